@@ -54,7 +54,7 @@ $(VENV)/.%: pyproject.toml $(CONSTRAINTS) $(VENV)/.python
 $(VENV)/.verify: pyproject.toml $(CONSTRAINTS) $(VENV)/.dev
 	$(PIP) '$(TORCH)'
 	$(PIP) setuptools wheel ninja py-cpuinfo hatchling editables
-	$(PIP) -c $(CONSTRAINTS) --no-build-isolation -e '.[verify,dev,serve,browser]'
+	$(PIP) -c $(CONSTRAINTS) --no-build-isolation -e '.[verify,dev,browser]'
 	@touch $@
 
 # Megatron-LM's own argument parser, fetched once; where it cannot be had, the tests that need it are skipped.

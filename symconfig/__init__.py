@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from symconfig.api.pipeline import pipeline as pipeline
     from symconfig.api.planning import PlanResult as PlanResult
     from symconfig.api.planning import plan as plan
-    from symconfig.api.recipes import recipes as recipes
     from symconfig.api.replan import ReplanResult as ReplanResult
     from symconfig.api.replan import diff as diff
     from symconfig.api.replan import replan as replan
+    from symconfig.api.replan import whatif as whatif
+    from symconfig.api.replan import whatif_changes as whatif_changes
     from symconfig.api.sweep import size as size
     from symconfig.api.sweep import sweep as sweep
-    from symconfig.api.whatif import whatif as whatif
-    from symconfig.api.whatif import whatif_changes as whatif_changes
     from symconfig.api.zoo import clusters as clusters
     from symconfig.api.zoo import models as models
+    from symconfig.api.zoo import recipes as recipes
     from symconfig.runs import checkpoint as checkpoint
     from symconfig.runs.embed.start import MismatchError as MismatchError
 
@@ -48,11 +48,9 @@ _HOMES = {
     "api.frozen": ("verify_frozen",),
     "api.partition": ("partition", "PartitionResult"),
     "api.pipeline": ("pipeline", "PipelineResult"),
-    "api.recipes": ("recipes",),
-    "api.replan": ("replan", "diff", "ReplanResult"),
+    "api.replan": ("replan", "diff", "whatif", "whatif_changes", "ReplanResult"),
     "api.fallback": ("replan_lost_nodes", "FallbackResult"),
-    "api.whatif": ("whatif", "whatif_changes"),
-    "api.zoo": ("models", "clusters"),
+    "api.zoo": ("models", "clusters", "recipes"),
     "runs.embed.start": ("MismatchError",),
 }
 # For scripts of one's own, and what a folder of checkpoints holds.

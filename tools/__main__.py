@@ -14,7 +14,6 @@ VERBS = {
     "outputs": "tools.outputs",
     "docs": "tools.site",
     "screenshots": "tools.screenshots",
-    "charts": "tools.charts",
     "new": "tools.new",
     "verify": "tools.verify",
     "soak": "tools.soak",

@@ -8,7 +8,7 @@ from typing import Any
 
 from symconfig.format import percent, signed
 from symconfig.measured.priors import kernel_priors
-from symconfig.report import scores
+from symconfig.report import validation as scores
 from symconfig.report.calibration import far_from_prior
 from symconfig.report.grid import Grid, markdown_rows
 from symconfig.solve.interval import KINDS

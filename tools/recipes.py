@@ -24,7 +24,7 @@ from symconfig.frameworks.tables import options
 from symconfig.graph.count import parameters
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.report.recipes import layout_words
+from symconfig.report.listed import layout_words
 from symconfig.runs.replan import keep
 from symconfig.solve import candidate, experimental
 from symconfig.solve.choice import ranked

@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from symconfig.api.clusters import AnyCluster
-from symconfig.api.clusters import loaded as cluster_of
 from symconfig.api.existing import audit
-from symconfig.api.planning import job_fields, read_job
+from symconfig.api.planning import AnyCluster, job_fields, loaded_cluster, read_job
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.load import zoo_clusters
@@ -24,31 +22,27 @@ from symconfig.solve.answer import assuming
 from symconfig.solve.estimate import Estimate, with_defaults
 from symconfig.solve.estimate import estimate as priced
 
-STAND_IN = "h100"  # where no cluster is named: what its GPUs would hold is told, and no step
 _PHASES = ("rl", "preference", "sequences")  # sections of a job
 
 
 @dataclass(frozen=True, slots=True)
 class EstimateResult:
-    """An estimate. known: whether a cluster was named; without one only memory is meaningful. fits_on: the same
-    layout on each cluster of the zoo, or the problem there; empty unless asked for.
-    """
+    """An estimate. fits_on: the same layout, or the problem, on each cluster of the zoo; empty unless asked for."""
 
     estimate: Estimate
-    known: bool
     fits_on: Mapping[str, Estimate | Problem]
 
     @property
     def runs(self) -> bool:
-        """Return whether it fits (if a cluster was named) and the framework refuses nothing."""
-        return (self.estimate.fits or not self.known) and not self.estimate.refused
+        """Return whether it fits and the framework refuses nothing."""
+        return self.estimate.fits and not self.estimate.refused
 
     def blocks(self) -> list[Block]:
-        return report.blocks(self.estimate, self.fits_on, known=self.known)
+        return report.blocks(self.estimate, self.fits_on)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract of `symconfig estimate --json`."""
-        return report.to_dict(self.estimate, self.fits_on, known=self.known)
+        return report.to_dict(self.estimate, self.fits_on)
 
 
 def estimate(
@@ -82,17 +76,18 @@ def estimate(
 def of_all(
     price: Callable[[AnyCluster], Estimate], cluster: AnyCluster | None, *, fits_on: bool = False
 ) -> EstimateResult:
-    """Return the estimate on the cluster (STAND_IN for None) and, with `fits_on`, on each cluster of the zoo.
-
-    An error on a zoo cluster is recorded as its first problem.
+    """Return the estimate on the cluster and, with `fits_on`, on each cluster of the zoo: there an error is recorded
+    as its first problem. Raises InputError without a cluster.
     """
+    if cluster is None:
+        raise InputError("this field is missing", field="cluster", hint="symconfig list clusters")
     other: dict[str, Estimate | Problem] = {}
     for name in zoo_clusters() if fits_on else ():
         try:
             other[name] = price(name)
         except SymconfigError as error:
             other[name] = error.problems[0]
-    return EstimateResult(price(STAND_IN if cluster is None else cluster), cluster is not None, other)
+    return EstimateResult(price(cluster), other)
 
 
 def of_job(
@@ -123,7 +118,7 @@ def of_script(source: str | Path, cluster: AnyCluster, given: Mapping[str, Any])
     """Return the estimate of a script's run on a cluster. given: as for `audit`. Raises InputError if it cannot be
     predicted or has phases.
     """
-    done = audit(source, cluster_of(cluster), plan=False, **given)
+    done = audit(source, loaded_cluster(cluster), plan=False, **given)
     if done.judged is None:
         raise InputError(done.unpredicted)
     if done.judged.plan.steps:

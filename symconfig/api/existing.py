@@ -7,9 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.api.clusters import AnyCluster
-from symconfig.api.clusters import loaded as cluster_of
-from symconfig.api.planning import AnyPlan, Problems
+from symconfig.api.planning import AnyCluster, AnyPlan, Problems, Wanted, loaded_cluster, page_files
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_model
@@ -58,7 +56,7 @@ def audit(
     once.
     """
     gathered = Problems(problems)
-    known = None if cluster is None else gathered.collect(lambda: cluster_of(cluster))
+    known = None if cluster is None else gathered.collect(lambda: loaded_cluster(cluster))
     described = (
         model
         if isinstance(model, ModelDescriptor) or model is None
@@ -66,7 +64,7 @@ def audit(
     )
     lengths = {"prompt_length": prompt_length, "response_length": response_length}
     for name, value in {"gpus": gpus, "seq_length": seq_length, "vocab_size": vocab_size, **lengths}.items():
-        if value is not None and value < 1:
+        if value is not None and (isinstance(value, str) or value < 1):
             gathered.add(Problem("wrong value", field=name, got=str(value), need="a whole number above 0"))
     kept = (
         limits
@@ -90,6 +88,13 @@ def audit(
 
         done = completed(done, known, kept, plan=plan, progress=progress)
     return done
+
+
+def audit_page(audit: Audit, source: str) -> str:
+    """Return the HTML page of an audit, with the files of the better plan if there is one."""
+    from symconfig.report import page
+
+    return page.audit_page(audit, source, {} if audit.better is None else page_files(audit.better, Wanted()))
 
 
 def adapt(

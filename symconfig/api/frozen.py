@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -16,13 +16,11 @@ from symconfig.descriptor.load import find, find_cluster, load_cluster, load_mod
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, SymconfigError
 from symconfig.plans.file import load_plan
-from symconfig.plans.plan import Candidate, Plan
+from symconfig.plans.plan import Plan
 from symconfig.render.files import File, sh
 from symconfig.render.manifest import NAME, Manifest, read_manifest
 from symconfig.render.several import node_folder as subfolder
-from symconfig.render.summary import duration, short
 from symconfig.runs.adapted import as_trained
-from symconfig.runs.best import best_plan
 from symconfig.runs.replan.frozen import (
     Checked,
     Finding,
@@ -37,12 +35,12 @@ Input = Literal["model", "cluster"]
 _PLAN = re.compile(r"nodes-([0-9]{1,6})/plan\.json")
 
 
-def verify_frozen(path: str | Path, templates: str | Path | None = None, solve: bool = False) -> Checked:
+def verify_frozen(path: str | Path, templates: str | Path | None = None) -> Checked:
     """Return how a folder of rendered files, or a plan file, differs from what symconfig would write now. Writes
     nothing.
 
-    templates: own templates with which it was written. solve: whether to search again and compare the best plan. Raises
-    InputError if it is no plan, or a folder without manifest.
+    templates: own templates with which it was written. Raises InputError if it is no plan, or a folder without
+    manifest.
     """
     place = Path(path)
     folder = place if place.is_dir() else place.parent
@@ -54,7 +52,7 @@ def verify_frozen(path: str | Path, templates: str | Path | None = None, solve: 
         raise InputError(what, file=str(folder), hint=hint)
     mine = Path(templates) if templates else None
     if manifest is not None and FALLBACK in manifest.files and place.is_dir():
-        return _several(folder, manifest, mine, solve)
+        return _several(folder, manifest, mine)
     plan, findings = _plan(place)
     notes: list[str] = []
     if manifest is not None:
@@ -62,7 +60,7 @@ def verify_frozen(path: str | Path, templates: str | Path | None = None, solve: 
     else:
         notes.append(f"there is no {NAME} beside the plan: no files were looked at")
     others = _inputs(plan, notes)
-    findings += [*others.values(), *(_solved(plan) if solve else ())]
+    findings += others.values()
     return Checked(
         place=place,
         plan=folder / "plan.json" if place.is_dir() else place,
@@ -70,7 +68,7 @@ def verify_frozen(path: str | Path, templates: str | Path | None = None, solve: 
         findings=tuple(findings),
         notes=tuple(notes),
         templates=mine,
-        inputs=_names(plan, others),
+        inputs={kind: getattr(plan.job, kind) for kind in others},
     )
 
 
@@ -98,53 +96,47 @@ def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path 
         try:
             now = texts(files(plan, Wanted(manifest.target, manifest.launchers, templates)))
         except SymconfigError as error:
-            findings += _stale(error, manifest.target)
+            findings += (
+                Finding("stale", each.file or manifest.target, f"cannot be written any more: {each}")
+                for each in error.problems
+            )
     edited = [each for each in of_files(folder, manifest, now) if plan is not None or each.path != "plan.json"]
     return [*findings, *edited, *left_over(folder, manifest)]
 
 
-def _stale(error: SymconfigError, file: str) -> list[Finding]:
-    return [Finding("stale", each.file or file, f"cannot be written any more: {each}") for each in error.problems]
-
-
-def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bool) -> Checked:
-    """Return the check of a folder written by `replan --lose-nodes`: each plan's folder, and the files above it."""
-    notes: list[str] = []
-    findings = list(of_templates(manifest, templates))
-    plans: dict[int, Plan] = {}
-    for match in filter(None, map(_PLAN.fullmatch, manifest.files)):
-        nodes = int(match[1])
-        inner = folder / subfolder(nodes)
-        if not (inner / "plan.json").is_file():  # which is missing
-            below = list(of_files(inner, _below(manifest, nodes), {}))
-        else:
-            plans[nodes], below = _plan(inner / "plan.json")
-            below += _files(inner, _below(manifest, nodes), None if below else plans[nodes], templates)
-            below += _solved(plans[nodes]) if solve else []
-        findings += [replace(each, path=f"{subfolder(nodes)}/{each.path}") for each in below]
-    above = {path: digest for path, digest in manifest.files.items() if "/" not in path or path.endswith(f"/{NAME}")}
+def _several(folder: Path, manifest: Manifest, templates: Path | None) -> Checked:
+    """Return the check of a folder written by `replan --lose-nodes`: each plan's folder that still has its plan and
+    manifest, and all other files by the manifest above.
+    """
+    numbers = [int(match[1]) for match in filter(None, map(_PLAN.fullmatch, manifest.files))]
+    inner = {nodes: folder / subfolder(nodes) for nodes in numbers}
+    there = [nodes for nodes, path in inner.items() if all((path / name).is_file() for name in (NAME, "plan.json"))]
+    parts = {nodes: verify_frozen(inner[nodes], templates) for nodes in there}
+    within = tuple(f"{subfolder(nodes)}/" for nodes in there)
+    above = {
+        path: digest
+        for path, digest in manifest.files.items()
+        if path.endswith(f"/{NAME}") or not path.startswith(within)
+    }
+    whole = max(parts, default=0)
+    lost = [whole - nodes for nodes in parts if nodes != whole] or [1]
+    findings = [
+        each if each.kind == "input" else replace(each, path=f"{subfolder(nodes)}/{each.path}")
+        for nodes, part in parts.items()
+        for each in part.findings
+        if each.kind != "input" or nodes == whole
+    ]
     findings += of_files(folder, manifest.model_copy(update={"files": above}), {})
-    findings += left_over(folder, manifest)
-    whole = max(plans, default=0)
-    others = _inputs(plans[whole], notes) if plans else {}
-    lost = [whole - nodes for nodes in plans if nodes != whole] or [1]
     return Checked(
         place=folder,
         plan=folder / subfolder(whole) / "plan.json",
         manifest=manifest,
-        findings=(*findings, *others.values()),
-        notes=tuple(notes),
+        findings=(*findings, *left_over(folder, manifest)),
+        notes=parts[whole].notes if parts else (),
         templates=templates,
-        inputs=_names(plans[whole], others) if plans else {},
+        inputs=parts[whole].inputs if parts else {},
         again=f"replan {sh(folder / subfolder(whole))} --lose-nodes {min(lost)}..{max(lost)}",
     )
-
-
-def _below(manifest: Manifest, nodes: int) -> Manifest:
-    """Return the manifest's entries of one plan's folder, without that folder's own manifest."""
-    start = f"{subfolder(nodes)}/"
-    names = {path.removeprefix(start): sha256 for path, sha256 in manifest.files.items() if path.startswith(start)}
-    return manifest.model_copy(update={"files": {path: sha256 for path, sha256 in names.items() if path != NAME}})
 
 
 def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
@@ -167,26 +159,3 @@ def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
         for each in of_input(plan, kind, now):
             findings[kind] = each
     return findings
-
-
-def _names(plan: Plan, others: Iterable[Input]) -> dict[str, str]:
-    return {kind: getattr(plan.job, kind) for kind in others}
-
-
-def _solved(plan: Plan) -> list[Finding]:
-    """Return a finding if a new search has no plan, another best plan, or another prediction; else []."""
-    try:
-        best = best_plan(plan.model, plan.cluster, plan.job, top=1).best
-    except SymconfigError as error:
-        return [Finding("answer", "best", f"there is no answer any more: {problem}") for problem in error.problems]
-    if _choice(best) != _choice(plan.best):
-        what = f"another plan is best now: {short(best)}, {duration(best.predicted.step_s)} a step"
-        return [Finding("answer", "best", what, None, short(plan.best), short(best))]
-    if best.predicted != plan.best.predicted:
-        what, steps = "the same plan is predicted otherwise now", (plan.best.predicted.step_s, best.predicted.step_s)
-        return [Finding("answer", "best.predicted", what, None, *map(duration, steps))]
-    return []
-
-
-def _choice(candidate: Candidate) -> object:
-    return candidate.target, candidate.parallel, candidate.batch, candidate.options

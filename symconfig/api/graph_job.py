@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
-from symconfig.api.clusters import loaded
 from symconfig.api.graph_source import MOST, MOST_TURNS, Source, source_of, turns_of, unknown, whole_number
 from symconfig.api.problems import Problems
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.descriptor.amounts import SIZE, amount
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.cluster_name import joined
+from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, load_mesh, of_cluster
 from symconfig.errors import InputError
 from symconfig.graph.program.program import Program
@@ -113,7 +114,9 @@ def _cluster(given: Mapping[str, Any]) -> ClusterDescriptor:
     if value is None:
         hint = "a zoo name: what a GPU can do is the cluster's, also where a file gives the mesh"
         raise InputError("this option is missing", field="cluster", hint=hint)
-    return loaded(value, given.get("changes"))
+    if isinstance(value, ClusterDescriptor):
+        return value
+    return load_cluster(joined(str(value), given.get("changes") or {}))
 
 
 def _mesh(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Callable[[int], Mesh]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
-from symconfig.api.planning import JobFields, Tell, check_top, job_fields, put, read_job
+from symconfig.api.planning import Tell, check_top, job_fields, put, read_job
 from symconfig.api.problems import Problems, stated
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.load import MixedCluster, mixed_of
@@ -57,7 +57,7 @@ def plan_mixed(
     *,
     top: int = TOP,
     progress: Callable[[str, float], None] | None = None,
-    **fields: Unpack[JobFields],
+    **fields: Any,
 ) -> MixedResult:
     """Return the fastest pipeline found over two kinds of GPUs, for Megatron-LM. Arguments as of `symconfig.plan`.
 

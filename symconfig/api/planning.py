@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
-from symconfig.api.clusters import AnyCluster, in_job
 from symconfig.api.problems import Problems as Problems
 from symconfig.api.problems import check_free as check_free
 from symconfig.api.problems import stated
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.job import Backend, Images, Job, Limits, Lora, Packing
+from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model, located
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.optimizer import Optimizer
-from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.task import Task
-from symconfig.descriptor.training import Training
-from symconfig.descriptor.tuning import Preference, Sequences, check_batch, with_batch
+from symconfig.descriptor.tuning import check_batch, with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text, percent, seconds
@@ -42,7 +37,7 @@ from symconfig.solve.answer import TOP
 
 if TYPE_CHECKING:
     from symconfig.render.files import Files
-    from symconfig.report.timeline.chart import Chart
+    from symconfig.report.timeline import Chart
     from symconfig.solve.plan_symbols import Symbolic
 
 _MAX_TOP = 1000
@@ -52,14 +47,14 @@ _MAX_TOP = 1000
 class PlanResult:
     """A plan, with methods to write, draw and convert it.
 
-    instead: why it is for another target than its framework's own; None if it is not. untold: why its files cannot be
-    written, with the targets that can; None if they can. other: the best plan of the other fine-tuning framework, if
-    searched and found.
+    instead: why it is for another target than its framework's own; None if it is not. inexpressible: why its files
+    cannot be written, with the targets that can; None if they can. other: the best plan of the other fine-tuning
+    framework, if searched and found.
     """
 
     plan: Plan
     instead: str | None = None
-    untold: UnsupportedError | None = None
+    inexpressible: UnsupportedError | None = None
     other: Candidate | None = None
 
     @property
@@ -114,9 +109,9 @@ class PlanResult:
 
         Raises InputError if there is no such candidate, or its shape cannot be simulated.
         """
-        from symconfig.report.timeline import seen
+        from symconfig.report.timeline import simulated
 
-        return seen.seen(self.plan, self._candidate(candidate))
+        return simulated(self.plan, self._candidate(candidate))
 
     def symbolic(self, candidate: int = 1) -> Symbolic:
         """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols.
@@ -135,21 +130,20 @@ class PlanResult:
 
     def html(self) -> str:
         """Return the HTML page of `symconfig plan --html`."""
-        from symconfig.report.page.data import plan_data
-        from symconfig.report.page.page import drawn
+        from symconfig.report.page import plan_page
 
-        return drawn(plan_data(self.plan, page_files(self.plan, Wanted())))
+        return plan_page(self.plan, page_files(self.plan, Wanted()))
 
     def __repr__(self) -> str:
         """Return a line with model, GPUs, cluster and the best candidate; all fields would be some 20 kB."""
-        from symconfig.report.page.data import sentence
+        from symconfig.report.page import sentence
 
         job = self.plan.job
         return f"<PlanResult of {self.plan.model.name} on {job.gpus} x {self.plan.cluster.name}: {sentence(self.plan)}>"
 
     def _repr_html_(self) -> str:
         """Return the page in a frame, for a notebook's cell."""
-        from symconfig.report.page.page import framed
+        from symconfig.report.page import framed
 
         return framed(self.html())
 
@@ -166,10 +160,11 @@ class PlanResult:
         plan; () if none applies.
         """
         sentences = [] if self.instead is None else [self.instead]
-        if self.untold is not None:
-            fields = ", ".join(dict.fromkeys(problem.field or "" for problem in self.untold.problems[:-1]))
-            able = f" Try: --target {' or '.join(self.untold.able)}" if self.untold.able else ""
-            sentences.append(f"{self.untold.problems[-1].got} cannot be told this model's {fields}: no files.{able}")
+        if self.inexpressible is not None:
+            fields = ", ".join(dict.fromkeys(problem.field or "" for problem in self.inexpressible.problems[:-1]))
+            able = f" Try: --target {' or '.join(self.inexpressible.able)}" if self.inexpressible.able else ""
+            target = self.inexpressible.problems[-1].got
+            sentences.append(f"{target} does not support this model's {fields}: no files.{able}")
         if self.other is not None:
             label, step_s = BACKENDS[self.other.target.backend].label, self.other.predicted.step_s
             more = step_s / self.best.predicted.step_s - 1
@@ -185,32 +180,8 @@ class PlanResult:
 
 
 AnyPlan = Plan | PlanResult | str | Path
+AnyCluster = str | Path | ClusterDescriptor
 Tell = Callable[[Sequence[str]], None]
-
-
-class JobFields(TypedDict, total=False):
-    """Fields of JOB.yaml beside model, cluster, gpus, global_batch_size and seq_length, as Python functions take them;
-    None is as good as absent."""
-
-    backend: Backend | None
-    megatron_version: str | None
-    target: str | None
-    task: Task | None
-    precision: str | None
-    attention: Literal["flash", "unfused"] | None
-    optimizer: str | Optimizer | Mapping[str, Any] | None
-    pins: Mapping[str, str | int] | None
-    allow: Sequence[str] | None
-    without: Sequence[str] | None
-    edited: Sequence[str] | None
-    packing: Packing | Mapping[str, Any] | None
-    lora: Lora | Mapping[str, Any] | None
-    images: Images | Mapping[str, Any] | None
-    sequences: Sequences | Mapping[str, Any] | None
-    preference: Preference | Mapping[str, Any] | None
-    rl: Rl | Mapping[str, Any] | None
-    limits: Limits | Mapping[str, Any] | None
-    training: Training | Mapping[str, Any] | None
 
 
 def plan(
@@ -222,12 +193,13 @@ def plan(
     *,
     top: int = TOP,
     progress: Callable[[str, float], None] | None = None,
-    **fields: Unpack[JobFields],
+    **fields: Any,
 ) -> PlanResult:
-    """Return the fastest configuration that fits in memory. Arguments mean what the fields of JOB.yaml mean.
+    """Return the fastest configuration that fits in memory. Arguments mean what the fields of JOB.yaml mean; `fields`
+    are the others. None is as good as absent.
 
-    cluster: also a mapping of changes, {"base": "h100", "network": "4x200Gb/s"}. top: number of candidates. Raises
-    InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
+    cluster: also a name with changes, "h100 with network=4x200Gb/s". top: number of candidates. Raises InputError (all
+    problems at once) on bad input, InfeasibleError when nothing fits.
     """
     named = {"model": model, "cluster": cluster, "gpus": gpus, "seq_length": seq_length}
     document = Document(job_fields({**named, "global_batch_size": global_batch_size, **fields}), file="")
@@ -253,7 +225,7 @@ def solve(
 
     writes: the plan's files are wanted. compares: whether to search the other fine-tuning framework, too. problems: the
     caller's, raised with those found here. If no target can express the model, the result is still planned and has
-    `untold`. Raises InputError with all problems, InfeasibleError when nothing fits.
+    `inexpressible`. Raises InputError with all problems, InfeasibleError when nothing fits.
     """
     gathered = Problems(problems)
     gathered.collect(lambda: check_top(top))
@@ -263,7 +235,7 @@ def solve(
             plan = best_plan(job.model, job.cluster, job.job, top=top, writes=writes, progress=progress)
         except UnsupportedError as error:
             plan = best_plan_anyway(job.model, job.cluster, job.job, error, top=top, progress=progress)
-            return PlanResult(plan, untold=error)
+            return PlanResult(plan, inexpressible=error)
         other = other_backend(job.model, job.cluster, job.job, plan) if compares else None
         return PlanResult(plan, other_target(plan.model, plan.cluster, job.job, plan.job.target), other=other)
 
@@ -290,14 +262,12 @@ def read_job(
     """Return the document's job with its model and cluster. Raises InputError with all problems."""
     gathered = Problems(problems)
     gathered.collect(lambda: check_batch(document))
-    given = document = with_batch(document)
-    with_name = gathered.collect(lambda: in_job(given), given)
-    document = with_name or replace(given, data={**given.data, "cluster": "unread"})
+    document = with_batch(document)
     job = gathered.collect(lambda: validate(document, Job))
     names = document.data if isinstance(document.data, dict) else {}
     if model is None and isinstance(names.get("model"), str):
         model = gathered.collect(lambda: load_model(names["model"], model_base), document)
-    if cluster is None and with_name is not None and isinstance(names.get("cluster"), str):
+    if cluster is None and isinstance(names.get("cluster"), str):
         cluster = gathered.collect(lambda: load_cluster(names["cluster"], cluster_base), document)
     if (named := job) is not None:
         gathered.collect(lambda: pin_values.parse(named.pins), document)
@@ -322,6 +292,11 @@ def _with_models(job: Job, document: Document, base: Path | None) -> Job:
         named = whole(reward.model, "rl.reward_model.model")
         update["reward_model"] = reward.model_copy(update={"model": named})
     return job.model_copy(update={"rl": job.rl.model_copy(update=update)})
+
+
+def loaded_cluster(cluster: AnyCluster) -> ClusterDescriptor:
+    """Return the cluster of a name or a path; a descriptor unchanged. Raises InputError."""
+    return cluster if isinstance(cluster, ClusterDescriptor) else load_cluster(str(cluster))
 
 
 def check_top(top: int) -> None:
@@ -388,8 +363,8 @@ def files(plan: Plan, wanted: Wanted) -> Files:
     """
     from symconfig.render import manifest, render
     from symconfig.render.files import File, Files
-    from symconfig.report.markdown import narrow
-    from symconfig.report.timeline.section import TRACE, written
+    from symconfig.report.grid import narrow
+    from symconfig.report.timeline import TRACE, written
 
     target = wanted.of_plan(plan)
     launchers = wanted.to_start(plan, target)
@@ -404,7 +379,7 @@ def files(plan: Plan, wanted: Wanted) -> Files:
 
 def page_files(plan: Plan, wanted: Wanted) -> dict[str, str]:
     """Return {name: text} of the files that a page shows; the trace is left out."""
-    from symconfig.report.timeline.section import TRACE
+    from symconfig.report.timeline import TRACE
 
     return {item.path: item.text for item in files(plan, wanted) if item.path != TRACE}
 

@@ -79,9 +79,7 @@ def check_free(out: Path, force: bool) -> None:
         raise InputError("the output folder exists already", file=str(out), hint="--force, or another --out")
     # The innermost folder that is there, in which the others are made.
     above = next((path for path in (out, *out.absolute().parents) if path.exists()), Path(out.anchor))
-    if not above.is_dir():
-        what = "the output folder cannot be made below a file"
-        raise InputError(what, file=str(out), got=str(above), hint="another --out")
-    if not os.access(above, os.W_OK | os.X_OK):
-        what = "the output folder cannot be made in a folder that is not yours to write"
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        why = "in a folder that is not yours to write" if above.is_dir() else "below a file"
+        what = f"the output folder cannot be made {why}"
         raise InputError(what, file=str(out), got=str(above), hint="another --out")

@@ -6,16 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any
 
-from symconfig.api.clusters import AnyCluster, named
-from symconfig.api.clusters import loaded as cluster_of
-from symconfig.api.planning import AnyPlan, JobFields, PlanResult, Problems, check_top, job_fields
+from symconfig.api.planning import AnyPlan, PlanResult, Problems, check_top, job_fields
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.cluster_name import changes_of
+from symconfig.descriptor.cluster_name import joined
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.load import load_model, with_changes
+from symconfig.descriptor.load import load_cluster, load_model, with_changes
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.tuning import check_batch, with_batch
 from symconfig.descriptor.validate import validate
@@ -33,6 +31,10 @@ from symconfig.runs.replan.replanned import Replan, Wishes, replanned
 from symconfig.runs.replan.schedule import Mode
 from symconfig.solve import pins as pin_values
 from symconfig.solve.answer import TOP
+
+if TYPE_CHECKING:
+    from symconfig.runs.whatif.change import Case
+    from symconfig.runs.whatif.whatif import WhatIf
 
 MOST_STEPS = 10**9
 
@@ -58,16 +60,6 @@ class ReplanResult:
         return to_dict(self.found)
 
 
-class ReplanFields(JobFields, total=False):
-    """Fields of a job that replace those that a plan has recorded."""
-
-    model: str | Path | ModelDescriptor | None
-    cluster: AnyCluster | None
-    gpus: int | Literal["auto"] | None
-    global_batch_size: int | None
-    seq_length: int | None
-
-
 def replan(
     plan: AnyPlan,
     *,
@@ -77,56 +69,24 @@ def replan(
     schedule: Mode = "keep",
     accept_edits: bool = False,
     top: int = TOP,
+    changes: Mapping[str, str] = MappingProxyType({}),
+    problems: Sequence[Problem] = (),
     progress: Callable[[str, float], None] | None = None,
-    **wishes: Unpack[ReplanFields],
+    **wishes: Any,
 ) -> ReplanResult:
     """Return the plan of a recorded job with some inputs replaced, and what changes for the run.
 
-    plan: a plan, its file or folder. cluster: as of `plan`; a mapping without base changes the recorded one. pins:
-    added to the recorded ones, of which those in `release` are dropped. checkpoint: the run's folder. at_step:
+    plan: a plan, its file or folder. wishes: fields as of `plan`. pins: added to the recorded ones, of which those in
+    `release` are dropped. checkpoint: the run's folder. at_step:
     iterations done (None: the checkpoint's, else those done when the old plan took over). schedule: "keep": the same
     tokens and learning rate over them; "as-is": the same iterations. accept_edits: whether an edited plan file is
-    accepted as it is. Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
+    accepted. changes: of fields of the wished cluster, else of the recorded one. problems: the caller's, raised with
+    those found here. Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
     model, cluster = wishes.get("model"), wishes.get("cluster")
-    base = cluster.get("base") if isinstance(cluster, Mapping) else cluster
-    return replan_again(
-        plan,
-        job_fields({**wishes, "cluster": base}),
-        release=tuple(release),
-        checkpoint=checkpoint,
-        at_step=at_step,
-        schedule=schedule,
-        top=top,
-        model=model if isinstance(model, ModelDescriptor) else None,
-        cluster=cluster if isinstance(cluster, ClusterDescriptor) else None,
-        changes=changes_of(cluster) if isinstance(cluster, Mapping) else {},
-        accept_edits=accept_edits,
-        progress=progress,
-    )
-
-
-def replan_again(
-    plan: AnyPlan,
-    wishes: Mapping[str, Any],
-    *,
-    release: tuple[str, ...] = (),
-    checkpoint: str | Path | None = None,
-    at_step: int | None = None,
-    schedule: Mode = "keep",
-    top: int = TOP,
-    model: ModelDescriptor | None = None,
-    cluster: ClusterDescriptor | None = None,
-    changes: Mapping[str, str] = MappingProxyType({}),
-    accept_edits: bool = False,
-    problems: Sequence[Problem] = (),
-    progress: Callable[[str, float], None] | None = None,
-) -> ReplanResult:
-    """Return the new plan; arguments as of `replan`, `wishes` as job fields.
-
-    model, cluster: descriptors in place of the names in `wishes`. changes: to the wished cluster, else to the recorded
-    one. problems: the caller's, raised with those found here.
-    """
+    model = model if isinstance(model, ModelDescriptor) else None
+    cluster = cluster if isinstance(cluster, ClusterDescriptor) else None
+    wishes, release = job_fields(wishes), tuple(release)
     gathered = Problems(problems)
     old = gathered.collect(lambda: loaded(plan, accept_edits))
     file = Path(plan) if isinstance(plan, str | Path) else None
@@ -142,7 +102,7 @@ def replan_again(
     if old is None:
         raise InputError(gathered.all)
     if changes:  # the name of the cluster holds them
-        wishes = {**wishes, "cluster": named(wishes.get("cluster", old.job.cluster), changes)}
+        wishes = {**wishes, "cluster": joined(str(wishes.get("cluster", old.job.cluster)), changes)}
     document = Document(revised(old, with_batch(Document(wishes, file="")).data, release), file="")
     with_section = {**wishes, "rl": document.data.get("rl")}  # the old section, where no other is wished for
     gathered.collect(lambda: check_batch(Document(with_section, file="")))
@@ -190,7 +150,7 @@ def diff(before: AnyPlan, after: AnyPlan) -> Diff:
 def _cluster(old: Plan, name: object, given: ClusterDescriptor | None, changes: Mapping[str, str]) -> ClusterDescriptor:
     """Return the wished cluster, else the recorded one, with changes applied."""
     if given is None and name is not None:
-        return cluster_of(str(name), changes)
+        return load_cluster(joined(str(name), changes))
     cluster = given or old.cluster
     return with_changes(cluster, changes) if changes else cluster
 
@@ -201,3 +161,40 @@ def _check(at_step: int | None, schedule: str) -> None:
         raise InputError("out of range", field="at_step", got=str(at_step), need="a step from 0")
     if schedule not in ("keep", "as-is"):
         raise InputError("wrong value", field="schedule", got=repr(schedule), need="keep or as-is")
+
+
+def whatif(
+    plan: AnyPlan,
+    vary: Sequence[str],
+    *,
+    progress: Callable[[int], None] = lambda done: None,
+) -> WhatIf:
+    """Return over which ranges of values which plan is the best.
+
+    plan: a result of `plan`, a file or its folder. vary: texts `NAME=LOW..HIGH`. progress: called with the number of
+    searches done. Raises InputError with all problems.
+    """
+    from symconfig.runs.whatif.whatif import varied
+    from symconfig.runs.whatif.whatif import whatif as run
+
+    one = loaded(plan)
+    return run(one, varied(one, vary), progress)
+
+
+def whatif_changes(
+    plan: AnyPlan,
+    changes: Sequence[Mapping[str, Any]],
+    *,
+    progress: Callable[[str, float], None] | None = None,
+) -> tuple[Case, ...]:
+    """Return for each change of the job the plan with the old choices kept, and a new plan.
+
+    changes: fields of the job, `model`, `cluster`, `experts`, or fields of the model, by name. Raises InputError with
+    all problems.
+    """
+    from symconfig.runs.whatif.change import through_changes
+
+    if not changes:
+        raise InputError("says no change", field="changes", hint="global_batch_size=32")
+    written = [{name: str(value) for name, value in change.items()} for change in changes]
+    return through_changes(loaded(plan), written, progress)

@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from symconfig.api.clusters import in_sweep, named
-from symconfig.api.planning import Problems
+from symconfig.api.problems import Problems
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import load_json_strict
@@ -44,34 +43,22 @@ def sweep(
     jobs: plans in parallel; None: one per core. fresh: discard the journal. limit: of combinations. Raises InputError
     with all problems at once.
     """
-    read, table = read_sweep(source, limit), table_of(source, out)
-    return run(read.points, table, fresh, progress, jobs)
-
-
-def read_sweep(
-    source: str | Path | Mapping[str, Any], limit: int = LIMIT, changes: Mapping[str, str] | None = None
-) -> Points:
-    """Return all combinations of a sweep. changes: applied to all clusters. Raises InputError."""
-    if isinstance(source, Mapping):
-        document, folder = Document(json.loads(as_json(Document(dict(source), file=""))), file=""), None
-    else:
-        path = Path(source)
-        document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
-        folder = path.parent
-    return points(in_sweep(document, changes or {}), folder, limit)
-
-
-def table_of(source: str | Path | Mapping[str, Any], out: str | Path | None) -> Path:
-    """Return the table's path: `out`, or the source's name with .csv. Raises InputError for a mapping without `out`."""
-    if out is not None:
-        return Path(out)
-    if isinstance(source, Mapping):
+    if out is None and isinstance(source, Mapping):
         raise InputError("this option is missing", field="out", hint="a name that ends in .csv")
-    return Path(Path(source).stem + ".csv")
+    return run(read_sweep(source, limit).points, Path(out or f"{Path(str(source)).stem}.csv"), fresh, progress, jobs)
+
+
+def read_sweep(source: str | Path | Mapping[str, Any], limit: int = LIMIT) -> Points:
+    """Return all combinations of a sweep. Raises InputError."""
+    if isinstance(source, Mapping):
+        return points(Document(json.loads(as_json(Document(dict(source), file=""))), file=""), None, limit)
+    path = Path(source)
+    document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
+    return points(document, path.parent, limit)
 
 
 def size(
-    model: str | Path,
+    model: str | Path | None,
     deadline: str,
     tokens: str | int,
     clusters: Sequence[str] | str = ALL,
@@ -79,10 +66,11 @@ def size(
     global_batch_size: int | None = None,
     batch_tokens: str | int | None = None,
     seq_length: int | None = None,
-    most_gpus: int = MOST_GPUS,
+    gpus_max: int = MOST_GPUS,
     goodput: float = 1.0,
     prices: Mapping[str, float] | None = None,
     jobs: int | None = None,
+    problems: Sequence[Problem] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
     **fields: Any,
 ) -> Size:
@@ -90,73 +78,43 @@ def size(
 
     clusters: names or paths; "all": the whole zoo. global_batch_size: sequences; batch_tokens: the same in tokens,
     rounded to a round number of sequences; neither: 4 Mi tokens. goodput: share of the time in which steps run. prices:
-    per GPU-hour, by cluster. jobs: as of `sweep`. fields: other fields of JOB.yaml. Raises InputError.
+    per GPU-hour, by cluster. jobs: as of `sweep`. problems: the caller's, raised with those found here. fields: other
+    fields of JOB.yaml. Raises InputError with all problems at once.
     """
-    named = {"model": str(model), "seq_length": seq_length, "global_batch_size": global_batch_size}
-    job = {**fields, **{name: value for name, value in named.items() if value is not None}}
-    question = read_size(
-        job,
-        deadline,
-        tokens=str(tokens),
-        clusters=clusters,
-        batch_tokens=None if batch_tokens is None else str(batch_tokens),
-        most_gpus=most_gpus,
-        goodput=goodput,
-        prices=prices or {},
-    )
-    return run_size(question, progress, jobs)
-
-
-def read_size(
-    job: Mapping[str, Any],
-    deadline: str,
-    tokens: str,
-    clusters: Sequence[str] | str,
-    batch_tokens: str | None,
-    most_gpus: int,
-    goodput: float,
-    prices: Mapping[str, float],
-    problems: Sequence[Problem] = (),
-    changes: Mapping[str, str] | None = None,
-) -> Question:
-    """Return the validated question; job: fields of a JOB.yaml without cluster and gpus.
-
-    changes: applied to all clusters. problems: the caller's. Raises InputError with those and all found here.
-    """
+    given = {"model": model and str(model), "seq_length": seq_length, "global_batch_size": global_batch_size}
+    job = {**fields, **{name: value for name, value in given.items() if value is not None}}
     gathered = Problems(problems)
     deadline_s = gathered.collect(lambda: time_s("deadline", deadline))
-    total = gathered.collect(lambda: token_count("tokens", tokens))
-    of_batch = gathered.collect(lambda: token_count("batch_tokens", batch_tokens)) if batch_tokens is not None else None
+    total = gathered.collect(lambda: token_count("tokens", str(tokens)))
+    of_batch = gathered.read(lambda given: token_count("batch_tokens", str(given)), batch_tokens)
     if of_batch is not None and "global_batch_size" in job:
-        gathered.add(Problem("says what global_batch_size says, too", field="batch_tokens", hint="one of them"))
+        gathered.add(Problem("is the global batch a second time", field="batch_tokens", hint="one of them"))
     if not 0 < goodput <= 1:
         gathered.add(Problem("out of range", field="goodput", got=str(goodput), need="a share above 0, at most 1"))
-    if not 1 <= most_gpus <= MAX_GPUS:
-        gathered.add(Problem("out of range", field="most_gpus", got=f"{most_gpus}", need=f"1 to {MAX_GPUS:,}"))
+    if not 1 <= gpus_max <= MAX_GPUS:
+        gathered.add(Problem("out of range", field="gpus_max", got=f"{gpus_max}", need=f"1 to {MAX_GPUS:,}"))
     names = zoo_clusters() if clusters == ALL else [clusters] if isinstance(clusters, str) else list(clusters)
-    names = [str(named(name, changes or {})) for name in names]
-    prices = {str(named(name, changes or {})): price for name, price in prices.items()}
     known = {name: gathered.collect(partial(load_cluster, name)) for name in names}
-    model = gathered.read(load_model, job.get("model"))
+    loaded = gathered.read(load_model, job.get("model"))
     first = {"cluster": names[0] if names else None, "gpus": 1, "global_batch_size": 1, **job}
     checked = gathered.collect(lambda: validate(Document(first, file=""), Job))
     gathered.collect(lambda: parse(checked.pins if checked is not None else {}))
-    clusters_known = {name: cluster for name, cluster in known.items() if cluster is not None}
-    for name in prices.keys() - {*known, *(cluster.name for cluster in clusters_known.values())}:
+    found = {name: cluster for name, cluster in known.items() if cluster is not None}
+    for name in (prices or {}).keys() - {*known, *(cluster.name for cluster in found.values())}:
         what, need = "is none of the clusters that are asked for", f"one of {', '.join(known)}"
-        gathered.add(Problem(what, field=f"prices.{name}", need=need))
-    if gathered.all or model is None or deadline_s is None or total is None:
+        gathered.add(Problem(what, field="price", got=name, need=need))
+    if gathered.all or loaded is None or deadline_s is None or total is None:
         raise InputError(gathered.all)
-    length = int(job.get("seq_length") or min(model.max_position_embeddings, DEFAULT_SEQUENCE))
-    batch = job.get("global_batch_size") or even_batch(of_batch or BATCH_TOKENS, length)
-    whole = {**job, "seq_length": length, "global_batch_size": batch}
-    return Question(
-        model=model,
-        clusters=clusters_known,
-        job=whole,
+    length = int(seq_length or min(loaded.max_position_embeddings, DEFAULT_SEQUENCE))
+    batch = global_batch_size or even_batch(of_batch or BATCH_TOKENS, length)
+    question = Question(
+        model=loaded,
+        clusters=found,
+        job={**job, "seq_length": length, "global_batch_size": batch},
         tokens=total,
         deadline_s=deadline_s,
         goodput=goodput,
-        most_gpus=most_gpus,
-        prices=prices,
+        most_gpus=gpus_max,
+        prices=prices or {},
     )
+    return run_size(question, progress, jobs)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import PLAN, add_script, variables
+from symconfig.cli.options import PLAN, adds, flag, option, script, variables
 from symconfig.cli.shared import plan_of, print_json, write_data
 from symconfig.errors import InputError
 from symconfig.format import masked
@@ -23,22 +23,19 @@ EXAMPLES = (
 )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    add = parser.add_argument
-    add(
-        "source",
-        metavar="FILE|ARGS",
-        help="launch script, YAML, DeepSpeed JSON, or a line of arguments; nothing of it is executed",
+add_options = adds(
+    lambda: (
+        option(
+            "source",
+            "FILE|ARGS",
+            "launch script, YAML, DeepSpeed JSON, or a line of arguments; nothing of it is executed",
+        ),
+        option("--plan", "PLAN.json", PLAN, required=True),
+        flag("--in-place", "write the files, all or none (default: only show what would change)"),
+        flag("--partial", "with --in-place: write also where something is left to do by hand, or an error is found"),
+        *script(),
     )
-    add("--plan", metavar="PLAN.json", required=True, help=PLAN)
-    add("--in-place", action="store_true", help="write the files, all or none (default: only show what would change)")
-    add(
-        "--partial",
-        action="store_true",
-        help="with --in-place: write also where something is left to do by hand, or an audit finds an error",
-    )
-    add_script(parser)
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,12 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     problems = arguments.problems
     plan = problems.collect(lambda: plan_of(arguments.plan))
-    instead = f"symconfig replan {arguments.plan} --set {{}} --out DIR, then --plan DIR"
-    given = problems.collect(lambda: variables(arguments.set, arguments.source, instead))
+    given = problems.collect(lambda: variables(arguments.set))
     if plan is None or given is None or problems.all:
         raise InputError(problems.all)
     if arguments.partial and not arguments.in_place:
-        raise InputError("says what to write, and nothing is written", field="--partial", need="--in-place")
+        raise InputError("applies to writing alone", field="--partial", need="--in-place")
     outcome = existing.adapt(
         arguments.source,
         plan,

@@ -8,20 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.options import add_page, add_script, add_some, variables
+from symconfig.cli.options import HTML, adds, flag, number, option, script, some, variables
 from symconfig.cli.shared import (
     JSON,
     PAGE,
     SARIF,
     cluster,
     note,
-    one_at_a_time,
     output,
+    refuse,
     say,
     show,
-    whole_of,
     working,
-    write_page,
     write_text,
 )
 from symconfig.errors import InputError, Problem
@@ -29,7 +27,6 @@ from symconfig.format import masked
 
 if TYPE_CHECKING:
     from symconfig.api.planning import Problems
-    from symconfig.descriptor.job import Limits
     from symconfig.existing.audit.audit import Audit
 
 NAME = "audit"
@@ -40,29 +37,29 @@ EXAMPLES = (
 )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    add = parser.add_argument
-    add(
-        "source",
-        metavar="FILE|ARGS",
-        nargs="+",
-        help="launch script, YAML, DeepSpeed JSON, or a line of arguments, or several; nothing of it is executed",
+add_options = adds(
+    lambda: (
+        option(
+            "source",
+            "FILE|ARGS",
+            "launch script, YAML, DeepSpeed JSON, or a line of arguments, or several; nothing of it is executed",
+            nargs="+",
+        ),
+        *script(),
+        "what it does not say itself (without --cluster nothing is predicted)",
+        *some("cluster", "gpus", "model", "seq_length", "megatron_version", "limits.memory_margin"),
+        option("--vocab-size", "N", "tokens of the vocabulary", type=number),
+        option("--prompt-length", "N", "tokens of a prompt in the mean, of reinforcement learning", type=number),
+        option("--response-length", "N", "tokens of a response in the mean", type=number),
+        "the answer",
+        flag("--no-plan", "do not look for a better plan"),
+        option("--best", "PLAN.json", "write the best plan there, for `symconfig adapt`"),
+        option("--sarif", "FILE.sarif", "write what is wrong there, for code review"),
+        HTML,
+        flag("--force", "replace files that exist"),
+        flag("--strict", "exit 1 on warnings, notes, and where not all was understood, too"),
     )
-    add_script(parser)
-    group = parser.add_argument_group("what it does not say itself (without --cluster nothing is predicted)")
-    add_some(group, "cluster", "gpus", "model", "seq_length", "megatron_version", "limits.memory_margin")
-    add = group.add_argument
-    add("--vocab-size", metavar="N", help="tokens of the vocabulary")
-    add("--prompt-length", metavar="N", help="tokens of a prompt in the mean, of reinforcement learning")
-    add("--response-length", metavar="N", help="tokens of a response in the mean")
-    add = parser.add_argument_group("the answer").add_argument
-    add("--no-plan", action="store_true", help="do not look for a better plan")
-    add("--best", metavar="PLAN.json", help="write the best plan there, for `symconfig adapt`")
-    add("--sarif", metavar="FILE.sarif", help="write what is wrong there, for code review")
-    add_page(parser)
-    add("--force", action="store_true", help="replace files that exist")
-    add("--strict", action="store_true", help="exit 1 on warnings, notes, and where not all was understood, too")
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -71,12 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
     0: nothing known prevents a run; 1: one cannot run (with --strict: or has any finding). Raises InputError, after all
     sources, if one could not be read.
     """
+    from symconfig.api.existing import audit_page
     from symconfig.api.planning import Problems
     from symconfig.report.audit import blocks
     from symconfig.report.audit_json import to_dict
 
     problems, failed = arguments.problems, Problems()
-    one_at_a_time(arguments, arguments.source, "json", "html", "best")
+    if len(arguments.source) > 1:
+        refuse(arguments, ("json", "html", "best"), "is for one at a time", got=f"{len(arguments.source)} places")
     # The files to write, by their kind; problems of their paths are reported before the work.
     paths = {name: output(arguments, name, kind) for name, kind in (("sarif", SARIF), ("best", JSON))}
     if paths["best"] is not None and arguments.no_plan:
@@ -93,7 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
             say([source])
         show(arguments, partial(to_dict, done), partial(blocks, done))
         if html is not None:
-            _page(done, html, source, arguments.force)
+            write_text(html, audit_page(done, source), arguments.force)
+            note(f"wrote {html}")
     if audits:
         _write(audits, outputs, arguments.force)
     if failed.all:
@@ -115,7 +115,7 @@ def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> A
 
     problems = Problems(outside.all)
     on_cluster = problems.read(cluster, arguments.cluster)
-    given = supplied(arguments, source, problems)
+    given = supplied(arguments, problems)
     with working() as progress:
         return api_audit.audit(
             source,
@@ -127,45 +127,25 @@ def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> A
         )
 
 
-def supplied(arguments: argparse.Namespace, source: str, problems: Problems) -> dict[str, Any]:
-    """Return the keyword arguments of `audit` from the options; problems are added to `problems`, and their values
-    are None.
-    """
-    numbers = ("gpus", "seq_length", "vocab_size", "prompt_length", "response_length")
-    instead = f"--cluster '{arguments.cluster or 'h100'} with {{}}'"
+def supplied(arguments: argparse.Namespace, problems: Problems) -> dict[str, Any]:
+    """Return the keyword arguments of `audit` from the options; problems are added to `problems`."""
+    names = (
+        "gpus",
+        "model",
+        "seq_length",
+        "megatron_version",
+        "vocab_size",
+        "prompt_length",
+        "response_length",
+        "root",
+    )
+    margin = arguments.memory_margin
     return {
-        "limits": problems.collect(lambda: _limits(arguments.memory_margin)),
-        **{
-            name: problems.read(whole_of(name), getattr(arguments, name))
-            for name in numbers
-            if hasattr(arguments, name)
-        },
-        "model": arguments.model,
-        "megatron_version": arguments.megatron_version,
-        "variables": problems.collect(lambda: variables(arguments.set, source, instead)),
+        **{name: getattr(arguments, name) for name in names if hasattr(arguments, name)},
+        "limits": None if margin is None else {"memory_margin": margin},
+        "variables": problems.collect(lambda: variables(arguments.set)),
         "arguments": arguments.extra,
-        "root": arguments.root,
     }
-
-
-def _page(done: Audit, path: Path, source: str, force: bool) -> None:
-    """Write an audit's HTML page, with the better plan if there is one."""
-    from symconfig.api.page import audited_data
-    from symconfig.report.page.page import drawn
-
-    write_page(path, drawn(audited_data(done, source)), force)
-
-
-def _limits(margin: str | None) -> Limits:
-    """Return the limits with this memory margin; the defaults for None. Raises InputError if it is out of range."""
-    from symconfig.descriptor.job import Limits
-
-    if margin is None:
-        return Limits()
-    try:
-        return Limits(memory_margin=float(margin))
-    except ValueError:
-        raise InputError("out of range", field="--memory-margin", got=margin, need="a share from 0 to 0.9") from None
 
 
 def _write(audits: Sequence[Audit], outputs: dict[str, Path], force: bool) -> None:

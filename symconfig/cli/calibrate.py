@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_some
+from symconfig.cli.options import adds, flag, number, option, some
 from symconfig.cli.shared import (
     YAML,
     cluster,
@@ -16,7 +15,6 @@ from symconfig.cli.shared import (
     note,
     output,
     show,
-    whole_of,
     working,
     write_text,
 )
@@ -30,28 +28,25 @@ DOES = "fit the constants of a GPU type to measured runs"
 EXAMPLES = ("symconfig calibrate runs.yaml --cluster h100 --out mine.yaml",)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    add = parser.add_argument
-    add(
-        "files",
-        nargs="+",
-        metavar="FILE",
-        help="measured runs (symconfig.measurements/1, .yaml), or folders of them, or logs of Megatron-LM or DeepSpeed",
+add_options = adds(
+    lambda: (
+        option(
+            "files",
+            "FILE",
+            "measured runs (symconfig.measurements/1, .yaml), or folders of them, or logs of Megatron-LM or DeepSpeed",
+            nargs="+",
+        ),
+        option("--cluster", "C", "zoo name, or path of a descriptor: only runs on its type of GPU"),
+        flag("--from-scratch", "forget the cluster's kernel constants, and start from what is true of any GPU"),
+        option("--assume", "FILE", "what rows leave out, by source (symconfig.assumptions/1): stands before ours"),
+        option("--out", "PROFILE.yaml", "write the cluster with its fitted constants, for `plan --cluster`"),
+        flag("--force", "replace PROFILE.yaml if it exists"),
+        "what a log does not say (Megatron-LM's says all)",
+        *some("model", "gpus", "global_batch_size", "seq_length"),
+        option("--micro-batch-size", "N", "sequences of one GPU at a time", type=number),
+        option("--recompute", "R", "none, selective or full"),
     )
-    add("--cluster", metavar="C", help="zoo name, or path of a descriptor: only runs on its type of GPU")
-    add(
-        "--from-scratch",
-        action="store_true",
-        help="forget what the cluster says of its kernels, and start from what is true of any GPU",
-    )
-    add("--assume", metavar="FILE", help="what rows leave out, by source (symconfig.assumptions/1): stands before ours")
-    add("--out", metavar="PROFILE.yaml", help="write the cluster with its fitted constants, for `plan --cluster`")
-    add("--force", action="store_true", help="replace PROFILE.yaml if it exists")
-    log = parser.add_argument_group("what a log does not say (Megatron-LM's says all)")
-    add_some(log, "model", "gpus", "global_batch_size", "seq_length")
-    log.add_argument("--micro-batch-size", metavar="N", help="sequences of one GPU at a time")
-    log.add_argument("--recompute", metavar="R", help="none, selective or full")
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -89,7 +84,11 @@ def _run(arguments: argparse.Namespace) -> int:
             raise InputError(what, field="--out", got=names, hint=f"--cluster {hint}")
         rows = sum(len(timed) for _, timed in measured.timed)
         progress.say(f"fitting constants to {rows} run{'s' if rows > 1 else ''}")
-        command = _as_command(paths, arguments)
+        options = {"--cluster": arguments.cluster, "--assume": arguments.assume}
+        words = [word for name, value in options.items() if value is not None for word in (name, Path(value).name)]
+        words += ["--from-scratch"] if arguments.from_scratch else []
+        # The command line that is recorded with the constants, with paths reduced to their names.
+        command = " ".join(["symconfig calibrate", *(path.name for path in paths), *words])
         fitted = calibrations(measured, command, arguments.from_scratch)
     if out is not None:
         text = f"# {fitted[0].cluster.name} with constants fitted by: {command}\n{cluster_yaml(fitted[0].profile)}"
@@ -107,23 +106,13 @@ def _additions(arguments: argparse.Namespace) -> Additions:
     from symconfig.descriptor.load import load_model
     from symconfig.measured.runs import RECOMPUTE, Additions
 
-    problems = arguments.problems
-    gpus, micro, batch, length = (
-        problems.read(whole_of(name), getattr(arguments, name))
-        for name in ("gpus", "micro_batch_size", "global_batch_size", "seq_length")
-    )
-    model = problems.read(load_model, arguments.model)
+    problems, names = arguments.problems, ("gpus", "micro_batch_size", "global_batch_size", "seq_length")
+    given = {name: getattr(arguments, name) for name in names}
+    for name, value in given.items():
+        if isinstance(value, str) or (value is not None and value < 1):
+            problems.add(Problem("wrong value", field=name, got=str(value), need="a whole number above 0"))
     if arguments.recompute not in (None, *RECOMPUTE):
         need = ", ".join(RECOMPUTE)
         problems.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))
-    return Additions(model, gpus, micro, batch, length, arguments.recompute)
-
-
-def _as_command(paths: Sequence[Path], arguments: argparse.Namespace) -> str:
-    """Return the command line to be recorded with fitted constants, paths reduced to their names."""
-    words = ["symconfig calibrate", *(path.name for path in paths)]
-    if arguments.cluster is not None:
-        words += ["--cluster", Path(arguments.cluster).name]
-    if arguments.assume is not None:
-        words += ["--assume", Path(arguments.assume).name]
-    return " ".join([*words, "--from-scratch"] if arguments.from_scratch else words)
+    gpus, micro, batch, length = given.values()
+    return Additions(problems.read(load_model, arguments.model), gpus, micro, batch, length, arguments.recompute)

@@ -6,6 +6,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
+from symconfig.cli.options import adds, option
 from symconfig.cli.shared import plan_of, show
 from symconfig.errors import InputError, Problem
 
@@ -17,11 +18,13 @@ EXAMPLES = (
 )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("folder", metavar="DIR", help="of Megatron-LM, DeepSpeed, Hugging Face or PEFT; nothing in it is unpickled")
-    add("--plan", metavar="NEW.json", help="the plan of the run that shall load it, or its folder")
-    add("--old", metavar="OLD.json", help="the plan of the run that saved it (default: as NEW, but for what DIR says)")
+add_options = adds(
+    lambda: (
+        option("folder", "DIR", "of Megatron-LM, DeepSpeed, Hugging Face or PEFT; nothing in it is unpickled"),
+        option("--plan", "NEW.json", "the plan of the run that shall load it, or its folder"),
+        option("--old", "OLD.json", "the plan of the run that saved it (default: as NEW, but for what DIR says)"),
+    )
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
+from symconfig.cli.options import adds, option
 from symconfig.cli.shared import print_json, write_data
 from symconfig.errors import FailedError
 
@@ -24,8 +24,9 @@ _WORDS: Mapping[str, str] = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=SHELLS, help="the shell; where its script goes: docs/how-to/install.md")
+add_options = adds(
+    lambda: (option("shell", None, "the shell; where its script goes: docs/how-to/install.md", choices=SHELLS),)
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,14 +46,19 @@ def script(shell: str) -> str:
     except ImportError:
         raise FailedError("completion needs shtab, which is not installed", hint=INSTALL) from None
     from symconfig.cli.main import parser_of
+    from symconfig.descriptor.load import zoo_clusters, zoo_models
+    from symconfig.render import every_launcher, targets
 
-    parser, names = parser_of([]), _names()
-    for command, action in _actions(parser):
-        kind = _kind(command, action)
+    names = {"model": zoo_models(), "cluster": zoo_clusters(), "target": [*targets()], "launcher": [*every_launcher()]}
+    names["listed"] = [*names["model"], *names["cluster"]]
+    parser = parser_of([])
+    (commands,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    every = [(name, action) for name, command in commands.choices.items() for action in command._actions]
+    for command, action in every:
+        kind = "listed" if (command, action.dest) == ("list", "name") else action.dest
         places = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE
-        if kind is not None:
-            words = " ".join(names[kind])
-            code = _WORDS["fish"].format(words=words) if shell == "fish" else f"_symconfig_{kind}"
+        if kind in names:
+            code = _WORDS["fish"].format(words=" ".join(names[kind])) if shell == "fish" else f"_symconfig_{kind}"
             action.complete = {**places, shell: code}
         elif isinstance(action.metavar, str) and (action.metavar == "DIR" or _FILE.match(action.metavar)):
             action.complete = places
@@ -60,33 +66,3 @@ def script(shell: str) -> str:
     preamble = {name: "" if name == "fish" else functions for name in shtab.SUPPORTED_SHELLS}
     text: str = shtab.complete(parser, shell, preamble=preamble)
     return text if text.endswith("\n") else f"{text}\n"
-
-
-def _names() -> dict[str, tuple[str, ...]]:
-    """Return the completed names by kind: model, cluster, listed (both), target, launcher."""
-    from symconfig.descriptor.load import zoo_clusters, zoo_models
-    from symconfig.render import every_launcher, targets
-
-    models, clusters = tuple(zoo_models()), tuple(zoo_clusters())
-    return {
-        "model": models,
-        "cluster": clusters,
-        "listed": (*models, *clusters),
-        "target": tuple(targets()),
-        "launcher": tuple(every_launcher()),
-    }
-
-
-def _kind(command: str, action: argparse.Action) -> str | None:
-    """Return the kind of names that an argument completes to; None for no names."""
-    if (command, action.dest) == ("list", "name"):
-        return "listed"
-    return action.dest if action.dest in ("model", "cluster", "target", "launcher") else None
-
-
-def _actions(parser: argparse.ArgumentParser) -> Iterator[tuple[str, Any]]:
-    """Yield (command's name, argparse action) for each argument of each command."""
-    for group in parser._actions:
-        if isinstance(group, argparse._SubParsersAction):
-            for name, command in group.choices.items():
-                yield from ((name, action) for action in command._actions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from symconfig.cli.options import PLAN
+from symconfig.cli.options import PLAN, adds, flag, option
 from symconfig.cli.shared import show
 
 NAME = "diff"
@@ -12,10 +12,13 @@ DOES = "in what two plans differ"
 EXAMPLES = ("symconfig diff out again",)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("before", metavar="A.json", help=PLAN)
-    parser.add_argument("after", metavar="B.json", help="another one")
-    parser.add_argument("--exit-code", action="store_true", help="exit 1 where they differ")
+add_options = adds(
+    lambda: (
+        option("before", "A.json", PLAN),
+        option("after", "B.json", "another one"),
+        flag("--exit-code", "exit 1 where they differ"),
+    )
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from symconfig.cli.options import adds
 from symconfig.cli.shared import show
 
 NAME = "doctor"
@@ -11,14 +12,14 @@ DOES = "versions, data folders, and what options of plans want on this machine"
 EXAMPLES = ("symconfig doctor",)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add no options: there are none."""
+add_options = adds(tuple)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what is installed; return 1 if planning does not work on this machine, else 0."""
-    from symconfig.report.doctor import blocks, examine
+    from symconfig.report.doctor import BASE, blocks, examine, sites
 
     health = examine()
-    show(arguments, health.to_dict, lambda: blocks(health))
-    return 0 if health.healthy else 1
+    health["sites"] = list(sites()) if all(health["packages"][name] for name in BASE) else []
+    show(arguments, lambda: health, lambda: blocks(health))
+    return 0 if health["healthy"] else 1

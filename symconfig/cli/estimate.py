@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 
 from symconfig.cli.audit import supplied
-from symconfig.cli.options import add_job, add_script, job_options
+from symconfig.cli.options import JOB_FILE, adds, flag, job, job_options, number, option, script
 from symconfig.cli.shared import cluster, refuse, show
 from symconfig.errors import InputError, reworded
 
@@ -20,21 +20,21 @@ EXAMPLES = (
 _OF_SCRIPT = ("model", "cluster", "gpus", "seq_length", "megatron_version", "limits.memory_margin", "target")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    add = parser.add_argument
-    add("job", nargs="?", metavar="JOB.yaml", help="the job as a file; options below override what it says")
-    add("--script", metavar="FILE", help="price what this script or config starts, as `audit` reads it")
-    add("--fits-on", action="store_true", help="also which GPUs of `symconfig list clusters` have room, and the step")
-    add_job(parser)
-    add_script(parser, own_set=False)
-    add("--vocab-size", metavar="V", help="tokens of the vocabulary, where the script does not say")
+add_options = adds(
+    lambda: (
+        JOB_FILE,
+        option("--script", "FILE", "price what this script or config starts, as `audit` reads it"),
+        flag("--fits-on", "also which GPUs of `symconfig list clusters` have room, and the step"),
+        *job(),
+        script()[0],
+        script()[-1],
+        option("--vocab-size", "V", "tokens of the vocabulary, where the script does not say", type=number),
+    )
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the estimate; return 1 if it does not fit or the framework refuses it, else 0. Without a cluster only
-    refusals count.
-    """
+    """Print the estimate; return 1 if it does not fit or the framework refuses it, else 0."""
     from symconfig.api.estimate import of_all, of_job, of_script
     from symconfig.cli.job import as_options, request
 
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         others = [one.dest for name, one in job_options().items() if name not in _OF_SCRIPT]
         refuse(arguments, ("job", "pin", *others), "is for a layout by its pins, and --script says its own")
-        given = supplied(arguments, arguments.script, arguments.problems)
+        given = supplied(arguments, arguments.problems)
         on_cluster = arguments.problems.read(cluster, arguments.cluster)
         if arguments.problems.all:
             raise InputError(arguments.problems.all)

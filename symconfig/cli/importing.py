@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from symconfig.cli.options import adds, flag, option
 from symconfig.cli.shared import note, print_json, write_data, write_text
 from symconfig.errors import InputError
 
@@ -13,12 +14,14 @@ DOES = "turn a Hugging Face config.json into a descriptor"
 EXAMPLES = ("symconfig import config.json --out mine.yaml", "symconfig import config.json --like llama")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONFIG.json")
-    parser.add_argument("--out", metavar="FILE", help="write the descriptor there instead of to standard output")
-    does = "read it as a model of this family (model_type), whatever it says itself; no code beside weights is run"
-    parser.add_argument("--like", metavar="FAMILY", help=does)
-    parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
+add_options = adds(
+    lambda: (
+        option("config", "CONFIG.json", None),
+        option("--out", "FILE", "write the descriptor there instead of to standard output"),
+        option("--like", "FAMILY", "read it as a model of this family (model_type), whatever it says itself"),
+        flag("--force", "replace FILE if it exists"),
+    )
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from symconfig.api.clusters import named
 from symconfig.cli.options import changes, job_options
 from symconfig.cli.shared import as_changes
+from symconfig.descriptor.cluster_name import joined
 from symconfig.descriptor.document import Document
 from symconfig.errors import InputError, Problem, reworded
 
@@ -49,16 +49,16 @@ def request(arguments: argparse.Namespace) -> Request:
         text = getattr(arguments, option.dest, None)
         if text is not None:
             given.add(option.flag)
-            _put(data, option.field.split("."), option.read(text))
-    problems = list(_swallowed(arguments))
+            _put(data, option.field.split("."), text)
+    problems: list[Problem] = []
     pins = _pins(arguments.pin, problems)
     if pins and isinstance(data.get("pins", {}), dict):
         data["pins"] = {**data.get("pins", {}), **pins}
     changed: dict[str, str] = {}
     try:
         changed = changes(arguments)
-        if data.get("cluster") is not None:
-            data["cluster"] = named(data["cluster"], changed)
+        if isinstance(data.get("cluster"), str):
+            data["cluster"] = joined(data["cluster"], changed)
     except InputError as error:
         problems += error.problems
     base = Path(path).parent if path else None
@@ -72,14 +72,6 @@ def request(arguments: argparse.Namespace) -> Request:
         changes=changed,
         unsaid=unsaid,
     )
-
-
-def _swallowed(arguments: argparse.Namespace) -> Iterator[Problem]:
-    """Yield a problem if --data-path has taken the job file as its last word."""
-    words = getattr(arguments, "data_path", None) or ()
-    if words and arguments.job is None and words[-1].endswith((".yaml", ".yml")):
-        what = "takes all words up to the next option, and this one is the file of a job"
-        yield Problem(what, field="--data-path", got=words[-1], hint="the file before the options")
 
 
 def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:

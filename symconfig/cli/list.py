@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from symconfig.cli.options import adds, option
 from symconfig.cli.shared import cluster, file_of, plan_of, refuse, show, whole, write_data
 from symconfig.errors import InputError
 from symconfig.format import picked
@@ -24,21 +25,21 @@ _HELP = "models, clusters, recipes, targets, launchers, rules (of audit) or opti
 Shown = tuple[Any, Sequence["Block"] | str]  # as JSON, and as text; a str is a file, and is not wrapped
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    parser.add_argument("of", metavar="KIND", choices=tuple(KINDS), help=_HELP)
-    parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="show this one; of targets, which can carry this PLAN.json"
+add_options = adds(
+    lambda: (
+        option("of", "KIND", _HELP, choices=tuple(KINDS)),
+        option("name", "NAME", "show this one; of targets, which can carry this PLAN.json", nargs="?"),
+        "of recipes",
+        option("--model", "M", "of this zoo model"),
+        option("--cluster", "C", "on this zoo cluster"),
+        option("--gpus", "N", "on so many GPUs", type=whole),
+        option("--task", "T", "pretrain or sft"),
+        option("--kind", "K", "performance (tuned for speed) or training (shipped for real runs)"),
+        option("--source", "TEXT", "with this in the title, repository or release of the source"),
+        "of targets",
+        option("--templates", "DIR", "with the templates of your own"),
     )
-    add = parser.add_argument_group("of recipes").add_argument
-    add("--model", metavar="M", help="of this zoo model")
-    add("--cluster", metavar="C", help="on this zoo cluster")
-    add("--gpus", metavar="N", type=whole, help="on so many GPUs")
-    add("--task", metavar="T", help="pretrain or sft")
-    add("--kind", metavar="K", help="performance (tuned for speed) or training (shipped for real runs)")
-    add("--source", metavar="TEXT", help="with this in the title, repository or release of the source")
-    add = parser.add_argument_group("of targets").add_argument
-    add("--templates", metavar="DIR", help="with the templates of your own")
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,14 +60,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _models(_: argparse.Namespace, name: str | None) -> Shown:
     """Return the list of models, or a model's descriptor."""
     from symconfig.api import zoo
+    from symconfig.descriptor.load import load_model
     from symconfig.descriptor.write import descriptor_yaml
-    from symconfig.report.zoo import model_list, model_sizes
+    from symconfig.report.listed import model_list, model_sizes
 
     if name is not None:  # a descriptor, which --model takes
-        one = zoo.model(name)
-        return one.model_dump(
-            mode="json", by_alias=True, exclude_defaults=True
-        ), f"# {model_sizes(one)}\n{descriptor_yaml(one)}"
+        one = load_model(name)
+        data = one.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return data, f"# {model_sizes(one)}\n{descriptor_yaml(one)}"
     lines = zoo.models()
     return {"schema": "symconfig.models/1", "models": [asdict(one) for one in lines]}, model_list(lines)
 
@@ -75,7 +76,7 @@ def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
     """Return the list of clusters, or a cluster's descriptor."""
     from symconfig.api import zoo
     from symconfig.descriptor.write import cluster_yaml
-    from symconfig.report.zoo import cluster_list
+    from symconfig.report.listed import cluster_list
 
     if name is not None:  # a descriptor, which --cluster takes
         one = cluster(name, "NAME")
@@ -86,22 +87,21 @@ def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
 
 def _recipes(arguments: argparse.Namespace, name: str | None) -> Shown:
     """Return the recipes that match the filters, or one recipe."""
-    from symconfig.api.recipes import recipe, recipes
-    from symconfig.report.recipes import listed, shown
+    from symconfig.api.zoo import recipe, recipes
+    from symconfig.report.listed import recipe_list, recipe_table
 
     if name is not None:
-        one = recipe(name).to_dict()
-        return {"schema": "symconfig.recipe/1", **one}, shown(one)
-    filters = picked(arguments, "model", "cluster", "task", "kind", "source")
-    rows = [one.to_dict() for one in recipes(gpus=arguments.gpus, **filters)]
-    return {"schema": "symconfig.recipes/2", "recipes": rows}, listed(rows)
+        one = recipe(name)
+        return {"schema": "symconfig.recipe/1", **one}, recipe_table(one)
+    rows = recipes(**picked(arguments, *KINDS["recipes"][1]))
+    return {"schema": "symconfig.recipes/2", "recipes": rows}, recipe_list(rows)
 
 
 def _targets(arguments: argparse.Namespace, name: str | None) -> Shown:
-    from symconfig.report.targets import blocks, targets, to_dict
+    """Return the targets; `name` is a plan's file, and marks those that can express it."""
+    from symconfig.report.listed import targets
 
-    carried = targets(None if name is None else plan_of(name), file_of(arguments.templates))
-    return to_dict(carried), blocks(carried)
+    return targets(None if name is None else plan_of(name), file_of(arguments.templates))
 
 
 def _launchers(_: argparse.Namespace, name: str | None) -> Shown:
@@ -113,9 +113,8 @@ def _launchers(_: argparse.Namespace, name: str | None) -> Shown:
         {**picked(one, "name", "does"), "settings": [picked(each, "name", "does", "default") for each in one.settings]}
         for one in every
     ]
-    shown = _table(("launcher", "writes"), ((one.name, one.does) for one in every))
-    if name is not None:
-        shown = _table(("setting", "is"), ((each.name, each.does) for each in every[0].settings))
+    rows = every if name is None else every[0].settings
+    shown = _table(("launcher" if name is None else "setting", "does"), ((one.name, one.does) for one in rows))
     return {"schema": "symconfig.launchers/1", "launchers": data}, shown
 
 
@@ -124,13 +123,7 @@ def _rules(_: argparse.Namespace, name: str | None) -> Shown:
     from symconfig.existing.audit.catalogue import rules
 
     names = ("name", "severity", "title", "why", "since", "until", "example")
-    data = [picked(one, *names) for one in _chosen(rules(), name)]
-    shown = _table(
-        ("rule", "severity", "what is wrong"), ((one["name"], one["severity"], one["title"]) for one in data)
-    )
-    if name is not None:
-        shown = _table(("", name), ((key, str(value)) for key, value in data[0].items() if value))
-    return {"schema": "symconfig.rules/1", "rules": data}, shown
+    return _facts("rules", [picked(one, *names) for one in _chosen(rules(), name)], name, names[:3])
 
 
 def _options(_: argparse.Namespace, name: str | None) -> Shown:
@@ -148,11 +141,17 @@ def _options(_: argparse.Namespace, name: str | None) -> Shown:
         }
         for one in _chosen(known.values(), name)
     ]
-    shown = _table(("option", "", "is"), ((one["name"], one["maturity"] or "", one["label"]) for one in data))
-    if name is not None:
-        facts = {**data[0], "backends": ", ".join(data[0]["backends"])}
-        shown = _table(("", name), ((key, value) for key, value in facts.items() if value))
-    return {"schema": "symconfig.options/1", "options": data}, shown
+    return _facts("options", data, name, ("name", "maturity", "label"))
+
+
+def _facts(kind: str, data: list[dict[str, Any]], name: str | None, columns: tuple[str, ...]) -> Shown:
+    """Return entries as JSON with a table of these columns; for one by name a table of all its facts."""
+    if name is None:
+        shown = _table(columns, (tuple(str(one[key] or "") for key in columns) for one in data))
+    else:
+        facts = {key: ", ".join(each) if isinstance(each, list) else str(each) for key, each in data[0].items() if each}
+        shown = _table(("", name), facts.items())
+    return {"schema": f"symconfig.{kind}/1", kind: data}, shown
 
 
 def _chosen(every: Iterable[Any], name: str | None) -> list[Any]:

@@ -16,7 +16,8 @@ from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
 from itertools import zip_longest
-from typing import Any, NoReturn, Protocol, cast
+from textwrap import fill
+from typing import Any, NoReturn
 
 from symconfig.cli.options import job_options
 from symconfig.cli.shared import INTERRUPTED, note, print_json
@@ -28,25 +29,12 @@ BROKEN_PIPE, DEFECT = 141, 70
 COLLECT_AFTER = 100_000
 _DESCRIPTION = "Plans how a large model is split over a cluster, and writes the files that start it."
 _MORE = "`symconfig COMMAND --help` shows a command's options and an example; `symconfig --version` the version."
-_EXAMPLES = "example"  # with which their title begins
 DEBUG_VARIABLE = "SYMCONFIG_DEBUG"
 
 
-class Command(Protocol):
-    """A module of this package that is a command. Its name, its line in the list of commands, command lines to begin
-    with, its options, its run. FIRST, where it has one: the options that `--help` shows; `--help-all` shows all."""
-
-    NAME: str
-    DOES: str
-    EXAMPLES: Sequence[str]
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None: ...
-
-    def run(self, arguments: argparse.Namespace) -> int: ...
-
-
 # Modules beside this one, by what a person is about to do, as `symconfig --help` shows them. A command has its module's
-# name, but for `import`.
+# name, but for `import`. Each has NAME, DOES (its line in the list), EXAMPLES (command lines), add_options(parser),
+# run(arguments) -> exit code, and may have FIRST: the options that `--help` shows; `--help-all` shows all.
 GROUPS = {
     "before training": ("plan", "estimate", "size", "sweep", "serve", "partition", "render"),
     "in an existing pipeline": ("audit", "adapt", "verify"),
@@ -70,7 +58,7 @@ _GUESSED = {
     "formats": "list targets",
 }
 _NO_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*?)'", re.DOTALL)
-_COLUMN = 14  # where the words beside a command's name start
+_COLUMN, _WIDTH = 14, 78  # where the words beside a command's name start, and how wide they are
 
 
 def name_of(module: str) -> str:
@@ -78,43 +66,28 @@ def name_of(module: str) -> str:
     return _NAMES.get(module, module)
 
 
-def commands(words: Sequence[str]) -> list[Command]:
+def commands(words: Sequence[str]) -> list[Any]:
     """Return the imported modules of the command that the first word names; of all commands if it names none."""
     by_name = {name_of(module): module for module in COMMANDS}
     module = by_name.get("".join(words[:1]))
     names = COMMANDS if module is None else (module,)
-    return [cast(Command, import_module(f"symconfig.cli.{name}")) for name in names]
-
-
-class _Formatter(argparse.HelpFormatter):
-    """A formatter that breaks lines as argparse does, but not those of examples, which are to be copied."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return text if text.startswith(_EXAMPLES) else super()._fill_text(text, width, indent)
+    return [import_module(f"symconfig.cli.{name}") for name in names]
 
 
 class _Parser(argparse.ArgumentParser):
     """A parser that raises InputError instead of printing its usage."""
 
     groups: Mapping[str, Sequence[argparse.Action]] = {}  # commands by their title
-    first: Sequence[str] = ()  # options that the help shows; none: all
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.wrong: list[Problem] = []  # with the values of options
 
     def format_help(self) -> str:
-        """Return the help text: of all commands in groups, or only the options in `first` if there are any."""
+        """Return the help text; of all commands in groups."""
         if not self.groups:
-            shown = {action: action.help for action in self._actions}
-            for action in self._actions:
-                if self.first and action.option_strings and not {*action.option_strings} & {*self.first}:
-                    action.help = argparse.SUPPRESS
-            text = super().format_help()
-            for action, words in shown.items():
-                action.help = words
-            return text
-        formatter = _Formatter(self.prog, max_help_position=_COLUMN)
+            return super().format_help()
+        formatter = argparse.HelpFormatter(self.prog, max_help_position=_COLUMN)
         formatter.add_text(self.description)
         for title, actions in self.groups.items():
             formatter.start_section(title)
@@ -149,15 +122,6 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(message, hint=f"{self.prog} --help")
 
 
-class _HelpOfAll(argparse.Action):
-    """--help-all: print the help with every option, and exit."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        cast(_Parser, parser).first = ()
-        parser.print_help()
-        parser.exit()
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors are printed to standard error.
 
@@ -190,10 +154,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a disk that is full, a file that may not be read
         problem = Problem(error.strerror or str(error), file=str(error.filename or "standard output"))
         return _fail((problem,), InputError.exit_code, as_json)
-    except UnicodeEncodeError as error:
-        what = "an argument or a file holds what is no character"
-        problem = Problem(what, got=repr(error.object[error.start : error.end]), need="text in Unicode")
-        return _fail((problem,), InputError.exit_code, as_json)
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
@@ -219,10 +179,9 @@ def _run(words: list[str]) -> int:
     parser = parser_of(words, whole=bool(named))
     end = words.index("--") if "--" in words else len(words)
     arguments, unknown = parser.parse_known_args(words[:end])
-    if end < len(words):  # what follows is a script's own
-        if not hasattr(arguments, "extra"):
-            unknown.append("--")
-        arguments.extra = words[end + 1 :]
+    if end < len(words) and not hasattr(arguments, "root"):
+        unknown.append("--")
+    arguments.extra = words[end + 1 :]  # a script's own
     if unknown:
         raise InputError(list(_unknown(unknown, arguments.command_parser)))
     from symconfig.api.problems import Problems
@@ -308,22 +267,23 @@ def parser_of(words: Sequence[str], *, whole: bool = True) -> argparse.ArgumentP
     parsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     named = {}
     for each in commands(words):
-        title = f"{_EXAMPLES}{'s' * (len(each.EXAMPLES) > 1)}:"
-        examples = "\n  ".join((title, *(line for one in each.EXAMPLES for line in one.split("\n"))))
+        title = f"example{'s' * (len(each.EXAMPLES) > 1)}:"
         command = parsers.add_parser(
             each.NAME,
             help=each.DOES,
-            description=each.DOES,
-            epilog=examples,
+            description=fill(each.DOES, _WIDTH),
+            epilog="\n  ".join((title, *(line for one in each.EXAMPLES for line in one.split("\n")))),
             allow_abbrev=False,
-            formatter_class=_Formatter,
+            formatter_class=argparse.RawDescriptionHelpFormatter,  # examples are to be copied
         )
         if whole:
             each.add_options(command)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         if first := getattr(each, "FIRST", ()):
-            command.first = ("--help", "--help-all", *first)
-            command.add_argument("--help-all", action=_HelpOfAll, nargs=0, help="show every option and exit")
+            command.add_argument("--help-all", action="help", help="show every option and exit")
+            for action in command._actions if {"--help", "-h"} & {*words} else ():
+                if action.option_strings and not {*action.option_strings} & {"--help", "--help-all", *first}:
+                    action.help = argparse.SUPPRESS
         command.set_defaults(command=each.run, command_parser=command)
         named[each.NAME] = parsers._choices_actions[-1]
     parser.groups = {

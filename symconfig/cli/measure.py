@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from symconfig.cli.options import adds, flag, option
 from symconfig.cli.shared import (
     YAML,
     cluster,
@@ -18,11 +19,10 @@ from symconfig.cli.shared import (
     working,
     write_text,
 )
-from symconfig.errors import InputError
+from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from symconfig.descriptor.cluster import ClusterDescriptor
-    from symconfig.measured.gpu.kernel_times import KernelTimes
 
 NAME = "measure"
 DOES = "time this GPU's kernels and fit the constants of a cluster's profile"
@@ -33,76 +33,61 @@ LEAST_BUDGET_S, MOST_BUDGET_S = 1.0, 3600.0
 _OF_MEASURING = ("budget", "device")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    add = parser.add_argument
-    add("--out", metavar="FILE.yaml", help="write the cluster profile there")
-    add("--force", action="store_true", help="replace FILE.yaml if it exists")
-    add("--device", metavar="D", help="cuda or cpu (default: cuda); cpu shows how it goes in seconds")
-    add("--cluster", metavar="C", help="zoo name, or path of a descriptor, with this GPU (default: by the GPU's name)")
-    add(
-        "--budget", metavar="S", type=seconds(LEAST_BUDGET_S, MOST_BUDGET_S), help="seconds to measure for (default 60)"
+add_options = adds(
+    lambda: (
+        option("--out", "FILE.yaml", "write the cluster profile there"),
+        flag("--force", "replace FILE.yaml if it exists"),
+        option("--device", "D", "cuda or cpu (default: cuda); cpu shows how it goes in seconds"),
+        option("--cluster", "C", "zoo name, or path of a descriptor, with this GPU (default: by the GPU's name)"),
+        option("--budget", "S", "seconds to measure for (default 60)", type=seconds(LEAST_BUDGET_S, MOST_BUDGET_S)),
+        option("--raw", "FILE.yaml", "write each kernel's time there (symconfig.kernel_times/1)"),
+        option("--times", "FILE.yaml", "fit to such a file's times instead of measuring"),
     )
-    add("--raw", metavar="FILE.yaml", help="write each kernel's time there (symconfig.kernel_times/1)")
-    add("--times", metavar="FILE.yaml", help="fit to such a file's times instead of measuring")
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print measured rates and fitted constants, and write the files asked for; return 0. Raises InputError."""
+    """Print measured rates and fitted constants, and write the files asked for; return 0.
+
+    With --times nothing is measured. Raises InputError with all problems before anything is measured.
+    """
+    from symconfig.descriptor.write import kernels_yaml
     from symconfig.measured.gpu.kernel_fit import fit_kernels
-    from symconfig.measured.gpu.kernel_times import as_yaml
+    from symconfig.measured.gpu.kernel_times import as_yaml, read
+    from symconfig.measured.gpu.kernels import choose_device, import_torch, measure_kernels, zoo_name
     from symconfig.report.kernels import blocks, to_dict
 
-    out, raw = file_of(arguments.out), file_of(arguments.raw)
-    times, with_gpu = _times(arguments, out)
-    if raw is not None:
-        write_text(raw, as_yaml(times), arguments.force)
-        note(f"wrote {raw}")
-    fit = fit_kernels(times, with_gpu) if with_gpu is not None else None
-    if out is not None and fit is not None:
-        from symconfig.descriptor.write import kernels_yaml
-
-        head = f"# Constants of {fit.cluster.name}'s GPU, fitted to {len(fit.rows)} kernels measured on {times.rig}.\n"
-        use = "# A cluster descriptor uses them with `kernels: ./` and this file's name, relative to its own folder.\n"
-        write_text(out, head + use + kernels_yaml(fit.kernels), arguments.force)
-        note(f"wrote {out}")
-    show(arguments, lambda: to_dict(times, fit), lambda: blocks(times, fit))
-    return 0
-
-
-def _times(arguments: argparse.Namespace, out: Path | None) -> tuple[KernelTimes, ClusterDescriptor | None]:
-    """Return (kernel times of a file or measured now, the cluster with their peaks or None).
-
-    Raises InputError with all problems before anything is measured.
-    """
-    from symconfig.measured.gpu.kernel_times import read
-
     problems = arguments.problems
-    output(arguments, "out", YAML)
-    output(arguments, "raw", YAML)
+    out, raw = output(arguments, "out", YAML), output(arguments, "raw", YAML)
     if arguments.times is not None:
         refuse(arguments, _OF_MEASURING, "says how to measure, and --times takes what a file holds")
-    named = problems.read(cluster, arguments.cluster)
-    times = problems.collect(lambda: read(_existing(arguments.times))) if arguments.times is not None else None
+        if not Path(arguments.times).is_file():
+            problems.add(Problem("there is no such file", file=arguments.times))
+    known = problems.read(cluster, arguments.cluster)
+    times = None if problems.all else problems.read(read, file_of(arguments.times))
     if problems.all:
         raise InputError(problems.all)
     if times is not None:
-        return times, named or _cluster(times.cluster, times.rig.product, out)
-    return _measured(arguments.device, arguments.budget or DEFAULT_BUDGET_S, named, out)
-
-
-def _measured(
-    wanted: str | None, budget_s: float, named: ClusterDescriptor | None, out: Path | None
-) -> tuple[KernelTimes, ClusterDescriptor | None]:
-    """Return (times measured on this machine within `budget_s` seconds, the cluster with its GPU or None)."""
-    from symconfig.measured.gpu.kernels import choose_device, import_torch, measure_kernels, zoo_name
-
-    torch: Any = import_torch()
-    device = choose_device(torch, wanted)
-    product = torch.cuda.get_device_name() if device == "cuda" else None
-    known = named or _cluster(zoo_name(product) if product else None, product, out)
-    with working() as progress:
-        return measure_kernels(torch, device, budget_s, progress), known
+        known = known or _cluster(times.cluster, times.rig.product, out)
+    else:
+        torch: Any = import_torch()
+        device = choose_device(torch, arguments.device)
+        product = torch.cuda.get_device_name() if device == "cuda" else None
+        known = known or _cluster(zoo_name(product) if product else None, product, out)
+        with working() as progress:
+            times = measure_kernels(torch, device, arguments.budget or DEFAULT_BUDGET_S, progress)
+    fit = fit_kernels(times, known) if known is not None else None
+    texts = {raw: as_yaml(times)}
+    if fit is not None:
+        head = f"# Constants of {fit.cluster.name}'s GPU, fitted to {len(fit.rows)} kernels measured on {times.rig}.\n"
+        use = "# A cluster descriptor uses them with `kernels: ./` and this file's name, relative to its own folder.\n"
+        texts[out] = head + use + kernels_yaml(fit.kernels)
+    for path, text in texts.items():
+        if path is not None:
+            write_text(path, text, arguments.force)
+            note(f"wrote {path}")
+    show(arguments, lambda: to_dict(times, fit), lambda: blocks(times, fit))
+    return 0
 
 
 def _cluster(name: str | None, product: str | None, out: Path | None) -> ClusterDescriptor | None:
@@ -122,10 +107,3 @@ def _cluster(name: str | None, product: str | None, out: Path | None) -> Cluster
         what = "constants are shares of a GPU's peaks, and a CPU has none"
         raise InputError(what, field="--out", hint="--cluster C, whose peaks it is compared with")
     return None
-
-
-def _existing(name: str) -> Path:
-    path = Path(name)
-    if not path.is_file():
-        raise InputError("there is no such file", file=name)
-    return path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
 
@@ -33,6 +33,11 @@ _PINS = "fix or bound a choice: tp=8, pp=2..8, vpp=..4, recompute=full, zero=1; 
 _CHANGES = "a field of the cluster that differs: network=4x200Gb/s, gpu_memory=96GB; may be repeated"
 
 
+def number(text: str) -> int | str:
+    """Return a text as an integer; text that is none unchanged, for whoever validates it."""
+    return int(text) if re.fullmatch(r"[-+]?[0-9]{1,100}", text) else text
+
+
 class Option(NamedTuple):
     """An option that sets a field of a job, dotted. kind: int, float, str, or tuple for several."""
 
@@ -48,7 +53,7 @@ class Option(NamedTuple):
 
     def add(self, parser: argparse._ActionsContainer) -> None:
         metavar = _METAVARS.get(self.field) or {int: "N", float: "X", tuple: "NAMES"}.get(self.kind, "NAME")
-        many: dict[str, Any] = {"nargs": "+", "action": "extend"} if metavar == "DATA" else {}
+        many: dict[str, Any] = {"nargs": "+", "action": "extend"} if metavar == "DATA" else {"type": self.read}
         parser.add_argument(self.flag, metavar=metavar, help=self.help.replace("%", "%%"), **many)
 
     def read(self, text: Any) -> Any:
@@ -56,9 +61,9 @@ class Option(NamedTuple):
         is split at commas.
         """
         if self.kind is tuple:
-            return text if isinstance(text, list) else [name for name in text.split(",") if name]
-        if self.kind is int and not re.fullmatch(r"[-+]?[0-9]{1,100}", text):
-            return text
+            return [name for name in text.split(",") if name]
+        if self.kind is int:
+            return number(text)
         try:
             return self.kind(text)
         except ValueError:
@@ -103,20 +108,67 @@ def _types(annotation: Any) -> Iterator[type]:
         yield annotation
 
 
-def add_job(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a job's fields, --set and --pin."""
-    groups = {title: parser.add_argument_group(title) for title in _FIELDS}
-    for option in job_options().values():
-        if option.title:
-            option.add(groups[option.title])
-    add_changes(groups["the job"])
-    groups["the job"].add_argument("--pin", metavar="NAME=VALUE", help=_PINS, action="append", default=[])
+Row = tuple[str, dict[str, Any]]  # a name, and argparse's settings of it
+Rows = Iterable["Row | Option | str"]  # a text is the title of the group of the rows behind it; "": of none
 
 
-def add_some(parser: argparse._ActionsContainer, *fields: str) -> None:
-    """Add the options of the named fields of a job."""
-    for name in fields:
-        job_options()[name].add(parser)
+def adds(rows: Callable[[], Rows]) -> Callable[[argparse.ArgumentParser], None]:
+    """Return the function that adds rows of options to a command's parser. `rows` is called then, as a job's options
+    take long to import.
+    """
+
+    def add_options(parser: argparse.ArgumentParser) -> None:
+        groups: dict[str, argparse._ActionsContainer] = {"": parser}
+        place = groups[""]
+        for row in rows():
+            if isinstance(row, str):
+                if row not in groups:
+                    groups[row] = parser.add_argument_group(row)
+                place = groups[row]
+            elif isinstance(row, Option):
+                row.add(place)
+            else:
+                place.add_argument(row[0], **row[1])
+
+    return add_options
+
+
+def option(name: str, metavar: str | None, help: str | None, **more: Any) -> Row:
+    """Return an option, or an argument for a name without dashes. more: settings of argparse."""
+    return name, {"metavar": metavar, "help": help, **more}
+
+
+def flag(name: str, help: str) -> Row:
+    """Return an option without a value."""
+    return name, {"action": "store_true", "help": help}
+
+
+def repeated(name: str, metavar: str, help: str, **more: Any) -> Row:
+    """Return an option that may be repeated; [] by default."""
+    return option(name, metavar, help, action="append", default=[], **more)
+
+
+JOB_FILE = option("job", "JOB.yaml", "the job as a file; options below override what it says", nargs="?")
+HTML = option("--html", "FILE", "the answer as one page for a browser, which fetches nothing")
+JOBS = option("--jobs", "N", "plans at once on this machine (default: one on each core)", type=whole)
+
+
+def job() -> list[Row | Option | str]:
+    """Return the options of a job's fields in their groups, with --set and --pin."""
+    rows: list[Row | Option | str] = []
+    for title in _FIELDS:
+        rows += [title, *(one for one in job_options().values() if one.title == title)]
+        if title == "the job":
+            rows += [
+                repeated("--set", "FIELD=VALUE", _CHANGES),
+                repeated("--pin", "NAME=VALUE", _PINS),
+            ]
+    return rows
+
+
+def some(*fields: str) -> list[Option]:
+    """Return the options of the named fields of a job."""
+    return [job_options()[name] for name in fields]
 
 
 def add_changes(parser: argparse._ActionsContainer) -> None:
@@ -125,40 +177,32 @@ def add_changes(parser: argparse._ActionsContainer) -> None:
 
 
 def changes(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return {field: value} of --set for the cluster. Raises InputError."""
+    """Return {field: value} of --set for the cluster; {} for commands without it. Raises InputError."""
     from symconfig.descriptor.cluster_name import pairs
 
-    return pairs(arguments.set, "--set")
+    return pairs(getattr(arguments, "set", []), "--set")
 
 
-def add_answer(parser: argparse.ArgumentParser) -> None:
-    """Add --top, --out, --force, --html and the options of the files."""
-    out = parser.add_argument_group("the answer")
-    out.add_argument(
-        "--top", metavar="K", type=within(1, MOST_TOP), default=5, help="how many candidates to rank (default 5)"
-    )
-    out.add_argument("--out", metavar="DIR", help="write plan.json, the launcher and the report there")
-    out.add_argument("--force", action="store_true", help="write into a folder that exists")
-    add_page(out)
-    add_files(out)
+def answer_rows() -> list[Row | Option | str]:
+    """Return --top, --out, --force, --html and the options of the files."""
+    return [
+        "the answer",
+        option("--top", "K", "how many candidates to rank (default 5)", type=within(1, MOST_TOP), default=5),
+        option("--out", "DIR", "write plan.json, the launcher and the report there"),
+        flag("--force", "write into a folder that exists"),
+        HTML,
+        *files(),
+    ]
 
 
-def add_page(parser: argparse._ActionsContainer) -> None:
-    """Add --html."""
-    parser.add_argument("--html", metavar="FILE", help="the answer as one page for a browser, which fetches nothing")
-
-
-def add_files(parser: argparse._ActionsContainer) -> None:
-    """Add --target, --launcher, --templates."""
-    add = parser.add_argument
-    add_some(parser, "target")
-    add(
-        "--launcher",
-        metavar="L",
-        action="append",
-        help="what starts it, with its settings: slurm:partition=big (default: slurm); may be repeated",
-    )
-    add("--templates", metavar="DIR", help="templates of your own, over those of a target or as new ones")
+def files() -> list[Row | Option]:
+    """Return --target, --launcher, --templates."""
+    launcher = "what starts it, with its settings: slurm:partition=big (default: slurm); may be repeated"
+    return [
+        *some("target"),
+        option("--launcher", "L", launcher, action="append"),
+        option("--templates", "DIR", "templates of your own, over those of a target or as new ones"),
+    ]
 
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
@@ -170,63 +214,22 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
     return choice
 
 
-def add_jobs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--jobs", metavar="N", type=whole, help="plans at once on this machine (default: one on each core)"
-    )
+def script() -> list[Row | str]:
+    """Return --set for a script's environment and --root; a command with --root takes arguments behind `--`."""
+    return [
+        "what its script finds where it runs",
+        repeated(
+            "--set", "NAME=VALUE", "a variable of the script's environment; what follows a lone -- are its arguments"
+        ),
+        option("--root", "DIR", "read files below this folder that the script names (default: below the script's own)"),
+    ]
 
 
-def add_script(parser: argparse.ArgumentParser, *, own_set: bool = True) -> None:
-    """Add --root and, with `own_set`, --set for the script's environment; `extra` is set to []."""
-    script = parser.add_argument_group("what its script finds where it runs")
-    if own_set:
-        script.add_argument(
-            "--set",
-            metavar="NAME=VALUE",
-            action="append",
-            default=[],
-            help="a variable of the script's environment; what follows a lone -- are its arguments",
-        )
-    script.add_argument(
-        "--root",
-        metavar="DIR",
-        help="read files below this folder that the script names (default: below the script's own)",
-    )
-    parser.set_defaults(extra=[])
-
-
-def variables(pairs: list[str], source: str | None, instead: str) -> dict[str, str]:
-    """Return {name: value} of --set for a script. Raises InputError for malformed pairs, and for fields of a cluster
-    that the script does not use.
-
-    instead: the hint for a cluster's field, with `{}` for the pair.
-    """
+def variables(pairs: list[str]) -> dict[str, str]:
+    """Return {name: value} of --set for a script. Raises InputError for malformed pairs."""
     wrong = [pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair]
     if wrong:
         raise InputError(
             [Problem("is no variable with a value", field="--set", got=pair, need="NAME=VALUE") for pair in wrong]
         )
-    values = dict(pair.split("=", 1) for pair in pairs)
-    if meant := [name for name in values if _of_cluster(name, source)]:
-        raise InputError([_no_variable(f"{name}={values[name]}", instead) for name in meant])
-    return values
-
-
-def _of_cluster(name: str, source: str | None) -> bool:
-    """Return whether a name is a field of a cluster and not a variable that the script uses."""
-    from symconfig.descriptor.difference import SHORT
-    from symconfig.descriptor.document import MAX_BYTES
-    from symconfig.resources import content
-
-    if name not in (*SHORT, "gpus_per_node", "levels"):
-        return False
-    try:
-        text = content(source or "", MAX_BYTES).decode("utf-8", errors="replace")
-    except InputError:  # a line of arguments, or what is said to be no file where it is read
-        text = source or ""
-    return re.search(rf"\$\{{?{name}\b", text) is None
-
-
-def _no_variable(pair: str, instead: str) -> Problem:
-    what = f"{pair.partition('=')[0]} is a field of a cluster, and --set is for variables of the script here"
-    return Problem(what, field="--set", got=pair, hint=instead.replace("{}", pair))
+    return dict(pair.split("=", 1) for pair in pairs)

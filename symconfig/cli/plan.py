@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_answer, add_job, wanted
+from symconfig.cli.options import JOB_FILE, adds, answer_rows, job, option, wanted
 from symconfig.cli.shared import (
     PAGE,
-    Outputs,
     answer,
     file_of,
     note,
@@ -19,10 +17,9 @@ from symconfig.cli.shared import (
     replaced,
     show,
     working,
-    write_page,
     wrote,
 )
-from symconfig.errors import InfeasibleError, InputError, reworded
+from symconfig.errors import InputError, reworded
 
 if TYPE_CHECKING:
     from symconfig.cli.job import Request
@@ -49,22 +46,21 @@ FIRST = (
 )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    add = parser.add_argument
-    add("job", nargs="?", metavar="JOB.yaml", help="the job as a file; options below override what it says")
-    add(
-        "--like", metavar="NAME", help="a published recipe: its job and its layout; `symconfig list recipes` lists them"
+add_options = adds(
+    lambda: (
+        JOB_FILE,
+        option("--like", "NAME", "a published recipe: its job and its layout; `symconfig list recipes` lists them"),
+        *job(),
+        *answer_rows(),
     )
-    add_job(parser)
-    add_answer(parser)
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the ranked plans and write their files and page; return 0.
 
     If no target can express the plan, it is printed, and files or a page asked for give the refusal's exit code. Raises
-    InputError, InfeasibleError (after writing the page of an infeasible job).
+    InputError, InfeasibleError.
     """
     from symconfig.api import planning as api
     from symconfig.cli.job import as_options, request
@@ -86,23 +82,17 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_mixed(arguments, job, mixed)
     if len(problems.all) > before:
         raise InputError([as_options(problem, job) for problem in (*problems.all, *job.problems)])
-    with reworded(partial(as_options, request=job)):
-        try:
-            with working() as progress:
-                result = api.solve(
-                    job.document,
-                    model_base=job.model_base,
-                    cluster_base=job.cluster_base,
-                    top=arguments.top or 1,
-                    writes=out is not None,
-                    compares=True,
-                    problems=(*problems.all, *job.problems),
-                    progress=progress,
-                )
-        except InfeasibleError as error:
-            if html is not None:
-                _refused(html, job, error, arguments.force)
-            raise
+    with reworded(partial(as_options, request=job)), working() as progress:
+        result = api.solve(
+            job.document,
+            model_base=job.model_base,
+            cluster_base=job.cluster_base,
+            top=arguments.top or 1,
+            writes=out is not None,
+            compares=True,
+            problems=(*problems.all, *job.problems),
+            progress=progress,
+        )
     for remark in result.remarks:
         note(f"note: {remark}")
     for sentence in result.plan.model.left_out:
@@ -114,16 +104,13 @@ def run(arguments: argparse.Namespace) -> int:
     if job.unsaid:
         note(f"note: of {arguments.like} no pin can say: {'; '.join(job.unsaid)}")
     shown = (of_step if result.plan.rl else blocks)(result.plan)
-    untold = result.untold
-    outputs = Outputs(out, files, html) if untold is None else Outputs(None, None, None)
-    answer(arguments, result.plan, outputs, result.to_dict, shown)
-    if untold is None or (out is None and html is None):
+    refused = result.inexpressible
+    answer(arguments, result.plan, files if refused is None else None, result.to_dict, shown)
+    if refused is None or (out is None and html is None):
         return 0
-    if html is not None:
-        _refused(html, job, untold, arguments.force)
-    for problem in untold.problems:
+    for problem in refused.problems:
         note(f"error: {problem}")
-    return untold.exit_code
+    return refused.exit_code
 
 
 def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster) -> int:
@@ -150,12 +137,3 @@ def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster)
     if out is not None:
         wrote(out, written, arguments.json, ())
     return 0
-
-
-def _refused(path: Path, request: Request, error: InfeasibleError, force: bool) -> None:
-    """Write the HTML page of an infeasible job."""
-    from symconfig.api.page import refused_page
-    from symconfig.api.planning import read_job
-
-    job = read_job(request.document, model_base=request.model_base, cluster_base=request.cluster_base)
-    write_page(path, refused_page(job, error), force)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import PLAN, add_files, wanted
+from symconfig.cli.options import PLAN, adds, files, flag, option, wanted
 from symconfig.cli.shared import file_of, plan_of, print_json, refuse, replaced, whole, write_data, wrote
 from symconfig.errors import InputError, Problem
 
@@ -20,22 +20,19 @@ EXAMPLES = (
 )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    parser.add_argument("plan", metavar="PLAN.json", help=PLAN)
-    add_files(parser)
-    parser.add_argument("--out", metavar="DIR", help="where they are written")
-    parser.add_argument("--force", action="store_true", help="write into a folder that exists")
-    add = parser.add_argument_group("the words of its program, for $(...) in a script of your own").add_argument
-    add("--print", action="store_true", help="print them, and write no files")
-    add("--null", action="store_true", help="end every word with a NUL, for mapfile -d '' and xargs -0")
-    add("--check", action="store_true", help="exit 1 where WORLD_SIZE or the installed release is not the plan's")
-    add(
-        "--world-size",
-        metavar="N",
-        type=whole,
-        help="the same, with the number of GPUs of this start (default: WORLD_SIZE)",
+add_options = adds(
+    lambda: (
+        option("plan", "PLAN.json", PLAN),
+        *files(),
+        option("--out", "DIR", "where they are written"),
+        flag("--force", "write into a folder that exists"),
+        "the words of its program, for $(...) in a script of your own",
+        flag("--print", "print them, and write no files"),
+        flag("--null", "end every word with a NUL, for mapfile -d '' and xargs -0"),
+        flag("--check", "exit 1 where WORLD_SIZE or the installed release is not the plan's"),
+        option("--world-size", "N", "the same, with the GPUs of this start (default: WORLD_SIZE)", type=whole),
     )
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

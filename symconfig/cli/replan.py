@@ -9,11 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.options import add_answer, add_job
-from symconfig.cli.options import wanted as files_wanted
+from symconfig.cli.options import PLAN, adds, answer_rows, flag, job, option, wanted
 from symconfig.cli.shared import (
     PAGE,
-    Outputs,
     answer,
     file_of,
     note,
@@ -42,32 +40,27 @@ EXAMPLES = (
 _OF_A_RUN = ("accept_edits", "release", "checkpoint", "at_step", "schedule", "html")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    parser.add_argument("plan", metavar="PLAN.json", help="the plan, or the folder that holds it")
-    parser.set_defaults(job=None)  # the recorded job is what the options lie above
-    parser.add_argument(
-        "--accept-edits", action="store_true", help="solve a plan whose inputs were edited in the file as they are"
+add_options = adds(
+    lambda: (
+        option("plan", "PLAN.json", PLAN),
+        flag("--accept-edits", "solve a plan whose inputs were edited in the file as they are"),
+        option(
+            "--lose-nodes",
+            "N",
+            "plan for a cluster that loses nodes, 2 or 1..4 of them, with a launch.sh that takes the plan that fits",
+        ),
+        "the old plan",
+        option("--release", "NAMES", "recorded pins that are free now"),
+        "the run",
+        option("--checkpoint", "DIR", "what it has saved: its kind, and its step"),
+        option("--at-step", "K", "iterations done (default: as the checkpoint or the plan says)", type=_step),
+        option(
+            "--schedule", "S", "keep (default): the same tokens and learning rate of each; as-is: the same iterations"
+        ),
+        *job(),
+        *answer_rows(),
     )
-    group = parser.add_argument_group("the old plan")
-    group.add_argument("--release", metavar="NAMES", help="recorded pins that are free now")
-    run = parser.add_argument_group("the run")
-    run.add_argument("--checkpoint", metavar="DIR", help="what it has saved: its kind, and its step")
-    run.add_argument(
-        "--at-step", metavar="K", type=_step, help="iterations done (default: as the checkpoint or the plan says)"
-    )
-    run.add_argument(
-        "--schedule",
-        metavar="S",
-        help="keep (default): the same tokens and learning rate of each; as-is: the same iterations",
-    )
-    parser.add_argument(
-        "--lose-nodes",
-        metavar="N",
-        help="plan for a cluster that loses nodes, 2 or 1..4 of them, with a launch.sh that takes the plan that fits",
-    )
-    add_job(parser)
-    add_answer(parser)
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     InputError, InfeasibleError.
     """
     from symconfig.api import planning as api
-    from symconfig.api import replan as api_replan
+    from symconfig.api.replan import replan
     from symconfig.cli.job import as_options, request
     from symconfig.report.replan import blocks
 
@@ -84,8 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
     lost = problems.read(_range, arguments.lose_nodes)
     if arguments.lose_nodes is not None:
         refuse(arguments, _OF_A_RUN, "is not for --lose-nodes")
-    files = problems.collect(lambda: files_wanted(arguments))
-    html = output(arguments, "html", PAGE)
+    files = problems.collect(lambda: wanted(arguments))
+    output(arguments, "html", PAGE)
     out = file_of(arguments.out or None)
     problems.read(lambda out: api.check_free(out, arguments.force), out)
     options: dict[str, Any] = {
@@ -104,13 +97,11 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.lose_nodes is not None:
             fallback = _on_fewer_nodes(arguments, wishes, options, lost, progress)
         else:
-            result = api_replan.replan_again(
-                arguments.plan, wishes, **options, problems=problems.all, progress=progress
-            )
+            result = replan(arguments.plan, **wishes, **options, problems=problems.all, progress=progress)
     if arguments.lose_nodes is not None:
         return _answer(arguments, fallback, out, files)
     shown = blocks(result.found)
-    answer(arguments, result.found.new, Outputs(out, files, html), result.to_dict, shown, before=shown)
+    answer(arguments, result.found.new, files, result.to_dict, shown, before=shown)
     return 0
 
 
@@ -122,7 +113,7 @@ def _on_fewer_nodes(
     progress: Progress,
 ) -> Fallback:
     """Return the plans for fewer nodes; if options change the job, the plan is solved again first, with a note."""
-    from symconfig.api.replan import replan_again
+    from symconfig.api.replan import replan
     from symconfig.runs.replan.fallback import fallback
 
     problems = arguments.problems
@@ -130,7 +121,7 @@ def _on_fewer_nodes(
     whole = problems.collect(lambda: plan_of(arguments.plan))
     if wishes or options["changes"]:
         note("note: the plan itself is made again first")
-        remade = replan_again(arguments.plan, wishes, **options, problems=problems.all, progress=progress)
+        remade = replan(arguments.plan, **wishes, **options, problems=problems.all, progress=progress)
         whole = remade.found.new
     if problems.all or whole is None or lost is None:
         raise InputError(problems.all)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from symconfig.report.grid import Block
     from symconfig.report.progress import Progress
 
-# A field of a problem that is about a cluster, or of one among several, and what of it is changed.
-_CLUSTER = re.compile(r"cluster(?:\.(?P<field>.+))?|(?:job|sweep)\.cluster(?:\[\d+\])?(?:: (?P<swept>.+))?", re.DOTALL)
 INTERRUPTED = 130  # exit code
 MOST_TOP = 1000  # candidates, or other ways, that are ranked
 
@@ -56,12 +53,6 @@ def note(text: str) -> None:
     print(wrapped(clean(text), page_width(sys.stderr)), file=sys.stderr)
 
 
-def one_at_a_time(arguments: Namespace, places: Sequence[str], *names: str) -> None:
-    """Record a problem for each of these options that is given if there are several places."""
-    if len(places) > 1:
-        refuse(arguments, names, "is for one at a time", got=f"{len(places)} places")
-
-
 def refuse(arguments: Namespace, names: Iterable[str], what: str, **more: Any) -> None:
     """Record a problem in `arguments.problems` for each of these options that is given. more: further fields of the
     problem.
@@ -75,10 +66,9 @@ def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster
     """Return a cluster's problem with its field as `--set FIELD` or the option `named`; other problems are
     unchanged.
     """
-    match = _CLUSTER.fullmatch(problem.field or "")
-    if match is None:
+    section, _, field = (problem.field or "").partition(".")
+    if section != "cluster":
         return problem
-    field = match["field"] or match["swept"] or ""
     by_set = next((name for name in changed if f"{field}.".startswith(f"{name}.")), None)
     if by_set is not None:
         return replace(problem, field=f"--set {by_set}", file=None, line=None, column=None)
@@ -105,16 +95,6 @@ def whole(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
         raise InputError("wrong value", got=text, need="a whole number above 0")
     return int(text)
-
-
-def whole_of(name: str) -> Callable[[str], int]:
-    """Return a function that reads an integer above 0 and whose InputError names this option."""
-
-    def read(text: str) -> int:
-        with reworded(lambda problem: replace(problem, field=f"--{name.replace('_', '-')}")):
-            return whole(text)
-
-    return read
 
 
 def within(least: int, most: int) -> Callable[[str], int]:
@@ -177,12 +157,6 @@ def write_text(path: Path, text: str, force: bool) -> None:
     resources.write_file(path, text.encode())
 
 
-def write_page(path: Path, html: str, force: bool) -> None:
-    """Write an HTML page and print a note. Raises InputError if it exists without `force`."""
-    write_text(path, html, force)
-    note(f"wrote {path}")
-
-
 def file_of(text: str | None) -> Path | None:
     """Return an option's text as a path; None for None."""
     return None if text is None else Path(text)
@@ -202,35 +176,27 @@ def wrote(out: Path, written: Sequence[Path], as_json: bool, remarks: Sequence[s
             say([line])
 
 
-@dataclass(frozen=True, slots=True)
-class Outputs:
-    """Files to write besides the printed answer: the plan's folder and its HTML page; None for each not asked for."""
-
-    out: Path | None
-    files: Wanted | None
-    html: Path | None
-
-
 def answer(
     arguments: Namespace,
     plan: Plan,
-    outputs: Outputs,
+    files: Wanted | None,
     data: Callable[[], Any],
     shown: Sequence[Block],
     before: Sequence[Block] = (),
 ) -> None:
-    """Write a plan's files, print the answer, and write its page if asked for. before: blocks shown first on the
-    page.
+    """Write a plan's files (--out), print the answer, and write its page (--html). files: None: write nothing. before:
+    blocks shown first on the page.
     """
-    from symconfig.api.planning import remarks, write
+    from symconfig.api.planning import page_files, remarks, write
 
-    out, files = outputs.out, outputs.files
+    out, html = file_of(arguments.out), file_of(arguments.html)
     written = write(plan, out, files, force=arguments.force, tell=replaced) if out and files else []
     show(arguments, data, lambda: shown)
-    if outputs.html is not None:
-        from symconfig.api.page import plan_page
+    if html and files:
+        from symconfig.report.page import plan_page
 
-        write_page(outputs.html, plan_page(plan, files, before), arguments.force)
+        write_text(html, plan_page(plan, page_files(plan, files), before), arguments.force)
+        note(f"wrote {html}")
     if out and files:
         wrote(out, written, arguments.json, remarks(plan, files))
 

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_changes, add_jobs, changes
+from symconfig.cli.options import JOBS, adds, flag, option
 from symconfig.cli.shared import (
     INTERRUPTED,
-    as_changes,
     note,
     show,
     whole,
@@ -20,7 +19,6 @@ from symconfig.cli.shared import (
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
-    from symconfig.runs.sweep.job import Points
     from symconfig.runs.sweep.run import Done
 
 NAME = "sweep"
@@ -28,61 +26,50 @@ DOES = "plan many combinations of a job's fields, into one table"
 EXAMPLES = ("symconfig sweep sweep.yaml --out results.csv",)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    add = parser.add_argument
-    add("sweep", metavar="SWEEP.yaml", help="a job, lists of values for its fields, and what to leave out")
-    add(
-        "--out",
-        metavar="FILE",
-        help="the table, a .csv (default: SWEEP.csv, here); what is done stays done "
-        "in FILE.journal, and the same command goes on from there",
+add_options = adds(
+    lambda: (
+        option("sweep", "SWEEP.yaml", "a job, lists of values for its fields, and what to leave out"),
+        option(
+            "--out",
+            "FILE",
+            "the table, a .csv (default: SWEEP.csv, here); what is done stays done in FILE.journal, and the same "
+            "command goes on from there",
+        ),
+        JOBS,
+        option("--limit", "N", "most combinations (default 10,000)", type=whole),
+        flag("--force", "start again, and replace a table that exists"),
     )
-    add_changes(parser)
-    add_jobs(parser)
-    add("--limit", metavar="N", type=whole, help="most combinations (default 10,000)")
-    add("--force", action="store_true", help="start again, and replace a table that exists")
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Plan all combinations and print the summary; return the exit code.
 
     0: all were answered and at least one has a plan; 1: none has one, or some failed or were lost; 130: interrupted.
+    Raises InputError with all problems before any work.
     """
+    from symconfig.api.sweep import read_sweep
     from symconfig.report.sweep import blocks, to_dict
-    from symconfig.runs.sweep.pool import Status
-    from symconfig.runs.sweep.run import sweep
-
-    points, out = _points(arguments)
-    with working() as progress:
-        tell = _telling(progress.say)
-        swept = sweep(points.points, out, arguments.force, tell, arguments.jobs)
-    show(arguments, lambda: to_dict(swept, points, out), lambda: blocks(swept, points, out))
-    if swept.interrupted:
-        note("interrupted")
-        return INTERRUPTED
-    counts = swept.counts
-    failed = counts[Status.DEFECT] + counts[Status.LOST]
-    return FailedError.exit_code if failed or not counts[Status.PLANNED] else 0
-
-
-def _points(arguments: argparse.Namespace) -> tuple[Points, Path]:
-    """Return (combinations, the table's path). Raises InputError with all problems, before any work."""
-    from symconfig.api import sweep as api_sweep
     from symconfig.runs.sweep.job import LIMIT
-    from symconfig.runs.sweep.run import check, journal_of
+    from symconfig.runs.sweep.pool import Status
+    from symconfig.runs.sweep.run import check, journal_of, sweep
 
-    problems = arguments.problems
-    out = api_sweep.table_of(arguments.sweep, arguments.out)
+    problems, out = arguments.problems, Path(arguments.out or f"{Path(arguments.sweep).stem}.csv")
     problems.collect(lambda: check(out))
-    changed = problems.collect(lambda: changes(arguments)) or {}
-    points = problems.collect(lambda: api_sweep.read_sweep(arguments.sweep, arguments.limit or LIMIT, changed))
+    points = problems.collect(lambda: read_sweep(arguments.sweep, arguments.limit or LIMIT))
     if out.exists() and not journal_of(out).exists() and not arguments.force:
         what = "this file exists already, and no journal of a sweep beside it"
         problems.add(Problem(what, file=str(out), hint="--force, or another --out"))
     if problems.all or points is None:
-        raise InputError(list(dict.fromkeys(as_changes(problem, changed, "cluster") for problem in problems.all)))
-    return points, out
+        raise InputError(problems.all)
+    with working() as progress:
+        swept = sweep(points.points, out, arguments.force, _telling(progress.say), arguments.jobs)
+    show(arguments, lambda: to_dict(swept, points, out), lambda: blocks(swept, points, out))
+    if swept.interrupted:
+        note("interrupted")
+        return INTERRUPTED
+    failed = swept.counts[Status.DEFECT] + swept.counts[Status.LOST]
+    return FailedError.exit_code if failed or not swept.counts[Status.PLANNED] else 0
 
 
 def _telling(say: Callable[[str], None]) -> Callable[[Done], None]:

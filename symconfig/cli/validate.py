@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from symconfig.cli.options import adds, option
 from symconfig.cli.shared import file_of, show, working
 
 NAME = "validate"
@@ -11,10 +12,12 @@ DOES = "predictions against measured runs"
 EXAMPLES = ("symconfig validate runs.yaml",)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("files", nargs="+", metavar="FILE", help="measured runs (symconfig.measurements/1), or folders of such files")
-    add("--assume", metavar="FILE", help="what rows leave out, by source (symconfig.assumptions/1): stands before ours")
+add_options = adds(
+    lambda: (
+        option("files", "FILE", "measured runs (symconfig.measurements/1), or folders of such files", nargs="+"),
+        option("--assume", "FILE", "what rows leave out, by source (symconfig.assumptions/1): stands before ours"),
+    )
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,48 +7,36 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from symconfig.cli.shared import file_of, one_at_a_time, refuse, seconds, show, working
+from symconfig.cli.options import adds, flag, option
+from symconfig.cli.shared import file_of, refuse, seconds, show, working
 from symconfig.errors import InputError, Problem
 
 NAME = "verify"
 DOES = "hold rendered files against the real frameworks, or against what was written (--frozen)"
 EXAMPLES = (
     "symconfig verify out",
-    "symconfig verify --frozen out --solve",
+    "symconfig verify --frozen out",
 )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    parser.add_argument(
-        "place",
-        metavar="DIR",
-        nargs="+",
-        help="what `plan --out` or `render` wrote; with --frozen several, or a PLAN.json",
+add_options = adds(
+    lambda: (
+        option("place", "DIR", "what `plan --out` or `render` wrote; with --frozen several, or a PLAN.json", nargs="+"),
+        "the real frameworks",
+        flag("--build", "let the framework build ranks of the plan, and compare what they hold with the plan"),
+        flag(
+            "--trace",
+            "also run the modules of those ranks without memory, and compare what they keep for the backward (implies "
+            "--build)",
+        ),
+        flag("--run-edited", "also run scripts and programs of the folder that symconfig does not write from its plan"),
+        option("--megatron", "PATH", "a Megatron-LM checkout, instead of the fetched source"),
+        option("--timeout", "S", "seconds for each run of a framework (default 120)", type=seconds(1.0, 86400.0)),
+        "what was written, for CI",
+        flag("--frozen", "start no framework; exit 1 where files were edited or are stale"),
+        option("--templates", "DIR", "your own templates, where they were written with some"),
     )
-    add = parser.add_argument_group("the real frameworks").add_argument
-    add(
-        "--build",
-        action="store_true",
-        help="let the framework build ranks of the plan, and compare what they hold with the plan",
-    )
-    add(
-        "--trace",
-        action="store_true",
-        help="also run those ranks' modules without memory, and compare the bytes that they keep for the backward "
-        "(with --build, which it implies)",
-    )
-    add(
-        "--run-edited",
-        action="store_true",
-        help="also run scripts and programs of the folder that are not what symconfig writes from its plan",
-    )
-    add("--megatron", metavar="PATH", help="a Megatron-LM checkout, instead of the fetched source")
-    add("--timeout", metavar="S", type=seconds(1.0, 86400.0), help="seconds for each run of a framework (default 120)")
-    add = parser.add_argument_group("what was written, for CI").add_argument
-    add("--frozen", action="store_true", help="start no framework; exit 1 where files were edited or are stale")
-    add("--templates", metavar="DIR", help="your own templates, where they were written with some")
-    add("--solve", action="store_true", help="also solve again, and say if another plan is best now")
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,12 +45,13 @@ def run(arguments: argparse.Namespace) -> int:
     """
     problems = arguments.problems
     if arguments.frozen:
-        one_at_a_time(arguments, arguments.place, "json")
+        if len(arguments.place) > 1:
+            refuse(arguments, ("json",), "is for one at a time", got=f"{len(arguments.place)} places")
         refuse(
             arguments, ("build", "trace", "run_edited", "megatron", "timeout"), "runs a framework, and --frozen none"
         )
         return _frozen(arguments)
-    refuse(arguments, ("templates", "solve"), "is of another check", need="--frozen")
+    refuse(arguments, ("templates",), "is of another check", need="--frozen")
     if len(arguments.place) > 1:
         what, got = "is for one folder at a time", f"{len(arguments.place)}"
         problems.add(Problem(what, field="DIR", got=got, need="--frozen"))
@@ -73,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _real(arguments: argparse.Namespace) -> int:
     """Run the checks with the real frameworks and print them; return 1 if one failed, else 0."""
-    from symconfig.report.checks import blocks
+    from symconfig.report.verify import checked as blocks
     from symconfig.verify.checks import TIMEOUT_S, passed, verify
 
     (place,) = arguments.place
@@ -101,16 +90,16 @@ def _frozen(arguments: argparse.Namespace) -> int:
     all places.
     """
     from symconfig.api.frozen import verify_frozen
-    from symconfig.report.frozen import blocks, to_dict
+    from symconfig.report.verify import frozen, frozen_data
 
     passed, problems = True, arguments.problems
     for place in () if problems.all else arguments.place:
-        checked = problems.collect(partial(verify_frozen, place, arguments.templates, arguments.solve))
+        checked = problems.collect(partial(verify_frozen, place, arguments.templates))
         if checked is None:
             continue
         passed &= checked.passed
-        shown = [*([place] if len(arguments.place) > 1 else []), *blocks(checked)]
-        show(arguments, partial(to_dict, checked), partial(list, shown))
+        shown = [*([place] if len(arguments.place) > 1 else []), *frozen(checked)]
+        show(arguments, partial(frozen_data, checked), partial(list, shown))
     if problems.all:
         raise InputError(problems.all)
     return 0 if passed else 1

@@ -1,19 +1,18 @@
 """A cluster's name with what differs from it: `h100 with network=4x200Gb/s and gpu_memory=96GB`.
 
-Every way of changing a cluster without a file ends in such a name, which a job records and from which the cluster is
-made again: `--set`, a mapping from Python or in a job, `h100@4x200 Gb/s`.
+A job records such a name, and the cluster is made again from it. `--set` adds to it; `h100@4x200 Gb/s` is short for its
+network.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.document import Document, KeyPath, dotted, shorten
+from symconfig.descriptor.document import Document, shorten
 from symconfig.descriptor.yaml_strict import plain
-from symconfig.errors import MISSING_FIELD, InputError, Problem
+from symconfig.errors import InputError, Problem
 
 _FIELD = r"[A-Za-z_][A-Za-z_0-9.]*"
 _WITH = re.compile(rf"(?P<base>.+?) with (?P<changes>{_FIELD}\s*=.*)", re.DOTALL)
@@ -27,7 +26,6 @@ _KINDS = re.compile(
     re.DOTALL,
 )
 _OVER = re.compile(rf"\s+{OVER}\s+(?P<network>.*\S)\s*", re.DOTALL)
-_NEED = "a number or a plain text, or all of it in a file"
 
 
 def kinds(name: str) -> tuple[tuple[str, int], tuple[str, int], str | None] | None:
@@ -90,46 +88,6 @@ def joined(base: str, changes: Mapping[str, str]) -> str:
     plain_name, before = split(base)
     every = {**before, **changes}
     return f"{plain_name} with {' and '.join(f'{field}={value}' for field, value in every.items())}"
-
-
-def spelled(fields: Mapping[str, Any], base: str | None = None) -> str:
-    """Return the name of a cluster that is given as fields, like a file's.
-
-    base: the base where the fields name none. Raises InputError without a base, and for values that no name can hold.
-    """
-    named = fields.get("base", base)
-    if not isinstance(named, str) or not named:
-        need = "the name of the cluster that they differ from"
-        raise InputError(MISSING_FIELD, field=f"{CLUSTER}.base", need=need)
-    return joined(named, changes_of(fields))
-
-
-def changes_of(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields but `base` and `schema` as text by dotted field.
-
-    Raises InputError for what no name can hold.
-    """
-    return dict(_dotted_fields({name: value for name, value in fields.items() if name not in ("base", "schema")}, ()))
-
-
-def _dotted_fields(value: Any, path: KeyPath) -> Iterator[tuple[str, str]]:
-    """Yield (dotted field, value as text) of each field: `levels.rail.size`, `128`.
-
-    Raises InputError for a value that the name would not give back.
-    """
-    if isinstance(value, list | tuple) and path == ("levels",) and all(isinstance(one, Mapping) for one in value):
-        value = {str(one.get("name")): {k: v for k, v in one.items() if k != "name"} for one in value}
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _dotted_fields(item, (*path, str(name)))
-        return
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    field = ".".join(map(str, path))
-    if split(f"x with {field}={text}") != ("x", {field: text}) or _value(text) != value:
-        raise InputError(
-            "cannot be said in a cluster's name", field=f"{CLUSTER}.{dotted(path)}", got=shorten(value), need=_NEED
-        )
-    yield field, text
 
 
 def as_document(changes: Mapping[str, str]) -> Document:

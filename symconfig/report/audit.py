@@ -8,11 +8,10 @@ from symconfig.descriptor.document import shorten
 from symconfig.existing.audit.audit import Audit, step_s
 from symconfig.existing.audit.configuration import UNKNOWN
 from symconfig.existing.audit.judge import Judged
-from symconfig.existing.launch.reading import Hides, Reading, Unread
+from symconfig.existing.launch.reading import Reading, Unread
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Described
-from symconfig.format import count, gib, grouped, microbatches, percent, seconds, several, signed
-from symconfig.frameworks.megatron.flags import first_with, flags
+from symconfig.format import count, gib, grouped, microbatches, seconds, several, signed
 from symconfig.graph.count import parameters
 from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Plan
@@ -55,7 +54,7 @@ def blocks(audit: Audit, *, headed: bool = False) -> list[Block]:
         *spent,
         titled("Nothing is predicted:", audit.unpredicted),
         *better,
-        "" if headed else verdict(audit),
+        "" if headed else f"Verdict: {headline(audit)}.",
     )
 
 
@@ -68,20 +67,9 @@ def read(audit: Audit) -> str:
     program = f" for {shorten(reading.program.text, 80)}" if reading.program is not None else ""
     others = [text.file for text in reading.texts[1:]]
     companions = f" (with {', '.join(others)})" if others else ""
+    guessed = " (guessed; --megatron-version states it)" if reader.version_guessed else ""
     kind = _ARGUMENTS if reading.json_alone and reading.tree is not None else FORMATS[reading.format]
-    return f"{reading.file}{companions}: {kind}, {options}{program}\nread as {reader.label} {_version(audit)}".rstrip()
-
-
-def _version(audit: Audit) -> str:
-    """Return the framework's version; if it was guessed, with the reason."""
-    reader = audit.reader
-    if not reader.version_guessed:
-        return reader.version
-    lacking = {name for name in (setting.name for setting in reader.reading.settings) if first_with(name)} - set(
-        flags(reader.version).flags
-    )
-    most = "all" if not lacking else "most"
-    return f"{reader.version}, the newest that has {most} of its options (--megatron-version says another)"
+    return f"{reading.file}{companions}: {kind}, {options}{program}\nread as {reader.label} {reader.version}{guessed}"
 
 
 def unread(reading: Reading) -> Grid:
@@ -89,29 +77,16 @@ def unread(reading: Reading) -> Grid:
     and a count.
     """
     items = sorted(reading.unread, key=lambda item: (not item.matters, item.place))
-    rows = [(str(item.place), shorten(item.what, 60), item.why, _hides(item, reading)) for item in items]
+    rows = [(str(item.place), shorten(item.what, 60), item.why) for item in items]
     rows += [
-        (str(setting.place), setting.spelled, f"its value {word.unknown}", "its value")
+        (str(setting.place), setting.spelled, f"its value {word.unknown}")
         for setting in reading.settings
         for word in setting.values
         if word.unknown
     ]
     if len(rows) > _SHOWN:
-        rows[_SHOWN:] = [("", f"and {count(len(rows) - _SHOWN)} more (--json has all)", "", "")]
-    return Grid(("where", "what", "why", "hides"), tuple(rows), left=(0, 1, 2, 3), title="Not understood")
-
-
-def _hides(item: Unread, reading: Reading) -> str:
-    """Return the text of what an unread place may set."""
-    match item.hides:
-        case Hides.OPTIONS:
-            return "any option"
-        case Hides.NAMED:
-            return ", ".join(one.spelled for one in reading.possible if one.place == item.place)
-        case Hides.VARIABLES:
-            return "values that the script does not set"
-        case _:
-            return "nothing, as assumed" if item.assumed else "nothing"
+        rows[_SHOWN:] = [("", f"and {count(len(rows) - _SHOWN)} more (--json has all)", "")]
+    return Grid(("where", "what", "why"), tuple(rows), left=(0, 1, 2), title="Not understood")
 
 
 def _assumption(item: Unread) -> str:
@@ -195,20 +170,22 @@ def finding_lines(audit: Audit) -> Iterator[tuple[str, str, str]]:
 
 
 def headline(audit: Audit) -> str:
-    """Return the verdict in a few words: `runs, 13.8 s a step; 2.94 s is possible; 4 warnings`."""
+    """Return the verdict in a few words: `runs, 13.8 s a step; 2.94 s is possible (-78.7 %); 4 warnings`."""
+    judged, better = audit.judged, audit.better
     if audit.reader.backend == UNKNOWN:
         head = "the trainer is not known"
     elif not audit.runs:
         head = "cannot run as it is"
     else:
         head = "runs" if audit.reading.complete else "not all of it was understood"
-    judged, better, possible = audit.judged, audit.better, "s a step is possible"
-    parts = [head]
     if judged is not None and audit.runs:
-        parts, possible = [f"{head}, {step_s(judged.plan):.3g} s a step"], "s is possible"
-    if better is not None:
-        best = judged is not None and audit.already_best
-        parts.append("the best plan already" if best else f"{step_s(better):.3g} {possible}")
+        head += f", {step_s(judged.plan):.3g} s a step"
+    parts = [head]
+    if better is not None and judged is not None and audit.already_best:
+        parts.append("the best plan already")
+    elif better is not None:
+        gain = "" if audit.gain is None else f" ({signed(-audit.gain)})"
+        parts.append(f"{step_s(better):.3g} s a step is possible{gain}")
     counts = {name: sum(finding.severity == name for finding in audit.findings) for name in _SEVERITIES}
     counted = ", ".join(several(number, name) for name, number in counts.items() if number)
     return "; ".join((*parts, counted or "nothing is wrong"))
@@ -216,18 +193,13 @@ def headline(audit: Audit) -> str:
 
 def way(audit: Audit, better: Plan) -> list[Block]:
     """Return the comparison of the run with the best plan, and a table of the changes between them if there are any."""
+    judged = audit.judged
     if better.rl:
-        now = [("now", audit.judged.plan)] if audit.judged is not None else []
-        return [rl.compared((*now, ("best", better)))]
-    if audit.judged is None:
-        return [table.compared((("best", better.best),)), *_searched(better)]
-    both = table.compared((("now", audit.judged.plan.best), ("best", better.best)))
-    if audit.already_best:
-        return [both, "It is the best plan already: nothing that the planner decides would change."]
-    if not audit.way:
-        steps = [each.steps[0].step_s for each in (audit.judged.plan, better) if each.steps]
-        if len(steps) < 2:
-            return [both, *_searched(better)]
+        return [rl.compared((*([("now", judged.plan)] if judged is not None else []), ("best", better)))]
+    now = [("now", judged.plan.best)] if judged is not None else []
+    both = table.compared((*now, ("best", better.best)))
+    steps = [each.steps[0].step_s for each in (*([judged.plan] if judged is not None else []), better) if each.steps]
+    if len(steps) > 1:
         return [both, f"The table is of an update; whole steps take {' s and '.join(map(seconds, steps))} s."]
     rows = (
         {
@@ -239,32 +211,4 @@ def way(audit: Audit, better: Plan) -> list[Block]:
         }
         for step in audit.way
     )
-    return [both, Grid.of(rows, "The way there, one change after the other", words=("change", "")), *_searched(better)]
-
-
-def _searched(better: Plan) -> Iterator[str]:
-    yield f"{count(better.search.candidates)} candidates were weighed; no better one was found."
-
-
-def verdict(audit: Audit) -> str:
-    """Return the verdict as sentences: whether it runs as far as known, errors and warnings, and the time that a
-    better plan saves.
-    """
-    counts = {name: sum(finding.severity == name for finding in audit.findings) for name in ("error", "warning")}
-    if audit.reader.backend == UNKNOWN:
-        head = "The trainer is not known, so that nothing is said of whether it runs"
-    elif counts["error"]:
-        head = "It cannot run as it is"
-    elif not audit.reading.complete:
-        head = "Not all of it was understood, so that nothing is said of whether it runs"
-    else:
-        read = " in what was read" if audit.reading.dark else ""
-        head = f"Nothing{read} keeps it from running" + (", and nothing was predicted" if audit.judged is None else "")
-    head += f": {', '.join(several(number, name) for name, number in counts.items())}."
-    if audit.better is None or (audit.gain is not None and audit.already_best):
-        return head
-    if audit.gain is None:
-        return f"{head} There is a plan that fits."
-    saved = percent(audit.gain)
-    took = "as long" if saved.strip("-") == percent(0.0) else f"{saved} less time a step"
-    return f"{head} The best plan takes {took}."
+    return [both, Grid.of(rows, "The way there, one change after the other", words=("change", ""))]

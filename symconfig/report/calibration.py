@@ -108,11 +108,7 @@ def _summary(calibration: Calibration) -> str:
     if calibration.left_out is None:
         text = "All runs are of one model, so none could be left out: how this carries over to others is not known."
         if calibration.before > FORM_ERROR and calibration.after > HARDLY * calibration.before:
-            text += (
-                f"\nThe fit hardly helps: constants, as far as they are uncertain, do not explain "
-                f"{percent(calibration.before)}. Something else differs:\nan option that is not stated, a slow node, "
-                "the input pipeline, or what symconfig does not model."
-            )
+            text += f"\nThe fit hardly helps: constants do not explain {percent(calibration.before)}."
         return text
     ratio = calibration.left_out / calibration.after
     return (

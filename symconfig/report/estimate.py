@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from symconfig.errors import Problem
-from symconfig.format import count, gib, percent, seconds, several
+from symconfig.format import gib, percent, seconds
 from symconfig.plans.plan import Plan
 from symconfig.report import table
 from symconfig.report.grid import Block, Grid, present, titled
@@ -17,36 +17,23 @@ SCHEMA = "symconfig.estimate/1"
 FitsOn = Mapping[str, "Estimate | Problem"]  # by cluster
 
 
-def blocks(estimate: Estimate, fits_on: FitsOn, *, known: bool) -> list[Block]:
-    """Return all blocks of an estimate. known: whether the user named a cluster; without one only memory is shown."""
+def blocks(estimate: Estimate, fits_on: FitsOn) -> list[Block]:
+    """Return all blocks of an estimate."""
     plan = estimate.plan
-    time: list[Block] = [table.parts(plan, SPENT), certainty(plan)] if known else []
     return present(
-        table.headline(plan) if known else _without_cluster(plan),
-        table.compared((("", plan.best),)) if known else "",
-        stages(estimate, usable=known),
-        *time,
+        table.headline(plan),
+        table.compared((("", plan.best),)),
+        stages(estimate),
+        table.parts(plan, SPENT),
+        certainty(plan),
         others(fits_on),
         titled("The framework refuses it:", estimate.refused),
-        verdict(estimate) if known else "",
+        verdict(estimate),
     )
 
 
-def _without_cluster(plan: Plan) -> str:
-    """Return the head line of an estimate without a cluster."""
-    best, batch = plan.best, plan.best.batch
-    return (
-        f"{plan.model.name} on {several(best.parallel.world_size, 'GPU')}: memory alone; --cluster gives the step, "
-        f"--fits-on the GPUs that have room\nglobal batch {count(batch.global_)} sequences of "
-        f"{count(batch.seq_length)} tokens, {best.options.precision}"
-    )
-
-
-def stages(estimate: Estimate, *, usable: bool = True) -> Grid:
-    """Return the table of memory in use by stage and part, in GiB; neighbouring stages with equal figures share a row.
-
-    usable: whether to compare with the usable memory of the GPU.
-    """
+def stages(estimate: Estimate) -> Grid:
+    """Return the table of memory by stage and part, in GiB; neighbouring stages with equal figures share a row."""
     plan, most = estimate.plan, estimate.plan.usable_bytes
     rows: list[dict[str, str]] = []
     for number, (stage, used) in enumerate(zip(plan.best.stages, estimate.stage_bytes, strict=True)):
@@ -57,8 +44,9 @@ def stages(estimate: Estimate, *, usable: bool = True) -> Grid:
             "holds": " + ".join([f"{len(kinds) - len(ends)} layers", *ends]),
             **{name: gib(part[number]) for name, part in estimate.memory.items() if any(part)},
             "in use": gib(used),
-            **({"usable": gib(most), "share": percent(used / most)} if usable else {}),
-            "": "does not fit" if usable and used > most else "",
+            "usable": gib(most),
+            "share": percent(used / most),
+            "": "does not fit" if used > most else "",
         }
         if rows and {**rows[-1], "stage": ""} == {**row, "stage": ""}:
             rows[-1]["stage"] = f"{rows[-1]['stage'].partition('-')[0]}-{number}"
@@ -101,16 +89,16 @@ def others(fits_on: FitsOn) -> Grid:
     return Grid.of(rows, "Where the same layout fits", words=("cluster", ""))
 
 
-def to_dict(estimate: Estimate, fits_on: FitsOn, *, known: bool) -> dict[str, Any]:
-    """Return the JSON of `symconfig estimate --json`; without a cluster, what depends on one is None."""
+def to_dict(estimate: Estimate, fits_on: FitsOn) -> dict[str, Any]:
+    """Return the JSON of `symconfig estimate --json`."""
     plan, (name, most) = estimate.plan, estimate.largest
     return {
         "schema": SCHEMA,
-        "cluster": plan.cluster.name if known else None,
+        "cluster": plan.cluster.name,
         "candidate": plan.best.to_dict(),
-        "fits": estimate.fits if known else None,
-        "usable_bytes": plan.usable_bytes if known else None,
-        "missing_bytes": estimate.missing_bytes if known else None,
+        "fits": estimate.fits,
+        "usable_bytes": plan.usable_bytes,
+        "missing_bytes": estimate.missing_bytes,
         "largest": {"part": name, "bytes": most},
         "refused": list(estimate.refused),
         "stages": [

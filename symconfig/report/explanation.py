@@ -1,13 +1,13 @@
-"""`symconfig explain`: how the numbers of the chosen plan follow, where they go, what binds, and the runner-up."""
+"""`symconfig explain`: why a plan is the first, where its time and memory go, and with --all how both follow."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from symconfig.format import count, gib, grouped, mib, milliseconds, percent, seconds, several
+from symconfig.format import clean, gib, grouped, mib, milliseconds, picked
 from symconfig.plans.alike import Alike, stages_alike
 from symconfig.plans.plan import Plan
 from symconfig.report.grid import Block, Grid, present
@@ -16,72 +16,7 @@ from symconfig.report.table import footer, headline, loss, losses, parts, rankin
 
 if TYPE_CHECKING:
     from symconfig.solve.explain import CollectiveLine, Explanation, OperatorLine, Strategies, Strategy, StrategyLine
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One quantity: the formula, the formula with its numbers, and what that gives."""
-
-    name: str
-    formula: str
-    numbers: str
-    result: str
-
-
-def lines(plan: Plan) -> list[Line]:
-    """Return the arithmetic that relates the plan's numbers: degrees, batch, bubble, tokens per second, MFU, usable
-    memory.
-
-    Results are computed here from the plan's inputs and predicted step; nothing is compared with the plan.
-    """
-    best = plan.best
-    p, batch, predicted = best.parallel, best.batch, best.predicted
-    micro, turns = batch.micro, batch.num_microbatches
-    of_batch = f"{micro} x {p.dp} x {turns}"
-    arithmetic = [
-        Line("GPUs", "tp x cp x dp x pp", f"{p.tp} x {p.cp} x {p.dp} x {p.pp}", count(p.world_size)),
-        Line("global batch", "micro x dp x accumulation", of_batch, count(micro * p.dp * turns)),
-    ]
-    if plan.model.experts is not None:
-        numbers = f"{p.tp} x {p.cp} x {p.dp} / ({p.ep} x {p.etp})"
-        arithmetic.append(Line("replicas of an expert", "tp x cp x dp / (ep x etp)", numbers, count(p.edp)))
-    if p.pp > 1:
-        numbers, bubble = f"({p.pp} - 1) / ({p.vpp} x {turns})", percent((p.pp - 1) / (p.vpp * turns))
-        arithmetic.append(Line("ideal pipeline bubble", "(pp - 1) / (vpp x accumulation)", numbers, bubble))
-    tokens = batch.global_ * batch.seq_length
-    # Of fp8 most papers give the share of the bf16 peak.
-    amounts = {name: getattr(plan.cluster.gpu.peak_flops, name) for name in (best.options.precision, "bf16")}
-    peaks = {name: amount.value for name, amount in amounts.items() if amount is not None}
-    arithmetic += [
-        Line(
-            "tokens/s/GPU",
-            "global batch x sequence / step / GPUs",
-            f"{count(batch.global_)} x {count(batch.seq_length)} / {seconds(predicted.step_s)} / {count(p.world_size)}",
-            count(tokens / predicted.step_s / p.world_size),
-        ),
-        *(
-            Line(
-                f"MFU of the {precision} peak",
-                "model FLOP/s of a GPU / its dense peak",
-                f"{predicted.model_tflops_per_gpu:.4g} TFLOP/s / {peak / 1e12:,.4g} TFLOP/s",
-                percent(predicted.model_tflops_per_gpu * 1e12 / peak),
-            )
-            for precision, peak in peaks.items()
-        ),
-        Line(
-            "usable memory",
-            "GPU memory x (1 - margin)",
-            f"{gib(plan.cluster.gpu.memory_bytes.value)} x (1 - {plan.job.limits.memory_margin:g})",
-            f"{gib(plan.usable_bytes)} GiB",
-        ),
-    ]
-    return arithmetic
-
-
-def arithmetic(plan: Plan) -> Grid:
-    """Return the table of `lines`."""
-    rows = tuple((line.name, line.formula, line.numbers, line.result) for line in lines(plan))
-    return Grid(("quantity", "formula", "with its numbers", "gives"), rows, left=(0, 1, 2), title="How it adds up")
+    from symconfig.solve.plan_symbols import Known, Symbolic
 
 
 def stages(plan: Plan) -> Grid:
@@ -98,28 +33,30 @@ def _peak(each: Alike) -> str:
     return most if least == most else f"{least} to {most}"
 
 
-def blocks(plan: Plan, explanation: Explanation, *, every: bool = False) -> list[Block]:
-    """Return the explanation as blocks. every: whether to repeat tensors that an earlier block has with the same
-    strategy.
-    """
+def blocks(plan: Plan) -> list[Block]:
+    """Return why the plan is the first of its ranking, where its time and memory go, and how sure that is."""
     return present(
         headline(plan),
         *whole_step(plan),
         ranking(plan),
-        arithmetic(plan),
-        parts(plan),
-        stages(plan),
         ranking_reasons(plan),
         losses(plan) if plan.alternatives else "",
-        *tables(explanation),
-        *strategy_tables(explanation.strategies, every=every),
+        parts(plan),
+        stages(plan),
         footer(plan),
     )
 
 
-def to_dict(plan: Plan, explanation: Explanation) -> dict[str, Any]:
-    """Return the explanation as JSON: the plan's arithmetic, one layer's operators, collectives and tensors, all
-    strategies, and the first alternative as `runner_up` (None without one).
+def details(explanation: Explanation, symbolic: Symbolic) -> list[Block]:
+    """Return one layer's operators, collectives and kept tensors, the sharding of all tensors, and the costs as
+    formulas.
+    """
+    return present(*tables(explanation), *strategy_tables(explanation.strategies), *formulas(symbolic))
+
+
+def to_dict(plan: Plan, explanation: Explanation, symbolic: Symbolic) -> dict[str, Any]:
+    """Return the explanation as JSON: one layer's operators, collectives and tensors, all strategies, formulas and
+    symbols, and the first alternative as `runner_up` (None without one).
     """
     runner_up = None
     if plan.alternatives:
@@ -128,34 +65,46 @@ def to_dict(plan: Plan, explanation: Explanation) -> dict[str, Any]:
     layer = asdict(explanation)
     lying = layer.pop("strategies")
     return {
-        "schema": "symconfig.explain/1",
+        "schema": "symconfig.explain/2",
         "best": plan.best.to_dict(),
         "binding": plan.binding,
         "usable_bytes": plan.usable_bytes,
-        "lines": [asdict(line) for line in lines(plan)],
         "layer": layer,
         "strategies": lying,
         "runner_up": runner_up,
+        "symbolic": {
+            "formulas": [
+                {"name": one.name, "formula": symbolic.formulas.text(one.line), "value": one.value}
+                for one in symbolic.formulas
+            ],
+            "symbols": [
+                {**picked(one, "name", "value", "unit"), "from": str(one.source), "is": one.meaning}
+                | {"elasticity": one.elasticity}
+                for one in symbolic.known
+            ],
+            "note": NOTE,
+        },
     }
 
 
 _PHASES = ("forward", "backward", "weight-gradient")
-_TRAFFIC = "memory traffic"
+_MOVERS = 12  # symbols with the largest elasticity that are shown
+NOTE = (
+    "The search evaluates these same formulas. A choice in them (the slowest stage) is a max or min, or that of this "
+    "plan. simulated_pipeline, simulated_exchange: seconds of the event simulation over those of the formulas."
+)
 
 
 def tables(explanation: Explanation) -> list[Block]:
-    """Return the tables of one layer: operators, their shapes, collectives, and tensors kept for the backward pass."""
+    """Return the tables of one layer: operators, collectives, and tensors kept for the backward pass."""
     kind = explanation.kind
     named = [(name, list(lines)) for name, lines in groupby(explanation.operators, lambda line: line.name)]
     title = f"Operators of one {kind} layer, one microbatch: what each works on in the forward pass, and ms"
     works = tuple((name, _work(lines), *_phases(lines)) for name, lines in named)
-    shapes = _joined((name, lines[0].shape) for name, lines in named if lines[0].shape != _TRAFFIC)
-    symbols = "The same shapes in symbols; the other passes turn them"
     tensors = _joined((line.name, line.size, mib(line.bytes), line.fate) for line in explanation.tensors)
     needed = "Its tensors that the backward pass needs"
     return present(
         Grid(("operator", "work", *_PHASES), works, left=(0, 1), title=title),
-        Grid(("operator", "shape on a GPU"), shapes, left=(0, 1), title=symbols),
         _collectives(explanation.collectives),
         Grid(("tensor", "size", "MiB each", "fate"), tensors, left=(0, 1, 3), title=needed),
     )
@@ -205,33 +154,20 @@ def _joined(rows: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
     return tuple((", ".join(mine), *cells) for cells, mine in names.items())
 
 
-def strategy_tables(strategies: Strategies, *, every: bool = False) -> list[Block]:
-    """Return a table per kind of block with each tensor's sharding; [] without mesh axes.
-
-    Tensors with equal strategies share a row. A tensor as in an earlier block is left out unless `every`.
-    """
+def strategy_tables(strategies: Strategies) -> list[Block]:
+    """Return a table per kind of block with each tensor's sharding, equal ones in one row; [] without mesh axes."""
     if not strategies.axes:
         return []
     over = ", ".join(f"{axis.name} {axis.ranks} over {axis.level}" for axis in strategies.axes)
-    first = (
-        "How every tensor lies: behind each of its dims the axes that cut it, and into how many parts; "
-        f"a dim with none is whole ({over})"
-    )
+    first = f"The sharding of each tensor: its dims, the axes that split each, and the number of parts ({over})"
     shown: list[Block] = [first]
-    known: set[StrategyLine] = set()
     for block in strategies.blocks:
-        new = [line for line in block.lines if every or line not in known]
-        shown.append(_table(block.kind, block.times, new, len(block.lines) - len(new)))
-        known |= set(block.lines)
+        rows = _joined(
+            (line.tensor, _made(line), ": ".join(filter(None, (_used(line), _exchanged(line))))) for line in block.lines
+        )
+        title = f"Block {block.kind}" + (f" (x {block.times})" if block.times > 1 else "")
+        shown.append(Grid(("tensor", "made as", "used otherwise, and exchanged"), rows, left=(0, 1, 2), title=title))
     return shown
-
-
-def _table(kind: str, times: int, lines: Sequence[StrategyLine], above: int) -> Grid:
-    travels = (": ".join(filter(None, (_used(line), _exchanged(line)))) for line in lines)
-    rows = _joined((line.tensor, _made(line), way) for line, way in zip(lines, travels, strict=True))
-    title = f"Block {kind}" + (f" (x {times})" if times > 1 else "")
-    title += f"; {several(above, 'tensor')} as in a block above (--all)" if above else ""
-    return Grid(("tensor", "made as", "used otherwise, and exchanged"), rows, left=(0, 1, 2), title=title)
 
 
 def _made(line: StrategyLine) -> str:
@@ -269,3 +205,42 @@ def _others(strategy: Strategy) -> list[str]:
 def _exchanged(line: StrategyLine) -> str:
     phases = grouped((one.phase, f"{one.kind} {'.'.join(one.axes)}") for one in line.collectives)
     return "; ".join(f"{phase} {', '.join(kinds)}" for phase, kinds in phases.items())
+
+
+def formulas(symbolic: Symbolic) -> list[Block]:
+    """Return all formulas of step and memory with their values, a note, and two tables: the symbols that move the
+    step most, and all symbols.
+    """
+    lines = (
+        line
+        for one in symbolic.formulas
+        for line in (f"  {one.name} = {spaced(symbolic.formulas.text(one.line))}", f"    = {one.value:.6g}")
+    )
+    every = sorted(symbolic.known, key=lambda one: (one.source, one.name))
+    return [
+        "\n".join(("The step and the memory as formulas", *lines)),
+        NOTE,
+        _symbols("What moves the step", symbolic.movers[:_MOVERS]),
+        _symbols("Symbols", every),
+    ]
+
+
+def spaced(formula: str) -> str:
+    """Return a formula with blanks around its operators so that lines can be broken there."""
+    return formula.replace("**", "^").replace("*", " * ").replace("/", " / ").replace("^", "**")
+
+
+def _symbols(title: str, every: Sequence[Known]) -> Grid:
+    """Return the table of symbols: value, unit, source, elasticity of the step time, and meaning."""
+    rows = (
+        {
+            "symbol": one.name,
+            "now": f"{one.value:.6g}",
+            "unit": one.unit,
+            "from": str(one.source),
+            "step for 1 % more": f"{one.elasticity:+.3f} %",
+            "is": clean(one.meaning),
+        }
+        for one in every
+    )
+    return Grid.of(rows, title, words=("symbol", "unit", "from", "is"), fixed=("unit", "from"))

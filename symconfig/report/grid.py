@@ -1,20 +1,33 @@
-"""A table as data, and how it fits a width: plain text, always the same bytes; on a terminal heads are bold."""
+"""A table as data, and how tables, sentences and Markdown fit a width: plain text, always the same bytes."""
 
 from __future__ import annotations
 
 import os
+import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import TextIO
 
 from symconfig.format import clean
-from symconfig.report.lines import LONGEST_WORD, name_parts, pieces, wrap
 
 LEAST_WIDTH = 80  # narrower terminals break lines themselves
 _GAPS = ("  ", " ")  # between columns: the second where a table would not fit otherwise
 _ENOUGH = 3  # rows from which on a column of equal cells is said once
 _BOLD, _CHOSEN, _PLAIN = "1", "1;32", ""  # codes of a terminal (ECMA-48): bold, bold green
+LONGEST_WORD = 40  # letters that are kept together in a table; a name's parts, where it is longer than the next
+_LONG_NAME = 20
+_ITEM = "  "  # as wide as the sign of an item
+_PERCENT = "\1%"  # a sign that stays with its number
+_SEAMS = r"(?<=\s)(?=\S)|(?<=[\w)]\+)(?=\w)"  # behind blanks, and behind the + of core_attn+mlp
+_FENCE = "```"
+_GLUE = "\0"  # stands for a blank at which no line is broken
+_LONGEST_CODE = 60  # letters of `code` that are kept on one line, to be copied
+_CODE = re.compile(rf"`[^`]{{1,{_LONGEST_CODE}}}`")
+_MEANS = re.compile(r" (?=(?:[-+*>|]|#+|\d+[.)])(?: |$))")  # before what would begin a list, a heading, a quotation
+_CELLS = re.compile(r"(?<!\\)\|")
+_RULE = re.compile(r"\|(?:\s*:?-+:?\s*\|)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,3 +284,96 @@ def show(blocks: Sequence[Block], stream: TextIO) -> None:
         for block in blocks
     )
     stream.write("\n\n".join(lines) + "\n")
+
+
+def pieces(text: str, *, heads: bool = False) -> list[str]:
+    """Return the parts of a cell between which it may be broken: after blanks, after "+" between words, and in
+    headers after "/".
+    """
+    start = len(text) - len(text.lstrip())
+    first, *others = re.split(_SEAMS + r"|(?<=/)(?=\w\w)" * heads, text[start:])
+    return [text[:start] + first, *others]
+
+
+def name_parts(word: str) -> list[str]:
+    """Return the parts of a name longer than _LONG_NAME between which it may be broken (after "_" and "."); [word]
+    for others.
+    """
+    long = len(word.rstrip()) > _LONG_NAME and "/" not in word
+    return re.split(r"(?<=[a-zA-Z][_.])(?=[a-zA-Z])", word) if long else [word]
+
+
+def wrap(line: str, width: int) -> list[str]:
+    """Return a line as lines of at most `width`; a longer word stays whole.
+
+    A command, or options alone, is broken before options with a trailing backslash.
+    """
+    if len(line) <= width:
+        return [line]
+    text = line.lstrip()
+    indent = line[: len(line) - len(text)]
+    if text.startswith(("--", "symconfig ")):
+        return _command(line, indent, width)
+    lines = textwrap.wrap(
+        line.replace(" %", _PERCENT),
+        width,
+        subsequent_indent=indent + _ITEM * text.startswith("- "),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [each.replace(_PERCENT, " %") for each in lines]
+
+
+def _command(line: str, indent: str, width: int) -> list[str]:
+    """Return a command as lines with trailing backslashes, broken only before options."""
+    lines: list[str] = []
+    for part in _options(line.strip()):
+        if lines and len(lines[-1]) + 1 + len(part) + len(" \\") <= width:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(indent + ("  " if lines else "") + part)
+    return [f"{each} \\" for each in lines[:-1]] + lines[-1:]
+
+
+def _options(command: str) -> Iterator[str]:
+    """Yield the words of a command, each option together with its value; quoted text is one word."""
+    words = re.findall(r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|\\.|[^\s"'])+|\S""", command)
+    part: list[str] = []
+    for word in words:
+        if part and (word.startswith("-") or not part[0].startswith("-") or len(part) > 1):
+            yield " ".join(part)
+            part = []
+        part.append(word)
+    yield " ".join(part)
+
+
+def narrow(page: str, width: int = LEAST_WIDTH) -> str:
+    """Return a Markdown page with long lines wrapped and tables wider than `width` as fenced plain text; code and
+    headings are unchanged.
+    """
+    fenced = False
+    done: list[str] = []
+    for is_table, lines in groupby(page.split("\n"), lambda line: line.startswith("|")):
+        if is_table and not fenced:
+            done += _narrow_table(list(lines), width)
+            continue
+        for line in lines:
+            fenced ^= line.startswith(_FENCE)
+            done += [line] if fenced or line.startswith(("    ", "#", _FENCE)) else _paragraph(line, width)
+    return "\n".join(done)
+
+
+def _paragraph(line: str, width: int) -> list[str]:
+    """Return the wrapped lines of a paragraph or list item; short `code` is not broken."""
+    glued = _CODE.sub(lambda code: code[0].replace(" ", _GLUE), _MEANS.sub(_GLUE, line))
+    return [part.replace(_GLUE, " ") for part in wrap(glued, width)]
+
+
+def _narrow_table(lines: Sequence[str], width: int) -> Iterator[str]:
+    """Yield a table's lines, or the same table as fenced plain text if it is wider than `width`."""
+    if len(lines) < 2 or not _RULE.fullmatch(lines[1]) or max(map(len, lines)) <= width:
+        yield from lines
+        return
+    headers, rule, *rows = ([cell.strip().replace("\\|", "|") for cell in _CELLS.split(line)[1:-1]] for line in lines)
+    left = tuple(index for index, dashes in enumerate(rule) if not dashes.endswith(":"))
+    yield from (_FENCE, *to_text(Grid(tuple(headers), tuple(map(tuple, rows)), left), width).split("\n"), _FENCE)

@@ -21,7 +21,6 @@ from symconfig.runs.replan.keep import NearPlan
 from symconfig.runs.replan.replanned import Replan
 from symconfig.runs.replan.schedule import Schedule
 
-QUICKER = 5e-5  # share of a step from which on it is said
 SHOWN = 12  # fields of a descriptor that are written out: --json has all
 
 
@@ -60,10 +59,7 @@ def _inputs(replan: Replan) -> Iterator[Block]:
     else:
         yield "The job is the same as before."
     if replan.edited:
-        yield (
-            f"Edited in the file: {', '.join(replan.edited)}. The values before that are known only as far as the old "
-            "answer shows them (degrees, batch); the verdict on the checkpoint takes all others as they stand now."
-        )
+        yield f"Edited in the file: {', '.join(replan.edited)}. The checkpoint's verdict takes the values of the file."
 
 
 def values(title: str, differences: Sequence[Difference], most: int = SHOWN) -> Grid:
@@ -99,10 +95,6 @@ def _changes(replan: Replan) -> Iterator[Block]:
     if changes.decisions:
         rows = tuple((each.text, str(each.kept)) for each in changes.decisions)
         yield Grid(("change", "if it alone stayed"), rows, left=(0, 1), title="What changes, and why")
-    if any(each.kept.fits and each.kept.slower <= -QUICKER for each in changes.decisions):
-        options, vpp = replan.old.best.options, replan.old.best.parallel.vpp
-        how = f": --pin vpp={vpp} --pin layout='{options.pipeline_layout}' has it" if options.pipeline_layout else ""
-        yield f"The old layout of the stages was not among those that the search tried now, and is faster{how}."
     yield titled("What follows from it", changes.follows)
     if changes.decisions:
         yield f"Kept whole, the old plan {changes.stayed}."
@@ -137,32 +129,24 @@ def _schedule(schedule: Schedule) -> Iterator[Block]:
 
 def _command(replan: Replan) -> Iterator[str]:
     """Yield sentences on lost steps and on the command that resumes the run; nothing if there is nothing to resume."""
-    if replan.schedule.lost:
+    schedule, target = replan.schedule, replan.targets[1]
+    if schedule.lost:
+        yield f"Step {count(schedule.lost)} is lost: the new run starts from its first step, with a whole schedule."
+    if schedule.step and replan.going_on is not None:
+        yield f"To go on at step {count(schedule.step)}: {replan.going_on}"
+    elif schedule.step:
+        program = BACKENDS[replan.new.best.target.backend].program
         yield (
-            f"Step {count(replan.schedule.lost)} is lost: the new run starts from its first step, and its schedule "
-            "is that of a whole run."
+            f"How {target} goes on at step {count(schedule.step)} is not known here: the steps above are for {program}."
         )
-    target, backend = replan.targets[1], replan.new.best.target.backend
-    if replan.schedule.step and replan.going_on is not None:
-        yield f"To go on at step {count(replan.schedule.step)}: {replan.going_on}"
-    elif replan.schedule.step:
-        yield (
-            f"How {target} goes on at step {count(replan.schedule.step)} is not known here: what is said above of "
-            f"the checkpoint is of {BACKENDS[backend].program}, whose options {target} does not have."
-        )
-    elif target != backend and any(step.run == "new" for step in replan.checkpoint.how):
-        yield f"What the new run is told above are options of {BACKENDS[backend].program}, and not of {target}."
 
 
 def _files(replan: Replan) -> str:
-    """Return the sentence on which rendered files change."""
+    """Return the sentence on which rendered files change; "" if the target is not known."""
+    old, new = replan.targets
     if replan.files is None:
-        old, new = replan.targets
-        other = f"All files are other ones: those of {new}, and not of {old}."
-        return other if old != new else "Which files change depends on the target (--target)."
-    if not replan.files:
-        return "No file of the old plan changes but plan.json."
-    return f"Files that change besides plan.json: {', '.join(replan.files)}."
+        return f"All files change: the target is {new}, and was {old}." if old != new else ""
+    return f"Files that change: {', '.join(('plan.json', *replan.files))}."
 
 
 def to_dict(replan: Replan) -> dict[str, Any]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from symconfig.descriptor.task import Task
 from symconfig.format import count, gib, percent, seconds, several
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.rl import BUSIEST, PlannedRl
+from symconfig.plans.rl import PlannedRl
 from symconfig.render import own_target, summary
 from symconfig.report.grid import Block, Grid
 
@@ -92,77 +91,42 @@ def whole_step(plan: Plan) -> list[Block]:
 def _footer(plan: Plan) -> str:
     longer = plan.rl[0].step_s / min(step.step_s for step in plan.rl) - 1
     plain = f"Plan 1 takes {percent(longer)} longer than the shortest step that is shown; it is plainer."
-    weighed = "Engines were weighed around the planner's best plans of an update alone, so a better one may exist."
-    return "\n".join([*_sentences(plan), weighed, *([plain] if longer else [])])
-
-
-def uneven_loads(of: Mapping[str, tuple[float, float]], task: Task, held: str) -> list[str]:
-    """Return sentences on how unevenly the router loads the ranks and what time that takes.
-
-    of: `Predicted.untrained`; without "step_s" the time is left out. held: text on the memory.
-    """
-    load, layer = of["load"], of["layer_load"]
-    when = "While the router is untrained" if task == "pretrain" else "On data of one kind"
-    sentences = [
-        f"{when}, experts of the busiest rank get {load[0]:.2f} to {load[1]:.2f} times the mean over its layers, in "
-        f"one of them up to {layer[0]:.1f} to {layer[1]:.1f} times: {held}."
-    ]
-    if "step_s" in of:  # plans of older versions do not have it
-        waited, least, most = of["waited_load"], *map(seconds, of["step_s"])
-        each = "Once it is balanced, each layer" if task == "pretrain" else "Each layer"
-        waits = f"{each} waits for the busiest rank, {waited[0]:.2f} to {waited[1]:.2f} times the mean"
-        sentences.append(f"{waits}: {least} to {most} s, which the step's interval counts.")
-    return sentences
-
-
-def _replicas(step: PlannedRl) -> str:
-    number = step.rollout_gpus // step.replica_gpus
-    return f"each of {number} replicas" if number > 1 else "one replica"
+    return "\n".join([*_sentences(plan), *([plain] if longer else [])])
 
 
 def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
-    """Return sentences on step, generation, experts and memory. asks: whether to suggest job fields and describe the
-    engine.
+    """Return sentences on step, generation, critic, reward and memory. asks: whether to suggest job fields and describe
+    the engine.
     """
     step, rl = plan.steps[0], plan.job.rl
-    usable, fullest = plan.usable_bytes, max(step.phases, key=lambda phase: phase.bytes)
-    low, high = step.interval
-    experts: list[str] = []
-    head, generation = f"A step takes {seconds(step.step_s)} s, likely between {seconds(low)} and {seconds(high)} s", []
+    fullest = max(step.phases, key=lambda phase: phase.bytes)
+    low, high = map(seconds, step.interval)
+    sentences = [f"A step takes {seconds(step.step_s)} s, likely between {low} and {high} s."]
     if rl is not None and isinstance(step, PlannedRl):
-        stated = rl.rollout.tokens_per_s_per_gpu is not None
-        head += (
-            ": generation at the rate that the job states"
-            if stated
-            else ": generation is by a model, and least certain"
+        measured = rl.rollout.tokens_per_s_per_gpu is not None
+        replicas = step.rollout_gpus // step.replica_gpus
+        sentences.append(
+            f"Generation{', at the rate that the job states' if measured else ', the least certain part'}: "
+            f"{count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to {several(step.at_once, 'sequence')} at "
+            f"once in each of {several(replicas, 'replica')}."
+            + ("" if measured or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours.")
         )
-        most = max(phase.holds.get(BUSIEST, 0.0) for phase in step.phases)
-        if most and (loads := plan.best.predicted.untrained) is not None:
-            experts = uneven_loads(loads, plan.task, f"{gib(most)} GiB in the phases, which its risk counts")
-        generation = [
-            f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to "
-            f"{several(step.at_once, 'sequence')} at once in {_replicas(step)}."
-            + ("" if stated or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours."),
-            *([_critic(plan.best, step)] if step.critic else ()),
-            *summary.rewards(plan),
-        ]
-        if step.sleep_level == 1 and rl.placement == "colocated":
-            generation.append("The engine sleeps at level 1: its weights wait on the host meanwhile.")
+        if step.critic:
+            sentences.append(_critic(plan.best, step))
+        sentences += summary.rewards(plan)
     return [
-        f"{head}.",
-        *generation,
-        *experts,
-        f"Memory is fullest in the phase {fullest.name}: {gib(fullest.bytes)} of {gib(usable)} GiB usable.",
+        *sentences,
+        f"Memory is fullest in the phase {fullest.name}: {gib(fullest.bytes)} of {gib(plan.usable_bytes)} GiB usable.",
         f"Host memory: {gib(step.host_bytes)} GiB for each GPU.",
     ]
 
 
 def _critic(actor: Candidate, step: PlannedRl) -> str:
     """Return the sentence on the critic's degrees and recomputation that differ from the actor's."""
-    pairs = [(name, str(value), str(getattr(actor.parallel, name))) for name, value in step.critic.items()]
-    if step.critic_options is not None:
-        pairs.append(("recompute", step.critic_options.recompute.text, actor.options.recompute.text))
-    if not (own := [pair for pair in pairs if pair[1] != pair[2]]):
+    own = {name: str(value) for name, value in step.critic.items() if value != getattr(actor.parallel, name)}
+    options = step.critic_options
+    if options is not None and options.recompute != actor.options.recompute:
+        own["recompute"] = options.recompute.text
+    if not own:
         return "The critic has the actor's degrees."
-    mine, theirs = (", ".join(f"{pair[0]} {pair[place]}" for pair in own) for place in (1, 2))
-    return f"The critic has {mine}, where the actor has {theirs}; its other degrees are the actor's."
+    return f"The critic has {', '.join(f'{name} {value}' for name, value in own.items())}, all else as the actor."

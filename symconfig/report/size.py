@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from symconfig.format import count, percent, picked, seconds, several
 from symconfig.report.grid import Block, Grid, present
+from symconfig.report.table import plan_command
 from symconfig.runs.sweep.columns import COLUMNS
 from symconfig.runs.sweep.size import DAY_S, OfCluster, Question, Size, Tried, frontier
 
-_TITLE = "Of each cluster the fewest GPUs that are in time, and the numbers that no other beats in both time and cost"
+_TITLE = "Fewest GPUs in time, and the Pareto front of time and GPU-hours, of each cluster"
 
 
 def blocks(size: Size) -> list[Block]:
@@ -34,40 +34,26 @@ def headline(question: Question) -> str:
     return (
         f"{question.model.name}: {several(question.tokens, 'token')} in {_span(question.deadline_s)}\n"
         f"global batch {several(question.job['global_batch_size'], 'sequence')} of "
-        f"{several(question.job['seq_length'], 'token')}, {count(question.step_tokens)} in all; "
-        f"{several(question.steps, 'step')}"
+        f"{several(question.job['seq_length'], 'token')}; {several(question.steps, 'step')}"
     )
 
 
 def answer(one: OfCluster, question: Question) -> str:
-    """Return one cluster's answer: the fewest GPUs in time, and those in time even at the slow end."""
-    if one.smallest is None:
-        return f"{one.name}: {_not_met(one, question)}"
-    text = f"{one.name}: {several(one.smallest.gpus, 'GPU')}, {_days(one.smallest.run_s)} days"
-    if one.surest is None:
-        text += f"; no number up to {count(one.tried[-1].gpus)} is in time at the slow end of what is likely"
-    elif one.surest.gpus == one.smallest.gpus:
-        text += f", in time also at the slow end of what is likely ({_days(one.surest.slow_s)} days)"
-    else:
-        text += (
-            f"; {count(one.surest.gpus)} to be in time also at the slow end of what is likely "
-            f"({_days(one.surest.slow_s)} days)"
-        )
-    return text
-
-
-def _not_met(one: OfCluster, question: Question) -> str:
-    """Return why a cluster does not meet the deadline: no plan, or the fastest is too slow."""
-    fastest = one.fastest
-    if fastest is None:
-        reasons = sorted({tried.reason for tried in one.tried}, key=len)
+    """Return one cluster's answer: the fewest GPUs in time, and those in time even at the slow end; or why none is."""
+    if one.smallest is None and one.fastest is None:
         ends = dict.fromkeys((one.tried[0].gpus, one.tried[-1].gpus))
-        return f"no plan for {' to '.join(map(count, ends))} GPUs: {reasons[0]}"
-    at_peak = f"{count(one.least)} would be needed even at their peak; " if fastest.gpus < one.least else ""
-    return (
-        f"cannot be met with at most {count(question.most_gpus)} GPUs: {at_peak}the fastest is "
-        f"{_days(fastest.run_s)} days on {count(fastest.gpus)} GPUs"
-    )
+        reason = min({tried.reason for tried in one.tried}, key=lambda text: (len(text), text))
+        return f"{one.name}: no plan for {' to '.join(map(count, ends))} GPUs: {reason}"
+    if one.smallest is None:
+        assert one.fastest is not None
+        return (
+            f"{one.name}: not in time with at most {count(question.most_gpus)} GPUs: the fastest is "
+            f"{_days(one.fastest.run_s)} days on {count(one.fastest.gpus)}"
+        )
+    text = f"{one.name}: {several(one.smallest.gpus, 'GPU')}, {_days(one.smallest.run_s)} days; "
+    if one.surest is None:
+        return f"{text}none of up to {count(one.tried[-1].gpus)} GPUs is in time at the slow end of the 90 % interval"
+    return f"{text}{count(one.surest.gpus)} to be in time at the slow end, too ({_days(one.surest.slow_s)} days)"
 
 
 def _span(span_s: float) -> str:
@@ -123,18 +109,10 @@ def in_time(tried: Tried, question: Question) -> str:
 def footer(size: Size) -> str:
     """Return what the figures leave out, and the command for the cheapest plan in time if there is one."""
     question = size.question
-    share = (
-        f"Of the time {percent(question.goodput)} is steps; failures, evaluation, saving and waiting for data take "
-        "the rest (--goodput)."
-        if question.goodput < 1
-        else "Steps run all the time: nothing is counted for failures, evaluation, saving and waiting for data "
-        "(--goodput 0.9)."
-    )
-    tried = sum(len(one.tried) for one in size.clusters)
     lines = [
-        share,
-        f"{several(tried, 'number')} of GPUs {'was' if tried == 1 else 'were'} planned. One is left out "
-        "where it would be too slow even with a tenth more from each GPU than the best one seen.",
+        f"Steps run for {percent(question.goodput)} of the time (--goodput); failures, evaluation, saving and waiting "
+        "for data take the rest.",
+        f"{several(sum(len(one.tried) for one in size.clusters), 'number')} of GPUs planned.",
     ]
     met = [(one.name, tried) for one in size.clusters for tried in one.planned if tried.run_s <= question.deadline_s]
     if met:
@@ -145,16 +123,9 @@ def footer(size: Size) -> str:
 
 def command(question: Question, cluster: str, gpus: int) -> str:
     """Return the `symconfig plan` command for a number of GPUs of a cluster."""
-    job = question.job
-    options = {"model": job["model"], "cluster": cluster, "gpus": gpus}
-    names = ("global_batch_size", "seq_length", "backend", "megatron_version", "precision", "attention", "task")
-    options |= {name: job[name] for name in names if job.get(name) is not None} | (job.get("limits") or {})
-    words = ["symconfig", "plan"]
-    for name, value in options.items():
-        words += [f"--{name.replace('_', '-')}", str(value)]
-    for name, value in (job.get("pins") or {}).items():
-        words += ["--pin", f"{name}={value}"]
-    return shlex.join([*words, "--out", "out"])
+    job = {name: value for name, value in question.job.items() if name not in ("limits", "pins")}
+    fields = {**job, "cluster": cluster, "gpus": gpus, **(question.job.get("limits") or {})}
+    return plan_command(fields, question.job.get("pins") or {})
 
 
 def to_dict(size: Size) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from symconfig.format import count, grouped, percent, picked, seconds, several, short
 from symconfig.report.grid import Block, Grid, present
@@ -30,30 +30,21 @@ def blocks(swept: Swept, points: Points, out: Path) -> list[Block]:
     """Return the report of a sweep: counts, best plans, caveats, reasons without plan, and what is left to do."""
     records = swept.records
     planned = [record for record in records if record["status"] == Status.PLANNED]
-    done = f"wrote {several(len(records), 'row')} into {out}"
     left = len(swept.points) - len(swept.rows)
-    more = f"; {count(left)} more {_be(left, 'is')} left, the same command goes on from there" if left else ""
-    return present(headline(swept, points), bests(planned), *_caveats(planned), reasons(records), done + more)
+    more = f"; {count(left)} left: the same command goes on from there" if left else ""
+    done = f"wrote {several(len(records), 'row')} into {out}{more}"
+    return present(headline(swept, points), bests(planned), *_caveats(planned), reasons(records), done)
 
 
 def headline(swept: Swept, points: Points) -> str:
     """Return the numbers of plans by status, excluded combinations, idle rules and rows done before."""
-    counts = ", ".join(
-        f"{count(swept.counts[status])} {words}" for status, words in _WORDS.items() if swept.counts[status]
-    )
-    lines = [
-        f"{several(len(swept.points), 'plan')} of {several(points.combinations, 'combination')}: {counts or 'none yet'}"
-    ]
-    if points.excluded:
-        lines.append(f"{several(points.excluded, 'combination')} {_be(points.excluded, 'is')} excluded by rules")
+    counts = [f"{count(swept.counts[status])} {words}" for status, words in _WORDS.items() if swept.counts[status]]
+    lines = [f"{several(len(swept.points), 'plan')} of {several(points.combinations, 'combination')}: "]
+    lines[0] += ", ".join(counts) or "none yet"
+    lines += [f"excluded by rules: {count(points.excluded)}"] if points.excluded else []
     lines += [f"rule {number} of `exclude` matches no combination" for number in points.idle]
-    if swept.known:
-        lines.append(f"{count(swept.known)} {_be(swept.known, 'was')} done before")
+    lines += [f"done before: {count(swept.known)}"] if swept.known else []
     return "\n".join(lines)
-
-
-def _be(number: int, single: Literal["is", "was"]) -> str:
-    return single if number == 1 else {"is": "are", "was": "were"}[single]
 
 
 def bests(planned: Iterable[Record]) -> Grid:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from statistics import median
 
@@ -16,10 +17,9 @@ from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan, Predicted
 from symconfig.plans.searched import left_out, searched
 from symconfig.report.grid import Block, Grid, present
-from symconfig.report.rl import uneven_loads, whole_step
+from symconfig.report.rl import whole_step
 from symconfig.solve.candidate import FULL
 from symconfig.solve.choice import TIE
-from symconfig.units import GIB
 
 _WORDS = ("recompute", "precision", "others")  # columns that are not numbers
 # Columns that say nothing where every row has this, or where it is None: the same value.
@@ -287,32 +287,16 @@ def ranking_reasons(plan: Plan) -> Grid | str:
 
 
 def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
-    """Return (relative loss in step time, the parts of the step that cause it, the largest first) as texts.
+    """Return (relative loss in step time, the two parts of the step that differ most) as texts.
 
     Parts of less than 0.1 % of a step are not named; the loss is "" if the best step is 0.
     """
     base, delta = best.predicted.step_s, other.predicted.step_s - best.predicted.step_s
     ours, theirs = best.predicted.time, other.predicted.time
-    changes = ((name, theirs.get(name, 0.0) - ours.get(name, 0.0)) for name in sorted({*ours, *theirs}))
-    parts = sorted(changes, key=lambda item: -item[1])
-    worse = [(name, value) for name, value in parts if value > 1e-3 * base]
-    better = [(name, value) for name, value in reversed(parts) if value < -1e-3 * base]
-    text = ", ".join(f"{words(name)} +{seconds(value)} s" for name, value in worse[:2])
-    saved = f"{words(better[0][0])} {seconds(better[0][1])} s" if better else ""
-    if saved and worse:
-        text = f"{text} (but {saved})" if delta >= 0 else f"{saved} (but {text})"
-    elif saved:  # only where another objective than time ranks, or where the model is not all that counts
-        text = saved + _memory_difference(best, other)
-    if not text:
-        text = "no part by more than 0.1 % of a step" + _memory_difference(best, other)
-    return signed(delta / base) if base else "", text
-
-
-def _memory_difference(best: Candidate, other: Candidate) -> str:
-    delta = other.predicted.device_bytes - best.predicted.device_bytes
-    if abs(delta) < 0.005 * GIB:
-        return ""
-    return f"; memory {'+' if delta > 0 else ''}{gib(delta)} GiB"
+    changes = {name: theirs.get(name, 0.0) - ours.get(name, 0.0) for name in sorted({*ours, *theirs})}
+    largest = sorted(changes, key=lambda name: -abs(changes[name]))[:2]
+    named = [f"{words(name)} {changes[name]:+.3f} s" for name in largest if abs(changes[name]) > 1e-3 * base]
+    return signed(delta / base) if base else "", ", ".join(named) or "no part by more than 0.1 % of a step"
 
 
 def parts(plan: Plan, title: str = "Where plan 1 spends") -> Grid:
@@ -339,12 +323,14 @@ def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def footer(plan: Plan) -> str:
-    """Return sentences on step and memory with the runs behind their intervals, expert load, bottleneck, and extent
-    of the search.
-    """
+    """Return sentences on step and memory with the runs behind their intervals, on bottleneck and search."""
     lines = [step_sentence(plan, basis=True), *memory_sentences(plan, basis=True)]
-    if (of := plan.best.predicted.untrained) is not None and of:
-        least, most = map(gib, of["device_bytes"])
-        lines += uneven_loads(of, plan.task, f"{least} to {most} GiB, which the memory's interval and risk count")
     lines.append(f"Limited by: {plan.binding.rstrip('.')}.")
     return "\n".join([*lines, *searched(plan)])
+
+
+def plan_command(fields: Mapping[str, object], pins: Mapping[str, object]) -> str:
+    """Return the `symconfig plan` command of a job's flat fields and pins, which writes its files."""
+    words = [word for name, value in fields.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    words += [word for name, value in pins.items() for word in ("--pin", f"{name}={value}")]
+    return shlex.join(["symconfig", "plan", *words, "--out", "out"])

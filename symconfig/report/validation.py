@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from symconfig.format import count, percent, picked, several, signed
-from symconfig.report import scores as tables
 from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.solve.candidate import tidy
 
 if TYPE_CHECKING:
     from symconfig.measured.cases import Case
     from symconfig.measured.judge import Judged
-    from symconfig.measured.score import Error, Growth, Oom, Scored, Source, Sweep
+    from symconfig.measured.score import Error, Oom, Scored, Source, Sweep
+
+
+Figures = Mapping[str, Any]
 
 
 def blocks(scores: Sequence[Source]) -> list[Block]:
     """Return the tables of errors, out-of-memory cases, sweeps and growth, and notes on skipped rows."""
     sources = [_source(source) for source in scores]
-    grids = (*tables.errors(sources), tables.out_of_memory(sources), tables.sweeps(sources), _growths(scores))
-    return present(*grids, _counts(scores), _unmeasured(scores), _ignored(scores), _skipped(scores))
+    grids = (*errors(sources), out_of_memory(sources), sweeps(sources), _growths(scores))
+    strange = _counted("Software not measured", scores, lambda case: [case.unmeasured] if case.unmeasured else [])
+    ignored = _counted("Stated, and not predicted with", scores, lambda case: case.ignored)
+    return present(*grids, _counts(scores), strange, ignored, _skipped(scores))
 
 
 def _growths(scores: Sequence[Source]) -> Grid:
@@ -59,16 +64,6 @@ def _counts(scores: Sequence[Source]) -> str:
             "are assumed for the whole source (`assumed` of a row in --json)."
         )
     return text
-
-
-def _unmeasured(scores: Sequence[Source]) -> str:
-    """Return the titled lines of software without a measured run, with what it is predicted as; "" if none."""
-    return _counted("Software not measured", scores, lambda case: [case.unmeasured] if case.unmeasured else [])
-
-
-def _ignored(scores: Sequence[Source]) -> str:
-    """Return the titled lines of stated options that no prediction uses; "" if none."""
-    return _counted("Stated, and not predicted with", scores, lambda case: case.ignored)
 
 
 def _counted(title: str, scores: Sequence[Source], of: Callable[[Case], Sequence[str]]) -> str:
@@ -111,7 +106,10 @@ def _source(source: Source) -> dict[str, Any]:
         **_part(source),
         "skipped": len(source.skipped),
         "sweeps": [_sweep(sweep) for sweep in source.sweeps],
-        "growths": [_growth(growth) for growth in source.growths],
+        "growths": [
+            {**asdict(growth), "measured": tidy(growth.measured), "predicted": tidy(growth.predicted)}
+            for growth in source.growths
+        ],
         "stated": _part(source.stated),
         "assumed": _part(source.assumed),
     }
@@ -178,17 +176,6 @@ def _sweep(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _growth(growth: Growth) -> dict[str, Any]:
-    """Return a growth as JSON: relative change of the step, measured and predicted."""
-    return {
-        "model": growth.model,
-        "gpus": list(growth.gpus),
-        "rows": list(growth.rows),
-        "measured": tidy(growth.measured),
-        "predicted": tidy(growth.predicted),
-    }
-
-
 def _row(source: str, item: Judged) -> dict[str, Any]:
     """Return a row's predicted and measured values and their relative errors as JSON."""
     predicted = item.prediction.predicted
@@ -225,3 +212,90 @@ def _off(pair: tuple[float, float] | None) -> float | None:
 
 def _maybe(value: float | None) -> float | None:
     return None if value is None else tidy(value)
+
+
+def errors(sources: Sequence[Figures]) -> tuple[Grid, ...]:
+    """Return the tables of errors of step time, layer time and memory."""
+    return (
+        _error_table(sources, "time", "rows", "Seconds of a step, predicted against measured"),
+        _error_table(sources, "layer", "passes", "Seconds of one layer's forward and backward pass"),
+        _error_table(sources, "memory", "rows", "Peak memory, predicted against measured"),
+    )
+
+
+def _error_table(sources: Sequence[Figures], quantity: str, counted: str, title: str) -> Grid:
+    """Return the table of one quantity's errors by source; of memory with the worst underestimate."""
+    memory = quantity == "memory"
+    last = ("too low by", "lowest row") if memory else ("worst", "worst row")
+    rows = (
+        (
+            name,
+            count(each["n"]),
+            percent(each["mape"]),
+            signed(each["bias"]),
+            percent(each["within_10"], 0),
+            percent(each["worst_under"]) if memory else signed(each["worst"]),
+            each["worst_under_id" if memory else "max_id"] or "",
+        )
+        for source in sources
+        for name, each in _parts(source, quantity)
+    )
+    return Grid(("source", counted, "MAPE", "bias", "in 10 %", *last), tuple(rows), left=(0, 6), title=title)
+
+
+def _parts(source: Figures, quantity: str) -> Iterator[tuple[str, Figures]]:
+    """Yield (name, errors) of a source, then of its fully stated and its assumed rows if it has both; "*" marks
+    assumed options.
+    """
+    whole, stated, assumed = (part[quantity] for part in (source, source["stated"], source["assumed"]))
+    if whole:
+        yield source["name"] + ("" if stated or quantity == "layer" else " *"), whole
+    if stated and assumed and quantity != "layer":
+        yield "  fully stated", stated
+        yield "  options assumed *", assumed
+
+
+def out_of_memory(sources: Sequence[Figures]) -> Grid:
+    """Return the table of recall and false alarms for runs that ran out of memory; sources without any are left out."""
+    rows = (
+        {
+            "source": source["name"],
+            "ran out": count(oom["ran_out"]),
+            "found": count(oom["found"]),
+            "recall": percent(oom["recall"]) if oom["ran_out"] else "-",
+            "ran": count(oom["ran"]),
+            "called out": count(oom["false_oom"]),
+            "false alarms": percent(oom["false_oom_rate"]) if oom["ran"] else "-",
+        }
+        for source in sources
+        if (oom := source["oom"]) and (oom["ran_out"] or oom["false_oom"])
+    )
+    title = "Out of memory at no safety margin, where runs ran out or were called so"
+    return Grid.of(rows, title, words=("source",))
+
+
+def sweeps(sources: Sequence[Figures]) -> Grid:
+    """Return the table of how well each sweep's plans are ranked: Kendall's tau, MAPE and regret."""
+    rows = (
+        {
+            "sweep": sweep["name"],
+            "rows": count(sweep["n"]),
+            "ran": count(sweep["timed"]),
+            "tau": f"{sweep['kendall_tau']:.2f}",
+            "MAPE": percent(sweep["mape"]),
+            "the median's": percent(sweep["median_mape"]),
+            "regret": _regret(sweep["regret"], sweep["pick_ran_out"]),
+            "the fastest by prediction": sweep["pick"],
+            "the choice's": _regret(sweep["choice_regret"], sweep["choice_ran_out"]),
+        }
+        for source in sources
+        for sweep in source["sweeps"]
+    )
+    title = "Ranking of plans; the median's: its time as the only prediction"
+    return Grid.of(rows, title, words=("sweep", "the fastest by prediction"))
+
+
+def _regret(regret: float | None, ran_out: bool) -> str:
+    if regret is not None:
+        return percent(regret)
+    return "runs out of memory" if ran_out else "not timed"

@@ -1,23 +1,23 @@
-"""The answer of `symconfig whatif --vary`: a table of the ranges for each name, and the same as plain data."""
+"""The answers of `symconfig whatif`: the best plan over ranges of a value, and what a kept plan loses to changes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from symconfig.format import count, seconds, several
-from symconfig.report.grid import Block, Grid
+from symconfig.format import count, gib, picked, seconds, several
+from symconfig.report.grid import Block, Grid, present
+from symconfig.report.table import headline
+from symconfig.runs.whatif.change import Case, Outcome
 from symconfig.runs.whatif.whatif import Line, Vary, WhatIf
+from symconfig.solve.candidate import degrees
 
 
-def blocks(what_if: WhatIf) -> list[Block]:
-    """Return the report: the plan now, a table of the best plans for each varied name, and the number of searches."""
-    weighed = (
-        f"{several(what_if.plans, 'plan')} were made, which weighed {count(what_if.weighed)} candidates. Between two "
-        "values that were planned and have the same best plan, no other plan was looked for."
-    )
-    shown: list[Block] = [f"now: {what_if.now.name}"]
-    return [*shown, *map(line, what_if.lines), weighed]
+def ranges(what_if: WhatIf) -> list[Block]:
+    """Return the report of --vary: the plan now, a table for each varied name, and the number of searches."""
+    searched = f"{several(what_if.plans, 'plan')} made; none between two values that have the same best plan."
+    return [f"now: {what_if.now.name}", *map(line, what_if.lines), searched]
 
 
 def line(one: Line) -> Grid:
@@ -45,7 +45,7 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else seconds(value)
 
 
-def to_dict(what_if: WhatIf) -> dict[str, Any]:
+def ranges_data(what_if: WhatIf) -> dict[str, Any]:
     """Return the ranges as JSON, symconfig.whatif/1; `plan` is None where none fits."""
     return {
         "schema": "symconfig.whatif/1",
@@ -72,3 +72,61 @@ def to_dict(what_if: WhatIf) -> dict[str, Any]:
         "searches": what_if.plans,
         "candidates": what_if.weighed,
     }
+
+
+def changes(cases: Sequence[Case]) -> list[Block]:
+    """Return the report of --change: a row per change, and why a kept plan or a new search has no result."""
+    before = cases[0].before.plan
+    assert before is not None
+    heads = ("change", "kept", "tokens/s", "GiB", "replanned", "tokens/s", "GiB", "gain")
+    table = Grid(heads, tuple(map(_row, cases)), left=(0, 1, 4), title="When the job changes", fixed=tuple(range(8)))
+    why = [f"{case.name}: kept, {case.kept.why}." for case in cases if case.kept.plan is None]
+    why += [
+        f"{case.name}: kept, it runs only with {' and '.join(case.kept.eased)}."
+        for case in cases
+        if set(case.kept.eased) - set(case.replanned.eased)
+    ]
+    why += [f"{case.name}: planned anew, {case.replanned.why}." for case in cases if case.replanned.plan is None]
+    strategy = f"Before: {degrees(before.fastest)}, {_speed(cases[0].before)} tokens/s."
+    legend = "kept: degrees, micro-batch, ZeRO stage and recompute are pinned. gain: tokens/s of replanned over kept."
+    return present(headline(before), strategy, table, "\n".join(why), legend)
+
+
+def _row(case: Case) -> tuple[str, ...]:
+    kept = "runs again" if case.kept.plan is None else "runs safely"
+    gain = f"{case.gain:.3f}" if case.gain is not None else kept if case.replanned.plan else ""
+    return (case.name, *_cells(case.kept), *_cells(case.replanned), gain)
+
+
+def _cells(one: Outcome) -> tuple[str, str, str]:
+    if one.plan is None:
+        return ("does not run", "", "")
+    return (degrees(one.plan.fastest), _speed(one), gib(one.plan.fastest.predicted.device_bytes))
+
+
+def _speed(one: Outcome) -> str:
+    return count(round(one.tokens_per_s or 0.0))
+
+
+def changes_data(cases: Sequence[Case]) -> dict[str, Any]:
+    """Return the JSON of --change, symconfig.adaptability/1."""
+    before = cases[0].before.plan
+    assert before is not None
+    return {
+        "schema": "symconfig.adaptability/1",
+        "before": before.fastest.to_dict(),
+        "changes": [
+            {
+                "change": dict(case.change),
+                "pins": dict(case.pins),
+                **{name: _plain(one) for name, one in picked(case, "kept", "replanned").items()},
+                "gain": case.gain,
+            }
+            for case in cases
+        ],
+    }
+
+
+def _plain(one: Outcome) -> dict[str, Any]:
+    plan = None if one.plan is None else one.plan.fastest.to_dict()
+    return {"plan": plan, "tokens_per_s": one.tokens_per_s, "why": one.why or None, "only_with": list(one.eased)}

@@ -1,167 +1,234 @@
-"""The server's addresses: the page with its form, and the commands' own contracts as JSON."""
+"""The server: a page with a form on this machine, and the answers of `plan` and `audit` as JSON.
+
+A POST to /api/plan or /api/audit is answered by lines of JSON: {"progress": [text, share]} while a worker process
+searches, and {"answer": ...} at the end. A client that closes the connection ends its search.
+"""
 
 from __future__ import annotations
 
-import io
-import zipfile
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import json
+import multiprocessing
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, get_args
 
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Route
-
+from symconfig.descriptor.job import Backend, Job, PrecisionName
+from symconfig.descriptor.load import zoo_clusters, zoo_models
+from symconfig.descriptor.task import PLAIN
 from symconfig.errors import InputError
-from symconfig.report.page.page import served
-from symconfig.serve.description import description
-from symconfig.serve.guard import COOKIE, Guard, Refused, body
-from symconfig.serve.workers import Bounds, Workers
-from symconfig.serve.workers import Request as Work
+from symconfig.install import VERSION
+from symconfig.report.page import form_page
+from symconfig.serve.work import NOT_SERVED, failed, work
 
-_DATE = (2020, 1, 1, 0, 0, 0)  # of files in a zip: equal plans give equal bytes
-_WAIT_S = 25.0  # that a client may be kept waiting for news
-Next = Callable[[Request], Awaitable[Response]]
+LOCAL = ("localhost", "127.0.0.1")
+MOST_BYTES = 2 << 20  # of a body: a config.json or a launch script has thousands
+MEMORY_BYTES = 4 << 30  # address space of one search
+IDLE_S = 10.0  # that a client may take for the next bytes of its request
+_WAITING = 16  # requests that may wait for a worker
+_BEAT_S = 0.5  # between two lines, so that a closed connection is noticed
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 
 
-def app(guard: Guard, bounds: Bounds | None = None) -> Starlette:
-    """Return the server's Starlette application. Each request is checked by `guard`; security headers are set on each
-    answer.
+class Refused(Exception):
+    """A request that is not answered. status: HTTP status code; why: its text."""
 
-    bounds: limits of the workers; None: the defaults.
-    """
-    routes = [
-        Route("/", _page),
-        Route("/api/zoo", _zoo),
-        Route("/api/openapi.json", _description),
-        Route("/api/plan", _submit, methods=["POST"]),
-        Route("/api/audit", _submit, methods=["POST"]),
-        Route("/api/requests/{id}", _request),
-        Route("/api/requests/{id}", _cancel, methods=["DELETE"]),
-        Route("/api/requests/{id}/answer", _answer),
-        Route("/api/requests/{id}/page", _data),
-        Route("/api/requests/{id}/files.zip", _files),
-    ]
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status, self.why = status, why
 
-    @asynccontextmanager
-    async def running(made: Starlette) -> AsyncIterator[None]:
-        made.state.workers = Workers(bounds or Bounds())
+
+class Server(ThreadingHTTPServer):
+    """A server on 127.0.0.1. workers: searches run in parallel; solve_s: limit of one search in seconds."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, port: int, workers: int = 2, solve_s: float = 300.0) -> None:
+        """Listen on `port`; 0: any that is free. Raises InputError if that fails."""
         try:
-            yield
-        finally:
-            await made.state.workers.close()
+            super().__init__(("127.0.0.1", port), _Handler)
+        except OSError as error:
+            what = f"cannot listen on port {port}: {error.strerror or error}"
+            raise InputError(what, field="--port", hint="--port 0 takes one that is free") from None
+        self.solve_s = solve_s
+        self.free = threading.Semaphore(workers)
+        self.open = threading.Semaphore(workers + _WAITING)
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["symconfig.serve.work", "symconfig.api.existing", "symconfig.report.page"])
 
-    async def guarded(request: Request, answer: Next) -> Response:
-        """Answer a request if the guard allows it, with security headers; a Refused becomes its response."""
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one request. Other hosts (DNS rebinding) and pages of other origins are refused."""
+
+    server: Server
+    timeout = IDLE_S
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing."""
+
+    def do_GET(self) -> None:
+        """Send the page, the zoo's names, or the OpenAPI description."""
+        self._guarded(self._get)
+
+    def do_POST(self) -> None:
+        """Solve or audit, and send the lines of JSON."""
+        self._guarded(self._post)
+
+    def _guarded(self, answer: Any) -> None:
+        """Call `answer` for a request of this machine's own pages; a Refused becomes its response."""
         try:
-            guard.check(request)
-            response = await answer(request)
+            host = self.headers.get("Host", "")
+            if host.rpartition(":")[0] not in LOCAL and host not in LOCAL:
+                raise Refused(421, f"this server is not {host[:80]!r}")
+            site = self.headers.get("Sec-Fetch-Site", "same-origin")
+            if self.headers.get("Origin", f"http://{host}") != f"http://{host}" or site not in ("same-origin", "none"):
+                raise Refused(403, "pages of other origins are not answered")
+            answer()
         except Refused as refused:
-            return refused.response()
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
-        response.headers["Cross-Origin-Opener-Policy"] = "same-origin"
-        response.headers["X-Frame-Options"] = "DENY"
-        response.headers["Cache-Control"] = "no-store"
-        if guard.token is not None and request.query_params.get("token"):
-            response.set_cookie(COOKIE, guard.token, httponly=True, samesite="strict")
-        return response
+            self._send(refused.status, "application/json", json.dumps({"error": refused.why}))
+        except TimeoutError:
+            self._send(408, "application/json", json.dumps({"error": "the request did not come in time"}))
+        except ConnectionError:  # the client has gone
+            pass
+        self.close_connection = True
 
-    return Starlette(routes=routes, lifespan=running, middleware=[Middleware(BaseHTTPMiddleware, dispatch=guarded)])
+    def _send(self, status: int, kind: str, text: str | None, **headers: str) -> None:
+        """Send a response; text: None if its body follows."""
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, **_HEADERS, **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if text is not None:
+            self.wfile.write(text.encode())
+
+    def _get(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/":
+            html, policy = form_page()
+            self._send(200, "text/html; charset=utf-8", html, **{"Content-Security-Policy": policy})
+        elif path in _DATA:
+            self._send(200, "application/json", json.dumps(_DATA[path]()))
+        else:
+            raise Refused(404, "there is no such address")
+
+    def _post(self) -> None:
+        """Run a request in a worker process and send its progress and answer; end it if the client goes away.
+
+        Raises Refused for another address (404), a bad body, or too many open requests (503).
+        """
+        kind = self.path.removeprefix("/api/")
+        if kind not in ("plan", "audit"):
+            raise Refused(404, "there is no such address")
+        data, server = self._body(), self.server
+        if not server.open.acquire(blocking=False):
+            raise Refused(503, "too many requests are open; try again in a moment")
+        try:
+            self._send(200, "application/x-ndjson", None)
+            while not server.free.acquire(timeout=_BEAT_S):
+                self._line()
+            try:
+                self._solve(kind, data)
+            finally:
+                server.free.release()
+        finally:
+            server.open.release()
+
+    def _solve(self, kind: str, data: dict[str, Any]) -> None:
+        """Send the lines of one request. Raises ConnectionError if the client has gone."""
+        mine, theirs = self.server.context.Pipe()
+        process = self.server.context.Process(target=work, args=(theirs, kind, data, MEMORY_BYTES), daemon=True)
+        process.start()
+        theirs.close()
+        ends, answer = time.monotonic() + self.server.solve_s, None
+        try:
+            while answer is None:
+                if mine.poll(_BEAT_S):
+                    message = mine.recv()
+                    answer = message.get("answer")
+                    if answer is None:
+                        self._line(message)
+                elif time.monotonic() > ends:
+                    answer = failed("it took too long")
+                else:
+                    self._line()
+        except EOFError:
+            answer = failed("its worker ended; it may need more memory")
+        finally:
+            process.kill()
+            process.join()
+            mine.close()
+        self._line({"answer": answer})
+
+    def _line(self, data: dict[str, Any] | None = None) -> None:
+        """Send a line of JSON; an empty one for None."""
+        self.wfile.write(b"\n" if data is None else json.dumps(data).encode() + b"\n")
+        self.wfile.flush()
+
+    def _body(self) -> dict[str, Any]:
+        """Return the request's JSON object. Raises Refused for another content type (415), a large (413) or an
+        invalid body (400).
+        """
+        if self.headers.get("Content-Type", "").partition(";")[0].strip() != "application/json":
+            raise Refused(415, "the body must be application/json")
+        length = self.headers.get("Content-Length", "")
+        if not length.isdigit() or int(length) > MOST_BYTES:
+            raise Refused(413, f"the body must have a Content-Length of at most {MOST_BYTES:,} bytes")
+        try:
+            fields = json.loads(self.rfile.read(int(length)))
+            json.dumps(fields, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+        except (ValueError, RecursionError):
+            raise Refused(400, "the body is no JSON") from None
+        if not isinstance(fields, dict):
+            raise Refused(400, "the body must be an object")
+        return fields
 
 
-async def _page(request: Request) -> Response:
-    text, policy = served()
-    return HTMLResponse(text, headers={"Content-Security-Policy": policy})
+def zoo() -> dict[str, list[str]]:
+    """Return the values of the form's lists: "" stands for a default."""
+    return {
+        "model": list(zoo_models()),
+        "cluster": list(zoo_clusters()),
+        "task": ["", *PLAIN],
+        "backend": ["", *get_args(Backend)],
+        "precision": ["", *get_args(PrecisionName)],
+    }
 
 
-async def _zoo(request: Request) -> Response:
-    """Return the zoo's models and clusters, and the choices of the form, as JSON."""
-    from symconfig.descriptor.job import Backend, PrecisionName
-    from symconfig.descriptor.load import zoo_clusters, zoo_models
-    from symconfig.descriptor.task import PLAIN
-
-    words = {"backends": get_args(Backend), "tasks": PLAIN, "precisions": get_args(PrecisionName)}
-    return JSONResponse({"models": list(zoo_models()), "clusters": list(zoo_clusters()), **words})
-
-
-async def _description(request: Request) -> Response:
-    return JSONResponse(description())
-
-
-async def _submit(http_request: Request) -> Response:
-    """Start a plan or audit and return its state with status 202. Raises Refused (503) if too many requests are
-    open.
+def description() -> dict[str, Any]:
+    """Return the OpenAPI 3.1 description. A job's fields are those of JOB.yaml but NOT_SERVED; `model_config` is an
+    uploaded config.json.
     """
-    data = await body(http_request)
-    kind = http_request.url.path.rpartition("/")[2]
-    try:
-        request = _workers(http_request).submit(kind, data)
-    except InputError as error:
-        raise Refused(503, str(error)) from None
-    return JSONResponse(request.to_dict(), 202, headers={"Location": f"/api/requests/{request.id}"})
+    schema = Job.model_json_schema(by_alias=True, ref_template="#/components/schemas/{model}")
+    sections = schema.pop("$defs")
+    kept = {name: field for name, field in schema["properties"].items() if name not in NOT_SERVED}
+    job = {**schema, "properties": {**kept, "model_config": {"type": "object"}}, "required": ["cluster", "gpus"]}
+    text = {name: {"type": "string"} for name in ("script", "cluster", "model")}
+    script = {
+        "type": "object",
+        "required": ["script"],
+        "properties": {**text, "gpus": {"type": "integer"}, "seq_length": {"type": "integer"}},
+    }
+    lines = "lines of JSON: progress, then {answer: {plan or audit, html, files, exit_code, problems}}"
+
+    def operation(body: dict[str, Any]) -> dict[str, Any]:
+        content = {"application/json": {"schema": body}}
+        responses = {"200": {"description": lines, "content": {"application/x-ndjson": {}}}}
+        return {"post": {"requestBody": {"required": True, "content": content}, "responses": responses}}
+
+    names = {"get": {"responses": {"200": {"description": "names of models, clusters and choices"}}}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "symconfig", "version": VERSION},
+        "components": {"schemas": sections},
+        "paths": {"/api/zoo": names, "/api/plan": operation(job), "/api/audit": operation(script)},
+    }
 
 
-async def _request(request: Request) -> Response:
-    return JSONResponse(_known(request).to_dict())
-
-
-async def _cancel(http_request: Request) -> Response:
-    """Cancel a request and return its state once it has ended. Raises TimeoutError after _WAIT_S seconds."""
-    import asyncio
-
-    request = _known(http_request)
-    _workers(http_request).cancel(request)
-    async with asyncio.timeout(_WAIT_S):
-        await request.done.wait()
-    return JSONResponse(request.to_dict())
-
-
-async def _answer(request: Request) -> Response:
-    done = _done(request)
-    return JSONResponse({name: value for name, value in done.items() if name not in ("page", "files")})
-
-
-async def _data(request: Request) -> Response:
-    done = _done(request)
-    if "page" not in done:
-        raise Refused(404, "; ".join(done["problems"]) or "there is no page of it")
-    return JSONResponse(done["page"])
-
-
-async def _files(request: Request) -> Response:
-    """Return a request's files as a zip; equal plans give equal bytes. Raises Refused (404) without files."""
-    done = _done(request)
-    if not done.get("files"):
-        raise Refused(404, "it has no files")
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in sorted(done["files"].items()):
-            info = zipfile.ZipInfo(name, _DATE)
-            info.external_attr = (0o755 if name.endswith(".sh") else 0o644) << 16
-            info.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(info, text)
-    headers = {"Content-Disposition": 'attachment; filename="plan.zip"'}
-    return Response(buffer.getvalue(), media_type="application/zip", headers=headers)
-
-
-def _workers(request: Request) -> Workers:
-    workers: Workers = request.app.state.workers
-    return workers
-
-
-def _known(http_request: Request) -> Work:
-    request = _workers(http_request).find(http_request.path_params["id"])
-    if request is None:
-        raise Refused(404, "there is no such request")
-    return request
-
-
-def _done(http_request: Request) -> dict[str, Any]:
-    request = _known(http_request)
-    if request.answer is None:
-        raise Refused(409, "it failed" if request.state == "failed" else f"it is {request.state}")
-    return request.answer
+_DATA = {"/api/zoo": zoo, "/api/openapi.json": description}

@@ -3,22 +3,50 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
+import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.format import forget, masked
 from symconfig.resources import PACKAGE, data_dir, only_below
-from symconfig.serve.description import NOT_SERVED
 
 Say = Callable[[str, float], None]
 Answer = Callable[[Mapping[str, Any], Say, Path], dict[str, Any]]
+NOT_SERVED = ("training", "edited")  # fields of a job that name files, or are for files that are written
 UPLOADED = "config.json"  # the name of an uploaded model in messages
 _NAMES = ("model", "cluster")
 _SCRIPT = "launch.sh"
 _LAUNCH_FIELDS = ("cluster", "model", "gpus", "seq_length")
+
+
+def work(pipe: Connection, kind: str, data: Mapping[str, Any], memory_bytes: int) -> None:
+    """Send the progress and the answer of one request through the pipe, with at most `memory_bytes` of address space.
+
+    Runs in a process of its own. Exceptions become failed answers.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server's to handle
+    with suppress(OSError, ValueError):  # a system without the limit, or with a lower one
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    try:
+        made = answer(kind, data, lambda words, share: pipe.send({"progress": (words, share)}))
+    except MemoryError:
+        made = failed(f"it needs more than {memory_bytes >> 20:,} MiB of memory")
+    except Exception as error:
+        traceback.print_exc()
+        made = failed(f"a defect of symconfig: {type(error).__name__}")
+    pipe.send({"answer": made})
+
+
+def failed(why: str) -> dict[str, Any]:
+    """Return the answer of a request that gave none."""
+    return {"error": "FailedError", "exit_code": 70, "problems": [why]}
 
 
 def answer(kind: str, data: Mapping[str, Any], say: Say) -> dict[str, Any]:
@@ -43,30 +71,20 @@ def answer(kind: str, data: Mapping[str, Any], say: Say) -> dict[str, Any]:
 
 
 def _plan(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
-    """Return a plan's page data, JSON and files; for an infeasible job a page, its problems and no files."""
-    from symconfig.api.page import page_data
-    from symconfig.api.planning import Wanted, page_files, read_job, solve
+    """Return a plan's page, JSON and files."""
+    from symconfig.api.planning import Wanted, page_files, solve
     from symconfig.descriptor.document import Document
-    from symconfig.report.page.data import refused_data
-    from symconfig.runs.best import prepared
+    from symconfig.report.page import plan_page
 
     document, model = _job(data)
-    written = Document(document, file="")
-    try:
-        result = solve(written, model, writes=True, compares=True, progress=say)
-        if result.untold is not None:
-            raise result.untold
-    except InfeasibleError as error:
-        job = read_job(written, model)
-        where, what = prepared(job.model, job.cluster, job.job)
-        page = refused_data(where, job.cluster, what, error)
-        problems = [str(problem) for problem in error.problems]
-        return {"page": page, "plan": None, "files": {}, "exit_code": error.exit_code, "problems": problems}
-    made = page_files(result.plan, Wanted())
+    result = solve(Document(document, file=""), model, writes=True, compares=True, progress=say)
+    if result.inexpressible is not None:
+        raise result.inexpressible
+    files = page_files(result.plan, Wanted())
     return {
-        "page": page_data(result.plan, made),
+        "html": plan_page(result.plan, files),
         "plan": result.to_dict(),
-        "files": made,
+        "files": files,
         "exit_code": 0,
         "problems": [],
     }
@@ -101,9 +119,8 @@ def _job(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
 
 
 def _audit(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
-    """Return an audit's page data and JSON; the script is written to `folder` and never executed."""
-    from symconfig.api.existing import audit
-    from symconfig.api.page import audited_data
+    """Return an audit's page and JSON; the script is written to `folder` and never executed."""
+    from symconfig.api.existing import audit, audit_page
     from symconfig.existing.launch import files
     from symconfig.report.audit_json import to_dict
 
@@ -117,7 +134,7 @@ def _audit(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
     with files.only_below(folder):
         done = audit(script, progress=lambda words: say(words.replace(f"{folder}/", ""), 0.0), **given)
     return {
-        "page": audited_data(done, _SCRIPT),
+        "html": audit_page(done, _SCRIPT),
         "audit": to_dict(done),
         "exit_code": 0 if done.runs else 1,
         "problems": [],

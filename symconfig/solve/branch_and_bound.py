@@ -242,7 +242,7 @@ def _sharded(
 
     A batch holds points that may fit in memory under some policy and offload and whose bound is within the cutoff. If
     none may fit and no family is kept, the point with the least memory alone is yielded. Points
-    removed are counted in `found.refused` and `found.tally`.
+    removed are counted in `found.refused`.
     """
     request = piece.request
     pipelines = Pipelines.of([pipeline(split, piece.low.kinds) for split in every], which)
@@ -255,8 +255,6 @@ def _sharded(
         may, floor = _may_fit(piece, low, where, setting, runs)
         fits = np.asarray(may.any(axis=0))
         found.refused.add("memory", "even full recompute and offload leave too little memory", where, ~fits & runs)
-        if found.tally is not None:
-            found.tally.add_bounds(piece, setting, where, ~fits & runs, floor)
         least, alive = bound * (1 - ROUNDING), order[fits[order]]
         if not found.any_will_do and runs.any() and not fits.any() and not found.families:
             # to report by how much nothing fits
@@ -300,7 +298,7 @@ def _may_fit(
 
 
 def _evaluate(batch: Batch, found: Incumbents) -> None:
-    """Evaluate a batch and add its candidates to `found`, which is mutated: incumbents, counts and tally.
+    """Evaluate a batch and add its candidates to `found`, which is mutated: incumbents and counts.
 
     Every policy is evaluated; where full recompute of the first layers of each chunk is allowed, also with the fewest
     layers that fit.
@@ -339,9 +337,6 @@ def _evaluate(batch: Batch, found: Incumbents) -> None:
                 leanest = result.prospect(int(row), int(n), float("inf"))
                 if found.leanest is None or leanest.device_bytes < found.leanest.device_bytes:
                     found.leanest = leanest
-        if found.tally is not None:
-            costs_of = result.step_s, result.peak_bytes, result.layers, result.fits
-            found.tally.add_results(piece, setting, batch.points, batch.table.policies, costs_of)
 
 
 def _result(batch: Batch, sums: Stages, step_s: Array, peak_bytes: Array, layers: NDArray[np.intp]) -> Result:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from symconfig.solve.choice import TIE, Family, complexity, family
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import Refused
-from symconfig.solve.tally import Tally
 
 KEPT_WITHIN = 1.1  # times the best score: families up to here are kept in addition to those shown
 NEARLY = 1.1  # times the budget: a candidate up to here may fit with other layers per stage
@@ -36,10 +35,6 @@ class Incumbents:
     simulated: int = 0
     refused: Refused = field(default_factory=Refused)
     worst_s: float = float("inf")  # score that a candidate must beat to be shown
-    tally: Tally | None = None  # records every point; None: not recorded
-
-    def __post_init__(self) -> None:
-        self.refused.degrees = None if self.tally is None else {}
 
     @property
     def cutoff_s(self) -> float:

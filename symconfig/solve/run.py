@@ -34,7 +34,6 @@ from symconfig.solve.limits import Limits, limits, pinnable
 from symconfig.solve.pins import ENDS, Pins, parse
 from symconfig.solve.refine import refine
 from symconfig.solve.space import Request
-from symconfig.solve.tally import Tally
 from symconfig.solve.usual import usual as usual_layouts
 
 EIGHT_BIT_BYTES = 1.0  # smallest bytes of a trained weight
@@ -83,14 +82,13 @@ def weigh_all(
     exhaustive: bool = False,
     any_will_do: bool = False,
     framework: Framework | None = None,
-    tally: Tally | None = None,
 ) -> Incumbents:
     """Return the incumbents of a search over all precisions and options, priced by the formula for the schedule.
 
-    tally: records every point; is mutated. Raises InputError if every precision contradicts the pins.
+    Raises InputError if every precision contradicts the pins.
     """
     pins = parse(job.pins)
-    weighed = Incumbents(max(top, KEPT), top, exhaustive, any_will_do, tally=tally)
+    weighed = Incumbents(max(top, KEPT), top, exhaustive, any_will_do)
     refused: list[InputError] = []
     every = precisions(cluster, job, pins)
     for precision in every:

@@ -22,14 +22,12 @@ from symconfig.graph.model import dim_sizes, repeated_pieces, shares_heads
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.choices import Precision
 from symconfig.plans.columns import Columns, Values
-from symconfig.plans.unknown import Unknown
 from symconfig.solve.limits import Limits
 from symconfig.solve.loads import stated, uneven, waited
 from symconfig.solve.pins import Pins
 from symconfig.solve.usual import Usual
 
 Numbers = dict[str, float | NDArray[np.float64]]  # numbers of a lattice, by symbol
-REFUSED_BY = ("tp", "cp", "ep", "etp", "pp")  # columns of refused points; pp 0: at any pipeline degree
 MOST_POINTS = 2**19  # most points of a scheme, before the pipeline degree
 
 
@@ -62,31 +60,17 @@ class Request:
 
 @dataclass(slots=True)
 class Refused:
-    """Numbers of points that each named constraint refused, and its rule.
-
-    degrees: of the points, [n, 5] in the columns REFUSED_BY; None: not recorded.
-    """
+    """Numbers of points that each named constraint refused, and its rule."""
 
     counts: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
-    degrees: dict[str, list[NDArray[np.int64]]] | None = None
 
-    def add(
-        self, name: str, reason: str, points: Columns, which: NDArray[Any] | slice = slice(None), *, plain: bool = True
-    ) -> None:
-        """Count some of the points under a refusal's name; their degrees are recorded if `degrees` is kept.
-
-        which: mask or slice of the points. plain: the points are refused whatever options are on; if False, they are
-        only counted.
-        """
+    def add(self, name: str, reason: str, points: Columns, which: NDArray[Any] | slice = slice(None)) -> None:
+        """Count some of the points under a refusal's name. which: mask or slice of the points."""
         count = points.size if isinstance(which, slice) else int(which.sum())
         if count:
             self.counts[name] += count
             self.reasons[name] = reason
-            if self.degrees is not None and plain:
-                columns = (getattr(points.at(which), name) for name in REFUSED_BY)
-                each = [np.broadcast_to(0 if isinstance(one, Unknown) else one, count) for one in columns]
-                self.degrees.setdefault(name, []).append(np.unique(np.stack(each, axis=1).astype(np.int64), axis=0))
 
 
 def divisors(number: int) -> list[int]:
@@ -224,7 +208,7 @@ def _accepted(
             break
         bad = rule.mask(request.limits.fixed, left, alive.shape)
         if bad.any():
-            refused.add(rule.name, rule.rule, left, bad, plain=not request.extras.on)
+            refused.add(rule.name, rule.rule, left, bad)
             alive, left = alive[~bad], left.at(~bad)
     return alive
 

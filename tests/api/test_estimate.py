@@ -77,14 +77,6 @@ def test_what_does_not_fit_is_said_with_its_largest_part_and_where_it_does(run: 
     assert f"the largest part: {told['largest']['part']}, " in text
 
 
-def test_without_a_cluster_memory_alone_is_told(run: Run) -> None:
-    ended = run("estimate", "--model", "llama3.1-8b", "--pin", "tp=2", "--pin", "dp=8", "--pin", "pp=2", "--json")
-    told = ended.json()
-    assert (ended.code, told["cluster"], told["fits"], len(told["stages"])) == (0, None, None, 2)
-    assert told["candidate"]["parallel"]["dp"] == 8
-    assert told["candidate"]["batch"]["global"] == 16
-
-
 @pytest.mark.parametrize(
     ("pins", "said"),
     [

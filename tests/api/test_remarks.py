@@ -21,7 +21,7 @@ def test_a_model_that_no_target_of_the_framework_can_be_told_has_its_table_and_n
     told = run("plan", *OLMO, "--backend", "megatron")
     assert told.code == 0
     assert "olmo2-32b on 64 x" in told.out
-    assert "megatron cannot be told this model's qk_norm_of, " in told.err
+    assert "megatron does not support this model's qk_norm_of, " in told.err
     assert "no files. Try: --target accelerate or axolotl or deepspeed or " in told.err
     ended = run("plan", *OLMO, "--backend", "megatron", "--out", tmp_path / "out")
     assert (ended.code, ended.out, (tmp_path / "out").exists()) == (1, told.out, False)

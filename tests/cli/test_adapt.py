@@ -117,15 +117,6 @@ def test_another_model_or_framework_is_refused(run: Run, script: Path, tmp_path:
     assert "this is a configuration of DeepSpeed" in run("adapt", json, "--plan", saved(tmp_path, plan())).err
 
 
-def test_a_line_has_no_file_to_write(run: Run, tmp_path: Path) -> None:
-    line = " ".join(options(plan()))
-    goal = saved(tmp_path, plan(tp=2, dp=4))
-    assert f"{TP} 2" in run("adapt", line, "--plan", goal).out
-    outcome = run("adapt", line, "--plan", goal, "--in-place")
-    assert outcome.code == 2
-    assert "given as a line" in outcome.err
-
-
 def test_an_error_that_an_audit_finds_keeps_the_file_as_it_was(run: Run, script: Path, tmp_path: Path) -> None:
     script.write_text(script.read_text().replace("    --micro", "    --save /ckpt/tp4\n    --micro", 1))
     before, goal = script.read_text(), saved(tmp_path, plan(tp=2, dp=4))
@@ -150,13 +141,3 @@ def test_the_checkpoint_is_reported_beside_the_diff(run: Run, script: Path, tmp_
     outcome = run("adapt", script, "--plan", saved(tmp_path, plan(tp=2, dp=4)))
     assert outcome.code == 0
     assert "Whether an old checkpoint loads: symconfig checkpoint DIR --plan" in outcome.err
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_what_is_told_is_no_wider_than_the_page(
-    run: Run, script: Path, tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    outcome = run("adapt", script, "--plan", saved(tmp_path, plan(tp=2, dp=4)))
-    told = [line for line in outcome.err.splitlines() if str(tmp_path) not in line]
-    assert max(map(len, told)) <= width

@@ -81,15 +81,6 @@ CALM = "--attention-dropout 0 --hidden-dropout 0 --lr 1e-4 --train-iters 9 --moc
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS=1"
 
 
-def test_variables_and_arguments_reach_the_script(run: Run, tmp_path: Path) -> None:
-    script = tmp_path / "train.sh"
-    line = 'torchrun --nproc-per-node ${GPUS:-8} pretrain_gpt.py --bf16 --tensor-model-parallel-size $TP "$@"\n'
-    script.write_text(line, encoding="utf-8")
-    data = run("audit", script, "--json", "--set", "TP=4", "--set", "GPUS=2", "--", "--num-layers", "7").json()
-    values = {option["name"]: option["values"] for option in data["options"]}
-    assert (values["--tensor-model-parallel-size"], values["--num-layers"], data["gpus"]) == (["4"], ["7"], 2)
-
-
 def test_all_that_is_wrong_with_the_command_is_said_at_once(run: Run, tmp_path: Path) -> None:
     outcome = run(
         "audit",
@@ -128,15 +119,6 @@ def test_a_file_that_is_no_script_is_refused_in_a_sentence(run: Run, tmp_path: P
     assert outcome.code == 2
     assert outcome.err.startswith("error: ")
     assert what in outcome.err
-
-
-def test_fifty_megabytes_are_refused_by_their_size(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "launch.sh"
-    with path.open("wb") as stream:
-        stream.truncate(50 * 2**20)
-    outcome = run("audit", path)
-    assert outcome.code == 2
-    assert "52,428,800" in outcome.err
 
 
 def test_files_that_source_each_other_and_links_that_lead_out_are_named(run: Run, tmp_path: Path) -> None:

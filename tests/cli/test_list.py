@@ -35,13 +35,6 @@ def test_every_cluster_of_the_zoo_is_a_line_with_its_rates(run: Run) -> None:
     }
 
 
-def test_one_cluster_is_shown_as_a_file_with_what_differs(run: Run, tmp_path: Path) -> None:
-    name, path = "h100 with network=4x200Gb/s", tmp_path / "mine.yaml"
-    path.write_text(run("list", "clusters", name).out, encoding="utf-8")
-    assert "given by the user: 4x200Gb/s" in path.read_text(encoding="utf-8")
-    assert load_cluster(str(path)) == load_cluster(name)
-
-
 def test_the_json_of_one_is_a_file_that_is_loaded_again(run: Run, tmp_path: Path) -> None:
     name = "h100 with network=4x200Gb/s and gpus_per_node=4"
     cluster, model = tmp_path / "cluster.json", tmp_path / "model.json"
@@ -78,13 +71,6 @@ def test_a_name_that_is_none_is_refused_with_the_nearest(run: Run, kind: str) ->
     assert {"models": "Try: llama2-7b", "clusters": "Try: h100"}[kind] in ended.err
 
 
-@pytest.mark.parametrize("words", [("clusters",), ("models",)])
-def test_no_line_is_longer_than_the_page(run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = run("list", *words).out.splitlines()
-    assert [line for line in lines if len(line) > 80] == []
-
-
 def test_python_lists_both() -> None:
     assert [one.name for one in symconfig.clusters()] == zoo_clusters()
     assert [one.name for one in symconfig.models()] == zoo_models()
@@ -109,14 +95,6 @@ def test_one_of_a_table_is_shown(run: Run, kind: str, name: str, said: str) -> N
     ended = run("list", kind, name[:-1])
     assert ended.code == 2
     assert f"NAME: there is no such name (got {name[:-1]}). Try: {name}" in ended.err
-
-
-def test_rules_are_listed(run: Run) -> None:
-    listed = run("list", "rules", "--json").json()
-    assert listed["schema"] == "symconfig.rules/1"
-    names = [rule["name"] for rule in listed["rules"]]
-    assert len(names) == len(set(names))
-    assert {"layers-over-stages", "deepspeed-misspelt-key", "out-of-memory", "other-gpus"} <= set(names)
 
 
 def test_options_of_another_kind_are_refused(run: Run) -> None:

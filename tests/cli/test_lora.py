@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 import symconfig
-from symconfig.descriptor.job import Lora
-from symconfig.errors import InfeasibleError, InputError
 from tests.cli.support import Asked, Run, asked, run
 
 __all__ = ["asked", "run"]
@@ -51,29 +49,6 @@ def test_options_reach_the_search_as_the_section_does(run: Run, asked: Asked, tm
     assert (asked.model.adapter.r, asked.model.adapter.lora_alpha) == (2, 4.0)
 
 
-def test_qlora_is_deepspeed_s(run: Run, asked: Asked) -> None:
-    assert run("plan", "--model", "llama2-7b", *JOB, "--lora-method", "qlora").code == 0
-    assert asked.model is not None
-    assert asked.model.adapter is not None
-    assert asked.model.adapter.method == "qlora"
-
-
-def test_megatron_plans_them_for_bridge(run: Run, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    outcome = run("plan", "--model", "llama3.1-8b", "--task", "lora", "--backend", "megatron", *JOB, "--out", out)
-    assert outcome.code == 0
-    train = (out / "train.py").read_text()
-    assert "from megatron.bridge.peft.lora import LoRA\n" in train
-    assert "target_modules=['linear_qkv', 'linear_proj', 'linear_fc1', 'linear_fc2']" in train
-    assert all(f"            {name},\n" in train for name in ("dim=16", "alpha=32", "dropout=0.0"))
-    apart = run(
-        "plan", "--model", "llama3.1-8b", "--lora-targets", ",".join(PARTS), "--target", "bridge", *JOB,
-        "--out", tmp_path / "apart",
-    )  # fmt: skip
-    assert apart.code == 0
-    assert "import CanonicalLoRA" in (tmp_path / "apart" / "train.py").read_text()
-
-
 @pytest.mark.parametrize(("words", "message"), [
     (("--task", "lora", "--target", "megatron"),
      "Megatron-LM has no LoRA or other adapters (got lora). Try: --target bridge or ms-swift, or --backend deepspeed."),
@@ -106,19 +81,6 @@ def test_a_model_with_its_own_adapters_is_contradicted_by_name(run: Run) -> None
     )
 
 
-def test_python_plans_them_too() -> None:
-    asked = {"cluster": "h100", "gpus": 8, "global_batch_size": 64, "seq_length": 2048, "top": 1}
-    section = symconfig.plan("llama3.1-8b", task="lora", lora={"r": 32, "targets": "attention"}, **asked)
-    same = symconfig.plan("llama3.1-8b", lora=Lora(r=32, targets=("attention",)), **asked)
-    assert section.to_dict()["inputs"] == same.to_dict()["inputs"]
-    assert section.plan.model.adapter is not None
-    assert section.plan.model.adapter.target_modules == ("q_proj", "k_proj", "v_proj", "o_proj")
-    with pytest.raises(InputError, match=r"lora\.rank: unknown field"):
-        symconfig.plan("llama3.1-8b", lora={"rank": 32}, **asked)
-    with pytest.raises(InfeasibleError, match="no LoRA"):
-        symconfig.plan("llama3.1-8b", lora={}, target="megatron", **asked)
-
-
 def test_plans_are_made_again_with_other_adapters_or_over_another_model(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run("plan", "--model", "llama2-7b", "--task", "lora", *JOB, "--out", out).code == 0
@@ -135,14 +97,3 @@ def test_plans_are_made_again_with_other_adapters_or_over_another_model(run: Run
     assert fused.model.adapter is not None
     assert "qkv_proj" in fused.model.adapter.target_modules
     assert "Nothing is edited or stale" in run("verify", "--frozen", out).out
-
-
-def test_ranks_are_swept(run: Run, tmp_path: Path) -> None:
-    sweep = tmp_path / "SWEEP.yaml"
-    sweep.write_text(
-        "job: {model: llama2-7b, cluster: h100, gpus: 8, global_batch_size: 64, seq_length: 2048, task: lora}\n"
-        "sweep: {lora.r: [8, 512]}\n"
-    )
-    outcome = run("sweep", sweep, "--out", tmp_path / "t.csv", "--jobs", "1")
-    assert outcome.code == 0, outcome.err
-    assert len((tmp_path / "t.csv").read_text().splitlines()) == 3

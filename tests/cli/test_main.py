@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from symconfig import __version__
 from symconfig.cli import main
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.plans.plan import Plan
@@ -55,38 +54,12 @@ def test_plan_json_is_the_contract_and_nothing_else(run: Run, asked: Asked, tmp_
     assert "wrote" in outcome.err
 
 
-def test_json_of_plan_is_a_plan_that_other_commands_read(run: Run, asked: Asked, tmp_path: Path) -> None:
-    saved = tmp_path / "saved.json"
-    saved.write_text(run("plan", *JOB, "--json").out, encoding="utf-8")
-    assert run("render", saved, "--target", "megatron", "--out", tmp_path / "out").code == 0
-    assert run("explain", saved).code == 0
-
-
 def test_options_reach_the_search_as_the_job(run: Run, asked: Asked) -> None:
-    code = run(
-        "plan",
-        *JOB,
-        "--seq-length",
-        "2048",
-        "--backend",
-        "deepspeed",
-        "--task",
-        "sft",
-        "--precision",
-        "fp16",
-        "--pin",
-        "tp=2..8",
-        "--pin",
-        "zero=1",
-        "--pin",
-        "recompute=full",
-        "--memory-margin",
-        "0.1",
-        "--expert-imbalance",
-        "1.5",
-        "--top",
-        "7",
-    ).code
+    words = (
+        "--seq-length 2048 --backend deepspeed --task sft --precision fp16 --pin tp=2..8 "
+        "--pin zero=1 --pin recompute=full --memory-margin 0.1 --expert-imbalance 1.5 --top 7"
+    )
+    code = run("plan", *JOB, *words.split()).code
     job = asked.job
     assert code == 0
     assert job is not None
@@ -95,13 +68,6 @@ def test_options_reach_the_search_as_the_job(run: Run, asked: Asked) -> None:
     assert (job.limits.memory_margin, job.limits.expert_imbalance) == (0.1, 1.5)
     assert job.pins == {"tp": "2..8", "zero": "1", "recompute": "full"}
     assert asked.top == 7
-
-
-def test_gpus_may_be_left_to_the_planner(run: Run, asked: Asked) -> None:
-    words = ["auto" if word == "64" else word for word in JOB]
-    assert run("plan", *words).code == 0
-    assert asked.job is not None
-    assert asked.job.gpus == "auto"
 
 
 def test_a_job_file_says_the_same_and_options_override_it(run: Run, asked: Asked, tmp_path: Path) -> None:
@@ -131,28 +97,6 @@ def test_the_fields_that_every_run_sets_have_options(run: Run, asked: Asked) -> 
     assert training.blended
 
 
-def test_a_job_file_behind_the_data_is_not_taken_for_data(run: Run) -> None:
-    outcome = run("plan", *JOB, "--data-path", "web", "job.yaml")
-    assert outcome.code == 2
-    assert outcome.err == (
-        "error: --data-path: takes all words up to the next option, and this one is the file of a job (got job.yaml). "
-        "Try: the file before the options.\n"
-    )
-
-
-def test_a_wrong_rate_or_length_is_named_by_its_option(run: Run) -> None:
-    outcome = run("plan", *JOB, "--lr", "fast", "--train-iters", "0")
-    assert outcome.code == 2
-    assert 'error: --lr: wrong value (got "fast", need a number).' in outcome.err
-    assert "error: --train-iters: out of range (got 0, need > 0)." in outcome.err
-
-
-def test_a_job_file_may_leave_to_the_options_what_it_does_not_know(run: Run, asked: Asked, tmp_path: Path) -> None:
-    job = tmp_path / "job.yaml"
-    job.write_text("model: llama2-13b\ncluster: a100-80gb\n", encoding="utf-8")
-    assert run("plan", job, "--gpus", "64", "--global-batch-size", "1024").code == 0
-
-
 def test_paths_in_a_job_file_start_where_it_lies(
     run: Run, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,16 +123,6 @@ def test_out_holds_every_file(run: Run, asked: Asked, tmp_path: Path) -> None:
         names = {path.name for path in out.rglob("*")}
         assert {"plan.json", "launch.sh", "sbatch.sh", "REPORT.md", expected} <= names
         assert expected in outcome.out
-
-
-def test_the_folder_may_be_named_from_here(
-    run: Run, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    outcome = run("plan", *JOB, "--out", "a/b")
-    assert outcome.code == 0
-    assert "files into a/b: plan.json, " in outcome.out
-    assert (tmp_path / "a" / "b" / "plan.json").is_file()
 
 
 def test_the_same_job_twice_gives_the_same_bytes(run: Run, asked: Asked, tmp_path: Path) -> None:
@@ -225,20 +159,6 @@ def test_render_writes_the_target_of_the_plan(run: Run, plan_file: Path, tmp_pat
     )
 
 
-def test_render_refuses_a_target_that_does_not_exist(run: Run, plan_file: Path, tmp_path: Path) -> None:
-    outcome = run("render", plan_file, "--target", "megatrn", "--out", tmp_path / "out")
-    assert outcome.code == 2
-    assert "megatron" in outcome.err
-    assert not (tmp_path / "out").exists()
-
-
-def test_explain_reads_a_file_or_its_folder(run: Run, plan_file: Path) -> None:
-    by_file, by_folder = run("explain", plan_file), run("explain", plan_file.parent)
-    assert (by_file.code, by_folder.code) == (0, 0)
-    assert by_file.out == by_folder.out
-    assert "memory of stage 0" in by_file.out  # what binds
-
-
 @pytest.mark.parametrize("command", ["explain", "verify"])
 def test_what_holds_no_plan_is_said_without_an_errno(run: Run, tmp_path: Path, command: str) -> None:
     (tmp_path / "file.txt").write_text("x", encoding="utf-8")
@@ -249,15 +169,9 @@ def test_what_holds_no_plan_is_said_without_an_errno(run: Run, tmp_path: Path, c
     assert "Errno" not in nowhere.err + empty.err
 
 
-def test_verify_of_a_file_says_that_it_is_no_folder(run: Run, plan_file: Path) -> None:
-    outcome = run("verify", plan_file)
-    assert outcome.code == 2
-    assert "this is no folder" in outcome.err
-
-
 def test_explain_json_names_the_runner_up(run: Run, plan_file: Path) -> None:
     data = run("explain", plan_file, "--json").json()
-    assert data["schema"] == "symconfig.explain/1"
+    assert data["schema"] == "symconfig.explain/2"
     assert data["binding"].startswith("memory of stage 0")
     assert data["runner_up"]["slower_by"] == "+5.0 %"
 
@@ -309,16 +223,6 @@ def test_import_never_replaces_a_file_unasked(run: Run, tmp_path: Path) -> None:
     assert "hidden_size: 64" in out.read_text(encoding="utf-8")
 
 
-def test_import_reports_an_unknown_architecture(run: Run, tmp_path: Path) -> None:
-    config = tmp_path / "config.json"
-    config.write_text(
-        json.dumps({**LLAMA_CONFIG, "model_type": "blt", "architectures": ["BltForCausalLM"]}), encoding="utf-8"
-    )
-    outcome = run("import", config)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert "blt" in outcome.err
-
-
 def test_verify_answers_1_when_a_check_fails(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from symconfig.verify import checks
 
@@ -345,14 +249,6 @@ def test_verify_answers_1_when_a_check_fails(run: Run, monkeypatch: pytest.Monke
 def test_verify_needs_a_folder_with_a_plan(run: Run, tmp_path: Path) -> None:
     assert run("verify", tmp_path / "nowhere").code == 2
     assert run("verify", tmp_path).code == 2
-
-
-def test_doctor_says_what_is_here(run: Run) -> None:
-    data = run("doctor", "--json").json()
-    assert data["symconfig"] == __version__
-    assert "llama2-13b" in data["models"]
-    assert "a100-80gb" in data["clusters"]
-    assert run("doctor").code == 0
 
 
 def test_every_file_that_names_a_command_is_in_the_list_of_commands() -> None:

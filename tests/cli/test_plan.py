@@ -11,9 +11,6 @@ from pathlib import Path
 import pytest
 
 import symconfig
-from symconfig.descriptor.job import Job, Packing
-from symconfig.descriptor.load import load_model
-from symconfig.errors import InfeasibleError, InputError
 from tests.cli.support import JOB, Run, run
 from tests.descriptor.small_configs import small_config
 
@@ -102,14 +99,6 @@ def test_pins_are_kept(run: Run) -> None:
         assert one["options"]["recompute"]["granularity"] == "full"
 
 
-def test_the_fewest_gpus_that_fit(run: Run) -> None:
-    words = ("--model", "llama2-70b", "--cluster", "h100", "--global-batch-size", "512")
-    few = run("plan", *words, "--gpus", "auto", "--json").json()["best"]["parallel"]
-    world = few["tp"] * few["pp"] * few["cp"] * few["dp"]
-    assert 8 <= world <= 64
-    assert run("plan", *words, "--gpus", world, "--json").code == 0
-
-
 def test_a_batch_that_no_division_fits_names_one_that_does(run: Run, tmp_path: Path) -> None:
     outcome = run(
         "plan", *JOB[:-1], "1023", "--pin", "tp=1", "--pin", "pp=1", "--pin", "cp=1", "--out", tmp_path / "out"
@@ -158,16 +147,6 @@ def test_nothing_fits_names_the_constraint_and_what_would_fit(run: Run, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_an_adapter_with_megatron_is_written_for_megatron_bridge(run: Run, tmp_path: Path) -> None:
-    asked = ("--model", "qwen2.5-7b-lora", "--cluster", "h100", "--gpus", "8", "--global-batch-size", "8")
-    outcome = run("plan", *asked, "--backend", "megatron", "--pin", "tp=2", "--out", tmp_path / "out")
-    assert outcome.code == 0, outcome.err
-    assert "CanonicalLoRA" in (tmp_path / "out" / "train.py").read_text()
-    other = run("render", tmp_path / "out", "--target", "megatron", "--out", tmp_path / "other")
-    assert other.code == 1
-    assert "--target bridge" in other.err
-
-
 def test_the_python_api_is_the_same_planner(run: Run, tmp_path: Path) -> None:
     result = symconfig.plan(model="llama2-13b", cluster="a100-80gb", gpus=64, global_batch_size=1024, pins={"tp": 2})
     data = run("plan", *JOB, "--pin", "tp=2", "--json").json()
@@ -183,14 +162,6 @@ def test_the_python_api_is_the_same_planner(run: Run, tmp_path: Path) -> None:
         == result.best
     )
     assert json.loads(result.to_json())["search"]["candidates"] > 1000
-
-
-def test_the_python_api_raises_all_problems_and_says_when_nothing_fits() -> None:
-    with pytest.raises(InputError) as caught:
-        symconfig.plan(model="nope", cluster="h100", gpus=-1, global_batch_size=0)
-    assert len(caught.value.problems) == 3
-    with pytest.raises(InfeasibleError):
-        symconfig.plan(model="llama3.1-405b", cluster="rtx4090", gpus=1, global_batch_size=1)
 
 
 def test_an_adapter_goes_to_deepspeed_unless_told_otherwise(run: Run) -> None:
@@ -226,19 +197,6 @@ def test_what_was_chosen_for_the_run_and_what_is_missing_stands_behind_the_files
     assert "min_lr 1e-05, lr_warmup_iters 100, weight_decay 0.1: chosen for pretraining" in said
 
 
-def test_fields_that_a_target_cannot_be_told_are_named_for_programs_too(run: Run, tmp_path: Path) -> None:
-    job = tmp_path / "job.yaml"
-    job.write_text(
-        "model: llama3.1-8b\ncluster: h100\ngpus: 8\nglobal_batch_size: 64\nbackend: deepspeed\n"
-        "training: {eval_iters: 5, save: x}\n",
-        encoding="utf-8",
-    )
-    outcome = run("plan", job, "--json", "--out", tmp_path / "out")
-    assert outcome.code == 0
-    assert "training.eval_iters 5 is not passed on: train.py does not evaluate" in outcome.err
-    assert outcome.json()["inputs"]["job"]["training"]["eval_iters"] == 5
-
-
 @pytest.mark.parametrize(("length", "longer"), [(4096, False), (8192, True)])
 def test_sequences_beyond_the_positions_of_a_model_are_said_to_be(
         run: Run, tmp_path: Path, length: int, longer: bool) -> None:  # fmt: skip
@@ -250,14 +208,6 @@ def test_sequences_beyond_the_positions_of_a_model_are_said_to_be(
         assert (f"longer than the model's max_position_embeddings of {4096:,}" in text) is longer
         assert ("rope_theta" in text) is longer
     assert f"--max-position-embeddings {length} " in (out / "megatron_args.txt").read_text(encoding="utf-8")
-
-
-def test_packed_documents_and_not_the_sequence_that_they_fill_are_held_against_positions() -> None:
-    job = Job(model="m", cluster="c", gpus=1, global_batch_size=1, seq_length=8192)
-    model = load_model("gpt3-175b")
-    assert job.beyond(model) == 8192
-    assert job.model_copy(update={"packing": Packing(lengths=(512, 2048))}).beyond(model) == 0
-    assert job.model_copy(update={"packing": Packing(lengths=(512, 3000))}).beyond(model) == 3000
 
 
 @pytest.mark.parametrize("backend", ["megatron", "deepspeed"])

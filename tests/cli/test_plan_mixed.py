@@ -11,7 +11,6 @@ import pytest
 import symconfig
 from symconfig.api.mixed import MixedResult
 from symconfig.descriptor.load import load_model
-from symconfig.errors import InputError
 from symconfig.graph.model import sequence
 from symconfig.report.grid import plain
 from symconfig.report.mixed import blocks
@@ -156,16 +155,3 @@ def test_what_reads_plans_says_that_it_is_none(run: Run, command: str, folder: P
     ended = run(command, folder / "mixed.json", *more)
     assert ended.code == 2
     assert "is not a plan of symconfig (got symconfig.mixed/1" in ended.err
-
-
-def test_one_kind_is_refused_by_the_function_for_two() -> None:
-    with pytest.raises(InputError, match="has one kind of GPUs"):
-        symconfig.plan_mixed("llama2-13b", "h100", 64)
-
-
-def test_a_folder_is_named_as_it_was_given(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    ended = run("plan", *JOB, "--out", "out")
-    assert ended.code == 0, ended.err
-    assert "files into out: " in " ".join(ended.out.split())
-    assert (tmp_path / "out" / "launch.sh").is_file()

@@ -101,36 +101,14 @@ def test_an_interrupt_is_quiet_and_130() -> None:
     assert (process.returncode, out, err) == (130, "", "interrupted\n")
 
 
-EARLY = """import os, runpy, signal, sys
-
-class Interrupting:
-    def find_spec(self, name, *_):
-        if name == "symconfig.cli.main":
-            os.kill(os.getpid(), signal.SIGINT)
-
-sys.meta_path.insert(0, Interrupting())
-runpy.run_module("symconfig", run_name="__main__")
-"""
-
-
-def test_an_interrupt_before_the_command_is_read_is_quiet() -> None:
-    ended = python("-c", EARLY)
-    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
-
-
 @cache
 def undisturbed(*words: str) -> subprocess.CompletedProcess[str]:
     """Run a command with all its streams, once."""
     return python("-m", "symconfig", *words)
 
 
-SCRIPT = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --bf16"
-
-
-@pytest.mark.parametrize(
-    "words", [["plan", "--model", "x"], ["list", "models"], ["audit", SCRIPT], ["doctor", "--json"], []]
-)
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", [["plan", "--model", "x"], ["list", "models"]])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_change_no_exit_code(words: list[str], closed: str) -> None:
     """And no file that is opened gets the number of one, into which somebody else would then write."""
     command, whole = [sys.executable, "-m", "symconfig", *words], undisturbed(*words)
@@ -139,7 +117,7 @@ def test_closed_streams_change_no_exit_code(words: list[str], closed: str) -> No
     )
     assert shut.returncode == whole.returncode
     assert "Traceback" not in shut.stderr
-    if closed in ("2>&-", "<&-"):
+    if closed == "2>&-":
         assert shut.stdout == whole.stdout
 
 

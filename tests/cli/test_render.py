@@ -80,11 +80,6 @@ def test_whatever_is_not_refused_bash_leaves_alone(found: list[str]) -> None:
     assert ended.stdout.decode().split("\0")[:-1] == found
 
 
-@pytest.mark.parametrize("word", ["a b", "", "x*", "[1]", "a?b", "a\\*b", "+(a)", "tab\there", "line\nend"])
-def test_each_kind_of_word_that_bash_changes_is_refused(word: str) -> None:
-    assert [problem.field for problem in unsafe(["--save", word])] == ["--save"]
-
-
 def test_every_target_with_words_says_those_of_its_files(run: Run, tmp_path: Path) -> None:
     plan = sample_plan(backend="deepspeed", training={"lr_decay_style": "constant"})
     path = written(tmp_path, plan)
@@ -109,11 +104,6 @@ def test_every_target_that_is_offered_gives_words(run: Run, tmp_path: Path, targ
     assert any("=" in word or word.startswith("--") for word in ended.out.split("\0"))
 
 
-def test_overrides_of_hydra_are_named_by_their_field() -> None:
-    (problem,) = unsafe(["model.pipeline_layout=[Et*3|L]"])
-    assert problem.field == "model.pipeline_layout"
-
-
 def test_another_number_of_gpus_is_a_check_that_failed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,15 +116,6 @@ def test_another_number_of_gpus_is_a_check_that_failed(
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert "(got 8, need 16)" in run("render", "--print", path, "--check").err
     assert run("render", "--print", path, "--world-size", "lots").code == 2
-
-
-def test_what_does_not_match_is_said_in_the_words_of_the_command_line(tmp_path: Path, run: Run) -> None:
-    (tmp_path / "plan.json").write_text(sample_plan().to_json())
-    done = run("render", "--print", tmp_path, "--null", "--world-size", "4")
-    assert done.code == 1
-    assert "--world-size: " in done.err
-    assert "symconfig replan PLAN.json --gpus 4" in done.err
-    assert "on_mismatch" not in done.err
 
 
 def test_words_and_files_have_options_of_their_own(run: Run, tmp_path: Path) -> None:

@@ -58,11 +58,6 @@ def test_a_file_that_an_option_names_outside_of_the_folder_is_not_read(run: Run,
     assert ("lies outside of" in inside.out) is named.startswith("/etc")
 
 
-def test_a_root_that_is_no_folder_is_bad_input(run: Run, script: Path, tmp_path: Path) -> None:
-    ended = run("audit", script, "--root", tmp_path / "none")
-    assert (ended.code, "--root: there is no such folder" in ended.err) == (2, True)
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -75,16 +75,6 @@ def test_rows_of_the_json_give_the_scores_back(run: Run, runs: Path) -> None:
     assert (a["assumed"], c["assumed"]) == ([], ["zero_stage"])
 
 
-def test_equal_files_give_equal_bytes(run: Run, runs: Path) -> None:
-    assert run("validate", runs, "--json").out == run("validate", runs, "--json").out
-
-
-def test_a_folder_stands_for_its_files(run: Run, runs: Path) -> None:
-    file_of(runs.parent, run_text("sc-a", "{step_s: 8.8}"), name="megatron_sc21")
-    data = run("validate", runs.parent, runs, "--json").json()
-    assert [source["name"] for source in data["sources"]] == ["korthikanti2022", "megatron_sc21"]
-
-
 def test_nothing_scored_is_a_failed_check(run: Run, tmp_path: Path) -> None:
     outcome = run("validate", file_of(tmp_path, run_text("a", "{step_s: 1.0}", gpu="abacus")))
     assert outcome.code == 1
@@ -137,18 +127,3 @@ def test_all_problems_come_at_once(run: Run, tmp_path: Path) -> None:
         "folder: this folder holds no measurements",
     ):
         assert said in outcome.err, said
-
-
-def test_two_files_with_the_same_ids_are_refused(run: Run, runs: Path) -> None:
-    copy = runs.with_name("copy.yaml")
-    copy.write_bytes(runs.read_bytes())
-    outcome = run("validate", runs, copy)
-    assert outcome.code == 2
-    assert "5 ids stand in" in outcome.err
-    assert len(outcome.err.splitlines()) == 1
-
-
-def test_json_of_an_error_is_json(run: Run, runs: Path) -> None:
-    outcome = run("validate", runs.parent / "none.yaml", "--json")
-    assert outcome.code == 2
-    assert outcome.json()["schema"] == "symconfig.error/1"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symconfig.descriptor.cluster_name import as_document, joined, pairs, spelled, split
+from symconfig.descriptor.cluster_name import joined, pairs, split
 from symconfig.descriptor.load import find_cluster, load_cluster
 from symconfig.errors import InputError
 
@@ -56,43 +54,19 @@ def test_a_name_is_a_base_and_what_differs(name: str, base: str, changes: dict[s
         assert split(joined(base, changes)) == (base, changes)
 
 
-@settings(max_examples=60, deadline=None)
-@given(CHANGES, st.sampled_from(("h100", "a100-80gb", "gb200-nvl72")))
-def test_fields_spelled_as_a_name_are_the_cluster_of_a_file(
-    tmp_path_factory: pytest.TempPathFactory, fields: dict[str, Any], base: str
-) -> None:
-    path = tmp_path_factory.mktemp("clusters") / "ours.yaml"
-    path.write_text(yaml.safe_dump({"base": base, **fields}), encoding="utf-8")
-    name = spelled({"base": base, **fields})
-    assert as_document(split(name)[1]).data == fields
-    by_name, by_file = load_cluster(name), load_cluster(str(path))
-    assert sourceless(by_name) == sourceless(by_file)
+def test_a_change_gives_way_to_a_later_one() -> None:
+    name = joined("h100 with network=4x200Gb/s and gpu_memory=96GB", {"network": "8x400Gb/s"})
+    assert name == "h100 with network=8x400Gb/s and gpu_memory=96GB"
+    assert joined("h100@4x200Gb/s", {}) == "h100@4x200Gb/s"
 
 
-def sourceless(cluster: Any) -> Any:
-    """A descriptor's numbers."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {k: plain(v) for k, v in value.items() if k not in ("source", "name", "aliases")}
-        return [plain(item) for item in value] if isinstance(value, list) else value
-
-    return plain(cluster.model_dump(mode="json"))
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"network": "4x200Gb/s"}, "cluster.base: this field is missing (need the name of the cluster that"),
-        ({"base": "h100", "aliases": ["a"]}, "cluster.aliases: cannot be said in a cluster's name (got ['a'], need "),
-        ({"base": "h100", "name": "a and b=3"}, "cluster.name: cannot be said in a cluster's name (got a and b=3,"),
-        ({"base": "h100", "gpu": {"memory_bytes": object}}, "cluster.gpu.memory_bytes: cannot be said"),
-    ],
-)
-def test_what_no_name_can_hold_is_refused(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError) as error:
-        spelled(fields)
-    assert said in str(error.value)
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 16), st.sampled_from((25, 100, 200, 400, 800)), st.sampled_from((1, 2, 4, 8)))
+def test_ports_times_their_speed_are_what_the_gpus_of_a_node_share(ports: int, gigabits: int, gpus: int) -> None:
+    mine = load_cluster(f"h100 with network={ports}x{gigabits}Gb/s and gpus_per_node={gpus}")
+    for level in mine.levels:
+        if level.name in ("rail", "spine"):
+            assert level.bandwidth_bytes_per_s.value * gpus * 8 == pytest.approx(ports * gigabits * 1e9)
 
 
 @pytest.mark.parametrize(

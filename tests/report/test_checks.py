@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from symconfig.report.checks import blocks
 from symconfig.report.grid import plain
+from symconfig.report.verify import checked as blocks
 from symconfig.verify.checks import Check, Compared
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.report.markdown import narrow
+from symconfig.report.grid import narrow
 
 WORDS = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
 

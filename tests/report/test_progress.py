@@ -40,10 +40,3 @@ def test_a_terminal_is_redrawn_and_left_clean() -> None:
         for share in (0.2, 0.3, 0.4):
             progress("search", share)
     assert stream.getvalue() == "\rsearch: 20 %\rsearch: 40 %\r" + " " * 12 + "\r"
-
-
-def test_work_of_unknown_length_is_named() -> None:
-    stream = Terminal()
-    with Progress(stream, ticking(0.0, 2.0)) as progress:
-        progress.say("DeepSpeed")
-    assert stream.getvalue().startswith("\rDeepSpeed\r")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from symconfig.plans.plan import Candidate, Opened, Plan, Recompute, Stage, Standing
+from symconfig.plans.plan import Candidate, Opened, Plan, Stage, Standing
 from symconfig.plans.searched import searched
 from symconfig.render.summary import intervals
 from symconfig.report.grid import plain
-from symconfig.report.table import blocks, footer, loss, losses, others_text, ranking, summary
+from symconfig.report.table import blocks, footer, loss, others_text, ranking, summary
 from tests.sample_plans import sample_plan
 
 
@@ -95,7 +95,7 @@ def test_the_answer_says_why_the_first_plan_is_the_first(plan: Plan) -> None:
         best, other = (replace(one, standing=each) for one, each in zip((plan.best, faster), standings, strict=True))
         return next(summary(replace(plan, best=best, alternatives=(other,))))
 
-    head = "Plan 2 would be 3.6 % faster: pipeline bubble -0.500 s (but tp communication +0.100 s). "
+    head = "Plan 2 would be 3.6 % faster: pipeline bubble -0.500 s, tp communication +0.100 s. "
     assert first_line(4, 8.9) == (f"{head}Plan 2 has more options and axes (4 to 2); within 2 % the plainer is first.")
     unusual = first_line(2, 9.5, "tp", "micro-batch")
     assert unusual.startswith(f"{head}Plan 2 has rare choices, for which ")
@@ -129,36 +129,7 @@ def test_a_loss_also_says_what_got_better(plan: Plan) -> None:
     other = with_time(plan.best, **{"pipeline bubble": 2.8, "tp communication": 0.2})
     percent, because = loss(plan.best, other)
     assert percent == "+9.0 %"
-    assert because == "pipeline bubble +2.000 s (but tp communication -1.000 s)"
-
-
-def test_a_part_that_only_one_of_them_has_counts(plan: Plan) -> None:
-    other = with_time(plan.best, cp_communication=0.5)
-    assert loss(plan.best, other)[1] == "cp communication +0.500 s"
-
-
-def test_equal_time_tells_the_difference_in_memory(plan: Plan) -> None:
-    other = replace(plan.best, predicted=replace(plan.best.predicted, device_bytes=55e9 + 2**30))
-    assert loss(plan.best, other) == ("+0.0 %", "no part by more than 0.1 % of a step; memory +1.00 GiB")
-
-
-def test_losses_are_numbered_as_in_the_ranking(plan: Plan) -> None:
-    slower = with_time(plan.best, **{"pipeline bubble": 1.6})
-    grid = losses(replace(plan, alternatives=(plan.best, slower)))
-    assert [(row[0], row[1]) for row in grid.rows] == [("2", "+0.0 %"), ("3", "+7.2 %")]
-
-
-@pytest.mark.parametrize(
-    ("recompute", "text"),
-    [
-        (Recompute("none"), "none"),
-        (Recompute("selective", ("core_attn", "mlp")), "core_attn+mlp"),
-        (Recompute("full", method="uniform", num_layers=1), "full"),
-        (Recompute("full", method="block", num_layers=3), "full 3/stage"),
-    ],
-)
-def test_recompute_policies_are_told_apart(recompute: Recompute, text: str) -> None:
-    assert recompute.text == text
+    assert because == "pipeline bubble +2.000 s, tp communication -1.000 s"
 
 
 def test_options_at_rest_are_not_listed_and_others_are(plan: Plan) -> None:
@@ -218,10 +189,6 @@ def test_the_order_of_parts_does_not_change_the_text(plan: Plan) -> None:
         predicted, time=dict(reversed(predicted.time.items())), memory=dict(reversed(predicted.memory.items()))
     )
     assert plain(blocks(plan)) == plain(blocks(replace(plan, best=replace(plan.best, predicted=turned))))
-
-
-def test_one_candidate_alone_is_held_against_none(plan: Plan) -> None:
-    assert "Plan 2" not in plain(blocks(replace(plan, alternatives=())))
 
 
 def test_how_many_layouts_were_simulated_is_said(plan: Plan) -> None:

@@ -12,7 +12,7 @@ from symconfig.errors import InputError
 from symconfig.plans.plan import Recompute
 from symconfig.render import render
 from symconfig.render.files import write
-from symconfig.report.checks import blocks
+from symconfig.report.verify import checked as blocks
 from symconfig.verify import checks, megatron, megatron_saved
 from symconfig.verify.checks import Check, Compared, Options
 from symconfig.verify.megatron_session import Job, Result

@@ -14,10 +14,9 @@ from typing import Any
 
 import symconfig
 from symconfig.api.planning import PlanResult
+from symconfig.report.explanation import formulas
 from symconfig.report.grid import Block, plain
-from symconfig.report.symbols import blocks as formulas
-from symconfig.report.symbols import symbols as symbol_table
-from symconfig.report.whatif import blocks as ranges
+from symconfig.report.whatif import ranges
 from symconfig.runs.sweep.columns import COLUMNS
 from tools.pages import table
 
@@ -120,8 +119,8 @@ VARY = ("global_batch_size=64..4096", "network=0.5..2x")
 def symbols() -> dict[str, str]:
     """Return the plan's formulas and symbols, and where it stays the best."""
     result = symconfig.plan(**JOB)
-    costs = result.symbolic()
-    shown = {"formulas": formulas(costs), "symbols": [symbol_table(costs)], "ranges": _ranges(result)}
+    *shown_formulas, symbol_table = formulas(result.symbolic())
+    shown = {"formulas": shown_formulas, "symbols": [symbol_table], "ranges": _ranges(result)}
     return {name: f"```\n{plain(blocks, WIDTH).rstrip()}\n```\n" for name, blocks in shown.items()}
 
 

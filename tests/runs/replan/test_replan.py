@@ -228,7 +228,7 @@ def test_a_plan_for_another_target_goes_on_as_that_counts() -> None:
     assert "launch.sh --load" not in said
     assert "The old plan's checkpoint (deepspeed), as DeepSpeed's train.py takes it" in said
     assert "How transformers goes on at step 100 is not known here" in said
-    assert "All files are other ones: those of transformers, and not of deepspeed." in said
+    assert "All files change: the target is transformers, and was deepspeed." in said
 
 
 def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:

@@ -50,10 +50,10 @@ def test_one_is_told_as_one(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     text = "job: {cluster: h100, model: llama2-7b, global_batch_size: 64}\nsweep: {gpus: [8, 16]}\nexclude: [{gpus: 8}]"
     source, out = file_of(tmp_path, text), tmp_path / "t.csv"
     first = run("sweep", source, "--out", out)
-    assert "1 plan of 2 combinations: 1 planned\n1 combination is excluded by rules" in first.out
+    assert "1 plan of 2 combinations: 1 planned\nexcluded by rules: 1" in first.out
     assert "wrote 1 row into" in first.out
     again = run("sweep", source, "--out", out)
-    assert "1 was done before" in again.out
+    assert "done before: 1" in again.out
 
 
 def test_what_is_done_stays_done(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,11 +94,11 @@ def test_an_interrupt_writes_what_is_done_and_the_next_run_does_the_rest(
     out = tmp_path / "t.csv"
     outcome = run("sweep", file_of(tmp_path), "--out", out)
     assert outcome.code == 130
-    assert "11 more are left" in outcome.out
+    assert "11 left" in outcome.out
     assert len(rows(out)) == 5
     outcome = run("sweep", file_of(tmp_path), "--out", out)
     assert outcome.code == 0
-    assert "5 were done before" in outcome.out
+    assert "done before: 5" in outcome.out
     assert len(rows(out)) == 16
     assert len(given) == 6 + 11
 

@@ -1,0 +1,230 @@
+"""What `symconfig list` shows of models, clusters, recipes and targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.recipe import spelled
+from symconfig.errors import Problem, SymconfigError
+from symconfig.format import count, grouped, several
+from symconfig.graph.count import parameters
+from symconfig.plans.plan import Plan
+from symconfig.render import every_launcher, overlaid, render
+from symconfig.render import targets as every_target
+from symconfig.report.grid import Block, Grid
+from symconfig.units import GIB
+
+Stated = Mapping[str, Any]  # a recipe as `symconfig list recipes --json` has it
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLine:
+    """A cluster in a list. Rates are of one GPU and one direction; link: the fastest within its node or rack; network:
+    between them; peak_flops: dense, bf16, or fp16 where the GPU has no bf16."""
+
+    name: str
+    gpu: str
+    gpus_per_node: int
+    memory_bytes: float
+    peak_flops: float
+    link: str
+    link_bytes_per_s: float
+    network_bytes_per_s: float | None
+
+    @staticmethod
+    def of(cluster: ClusterDescriptor) -> ClusterLine:
+        """Return a cluster's summary; the network's rate is None without one."""
+        inner, gpu = cluster.levels[0], cluster.gpu
+        network = next((level for level in cluster.levels if level.name in NETWORK), None)
+        return ClusterLine(
+            name=cluster.name,
+            gpu=gpu.product,
+            gpus_per_node=cluster.gpus_per_node,
+            memory_bytes=gpu.memory_bytes.value,
+            peak_flops=(gpu.peak_flops.bf16 or gpu.peak_flops.fp16).value,
+            link=inner.name,
+            link_bytes_per_s=inner.bandwidth_bytes_per_s.value,
+            network_bytes_per_s=network.bandwidth_bytes_per_s.value if network is not None else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLine:
+    """A model in a list. active_parameters: used by one token; task: "lora" for a model with an adapter, else
+    "pretrain".
+    """
+
+    name: str
+    huggingface_id: str | None
+    task: str
+    parameters: int
+    active_parameters: int
+    trainable_parameters: int
+    num_hidden_layers: int
+    hidden_size: int
+    max_position_embeddings: int
+    num_experts: int | None
+
+    @staticmethod
+    def of(model: ModelDescriptor) -> ModelLine:
+        """Return a model's summary: parameters, sizes and task."""
+        total = parameters(model)
+        return ModelLine(
+            name=model.name,
+            huggingface_id=model.huggingface_id,
+            task="pretrain" if model.adapter is None else "lora",
+            parameters=total.total,
+            active_parameters=total.active,
+            trainable_parameters=total.trainable,
+            num_hidden_layers=model.num_hidden_layers,
+            hidden_size=model.hidden_size,
+            max_position_embeddings=model.max_position_embeddings,
+            num_experts=model.experts.num_experts if model.experts is not None else None,
+        )
+
+
+def cluster_list(lines: Sequence[ClusterLine]) -> list[Block]:
+    """Return the table of clusters with notes on units."""
+    rows = (
+        {
+            "name": one.name,
+            "GPU": one.gpu,
+            "GiB": f"{one.memory_bytes / GIB:.1f}",
+            "TFLOP/s": f"{one.peak_flops / 1e12:,.0f}",
+            "a node": str(one.gpus_per_node),
+            "link": f"{one.link_bytes_per_s / 1e9:.4g}",
+            "network": f"{one.network_bytes_per_s / 1e9:.3g}" if one.network_bytes_per_s is not None else "none",
+        }
+        for one in lines
+    )
+    return [
+        Grid.of(rows, words=("name", "GPU")),
+        "TFLOP/s: dense, bf16 (fp16 where there is no bf16). a node: its GPUs. link, network: GB/s of a GPU in one "
+        "direction, within its node or rack and between them.\n"
+        "`symconfig list clusters NAME` shows one with its sources; `--set network=4x200Gb/s` changes one.",
+    ]
+
+
+def model_list(lines: Sequence[ModelLine]) -> list[Block]:
+    """Return the table of models with notes on columns."""
+    rows = (
+        {
+            "name": one.name,
+            "parameters": _parameters(one.parameters),
+            "active": _parameters(one.active_parameters),
+            "layers": str(one.num_hidden_layers),
+            "hidden": count(one.hidden_size),
+            "tokens": count(one.max_position_embeddings),
+            "experts": str(one.num_experts or ""),
+            "adapter": "" if one.task == "pretrain" else one.task,
+        }
+        for one in lines
+    )
+    return [
+        Grid.of(rows, words=("name", "adapter")),
+        "active: parameters used by one token. tokens: the longest sequence.\n"
+        "`symconfig list models NAME` shows one; `--model PATH` takes the config.json of any other.",
+    ]
+
+
+def model_sizes(model: ModelDescriptor) -> str:
+    """Return a model's total, active and (if fewer) trainable parameters in a line."""
+    one = ModelLine.of(model)
+    trained = f", {count(one.trainable_parameters)} trained" if one.trainable_parameters != one.parameters else ""
+    return (
+        f"{count(one.parameters)} parameters ({_parameters(one.parameters)}), {count(one.active_parameters)} active "
+        f"for a token{trained}"
+    )
+
+
+def _parameters(number: int) -> str:
+    return f"{number / 1e9:.2f} B" if number >= 1e8 else f"{number / 1e6:.0f} M"
+
+
+def recipe_list(recipes: Sequence[Stated]) -> list[Block]:
+    """Return each recipe's name with its job and layout below, and how many there are."""
+    found = several(len(recipes), "recipe")
+    if not recipes:
+        return [f"{found}. Fewer filters find more."]
+    lines = (line for one in recipes for line in (one["id"], f"  {job_words(one)}: {layout_words(one['layout'])}"))
+    return [
+        "\n".join(lines),
+        f"{found}. `symconfig list recipes NAME` shows one, `symconfig plan --like NAME` plans from it.",
+    ]
+
+
+def recipe_table(one: Stated) -> list[Block]:
+    """Return the table of everything that a recipe states, with its pins."""
+    source = one["source"]
+    rows = (
+        ("job", job_words(one)),
+        ("source", ", ".join(str(source[name]) for name in ("title", "repository", "release") if name in source)),
+        *((name, one[name]) for name in ("entry", "framework", "kind")),
+        *((name, spelled(value)) for name, value in one["layout"].items()),
+        *((name.replace("_", " "), spelled(value)) for name, value in one["options"].items()),
+        ("as pins", " ".join(f"{name}={value}" for name, value in one["pins"].items())),
+    )
+    return [Grid.pairs(rows, one["id"])]
+
+
+def job_words(one: Stated) -> str:
+    """Return a recipe's job as text: llama3.1-70b on 64 x h100, batch 128, 8,192 tokens, bf16."""
+    job = one["job"]
+    task = "" if job["task"] == "pretrain" else f", {job['task']}"
+    return (
+        f"{one['model']} on {job['gpus']:,} x {job['cluster']}, batch {job['global_batch_size']:,}, "
+        f"{job['seq_length']:,} tokens, {job['precision']}{task}"
+    )
+
+
+def layout_words(layout: Stated) -> str:
+    """Return a layout as text: degrees above 1, micro-batch, ZeRO stage other than 0 and 1, recomputation."""
+    degrees = [f"{name} {layout[name]}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if layout.get(name, 1) > 1]
+    micro = [f"micro {layout['micro']}"] if layout.get("micro") else []
+    zero = [f"zero {layout['zero']}"] if layout.get("zero") not in (None, 0, 1) else []
+    recomputed = (layout.get("recompute") or "none").partition(":")[0]
+    return " ".join([*degrees, *micro, *zero, *([recomputed] if recomputed != "none" else [])])
+
+
+def targets(plan: Plan | None, templates: Path | None) -> tuple[dict[str, Any], list[Block]]:
+    """Return (JSON, tables) of targets and launchers; with a plan also which targets can express it, and why others
+    cannot. Raises InputError for an invalid folder of templates.
+    """
+    known = every_target() if templates is None else overlaid(templates)
+    problems = {name: () if plan is None else _problems(plan, name, templates) for name in known}
+    # Only this plan's choices are in the way, so that the target could express another plan.
+    another = {name: bool(each) and all(problem.pins for problem in each) for name, each in problems.items()}
+    launchers = [(name, source.does) for name, source in every_launcher().items()]
+    data: list[dict[str, Any]] = [{"name": name, "does": target.does} for name, target in known.items()]
+    heads: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    heads, rows = ("target", "writes"), [(name, target.does) for name, target in known.items()]
+    if plan is not None:
+        for one in data:
+            each = problems[one["name"]]
+            one |= {"carries": not each, "another": another[one["name"]], "reasons": list(map(str, each))}
+        fits = {name: "another" if another[name] else "no" if each else "yes" for name, each in problems.items()}
+        heads, rows = ("target", "this plan", "writes"), [(one["name"], fits[one["name"]], one["does"]) for one in data]
+    blocks: list[Block] = [Grid(heads, tuple(rows), left=(0, 1, 2), title="Targets (--target)")]
+    if any(another.values()):
+        blocks.append("another: symconfig replan PLAN.json --target T finds the best plan that it supports.")
+    blocks.append(Grid(("launcher", "writes"), tuple(launchers), left=(0, 1), title="Launchers (--launcher)"))
+    reasons = grouped((str(problem), name) for name, each in problems.items() for problem in each)
+    if reasons:
+        why = tuple((", ".join(names), text) for text, names in reasons.items())
+        blocks.append(Grid(("target", "does not support"), why, left=(0, 1), title="Why not"))
+    starts = [{"name": name, "does": does} for name, does in launchers]
+    return {"schema": "symconfig.formats/1", "targets": data, "launchers": starts}, blocks
+
+
+def _problems(plan: Plan, target: str, templates: Path | None) -> tuple[Problem, ...]:
+    try:
+        render(plan, target, (), templates)
+    except SymconfigError as error:
+        return error.problems
+    return ()

@@ -1,1 +1,0 @@
-"""A plan as one page that a browser shows without any network."""

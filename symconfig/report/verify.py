@@ -1,0 +1,126 @@
+"""The checks of `symconfig verify`, with the real frameworks and with --frozen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from symconfig.format import count, seconds
+from symconfig.render.files import sh
+from symconfig.report.grid import Block, Grid, present
+
+if TYPE_CHECKING:
+    from symconfig.runs.replan.frozen import Checked, Finding
+    from symconfig.verify.checks import Check, Compared
+
+
+def checked(folder: Path, checks: Sequence[Check]) -> list[Block]:
+    """Return a table of checks, one of compared numbers if there are any, and a summary of statuses."""
+    rows = tuple((check.status, check.name, seconds(check.seconds), " ".join(check.detail.split())) for check in checks)
+    counts = Counter(check.status for check in checks)
+    summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no check applies"
+    grid = Grid(("", "check", "s", "found"), rows, left=(0, 1, 3), title=f"Checks of {folder}")
+    return [grid, *([numbers] if (numbers := _numbers(checks)).rows else []), f"{summary}.{_unchecked(checks)}"]
+
+
+def _unchecked(checks: Sequence[Check]) -> str:
+    """Return a sentence naming the skipped checks with their reasons; "" if none."""
+    names: dict[str, str] = {}
+    for check in checks:
+        if check.status == "skipped":
+            reason = " ".join(check.detail.split())
+            names[reason] = f"{names[reason]}, {check.name}" if reason in names else check.name
+    if not names:
+        return ""
+    return f" Not checked: {'; '.join(f'{name} ({reason})' for reason, name in names.items())}."
+
+
+def _numbers(checks: Sequence[Check]) -> Grid:
+    """Return the table of symconfig's and the framework's numbers; a check's name only stands in its first row."""
+    rows = tuple(
+        (
+            "" if place else check.name,
+            f"{pair.what}, bytes" if pair.unit == "bytes" else pair.what,
+            count(pair.ours),
+            count(pair.real),
+            _difference(pair),
+        )
+        for check in checks
+        for place, pair in enumerate(check.compared)
+    )
+    headers = ("built and compared", "of it", "symconfig", "framework", "difference")
+    return Grid(headers, rows, left=(0, 1), title="Numbers of the real framework")
+
+
+def _difference(pair: Compared) -> str:
+    """Return the difference as text, for bytes also in percent of the framework's number; "0" if equal."""
+    if pair.ours == pair.real:
+        return "0"
+    share = f" ({100 * pair.difference:+.2f} %)" if pair.unit == "bytes" and pair.real else ""
+    return f"{pair.ours - pair.real:+,.0f}{share}"
+
+
+def frozen(checked: Checked) -> list[Block]:
+    """Return a table of findings with the differing lines below each, the verdict with a command to try, and notes."""
+    rows = tuple(row for finding in checked.findings for row in _rows(finding))
+    grid = Grid(("", "file", "line", "found"), rows, left=(0, 1, 3), title=f"Check of {checked.place}")
+    return present(grid, _verdict(checked), *(f"{note[0].upper()}{note[1:]}." for note in checked.notes))
+
+
+def _rows(finding: Finding) -> list[tuple[str, str, str, str]]:
+    place = "" if finding.line is None else str(finding.line)
+    rows: list[tuple[str, str, str, str]] = [(finding.kind, finding.path, place, finding.said)]
+    if finding.written is not None:
+        rows += [("", "", "", f"written: {finding.written}"), ("", "", "", f"now:     {finding.found}")]
+    return rows
+
+
+def _verdict(checked: Checked) -> str:
+    """Return the sentence with the number of failing findings and the command to try."""
+    failed = [finding for finding in checked.findings if finding.fails]
+    files = f"{count(len(checked.manifest.files))} files" if checked.manifest is not None else "the plan"
+    if not failed:
+        return f"Nothing is edited or stale: {files} of {checked.place} as symconfig writes them now."
+    things = "1 thing is" if len(failed) == 1 else f"{count(len(failed))} things are"
+    return f"{things} not as written or not as it would be written now. Try: {_command(checked)}."
+
+
+def _command(checked: Checked) -> str:
+    """Return the command that repairs the findings: replan for changed inputs or an edited plan, else rendering
+    again.
+    """
+    options = _options(checked)
+    kinds = {finding.kind for finding in checked.findings}
+    edited = any(finding.path == "plan.json" and finding.kind == "edited" for finding in checked.findings)
+    if checked.inputs or (not checked.again and (edited or checked.manifest is None or kinds & {"input", "answer"})):
+        changed = "".join(f" --{name} {sh(value)}" for name, value in checked.inputs.items())
+        return f"symconfig replan {sh(checked.plan)}{' --accept-edits' if edited else ''}{changed}{options} --out NEW"
+    if checked.again:
+        return f"symconfig {checked.again}{options} --out {sh(checked.place)} --force"
+    return f"symconfig render {sh(checked.plan)}{options} --out {sh(checked.plan.parent)} --force"
+
+
+def _options(checked: Checked) -> str:
+    """Return the options for the same target, launchers and templates; "" without a manifest."""
+    if checked.manifest is None:
+        return ""
+    launchers = "".join(f" --launcher {sh(name)}" for name in checked.manifest.launchers)
+    templates = "" if checked.templates is None else f" --templates {sh(checked.templates)}"
+    return f" --target {sh(checked.manifest.target)}{launchers}{templates}"
+
+
+def frozen_data(checked: Checked) -> dict[str, Any]:
+    """Return the JSON of `symconfig verify --frozen --json`."""
+    manifest = checked.manifest
+    return {
+        "schema": "symconfig.check/1",
+        "place": str(checked.place),
+        "passed": checked.passed,
+        "target": manifest.target if manifest is not None else None,
+        "files": len(manifest.files) if manifest is not None else 0,
+        "findings": [{**asdict(finding), "fails": finding.fails} for finding in checked.findings],
+        "notes": list(checked.notes),
+    }
