@@ -14,7 +14,7 @@ from typing import Any
 
 import symconfig
 from symconfig.api.planning import PlanResult
-from symconfig.report.explanation import formulas
+from symconfig.report.explanation import formulas, spaced
 from symconfig.report.grid import Block, plain
 from symconfig.report.whatif import ranges
 from symconfig.runs.sweep.columns import COLUMNS
@@ -113,13 +113,24 @@ def sweep() -> dict[str, str]:
 
 JOB = {"model": "llama3.1-8b", "cluster": "h100", "gpus": 16, "global_batch_size": 256}
 WIDTH = 120
+LONGEST = 400
 VARY = ("global_batch_size=64..4096", "network=0.5..2x")
 
 
 def symbols() -> dict[str, str]:
-    """Return the plan's formulas and symbols, and where it stays the best."""
+    """Return the plan's formulas of parts of the step and of the first stage's memory, its symbols, and where it stays
+    the best. Formulas of more than LONGEST letters are left out.
+    """
     result = symconfig.plan(**JOB)
-    *shown_formulas, symbol_table = formulas(result.symbolic())
+    symbolic = result.symbolic()
+    *noted, symbol_table = formulas(symbolic)
+    parts = (*symbolic.traced.time.values(), *next(iter(symbolic.traced.memory), {}).values())
+    tops = {term.line for term in parts if hasattr(term, "line")}
+    written = {one: symbolic.formulas.text(one.line) for one in symbolic.formulas if one.line in tops}
+    lines = [
+        f"{one.name} = {spaced(text)}\n  = {one.value:.6g}" for one, text in written.items() if len(text) <= LONGEST
+    ]
+    shown_formulas = ["\n".join(lines), *noted[1:]]
     shown = {"formulas": shown_formulas, "symbols": [symbol_table], "ranges": _ranges(result)}
     return {name: f"```\n{plain(blocks, WIDTH).rstrip()}\n```\n" for name, blocks in shown.items()}
 
