@@ -92,7 +92,7 @@ def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: 
     """Return the reading of a script or line of arguments with its further runs. Raises InputError as `read` does."""
     bash = read_bash(text, folder=folder, variables=variables, extra=extra)
     written = {name: Text(f"{name} (written by {text.file})", one.data) for name, one in bash.virtual.items()}
-    around = Around(folder, variables, written)
+    around = Around(folder, variables, written, bash.origins, bash.reading.texts)
     reading = followed(bash.reading, around)
     refuse_command(reading, bash.reading.settings)
     anything = reading.settings or reading.tree or reading.deepspeed or reading.recipe or reading.model_config

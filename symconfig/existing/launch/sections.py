@@ -5,8 +5,10 @@ Megatron-Bridge, NeMo 2, verl and NeMo-RL) with what they inherit.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 
 from symconfig.errors import InputError
@@ -15,8 +17,8 @@ from symconfig.existing.launch.dialects import nemo_rl, tuners, verl
 from symconfig.existing.launch.dialects.override import RECIPE, entries, entries_of, interpolated, kept, key_of
 from symconfig.existing.launch.dialects.translate import by_path
 from symconfig.existing.launch.files import open_text
-from symconfig.existing.launch.reading import Reading, Setting, Tree, Unread, Word, World
-from symconfig.existing.launch.text import Text
+from symconfig.existing.launch.reading import Piece, Reading, Setting, Span, Tree, Unread, Word, World
+from symconfig.existing.launch.text import Place, Text
 from symconfig.resources import may_read
 
 _MOST_LEVELS = 4  # from a script up to the folder in which it is started
@@ -30,11 +32,14 @@ class Around:
         folder: of the configuration; None for a line of arguments.
         variables: the environment.
         virtual: files that a script itself writes.
+        origins: pieces of each virtual file with their places in the script and the files that it reads, `texts`.
     """
 
     folder: Path | None
     variables: Mapping[str, str]
     virtual: Mapping[str, Text] = field(default_factory=dict)
+    origins: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
+    texts: tuple[Text, ...] = ()
 
     def text(self, name: str, *below: str) -> Text | None:
         """Return the file of this name; None if there is none. Raises InputError if it may not be read.
@@ -92,7 +97,8 @@ def tree_of(setting: Setting, around: Around, *below: str) -> Tree | Unread:
             preset = "names no file: it is a preset of the program itself, which is not known here"
             return dark(setting, "names a file that is not there" if re.search(r"[./]", word.text) else preset)
         syntax = syntax_of(text)
-        return parse(text, "yaml" if syntax == "bash" else syntax)
+        tree = parse(text, "yaml" if syntax == "bash" else syntax)
+        return traced(tree, around.origins[word.text], around.texts) if word.text in around.virtual else tree
     except InputError as error:
         return dark(setting, f"names a file that cannot be read: {error.problems[0]}".rstrip("."))
 
@@ -266,3 +272,44 @@ def _own_sections(reading: Reading, around: Around, program: str) -> Tree | None
     if not isinstance(tree, Tree) or dialect_of(tree.data) != "overrides":
         return None
     return tree if sets_megatron(tree.data.get("model")) else None
+
+
+def traced(tree: Tree, pieces: Sequence[Piece], texts: Sequence[Text]) -> Tree:
+    """Return the tree of a file that a script writes, with places in the script, or where a variable got its value.
+
+    Unchanged if any of its characters does not stand literally in a file, or if they come from several files.
+    """
+    by_file = {text.file: text for text in texts}
+    literal = [_literal(piece, by_file) for piece in pieces]
+    starts = [0, *accumulate(len(piece.text.encode()) for piece in pieces)]
+
+    def moved(place: Place | None) -> Place | None:
+        """Return the place in the script that a place in the written file comes from.
+
+        None if it is empty or has no origin.
+        """
+        if place is None or place.start >= place.end:
+            return None
+        first, last = (bisect_right(starts, offset) - 1 for offset in (place.start, place.end - 1))
+        head, tail = literal[first], literal[last]
+        if head is None or tail is None or head.file != tail.file:
+            return None
+        start, end = head.start + place.start - starts[first], tail.start + place.end - starts[last]
+        return by_file[head.file].place(start, end) if start < end else None
+
+    spans = {}
+    for path, span in tree.spans.items():
+        key, value = moved(span.key), moved(span.value)
+        if value is None or (key is None) != (span.key is None):
+            return tree
+        spans[path] = Span(key, value)
+    files = {span.value.file for span in spans.values()}
+    return Tree(by_file[files.pop()], tree.data, spans, tree.syntax, tree.unread) if len(files) == 1 else tree
+
+
+def _literal(piece: Piece, texts: dict[str, Text]) -> Place | None:
+    """Return the piece's place if exactly its characters stand there; None otherwise."""
+    place = piece.place
+    if place is None or place.file not in texts or texts[place.file].at(place) != piece.text:
+        return None
+    return place

@@ -145,7 +145,7 @@ def test_a_preset_s_name_is_no_missing_file(tmp_path: Path) -> None:
     assert "it is a preset of the program itself" in unread(reading, matters=True)[0]
 
 
-def test_a_json_that_the_script_writes_is_read(tmp_path: Path) -> None:
+def test_a_json_that_the_script_writes_stands_in_the_script(tmp_path: Path) -> None:
     script = write(
         tmp_path,
         "run.sh",
@@ -165,9 +165,10 @@ deepspeed --num_gpus 8 train.py --deepspeed_config $CONFIG
     tree = reading.deepspeed
     assert tree is not None
     assert tree.data == {"train_batch_size": 32, "zero_optimization": {"stage": 2}}
-    assert tree.text.file == f"ds_auto.json (written by {script})"
-    batch = tree.spans[("train_batch_size",)]
-    assert (batch.value.line, tree.text.at(batch.value)) == (2, "32")
+    assert tree.text.file == script
+    batch, stage = tree.spans[("train_batch_size",)], tree.spans[("zero_optimization", "stage")]
+    assert (batch.value.line, tree.text.at(batch.value)) == (5, "32")
+    assert (stage.value.line, tree.text.at(stage.value)) == (1, "2")
 
 
 def test_hydra_s_file_under_its_overrides(tmp_path: Path) -> None:

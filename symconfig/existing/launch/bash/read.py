@@ -16,7 +16,7 @@ from symconfig.existing.launch.bash.source import FileSource
 from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, shortened
 from symconfig.existing.launch.bash.training import Arguments, Split, arguments, dark, may_be_options
 from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
-from symconfig.existing.launch.reading import OTHER_RUN, Hides, Reading, Unread, Word
+from symconfig.existing.launch.reading import OTHER_RUN, Hides, Piece, Reading, Unread, Word
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.world import world
 
@@ -44,11 +44,13 @@ class Bash:
     Args:
         runs: further runs of the same program with other words, without what all share.
         virtual: files that the script writes before it trains, by name.
+        origins: characters of these files with their places in the script.
     """
 
     reading: Reading
     runs: tuple[Reading, ...]
     virtual: Mapping[str, Text]
+    origins: Mapping[str, tuple[Piece, ...]]
 
 
 def read_bash(
@@ -137,8 +139,13 @@ def _result(text: Text, log: Log, state: State) -> Bash:
         _reading(text, log, best, made), unread=tuple(dict.fromkeys(unread)), others=others, stops=tuple(log.stops)
     )
     readings = tuple(_reading(text, log, run, arguments(run.arguments, source)) for run in runs)
-    known = {name: text_of(parts) for name, parts in files.items() if not unknown_of(parts)}
-    return Bash(reading, readings, {name: Text(name, content.encode()) for name, content in known.items()})
+    known = {name: parts for name, parts in files.items() if not unknown_of(parts)}
+    return Bash(
+        reading,
+        readings,
+        {name: Text(name, text_of(parts).encode()) for name, parts in known.items()},
+        {name: Field(parts, Place("", 0, 0, 1, 1)).word().pieces for name, parts in known.items()},
+    )
 
 
 def _reading(text: Text, log: Log, split: Split, made: Arguments) -> Reading:
