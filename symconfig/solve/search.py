@@ -83,8 +83,8 @@ def relaxations(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) ->
     yield from (job, *risky)
     for one in (job, *risky):
         fixed, pins = facts_of(model, cluster, one), parse(one.pins)
-        names = experimental.needed(one, fixed, pins, lambda trial: fits(model, cluster, trial))
-        yield experimental.allowing(one, *names)
+        if names := experimental.needed(one, fixed, pins, lambda trial: fits(model, cluster, trial)):
+            yield experimental.allowing(one, *names)
 
 
 def _whole_nodes(gpus: int, each: int) -> str:
