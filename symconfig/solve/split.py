@@ -60,10 +60,9 @@ class Split:
         return 1 + (self.longest_chunk - 1) // MOST_REPEATED
 
     def repeated(self, *, every_nth: bool) -> tuple[int, ...]:
-        """Return the numbers of recomputed layers per chunk to try, with 0 and without the whole longest chunk.
+        """Return the numbers of recomputed layers per chunk to try, rising from 0, without the whole longest chunk.
 
-        every_nth: the numbers that recomputing each n-th layer gives, n = 2, 3, …; else 0, 1, 2, … in steps of
-        `block_step`.
+        every_nth: 0 and ceil(longest / n) for n = 2, 3, …; else 0, 1, 2, … in steps of `block_step`.
         """
         longest = self.longest_chunk
         if every_nth:
@@ -74,7 +73,8 @@ class Split:
 def plainest(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
     """Return the simplest split by which a target can express these chunks; None if it cannot.
 
-    In order: equal chunks, ends that count as layers, layers of the first and last stage, a layout string.
+    In order, as far as `layouts` has them: equal chunks, ends that count as layers, layers of the first and last stage;
+    then for pp > 1 a layout string, unless `_refused`.
     """
     for split in _without_string(pp, chunks, layouts):
         if split.chunks == chunks:
@@ -85,7 +85,12 @@ def plainest(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
 
 
 def _without_string(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split]:
-    """Yield the splits without a layout string that may have these chunks; the caller compares."""
+    """Yield the splits without a layout string that the layouts allow; whether they have these chunks, the caller
+    compares.
+
+    Equal chunks, with embedding and loss as layers if `account`; then, if `first_last`, the first stage's number of
+    layers and, with pp > 2, the last's if it differs from the second's.
+    """
     sequence, vpp = tuple(kind for chunk in chunks for kind in chunk), len(chunks) // pp
     for at_start, at_end in _ACCOUNTED if layouts.account else _ACCOUNTED[:1]:
         if (split := equal(sequence, pp, vpp, at_start, at_end)) is not None:
@@ -101,7 +106,11 @@ def _without_string(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split
 
 
 def _refused(pp: int, chunks: Chunks, layouts: Layouts) -> bool:
-    """Return whether the target's layout string cannot express some chunk: ends, multi-token prediction."""
+    """Return whether the target's layout string cannot express these chunks.
+
+    That is if the embedding is not in the first or the loss in the last chunk, a chunk has no layer without
+    `empty_ends`, or multi-token prediction is in several chunks or where `_mtp_place` refuses it.
+    """
     places = [[place_of(kind) for kind in chunk] for chunk in chunks]
     bare = [chunk for chunk in places if Place.LAYER not in chunk]
     predicting = [number for number, chunk in enumerate(places) if Place.FURTHER in chunk]
@@ -147,7 +156,8 @@ def uneven(sequence: tuple[str, ...], pp: int, vpp: int, first: int | None, last
 def even(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: int) -> Split | None:
     """Return the split whose chunks differ by at most one layer, longer ones first; None if there are too few layers.
 
-    at_start, at_end: places that embedding and loss take.
+    at_start, at_end: places that embedding and loss take in the first and last chunk, which have so many layers fewer;
+    they are recorded as account_for_* if above 0. Too few: less than one place per chunk.
     """
     chunks = pp * vpp
     each, longer = divmod(layers(sequence) + at_start + at_end, chunks)
@@ -188,10 +198,12 @@ def splits(
     layouts: Layouts,
     pinned: str | None = None,
 ) -> tuple[Split, ...]:
-    """Return the splits to try for pp x vpp chunks: equal ones and the one whose slowest stage is fastest.
+    """Return the splits to try for pp x vpp chunks: equal ones and, if none has its chunks, the one of the fastest
+    slowest stage.
 
-    weights: relative seconds of each kind. pinned: a layout string, the only split then. Empty if none is possible or
-    the target cannot express the pinned one.
+    weights: relative seconds of each kind. The latter only with pp > 1 and if the target can express it. pinned: a
+    layout string, the only split then. Empty if none is possible, the target cannot express the pinned one, or its vpp
+    differs.
     """
     if pinned is not None:
         split = laid_out(sequence, pp, pinned)
