@@ -48,7 +48,10 @@ def digests(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def signed(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, Any]]:
-    """Return the parts of a plan's plain data that have a digest: name to (key path, value), without those it lacks."""
+    """Return the parts of a plan's plain data that have a digest: name to (key path, value), without those it lacks.
+
+    The value of `search` is without its seconds.
+    """
     inputs = data.get("inputs")
     parts: dict[str, tuple[KeyPath, Any]] = {}
     for name in INPUTS:

@@ -33,9 +33,9 @@ class Recompute:
 
     @property
     def text(self) -> str:
-        """Return the choice in words: `none`, `core_attn+mlp`, `full`, or `full 3/stage`.
+        """Return the choice in words: `none`, `core_attn+mlp`, `selective` without modules, `full`, or `full 3/stage`.
 
-        The last one recomputes the first 3 layers of each virtual stage.
+        The last one, of method block, recomputes the first 3 layers of each virtual stage.
         """
         if self.granularity == "none":
             return "none"
@@ -103,7 +103,10 @@ class Options:
 
     @property
     def stage_layout(self) -> str:
-        """Return how the stages divide the layers, in words or as Megatron's layout string; "" for an even division."""
+        """Return how the stages divide the layers: Megatron's layout string, else words; "" for an even division.
+
+        Words: layers on the first and last stage, and whether embedding or loss takes a layer's place.
+        """
         if self.pipeline_layout:
             return self.pipeline_layout
         layers = {"first": self.first_stage_layers, "last": self.last_stage_layers}

@@ -89,8 +89,8 @@ def best_expressible(target: Target, job: Job, solved: Callable[[Pins], Plan]) -
     target, alternatives that it refuses are dropped.
 
     Raises InfeasibleError with all refusals if no plan is left or after MOST_SEARCHES searches, and with those that
-    suggest no pin as soon as there is one. Errors of the first `solved` pass through; a SymconfigError of a later one
-    ends its branch.
+    suggest no pin as soon as there is one. Errors of the first `solved` pass through; after a SymconfigError of a later
+    one the others go on.
     """
 
     def nothing(what: str) -> InfeasibleError:

@@ -155,8 +155,8 @@ def branch_and_bound(
 ) -> None:
     """Search the lattice of the requests and add the best candidates, refusals and counts to `found`, which is mutated.
 
-    The first request is searched first, then all others at once. If there is a cutoff by then, points whose computation
-    alone takes longer are dropped before. Pieces are searched by ascending lower bound, until one is above the cutoff.
+    The first request is searched first, then all others at once. Before each, if there is a cutoff, points whose
+    computation takes longer are dropped. Pieces are searched by ascending lower bound, until one is above the cutoff.
     Returns at the first batch with a feasible plan if `found.any_will_do`. progress: called before each piece, once a
     candidate was evaluated, with a message and the fraction of pieces done.
     """

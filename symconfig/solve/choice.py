@@ -44,7 +44,7 @@ def family(prospect: Prospect) -> Family:
 
 
 def ranked(candidates: Iterable[Prospect], top: int) -> list[Prospect]:
-    """Return up to `top` candidates, one of each family: repeatedly the `first` of the families that are not taken yet."""
+    """Return up to `top` candidates, one of each family: repeatedly the `first` of the families not taken yet."""
     left, result = list(candidates), list[Prospect]()
     while left and len(result) < top:
         result.append(first(left))

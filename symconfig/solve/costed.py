@@ -128,7 +128,7 @@ def table_of(prospect: Prospect, where: Lattice) -> Table:
 def detailed(prospect: Prospect, small: Table, where: Columns | None = None) -> Costed:
     """Return a candidate's costs, with every stage, from the table of its blocks at its point or copies of it.
 
-    small: has the choices of `choices_of`. where: columns of the points; None: the candidate's own, repeated. With
+    small: has the choices of `choices_of`. where: columns of the points; None: those of the candidate, repeated. With
     `block_layers`, time and memory are those of full recompute of that many first layers of each chunk (`by_block`); it
     is not checked that they fit.
     """

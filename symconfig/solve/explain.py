@@ -239,7 +239,7 @@ def _ranks(prospect: Prospect) -> dict[str, int]:
 
 
 def level(prospect: Prospect, cluster: ClusterDescriptor, axes: tuple[str, ...]) -> str:
-    """Return the name of the innermost network level whose domains hold a whole group over these axes.
+    """Return the name of the innermost network level whose domains hold all ranks of a group over these axes.
 
     The reach of a group is its size times the stride of the framework's rank order. The outermost level if none holds
     it; empty for a group of one rank.

@@ -24,7 +24,7 @@ from symconfig.solve.space import Request, divisors
 def values_of(extra: Extra, gpus: int) -> Mapping[str, Any]:
     """Return the value of each word that an option's pin may have, the framework's default first.
 
-    Options that are numbers take divisors of `gpus`, of groups of two GPUs or more, or 1.
+    Options without listed values are numbers of groups: the divisors of `gpus` that leave two GPUs to each, and 1.
     """
     return extra.values or {str(count): count for count in divisors(gpus) if count == 1 or 2 * count <= gpus}
 
@@ -60,7 +60,7 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
 
     usual: the framework has its defaults; if not, the options that it has on are tried last, too, unless an option is
     pinned. ZeRO stages that another request with one more option covers are left out (`_separate`). Raises InputError
-    for a pin that the target does not support, or pins that it does not support together.
+    for a pin that the target does not support, or a combination of pins.
     """
     plain = replace(plain, limits=plain.whole or plain.limits)
     _refuse_pins(plain)

@@ -175,8 +175,8 @@ def _stages_refused(request: Request) -> list[str]:
 def _nearest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> str | None:
     """Return the first change that makes the job fit, as text ("16 GPUs", "--seq-length 4096"); None if none does.
 
-    Tried, each by a search: 2 to 64 times the GPUs, up to the cluster's most, within a node or in whole nodes; then
-    1/2, 1/4 and 1/8 of the sequence length, from 128 tokens.
+    Tried, each by a search: 2 to 64 times the GPUs, up to the cluster's most, inside a node or filling nodes; then 1/2,
+    1/4 and 1/8 of the sequence length, from 128 tokens. job: with a number of GPUs.
     """
     gpus = int(job.gpus)
     for more in (2, 4, 8, 16, 32, 64):

@@ -193,8 +193,8 @@ def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescrip
 def spread_over(ratios: Array, quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:
     """Return the 90 % interval if the prediction itself is uncertain; it always includes 1.
 
-    ratios: equally probable outcomes over the prediction, [n]; the interval is of their products with the model's own
-    errors. If all are equal, even other than 1, the plain interval comes back.
+    ratios: equally probable outcomes over the prediction, [n], each multiplied with the errors of `interval`. If all
+    are equal, even other than 1, the plain interval is returned.
     """
     plain = interval(quantity, cluster, model)
     if np.ptp(ratios) == 0.0:

@@ -278,7 +278,7 @@ def _applies(module: str, model: ModelDescriptor) -> bool:
 
 
 def policies(limits: Limits, precision: str, pinned: frozenset[str] = frozenset()) -> tuple[frozenset[str], ...]:
-    """Return the sets of modules to recompute: none, every sensible combination, whole layers (if the target can).
+    """Return the sets of modules to recompute: none, every sensible combination, full recompute (if the target can).
 
     Order: fewer modules first. No set has moe with moe_act or shared_experts inside it. In a precision but bf16 and
     fp16, modules that discard their output are left out unless in `pinned`, as quantised copies would still hold it;

@@ -130,9 +130,10 @@ def pieces(
 
 
 def computed_s(request: Request, machine: Machine, scheme: Scheme, grid: Columns) -> Array:
-    """Return a lower bound of the step from computation alone, in seconds, [n].
+    """Return a lower bound of the step from the seconds of computation, [n], for any request and policy.
 
-    Operators that move tokens to and from experts are left out. No option of other requests takes less.
+    All microbatches are spread over the GPUs without a bubble; communication, and operators that move tokens to and
+    from experts, are left out.
     """
     where, kinds = lattice(request, grid), sequence(request.model)
     seconds = np.zeros(grid.size)

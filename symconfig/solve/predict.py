@@ -164,8 +164,7 @@ def at_point(request: Request, cluster: ClusterDescriptor, c: Configuration) -> 
 
 
 def _split(model: ModelDescriptor, c: Configuration) -> Split:
-    """Return the configuration's layers per stage: of its layout string, else of `first_layers` and `last_layers`, else
-    even.
+    """Return the configuration's layers per stage: by its layout string, else first_layers and last_layers, else even.
 
     What does not divide the model so falls back to the next; the last two only with pp > 1, where the even split counts
     `ends_as_layers`. Raises InputError if there are too few layers.
@@ -207,10 +206,10 @@ class Alone:
 
 
 def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone:
-    """Return the work of one stage of a candidate without a network. known: as for `costed`.
+    """Return the work of one stage of a candidate without communication: `Alone`, on a machine without a network.
 
-    With `block_layers`, backward_s includes full recompute of these layers; memory is that of the whole candidate's
-    stage.
+    With `block_layers`, backward_s includes full recompute of these layers. known: lattice of the points as for
+    `costed`.
     """
     parts = costed(replace(prospect, machine=without_network(prospect.machine)), known)
     sums, setting = parts.sums.part(slice(stage, stage + 1)), parts.setting.having((parts.setting.stages[stage],))

@@ -54,10 +54,9 @@ class Prospect:
         return replace(self, request=replace(self.request, uneven=False)) if self.request.uneven else self
 
     def columns(self, copies: int = 1) -> Columns:
-        """Return the candidate's columns: tp, cp, ep, etp, dp, micro and num_microbatches as arrays [copies], others
-        scalars.
+        """Return the candidate's columns: tp, cp, ep, etp, dp, micro and num_microbatches as arrays [copies].
 
-        The interleaving group is pp.
+        The others are scalars; the interleaving group is pp.
         """
         p = self.degrees
         tp, cp, ep, etp, dp, micro = (
@@ -84,8 +83,9 @@ class Prospect:
 
     @property
     def order(self) -> tuple[object, ...]:
-        """Return the sort key: score first, then smaller degrees, micro-batch and ZeRO stage, less offload and
-        recompute.
+        """Return the sort key: score, then degrees, micro-batch, ZeRO stage, offload, recompute, precision and options.
+
+        The lesser is the better, so ties go to smaller degrees and less offload and recompute.
         """
         p = self.degrees
         return (

@@ -103,7 +103,10 @@ def _simulated(prospect: Prospect, parts: Costed) -> Prospect:
 
 
 def stage_problem(prospect: Prospect, parts: Costed) -> StageProblem:
-    """Return the problem of distributing layers for a candidate's degrees and policy; its own stages do not matter."""
+    """Return the problem of distributing layers for a candidate's degrees and policy on one kind of GPU.
+
+    Its layers per stage do not matter. A stage waits for two messages per chunk, the first and the last for one less.
+    """
     pp, vpp = prospect.split.pp, prospect.split.vpp
     received = np.full(pp, 2.0 * vpp)
     received[[0, -1]] -= 1

@@ -122,8 +122,8 @@ def requests(
 ) -> tuple[Request, ...]:
     """Return the requests of a job in one precision, one per combination of options, the plainest first.
 
-    framework: None: its defaults; if given, its own options are tried, too. Raises InputError for a pin, or pins
-    together, that the target does not support.
+    framework: None: its defaults; if given, the options that it has on are tried, too. Raises InputError for a pin, or
+    a combination of pins, that the target does not support.
     """
     plain = request(model, cluster, job, precision, pins, framework)
     return extras.requests(plain, cluster.gpu.architecture, usual=framework is None)
@@ -188,11 +188,11 @@ def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fi
 
 
 def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None) -> Framework:
-    """Return the job's framework with its defaults on this GPU, attention, optimizer, and its target's program's
+    """Return the job's framework with its defaults on this GPU, the job's attention and optimizer, and the target's
     switches.
 
     Without a program for the target, those of the backend's default program, if any. For Megatron-LM without its fused
-    router on this GPU or release, routing is priced as sorted.
+    router on this GPU or release, routing is priced as sorted. precision: passed to `stepping`.
     """
     architecture = cluster.gpu.architecture
     own = usual(job.backend, architecture, attention=job.attention)

@@ -49,9 +49,9 @@ def search(
 ) -> Plan:
     """Return the fastest plan that fits, with up to `top` - 1 alternatives from other families of degrees.
 
-    If nothing fits, the job's limits are relaxed step by step (`relaxations`); the plan's job keeps its own. gpus
-    "auto" gives the fewest GPUs on which something fits (exhaustive and framework are ignored). exhaustive: do not
-    prune by bounds; the plan is the same, counts are of the whole space. framework: None: its defaults on this GPU.
+    If nothing fits, the job's limits are relaxed step by step (`relaxations`); the plan's job keeps the given ones.
+    gpus "auto" gives the fewest GPUs on which something fits (exhaustive and framework are ignored). exhaustive: do not
+    prune by bounds; the plan is the same, counts are of all candidates. framework: None: its defaults on this GPU.
     Raises InputError for a job that can never run, and InfeasibleError if nothing fits, which names the tightest
     constraint, or a candidate misses a pin.
     """
@@ -271,8 +271,7 @@ def _plan(
 def _measured(
     prospect: Prospect, cluster: ClusterDescriptor, best: Candidate, shown: Callable[[Prospect], Candidate]
 ) -> dict[str, Any]:
-    """Return fields of OtherPlans: for sft and lora `real_data`, and `measured` and `published` if this model was
-    measured.
+    """Return fields of OtherPlans: `real_data` for sft and lora, `measured` and `published` if the model was measured.
 
     Runs are of this model and GPU, of half to twice the sequence length if there are such. If the plan is predicted
     faster than UNPROVEN times the fastest run, that one is taken and its layout searched for `published` (None if it

@@ -73,8 +73,8 @@ class Split:
 def plainest(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
     """Return the simplest split by which a target can express these chunks; None if it cannot.
 
-    In order, as far as `layouts` has them: equal chunks, ends that count as layers, layers of the first and last stage;
-    then for pp > 1 a layout string, unless `_refused`.
+    In order, as far as `layouts` has them: equal chunks, embedding and loss that count as layers, layers of the first
+    and last stage; then for pp > 1 a layout string, unless `_refused`.
     """
     for split in _without_string(pp, chunks, layouts):
         if split.chunks == chunks:
@@ -85,11 +85,10 @@ def plainest(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
 
 
 def _without_string(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split]:
-    """Yield the splits without a layout string that the layouts allow; whether they have these chunks, the caller
-    compares.
+    """Yield the splits without a layout string that the layouts allow; the caller compares their chunks with `chunks`.
 
-    Equal chunks, with embedding and loss as layers if `account`; then, if `first_last`, the first stage's number of
-    layers and, with pp > 2, the last's if it differs from the second's.
+    Equal chunks, with embedding and loss as layers if `account`; then, if `first_last`, with the first stage's number
+    of layers and, for pp > 2, the last's if it differs from the second's.
     """
     sequence, vpp = tuple(kind for chunk in chunks for kind in chunk), len(chunks) // pp
     for at_start, at_end in _ACCOUNTED if layouts.account else _ACCOUNTED[:1]:
@@ -134,7 +133,7 @@ def _mtp_place(pp: int, place: int, chunks: int, layouts: Layouts) -> bool:
 def equal(sequence: tuple[str, ...], pp: int, vpp: int, at_start: bool, at_end: bool) -> Split | None:
     """Return the split into chunks of equally many layers; None if they do not divide.
 
-    at_start, at_end: the embedding (loss) counts as a layer. Also None for pp = 1 with several chunks or such ends.
+    at_start, at_end: the embedding (loss) counts as a layer. Also None for pp = 1 with several chunks or one of these.
     """
     if pp == 1 and (vpp > 1 or at_start or at_end):
         return None
@@ -198,12 +197,11 @@ def splits(
     layouts: Layouts,
     pinned: str | None = None,
 ) -> tuple[Split, ...]:
-    """Return the splits to try for pp x vpp chunks: equal ones and, if none has its chunks, the one of the fastest
-    slowest stage.
+    """Return the splits to try for pp x vpp chunks: equal ones and one with the slowest stage fastest.
 
-    weights: relative seconds of each kind. The latter only with pp > 1 and if the target can express it. pinned: a
-    layout string, the only split then. Empty if none is possible, the target cannot express the pinned one, or its vpp
-    differs.
+    weights: relative seconds of each kind. The latter only with pp > 1, if the target can express it and no other has
+    its chunks. pinned: a layout string, the only split then. Empty if none is possible, the target cannot express the
+    pinned one, or its vpp differs.
     """
     if pinned is not None:
         split = laid_out(sequence, pp, pinned)

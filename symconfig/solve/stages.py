@@ -263,10 +263,10 @@ def family(sequence: tuple[str, ...], pp: int, vpp: int, rules: Layouts) -> Iter
 
 
 def even_cuts(total: int, chunks: int, least: int) -> Iterator[tuple[int, ...]]:
-    """Yield the layers of each of three chunks or more: equal inner chunks, ends of at most one layer more.
+    """Yield the layers of each of three chunks or more: equal inner chunks, first and last with at most one layer more.
 
-    The shortest inner chunks come first, then the most similar ends. least: fewest layers of an end chunk. At most
-    NEAREST + 1 lengths of inner chunks and NEAREST pairs of ends for each are yielded.
+    The shortest inner chunks come first, then the most similar first and last. least: fewest layers of these two. At
+    most NEAREST + 1 lengths of inner chunks and NEAREST pairs for each are yielded.
     """
     fewest = max(1, -(-(total - 2) // chunks))
     for each in range(fewest, min(total // (chunks - 2), fewest + NEAREST) + 1):
@@ -279,8 +279,7 @@ def even_cuts(total: int, chunks: int, least: int) -> Iterator[tuple[int, ...]]:
 def _first_last(total: int, pp: int) -> Iterator[tuple[int, int, int]]:
     """Yield (first, middle, last) layers per stage for `total` layers, the middle nearest to even first.
 
-    Middle stages have at least 1 layer (with two stages there are none), the ends at least 1; equal stages are left
-    out.
+    All stages have at least 1 layer; with two stages middle is 0. Equal stages are left out if there are more than two.
     """
     middles = sorted(range(1 if pp > 2 else 0, total if pp > 2 else 1), key=lambda middle: abs(middle - total / pp))
     for middle in middles:

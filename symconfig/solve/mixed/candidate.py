@@ -38,9 +38,8 @@ def described(placed: Placed, mixed: MixedCluster, jobs: Sequence[Job]) -> Mixed
 
 
 def _predicted(placed: Placed, mixed: MixedCluster, kind: int) -> Predicted:
-    """Return the prediction of the step with the memory of the fullest stage on a kind (0: first in the pipeline).
-
-    The time is that of the whole pipeline.
+    """Return the prediction of the step of both kinds with the memory of the fullest stage on one (0: first in the
+    pipeline).
     """
     across = placed.across
     mine = [stage for stage, on in enumerate(across.kinds) if on == kind]

@@ -254,7 +254,7 @@ def _policies(front: Prospect) -> Iterator[Prospect]:
 def _nothing(mixed: MixedCluster, solving: _Solving, pinned: str) -> InfeasibleError:
     """Return the error why there is no plan: nothing fits in memory, or no candidate was evaluated at all.
 
-    The latter says that each kind must host whole stages of as many GPUs. pinned: text on the job's pins.
+    The latter says that stages must not be shared between kinds and need as many GPUs each. pinned: text on the pins.
     """
     stages = ", ".join(map(str, pipelines(mixed)))
     if not solving.candidates:
@@ -269,8 +269,8 @@ def _nothing(mixed: MixedCluster, solving: _Solving, pinned: str) -> InfeasibleE
 def best_layers(across: Across, below_s: float) -> Across | None:
     """Return the candidate with the layers per stage that give the fastest step and fit on both kinds.
 
-    None if nothing fits below `below_s` seconds. Tried are its own split, then those of the stage solver (`_proposed`)
-    unless a layout is pinned.
+    None if nothing fits below `below_s` seconds. Tried are the split that it has, then those of the stage solver
+    (`_proposed`) unless a layout is pinned.
     """
     if across.floor_s >= below_s:
         return None
