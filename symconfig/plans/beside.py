@@ -32,7 +32,7 @@ def layout(candidate: Candidate) -> str:
 def caveats(plan: Plan) -> Iterator[str]:
     """Yield sentences of warning about the best plan.
 
-    They concern experimental options, gradients that are reduced in 16 bits, and sequences longer than the model takes.
+    In order: experimental options, gradients that are reduced in 16 bits, sequences longer than the model takes.
     """
     yield from opened(plan)
     yield from reduced(plan)

@@ -108,8 +108,8 @@ class History:
         return replace(self, segments=(*earlier, replace(last, sequences=sequences - before)))
 
     def renumbered(self, batch: int, seq_length: int) -> History:
-        """Return a history of `tokens // (batch * seq_length)` steps of `batch` sequences: a run's tokens at another
-        batch.
+        """Return a history with as many tokens in whole steps of `batch` sequences of `seq_length` tokens, rounded
+        down.
 
         The remainder of the tokens will be trained on again. No segment for less than a step.
         """

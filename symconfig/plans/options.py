@@ -94,8 +94,8 @@ class Options:
     def fp8_recipe(self) -> str:
         """Return the recipe for scales of 8-bit matmuls: tensorwise, delayed or mxfp8; "" in other precisions.
 
-        It is delayed (of a history of maxima) if an offloaded optimizer writes fp8 weights, which works with no other
-        recipe.
+        For fp8 tensorwise, but delayed (of a history of maxima) if the optimizer is offloaded and fp8 weights are
+        gathered, which works with no other recipe.
         """
         if self.precision != "fp8":
             return "mxfp8" if self.precision == "mxfp8" else ""

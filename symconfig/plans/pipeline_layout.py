@@ -27,8 +27,7 @@ def letters(chunk: Sequence[str]) -> str:
 
 
 def is_uneven(chunks: Sequence[Sequence[str]]) -> bool:
-    """Return whether inner chunks differ in layers, or the first or last has over one layer more than the largest of
-    them.
+    """Return whether inner chunks differ in layers, or the first or last has over one layer more than all of them.
 
     chunks: of the model in order; only letters t count as layers. False for two chunks; ValueError for fewer.
     """

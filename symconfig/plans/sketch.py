@@ -35,10 +35,7 @@ def sketch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, release
 
 
 def plain_options(precision: Precision, *, experts: bool) -> Options:
-    """Return options with everything off except ZeRO-1 and fp32 gradients.
-
-    With experts, the dispatcher is alltoall.
-    """
+    """Return options with everything off except ZeRO-1 and fp32 gradients; with experts, the dispatcher is alltoall."""
     return Options(
         sequence_parallel=False,
         recompute=Recompute("none"),

@@ -234,9 +234,9 @@ def _even_s(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp], chosen: N
 
 @lru_cache(maxsize=4096)
 def pipeline(split: Split, kinds: tuple[str, ...]) -> Pipeline:
-    """Return the pipeline of a split with only those stages that can be the bottleneck. Cached.
+    """Return the pipeline of a split with only those stages that can be the bottleneck (`distinct`). Cached.
 
-    kinds: the layer kinds by which `split.counts` counts blocks.
+    kinds: the block kinds by which `split.counts` counts.
     """
     shapes = distinct(split.counts(kinds), [split.stage(index) for index in range(split.pp)])
     return Pipeline(split.pp, split.vpp, shapes)

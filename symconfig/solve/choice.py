@@ -65,7 +65,7 @@ def first(candidates: Sequence[Prospect]) -> Prospect:
 
 
 def scored(prospect: Prospect, step_s: float, device_bytes: float) -> Prospect:
-    """Return a copy of the candidate with its step in seconds, bytes in use on the device, and score.
+    """Return a copy of the candidate with the given step in seconds and bytes in use on the device, and its score.
 
     The score is the step times the premium for its unusual choices.
     """
@@ -90,7 +90,7 @@ def unusual(prospect: Prospect) -> tuple[str, ...]:
 def unusual_degrees(request: Request, points: Columns, pp: object, vpp: object) -> NDArray[np.intp]:
     """Return the number of unusual degrees and switches per point, [n]; zeros without data on published layouts.
 
-    pp, vpp: numbers or arrays that broadcast to [n].
+    Micro-batch and its tokens count as degrees. pp, vpp: numbers or arrays that broadcast to [n].
     """
     if request.usual is None:
         return np.zeros(points.size, dtype=np.intp)

@@ -249,9 +249,10 @@ def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor,
 
 
 def pinnable(limits: Limits, version: str) -> Limits:
-    """Return the limits for a pinned layout, which may place multi-token prediction before the loss if the version can.
+    """Return a copy of the limits for a pinned layout string: multi-token prediction may precede the loss's chunk.
 
-    The longer messages of such a layout are not part of the prediction.
+    That is from LAYOUT_MTP_ALONE_SINCE on; in older versions it stays with the loss. The longer messages of such a
+    layout are not part of the prediction.
     """
     together = megatron_release(version) < megatron_release(LAYOUT_MTP_ALONE_SINCE)
     return replace(limits, layouts=replace(limits.layouts, mtp_with_head=together))

@@ -146,9 +146,9 @@ def computed_s(request: Request, machine: Machine, scheme: Scheme, grid: Columns
 
 
 def _spread(request: Request, points: Columns) -> Array:
-    """Return the microbatches of a step times the share of a GPU in the whole model, [n]; not an integer.
+    """Return the microbatches of a data rank in a step over the number of pipeline stages, [n]; not an integer.
 
-    Times the seconds of one microbatch through all layers it is the step without a bubble.
+    It is the same for all pp. Times the seconds of a microbatch through the model it is the step without a bubble.
     """
     share: Array = request.global_batch * points.tp * points.cp / (points.micro * request.gpus)
     return share

@@ -65,7 +65,10 @@ class Formulas:
         return str(self._folded(line, lambda name: (name, 4), _number, _text)[0])
 
     def sympy(self, line: int) -> Any:
-        """Return the formula of a line as a SymPy expression. Raises InputError if SymPy is not installed."""
+        """Return the formula of a line as a SymPy expression; lines with a name, other than it, and inputs are symbols.
+
+        Raises InputError if SymPy is not installed.
+        """
         sp = _import_sympy()
 
         def number(value: float) -> Any:

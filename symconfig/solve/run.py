@@ -188,11 +188,11 @@ def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fi
 
 
 def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None) -> Framework:
-    """Return the job's framework with its defaults on this GPU, the job's attention and optimizer, and the target's
-    switches.
+    """Return the job's framework with its defaults on this GPU, with attention and optimizer of the job.
 
-    Without a program for the target, those of the backend's default program, if any. For Megatron-LM without its fused
-    router on this GPU or release, routing is priced as sorted. precision: passed to `stepping`.
+    It has the switches of the target's program, else of the backend's default program, if any. For Megatron-LM without
+    its fused router on this GPU or release, routing is priced as sorted. precision: of matmuls, which decides the
+    optimizer's state; None: the framework's.
     """
     architecture = cluster.gpu.architecture
     own = usual(job.backend, architecture, attention=job.attention)

@@ -201,9 +201,9 @@ def admitted(request: Request, candidates: Columns, pp: int, refused: Refused) -
 def interleaved(
     request: Request, candidates: Columns, alive: NDArray[np.intp], pp: int, refused: Refused
 ) -> NDArray[np.intp]:
-    """Return those of the indices `alive` whose points can run with several chunks per stage.
+    """Return those of the indices `alive` whose points can run with several chunks per stage at this pipeline degree.
 
-    Refused points are counted in `refused`.
+    Only constraints that depend on vpp are checked, at vpp 2. Refused points are counted in `refused`.
     """
     several = replace(_in_stages(request, candidates.at(alive), pp), vpp=2)
     return _accepted(request, several, alive, request.limits.interleaved, refused)
@@ -235,7 +235,10 @@ def _in_stages(request: Request, candidates: Columns, pp: int) -> Columns:
 
 
 def constants(request: Request) -> dict[str, float]:
-    """Return the numbers of model and job that no degree changes; the vocabulary is not padded."""
+    """Return by symbol the numbers of model and job that no degree changes; the vocabulary is not padded.
+
+    Sizes of dims, seq_length, and the keys that attention reads, which depend on the job's packing.
+    """
     return {
         **dim_sizes(request.model),
         "seq_length": 1.0 * request.seq_length,

@@ -230,7 +230,10 @@ def _splits(
 def _by_weight(
     sequence: tuple[str, ...], pp: int, vpp: int, weights: Mapping[str, float], layouts: Layouts
 ) -> StageProblem:
-    """Return the problem of the split whose slowest stage is fastest, without a limit of memory."""
+    """Return the problem whose solution is the split with the slowest stage fastest, without a limit of memory.
+
+    weights: relative seconds of each kind; messages take none.
+    """
     seconds = np.array([[weights[kind] for kind in sequence]] * 2)
     nothing = np.zeros_like(seconds)
     blocks = Blocks(seconds=seconds, fixed_bytes=nothing, kept_bytes=nothing, working_bytes=nothing, limit_bytes=np.inf)

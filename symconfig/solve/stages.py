@@ -288,9 +288,10 @@ def _first_last(total: int, pp: int) -> Iterator[tuple[int, int, int]]:
 
 
 def cut(sequence: tuple[str, ...], sizes: Sequence[int]) -> Chunks:
-    """Return the chunks with these numbers of layers.
+    """Return the chunks with these numbers of layers, in model order.
 
-    Blocks before the first layer join the first chunk, those after the last layer the last chunk.
+    Blocks before the first layer join the first chunk, those after the last layer the last chunk. Other blocks join the
+    chunk of the layer before them. Raises StopIteration without layers.
     """
     before = next(index for index, kind in enumerate(sequence) if is_layer(kind))
     ends = list(accumulate(sizes, initial=before))

@@ -120,7 +120,7 @@ class Across:
 
     @property
     def excess(self) -> tuple[float, float]:
-        """Return by kind the bytes by which its fullest stage exceeds the budget; negative if all fit."""
+        """Return by kind the bytes by which its fullest stage exceeds its memory budget; at most 0 if all fit."""
         one, other = (
             max(self.peaks[mine]) - peak_budget(candidate.request, candidate.machine)
             for mine, candidate in zip(self.stages, self.candidates, strict=True)

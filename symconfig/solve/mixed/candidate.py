@@ -38,8 +38,9 @@ def described(placed: Placed, mixed: MixedCluster, jobs: Sequence[Job]) -> Mixed
 
 
 def _predicted(placed: Placed, mixed: MixedCluster, kind: int) -> Predicted:
-    """Return the prediction of the step of both kinds with the memory of the fullest stage on one (0: first in the
-    pipeline).
+    """Return the prediction of the step of both kinds with the memory of the fullest stage on one.
+
+    kind: 0 for the first in the pipeline, 1 for the second.
     """
     across = placed.across
     mine = [stage for stage, on in enumerate(across.kinds) if on == kind]
