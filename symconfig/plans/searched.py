@@ -64,9 +64,9 @@ def _cost_of_target(plan: Plan) -> Iterator[str]:
 
 
 def _best_of(plan: Plan) -> str:
-    """Return a sentence on among which plans this is the best.
+    """Return a sentence on among which plans this is the best: no plan that was compared scores better.
 
-    If another was faster by more than NOTHING, it has by how much and why. If the plan has steps of rl or tuning, it
+    If another was faster by more than NOTHING, it adds by how much and why. If the plan has steps of rl or tuning, it
     only says that a better plan may exist.
     """
     if plan.steps:

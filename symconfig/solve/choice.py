@@ -53,7 +53,8 @@ def ranked(candidates: Iterable[Prospect], top: int) -> list[Prospect]:
 
 
 def first(candidates: Sequence[Prospect]) -> Prospect:
-    """Return the least complex of the candidates within TIE of the best score; of equal ones the first in order.
+    """Return the least complex of the candidates within TIE of the best score; of equally complex ones the first by
+    `order`.
 
     Raises ValueError if there are none.
     """

@@ -24,10 +24,10 @@ NOTHING_KNOWN = Columns()
 
 
 def excluded(job: Job, fixed: Fixed, pins: Pins, has: Columns = NOTHING_KNOWN) -> tuple[Constraint, ...]:
-    """Return the constraints that keep a search from a framework's experimental options in the job's release.
+    """Return the constraints that keep a search from some of a framework's options.
 
-    None for options that the job allows or that its pins, or the columns `has`, use already; those in `job.without` are
-    always excluded.
+    Those in `job.without`, and those not stable in the job's release that the job does not allow (ALL: any) and neither
+    its pins nor the columns `has` use.
     """
     known = options(job.backend)
     pinned = (one.name for one in known if _is_pinned(one, job, fixed, pins) or one.used(fixed, has))

@@ -77,10 +77,10 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
 
 
 def _separate(request: Request, every: Sequence[Extras]) -> Request:
-    """Return the request limited to ZeRO stages below those that the same request with one more `alone` option needs.
+    """Return the request without the ZeRO stages that a request with one more `alone` option has, too.
 
-    Only options that need a ZeRO stage, and have their default here, count. The request itself is returned if no
-    request in `every` has such an option more, or if the option rules out anything else.
+    These are the stages from the one on that the option needs; it must have its default here. The request itself is
+    returned if `every` has no such request, or if the option rules out anything else.
     """
     extras, limits = request.extras, request.limits
     for extra in EXTRAS:
@@ -98,9 +98,10 @@ def _separate(request: Request, every: Sequence[Extras]) -> Request:
 def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     """Yield the values of one option to search.
 
-    Pinned: all that the pin allows. One that needs sequences of equal length (`still`), without these: the default.
-    Else the default and all others that the target runs; with `whole` only the last of these; with `alone` the last of
-    these first, and the default only if there is none, the option needs a ZeRO stage, or it rules out something else.
+    Pinned: all that the pin allows. If it needs sequences of equal length (`still`) and the job's differ: the default.
+    Else the default and all others that the target runs, with `whole` only the last of these. With `alone` the last of
+    these, then the default only if there is no other, the option needs a ZeRO stage, or the value rules out something
+    else.
     """
     usual, known = extra.usual, dict.fromkeys(_pinned(extra, plain))
     if plain.pins.fixes(extra.pin):

@@ -135,8 +135,8 @@ def _nearest_pins(
 def _unreachable(request: Request) -> Problem | None:
     """Return the first problem of the pinned degrees by division; None if they can all be met.
 
-    In order: ep or etp that excludes 1 without experts, a degree none of whose values divides its number in `_divided`,
-    tp, cp, pp and dp that have no product which divides the GPUs.
+    In order: a pin of ep or etp that excludes 1, without experts; a pin none of whose values divides its number in
+    `_divided`; pins of tp, cp, pp, dp of which no product divides the GPUs.
     """
     gpus, experts, written = request.gpus, request.model.experts, request.job.pins
     for name in (name for name in written if name in ("ep", "etp") and experts is None):

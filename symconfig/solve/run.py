@@ -85,10 +85,11 @@ def weigh_all(
     any_will_do: bool = False,
     framework: Framework | None = None,
 ) -> Incumbents:
-    """Return the incumbents of a search over all precisions and options, priced by the formula for the schedule.
+    """Return the incumbents of a search over all precisions and options; none if nothing fits.
 
-    At least KEPT families are kept. any_will_do: each precision's search stops at its first plan. A precision that
-    contradicts the pins is skipped; the first such InputError is raised if all do.
+    They are priced by the formula for the schedule, with uneven expert loads in memory if `weighs_loads`. Up to
+    max(top, KEPT) families are kept. any_will_do: stop each precision's search as soon as there is a plan. A precision
+    that contradicts the pins is skipped; the first such InputError is raised if all do.
     """
     pins = parse(job.pins)
     weighed = Incumbents(max(top, KEPT), top, exhaustive, any_will_do)
@@ -164,9 +165,10 @@ def space(
 ) -> Limits:
     """Return the limits of the job's framework for this model, with layouts as the pins ask.
 
-    Experimental options that are not allowed are refused, but those that `framework` has on (None: its defaults).
-    Partial full recompute is added for DeepSpeed's own program, and (each n-th layer, if all are of one kind) for FSDP
-    under transformers or without a target. A pinned layout string may place multi-token prediction freely (`pinnable`).
+    Experimental options that the job does not allow are refused, but for those that a given `framework` has on. Full
+    recompute of some layers is added for DeepSpeed's own program, and for FSDP under transformers or without a target
+    (each n-th layer, if all are of one kind). A pinned layout string may place multi-token prediction as `pinnable`
+    says.
     """
     version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
     has = NOTHING_KNOWN if framework is None else Columns(**Extras.of(framework).columns, precision=job.precision)

@@ -228,7 +228,7 @@ def _plan(
     top: int,
     seconds: float,
 ) -> Plan:
-    """Return the plan of a search with at least one incumbent, with up to `top` candidates of different families.
+    """Return the plan of a search with at least one incumbent: the best and alternatives, `top` in all at most.
 
     job: as given, before its limits were relaxed; relaxed limits and experimental options are recorded in
     `search.opened`. beside: the fastest candidate if it is faster than all of these, and measured runs. Raises

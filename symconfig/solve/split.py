@@ -144,7 +144,7 @@ def equal(sequence: tuple[str, ...], pp: int, vpp: int, at_start: bool, at_end: 
 def uneven(sequence: tuple[str, ...], pp: int, vpp: int, first: int | None, last: int | None) -> Split | None:
     """Return the split with these layers on the first and last stage and the rest even; None if it does not divide.
 
-    None for `first` or `last`: as many as the other stages.
+    None for `first` or `last`: as many as the other stages. The chunks of a stage have equally many layers.
     """
     sizes = dealt(layers(sequence), pp, vpp, first=first, last=last)
     if sizes is None:
@@ -169,9 +169,9 @@ def even(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: in
 
 
 def laid_out(sequence: tuple[str, ...], pp: int, layout: str) -> Split | None:
-    """Return the split of a --pipeline-model-parallel-layout string (Megatron-LM).
+    """Return the split of a --pipeline-model-parallel-layout string (Megatron-LM), with vpp = its chunks / pp.
 
-    None if its layers are not the model's or pp does not divide its chunks.
+    None if its layers are not the model's in order or pp does not divide its chunks. Encoders join the first chunk.
     """
     parts = expanded(layout)
     if "".join(parts) != letters(sequence) or len(parts) % pp:

@@ -218,7 +218,8 @@ def _working(problem: StageProblem, kind: int) -> Array:
 def _excess_and_seconds(problem: StageProblem, ends: Ints) -> tuple[Array, Array]:
     """Return (bytes by which each stage exceeds its memory, [cuts, pp]; seconds of every chunk, [cuts, vpp, pp]).
 
-    The excess is at least 0. ends: boundaries of chunks, [cuts, chunks + 1].
+    The excess is 0 where a stage fits or has no limit; seconds include a share of the stage's wait. ends: boundaries of
+    chunks, [cuts, chunks + 1].
     """
     shape = len(ends), problem.vpp, problem.pp
     start, end = ends[:, :-1].reshape(shape), ends[:, 1:].reshape(shape)

@@ -160,7 +160,8 @@ class Across:
     def arrivals_s(self) -> tuple[Array, Array]:
         """Return the seconds that each chunk waits for its activation, and for its gradient, [pp, vpp] each. Cached.
 
-        The model's first chunk waits for no activation, its last for no gradient.
+        They are those of a message from the stage before, and after, with wrap-around; 0 for the activation of the
+        model's first chunk and the gradient of its last.
         """
         into, back = (
             np.array([[self.link_s(stage, stage + way)] * self.split.vpp for stage in range(self.pp)])

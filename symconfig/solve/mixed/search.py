@@ -331,7 +331,10 @@ def mean(machines: Sequence[Machine], gpus: Sequence[int]) -> Machine:
     shares = [number / sum(gpus) for number in gpus]
 
     def of(name: str) -> Any:
-        """Return the mean of one number of both machines; the larger one for memory."""
+        """Return the mean of one number of both machines, by GPUs; for efficiencies by GPUs times peak FLOP/s.
+
+        The number itself if both are equal; for memory the larger one.
+        """
         first, second = (getattr(machine, name) for machine in machines)
         if first == second:
             return first
