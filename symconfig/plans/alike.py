@@ -49,8 +49,7 @@ def held(stage: Stage) -> str:
 def layers(chunk: Sequence[str]) -> str:
     """Return a chunk's layers in words and in order: `embedding + 20 dense`, or `no layers` if it is empty.
 
-    An embedding is only taken off the front, a head only off the end. Kinds that alternate are written as a repeated
-    period: `4 x (1 moe + 1 dense)`.
+    Kinds that alternate are a repeated period: `4 x (1 moe + 1 dense)`. Embedding and head are taken off the ends.
     """
     first = [kind for kind in chunk[:1] if kind in _ENDS]
     last = [kind for kind in chunk[len(first) :][-1:] if kind in _ENDS]

@@ -108,9 +108,9 @@ class Columns:
         return self._each(lambda column: column[chosen])
 
     def as_floats(self, chosen: NDArray[Any] | slice = slice(None), **given: Values | int) -> Self:
-        """Return the selected configurations with arrays as float64, since products of integers could overflow.
+        """Return the selected configurations with arrays of numbers as float64; integers' products could overflow.
 
-        Arrays of objects and plain values stay as they are. given: columns that replace these, not converted.
+        given: columns that replace these, not converted.
         """
         return self._each(lambda column: _priced(column[chosen]), **given)
 

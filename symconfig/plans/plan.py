@@ -282,9 +282,10 @@ class Plan:
 
     @property
     def safe_margin(self) -> float:
-        """Return the memory margin, 0 to 1, with which the upper end of the interval still fits; 0 without an interval.
+        """Return the memory margin at which the upper end of the interval fits: 1 - prediction / upper end, in
+        hundredths.
 
-        It is 1 - prediction / upper end, rounded up to hundredths: the prediction then fills all but the margin.
+        Rounded up; 0 without an interval.
         """
         predicted = self.best.predicted
         _, high = predicted.interval.get("device_bytes", (0.0, predicted.device_bytes))

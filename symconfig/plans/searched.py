@@ -29,9 +29,8 @@ def left_out(plan: Plan) -> tuple[str, ...]:
 
 
 def one_length(job: Job, seq_length: int) -> bool:
-    """Return whether all sequences of a job, and the documents packed in them, have the length seq_length.
-
-    Without packing they have; False for tasks other than pretrain, sft, lora or None.
+    """Return whether all sequences of a pretrain (None), sft or lora job, and documents packed in them, have seq_length
+    tokens.
     """
     alike = job.packing is None or set(job.packing.lengths) == {seq_length}
     return alike and job.task in (None, "pretrain", "sft", "lora")

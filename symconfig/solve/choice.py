@@ -53,8 +53,7 @@ def ranked(candidates: Iterable[Prospect], top: int) -> list[Prospect]:
 
 
 def first(candidates: Sequence[Prospect]) -> Prospect:
-    """Return the least complex of the candidates within TIE of the best score; of equally complex ones the first by
-    `order`.
+    """Return the least complex of the candidates within TIE of the best score, ties by `order`.
 
     Raises ValueError if there are none.
     """

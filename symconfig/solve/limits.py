@@ -205,9 +205,7 @@ def limits(
 ) -> Limits:
     """Return the search space of a backend's version for a model: constraints, layouts, ZeRO stages and recompute.
 
-    The constraints are the framework's with those of the planner added or in their place (`narrowed`), then `closed`,
-    such as options that the search may not use. Where a target has no model parallelism, the cp_comm p2p stands for no
-    exchange.
+    Constraints: the framework's as `narrowed`, then `closed`. cp_comm p2p stands for no exchange in targets without cp.
     """
     return _limits((*narrowed(backend, constraints(backend, version)), *closed), version, model, fixed)
 

@@ -103,10 +103,7 @@ def _spread(experts: Experts, ep: Array, alike: Array) -> Array:
 
 
 def _most(experts: Experts, ep: Array) -> Array:
-    """Return the largest possible load of a rank over the mean, [n]: the lesser of ep and experts per expert chosen.
-
-    The rank has all slots of every token, or one slot of every token for each of its experts.
-    """
+    """Return the largest possible load of a rank over the mean, [n]: the lesser of ep and experts / experts per token."""
     result: Array = np.minimum(ep, experts.num_experts / experts.computing_per_tok)
     return result
 

@@ -67,8 +67,7 @@ def run(
 ) -> Incumbents:
     """Search all that the job leaves open, then simulate the incumbents and return them; none if nothing fits.
 
-    top: number of plans to show. exhaustive: no pruning by bounds. framework: None: its defaults on this GPU. Raises
-    InputError as `weigh_all`.
+    framework: None: its defaults on this GPU. top: plans to show. Otherwise as `weigh_all`, also what is raised.
     """
     weighed = weigh_all(model, cluster, job, top, progress, exhaustive, framework=framework)
     weighed.simulated = refine(weighed)

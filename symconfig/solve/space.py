@@ -286,10 +286,7 @@ def loads(request: Request, ep: Values) -> Numbers:
 def priced(
     request: Request, candidates: Columns, pp: Values | int, chosen: NDArray[np.intp] | slice = slice(None)
 ) -> Columns:
-    """Return the chosen points at a pipeline degree as float64 columns, with dp and microbatches not rounded.
-
-    pp: one number or [n] of the chosen points. Nothing is priced.
-    """
+    """Return the chosen points at a pipeline degree (one, or [n]) as float64 columns, dp and microbatches not rounded."""
     dp = request.gpus / (candidates.tp[chosen] * candidates.cp[chosen] * pp)
     turns = request.global_batch / (dp * candidates.micro[chosen])
     return candidates.as_floats(chosen, pp=pp, dp=dp, num_microbatches=turns)

@@ -153,10 +153,10 @@ def uneven(sequence: tuple[str, ...], pp: int, vpp: int, first: int | None, last
 
 
 def even(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: int) -> Split | None:
-    """Return the split whose chunks differ by at most one layer, longer ones first; None if there are too few layers.
+    """Return the split whose chunks differ by at most one place, longer ones first; None if there are too few layers.
 
     at_start, at_end: places that embedding and loss take in the first and last chunk, which have so many layers fewer;
-    they are recorded as account_for_* if above 0. Too few: less than one place per chunk.
+    they are recorded as account_for_* if above 0. Too few: a chunk has no place, or less than these take.
     """
     chunks = pp * vpp
     each, longer = divmod(layers(sequence) + at_start + at_end, chunks)

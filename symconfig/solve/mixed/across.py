@@ -201,8 +201,7 @@ class Across:
     def simulated_s(self) -> float:
         """Return when the optimizer starts, in seconds from the start of the step. Cached.
 
-        All stages are done then, and first and last stage, after both are done, have summed the gradient of a shared
-        embedding over the border's links.
+        All stages are done then, and the gradient of a shared embedding is summed over the border's links.
         """
         parts, done = self.parts[0], self.run(self.times).finish_s
         between = between_ends_s(parts.sums, parts.points, replace(parts.setting, machine=self.border))
@@ -214,9 +213,8 @@ class Across:
         return self.simulated_s + self._slower(apart_s) + self._slower(copies_s)
 
     def _slower(self, what: Callable[[Stages, Columns, Setting], Array]) -> float:
-        """Return the larger of both kinds' seconds for `what`, called with each kind's own stages.
-
-        The points are always the first kind's.
+        """Return the larger of both kinds' seconds for `what`, called with each kind's stages and the first kind's
+        points.
         """
         points = self.parts[0].points
         return max(float(np.ravel(what(sums, points, setting))[0]) for sums, setting in map(self.own, (0, 1)))
