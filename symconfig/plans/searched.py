@@ -29,8 +29,10 @@ def left_out(plan: Plan) -> tuple[str, ...]:
 
 
 def one_length(job: Job, seq_length: int) -> bool:
-    """Return whether all sequences of a pretrain (None), sft or lora job, and documents packed in them, have seq_length
+    """Return whether a job's task is pretrain (or None), sft or lora, and all documents packed in it have seq_length
     tokens.
+
+    Without packing, only the task counts.
     """
     alike = job.packing is None or set(job.packing.lengths) == {seq_length}
     return alike and job.task in (None, "pretrain", "sft", "lora")

@@ -205,7 +205,8 @@ def limits(
 ) -> Limits:
     """Return the search space of a backend's version for a model: constraints, layouts, ZeRO stages and recompute.
 
-    Constraints: the framework's as `narrowed`, then `closed`. cp_comm p2p stands for no exchange in targets without cp.
+    Constraints: the framework's as `narrowed`, then `closed`. In targets without model parallelism cp_comm p2p stands
+    for no exchange.
     """
     return _limits((*narrowed(backend, constraints(backend, version)), *closed), version, model, fixed)
 

@@ -213,8 +213,9 @@ class Across:
         return self.simulated_s + self._slower(apart_s) + self._slower(copies_s)
 
     def _slower(self, what: Callable[[Stages, Columns, Setting], Array]) -> float:
-        """Return the larger of both kinds' seconds for `what`, called with each kind's stages and the first kind's
-        points.
+        """Return the larger of both kinds' seconds for `what`, called with each kind's stages.
+
+        The points are always the first kind's.
         """
         points = self.parts[0].points
         return max(float(np.ravel(what(sums, points, setting))[0]) for sums, setting in map(self.own, (0, 1)))
