@@ -29,7 +29,7 @@ def left_out(plan: Plan) -> tuple[str, ...]:
 
 
 def one_length(job: Job, seq_length: int) -> bool:
-    """Return whether a job's task is pretrain (or None), sft or lora, and all documents packed in it have seq_length
+    """Return whether the task is pretrain (or None), sft or lora, and all documents packed in it have seq_length
     tokens.
 
     Without packing, only the task counts.

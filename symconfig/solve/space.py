@@ -286,7 +286,10 @@ def loads(request: Request, ep: Values) -> Numbers:
 def priced(
     request: Request, candidates: Columns, pp: Values | int, chosen: NDArray[np.intp] | slice = slice(None)
 ) -> Columns:
-    """Return the chosen points at a pipeline degree (one, or [n]) as float64 columns, dp and microbatches not rounded."""
+    """Return the chosen points at a pipeline degree (or one each, [n]) as float64 columns.
+
+    dp and the number of microbatches are not rounded; nothing is priced.
+    """
     dp = request.gpus / (candidates.tp[chosen] * candidates.cp[chosen] * pp)
     turns = request.global_batch / (dp * candidates.micro[chosen])
     return candidates.as_floats(chosen, pp=pp, dp=dp, num_microbatches=turns)
