@@ -29,10 +29,9 @@ def left_out(plan: Plan) -> tuple[str, ...]:
 
 
 def one_length(job: Job, seq_length: int) -> bool:
-    """Return whether the task is pretrain (or None), sft or lora, and all documents packed in it have seq_length
-    tokens.
+    """Return whether a job's task has sequences of one length and all documents packed in it have seq_length tokens.
 
-    Without packing, only the task counts.
+    Such tasks are pretrain (or None), sft and lora; without packing, only the task counts.
     """
     alike = job.packing is None or set(job.packing.lengths) == {seq_length}
     return alike and job.task in (None, "pretrain", "sft", "lora")

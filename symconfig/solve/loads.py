@@ -103,7 +103,7 @@ def _spread(experts: Experts, ep: Array, alike: Array) -> Array:
 
 
 def _most(experts: Experts, ep: Array) -> Array:
-    """Return the largest possible load of a rank over the mean, [n]: the lesser of ep and experts / experts of a token."""
+    """Return the largest possible load of a rank over the mean, [n]: the lesser of ep and experts / experts chosen."""
     result: Array = np.minimum(ep, experts.num_experts / experts.computing_per_tok)
     return result
 
