@@ -31,7 +31,7 @@ class Alike:
 
 
 def stages_alike(stages: Sequence[Stage]) -> list[Alike]:
-    """Return runs of consecutive stages with equal layers and recompute, in order."""
+    """Return runs of consecutive stages with equal layers and recompute, with the least and most peak bytes of each."""
     groups = []
     for (holds, recompute), same in groupby(enumerate(stages), lambda each: (held(each[1]), each[1].recompute)):
         numbers, mine = zip(*same, strict=True)
@@ -47,9 +47,9 @@ def held(stage: Stage) -> str:
 
 
 def layers(chunk: Sequence[str]) -> str:
-    """Return a chunk's layers in words and in order: `embedding + 20 dense`, or `no layers`.
+    """Return a chunk's layers in words and in order: `embedding + 20 dense`, or `no layers` if it is empty.
 
-    Kinds that alternate are written as a repeated period: `4 x (1 moe + 1 dense)`.
+    Kinds that alternate are a repeated period: `4 x (1 moe + 1 dense)`. Embedding and head are taken off the ends.
     """
     first = [kind for kind in chunk[:1] if kind in _ENDS]
     last = [kind for kind in chunk[len(first) :][-1:] if kind in _ENDS]
@@ -58,9 +58,9 @@ def layers(chunk: Sequence[str]) -> str:
 
 
 def _runs(kinds: Sequence[str]) -> list[str]:
-    """Return runs of equal kinds in words; more than _MOST_RUNS as a repeated period and its rest.
+    """Return runs of equal kinds in words, such as `4 dense`; more than _MOST_RUNS as the shortest period and its rest.
 
-    Without a period, a single text with the total of each kind, `in turns`.
+    Without a period that comes twice, a single text with the total of each kind, `in turns`.
     """
     runs = [f"{len(list(same))} {kind}" for kind, same in groupby(kinds)]
     if len(runs) <= _MOST_RUNS:

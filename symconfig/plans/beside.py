@@ -13,9 +13,10 @@ NOTHING = 0.0005  # of a step: what is said to be nothing
 
 
 def layout(candidate: Candidate) -> str:
-    """Return a candidate's layout in words: degrees above 1, micro-batch, recompute and layout string if there are any.
+    """Return a candidate's layout in words: degrees above 1, micro-batch, then recompute and layout string if any.
 
-    As in `tp 4 pp 4 vpp 5 dp 4, micro-batch 1`; without a degree above 1 it begins `one GPU`.
+    As in `tp 4 pp 4 vpp 5 dp 4, micro-batch 1`; without a degree above 1 it begins `one GPU`. Recompute is of its
+    modules, or of `layers`.
     """
     p, options = candidate.parallel, candidate.options
     degrees = " ".join(f"{name} {getattr(p, name)}" for name in DEGREES if getattr(p, name) > 1) or "one GPU"
@@ -31,7 +32,7 @@ def layout(candidate: Candidate) -> str:
 def caveats(plan: Plan) -> Iterator[str]:
     """Yield sentences of warning about the best plan.
 
-    They concern experimental options, gradients that are reduced in 16 bits, and sequences longer than the model takes.
+    In order: experimental options, gradients that are reduced in 16 bits, sequences longer than the model takes.
     """
     yield from opened(plan)
     yield from reduced(plan)
@@ -46,10 +47,10 @@ def opened(plan: Plan) -> Iterator[str]:
 
 
 def reduced(plan: Plan) -> Iterator[str]:
-    """Yield a sentence if gradients are accumulated in fp32 but reduced in the weights' type.
+    """Yield a sentence if gradients are accumulated in more than 16 bits but reduced in the weights' type.
 
-    That is so between data-parallel ranks in DeepSpeed (engine.py, communication_data_type) and in Accelerate's FSDP;
-    not for a single rank or verl-fsdp.
+    That is so with several data-parallel ranks (dp x cp) in DeepSpeed (engine.py, communication_data_type) and in
+    Accelerate's FSDP, but not for verl-fsdp.
     """
     p, options = plan.best.parallel, plan.best.options
     ranks = p.dp * p.cp
@@ -66,7 +67,10 @@ def reduced(plan: Plan) -> Iterator[str]:
 
 
 def beyond(plan: Plan) -> Iterator[str]:
-    """Yield a sentence if sequences are longer than the model's max_position_embeddings."""
+    """Yield a sentence if the job's sequences are longer than the model's max_position_embeddings.
+
+    For a model with rope it advises a larger rope_theta or a rope_scaling.
+    """
     model, longest = plan.model, plan.job.beyond(plan.model)
     if not longest:
         return

@@ -75,7 +75,11 @@ class Columns:
 
     @classmethod
     def of(cls, candidate: Candidate) -> Self:
-        """Return the columns of one candidate, each a plain value; defaults stand for options that are None."""
+        """Return the columns of one candidate, each a plain value; defaults stand for options that are None.
+
+        Those are: group pp, cp_comm p2p, recompute_method and moe_dispatcher "", recompute_layers 1, and those of
+        EXTRAS.
+        """
         batch, options = candidate.batch, candidate.options
         return cls(
             gpus=candidate.parallel.world_size,
@@ -97,16 +101,16 @@ class Columns:
         )
 
     def at(self, chosen: NDArray[Any] | slice | int) -> Self:
-        """Return the selected configurations: indices, mask or slice; an int gives one, with plain numbers.
+        """Return the selected configurations: indices, mask or slice; an int gives one, with scalars.
 
         Columns that are plain values or UNKNOWN stay as they are.
         """
         return self._each(lambda column: column[chosen])
 
     def as_floats(self, chosen: NDArray[Any] | slice = slice(None), **given: Values | int) -> Self:
-        """Return the selected configurations with numeric arrays as float64, since products of integers could overflow.
+        """Return the selected configurations with arrays of numbers as float64; integers' products could overflow.
 
-        given: columns that replace these.
+        given: columns that replace these, not converted.
         """
         return self._each(lambda column: _priced(column[chosen]), **given)
 

@@ -40,15 +40,15 @@ def _whole(value: Any) -> Any:
 
 
 def digests(data: Mapping[str, Any]) -> dict[str, str]:
-    """Return the digest of each part of a plan's plain data by name, without the seconds of the search.
-
-    The parts are the inputs, the version, the answer, and history, rl and tuned where there are any.
-    """
+    """Return the digest of each of the `signed` parts of a plan's plain data, by name."""
     return {name: digest(value) for name, (_, value) in signed(data).items()}
 
 
 def signed(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, Any]]:
-    """Return the parts of a plan's plain data that have a digest: name to (key path, value), without those it lacks."""
+    """Return the parts of a plan's plain data that have a digest: name to (key path, value), without those it lacks.
+
+    The value of `search` is without its seconds.
+    """
     inputs = data.get("inputs")
     parts: dict[str, tuple[KeyPath, Any]] = {}
     for name in INPUTS:

@@ -90,7 +90,7 @@ def load_plan(path: Path, accept_edits: bool = False) -> Plan:
     accept_edits: do not check digests, for callers that solve again from the inputs.
 
     Raises:
-        InputError: there is no such file, it is no plan of this version, or a part was edited.
+        InputError: there is no such file, it is YAML, larger than MAX_BYTES or no plan of this version, or was edited.
     """
     file = _file(path)
     if not os.path.lexists(file):
@@ -142,7 +142,7 @@ def _data(text: str, file: str) -> Any:
     """Return the parsed JSON.
 
     Raises:
-        InputError: it is malformed, repeats a key, or has NaN or Infinity.
+        InputError: it is malformed, too deep, repeats a key, or has NaN or Infinity.
     """
     try:
         return json.loads(text, parse_constant=_not_finite, object_pairs_hook=_unique_keys)
@@ -179,7 +179,11 @@ def _check_schema(document: Document) -> None:
 
 
 def _read(document: Document) -> tuple[Plan | None, list[Problem]]:
-    """Return (plan, problems); the plan is None if any part is missing, unknown or wrong."""
+    """Return (plan, []), or (None, problems) if any part is missing, unknown or wrong.
+
+    Training fields that the job leaves open count as missing. With problems in a plan of another symconfig version, one
+    more says so. Digests are not compared.
+    """
     data, made, problems = document.data, dict[str, Any](), list[Problem]()
     inputs = data["inputs"] if isinstance(data.get("inputs"), dict) else {}
     for name, kind in INPUTS.items():
@@ -217,7 +221,10 @@ def _adapter() -> TypeAdapter[_Parts]:
 
 
 def _mismatched(data: Mapping[str, Any]) -> dict[str, KeyPath]:
-    """Return the parts that differ from their digests or have none, or have one and are missing: name to key path."""
+    """Return the parts that were edited, name to key path: they have no digest or another one.
+
+    Also history, rl and tuned if they have a digest and are missing; all parts if there is no section of digests.
+    """
     written = data["digests"] if isinstance(data.get("digests"), dict) else {}
     edited = {name: path for name, (path, value) in signed(data).items() if written.get(name) != digest(value)}
     return edited | {name: (name,) for name in SOMETIMES if name in written and name not in data}
@@ -235,9 +242,9 @@ _HINT = "symconfig replan PLAN.json --accept-edits, which solves again from the 
 
 
 def _with_places(problems: list[Problem], text: str, file: str) -> Iterator[Problem]:
-    """Yield the problems with line and column of their fields.
+    """Yield the problems with line and column of their fields in the text; None for a field without a place.
 
-    They have none if the text holds more values than places are kept for.
+    They are yielded as given if `parse_json_strict` refuses the text, as with more values than places are kept for.
     """
     try:
         places = parse_json_strict(text, file)

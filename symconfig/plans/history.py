@@ -64,7 +64,7 @@ class History:
         return sum(each.sequences * each.seq_length for each in self.segments)
 
     def tokens_of(self, sequences: Fraction, seq_length: int) -> Fraction:
-        """Return the tokens of the run's first `sequences` sequences.
+        """Return the tokens of the run's first `sequences` sequences, in order of the segments.
 
         seq_length: of each sequence after the history.
         """
@@ -80,9 +80,9 @@ class History:
         return max(0, self.sequences - self.unscheduled)
 
     def until(self, step: int | None, batch: int, seq_length: int) -> History:
-        """Return the history extended by the plan's own steps before `step`, each of `batch` sequences.
+        """Return the history extended by a segment of the plan's steps before `step`, each of `batch` sequences.
 
-        step: counted from the run's start; None adds no step.
+        step: counted from the run's start; None, or the plan's first one, gives the history itself.
 
         Raises:
             InputError: the step is before the plan's first one.
@@ -96,8 +96,8 @@ class History:
     def seen(self, sequences: int) -> History:
         """Return the history with `sequences` sequences in all; the last segment takes the difference.
 
-        Where the earlier segments alone have more, all steps become one segment. A history without steps stays as it
-        is.
+        If the earlier segments have more than that, all steps become one segment of the last length. The history itself
+        is returned if it has no steps or as many sequences.
         """
         if not self.segments or sequences == self.sequences:
             return self
@@ -108,9 +108,10 @@ class History:
         return replace(self, segments=(*earlier, replace(last, sequences=sequences - before)))
 
     def renumbered(self, batch: int, seq_length: int) -> History:
-        """Return a history of whole steps of `batch` sequences with the same number of tokens, rounded down.
+        """Return a history of whole steps of `batch` sequences that has as many tokens, rounded down.
 
-        The remainder of the tokens is seen once more. Empty if it is less than a step.
+        seq_length: of each of them. The remainder of the tokens will be trained on again. No segment for less than a
+        step.
         """
         steps = self.tokens // (batch * seq_length)
         return replace(self, segments=(Segment(steps, steps * batch, seq_length),) if steps else ())

@@ -40,10 +40,7 @@ class Host:
     usable_bytes: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plain data of one kind of GPU.
-
-        name, GPUs, stages, nodes and layers; bytes used and usable per GPU.
-        """
+        """Return cluster name, GPUs, stages, nodes and layers of one kind of GPU, and bytes used and usable per GPU."""
         return {
             "cluster": self.share.cluster.name,
             "gpus": self.share.gpus,
@@ -116,7 +113,7 @@ class MixedPlan:
         return self.gain is None or self.gain > 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain data with its inputs, equal for equal inputs."""
+        """Return the plan as plain data: candidates, gain, counts of the search and inputs; equal for equal inputs."""
         shares = self.cluster.shares
         return {
             "schema": SCHEMA,
@@ -149,8 +146,8 @@ class MixedPlan:
 def hosted(model: ModelDescriptor, job: Job, mixed: MixedCandidate, host: Host) -> Plan:
     """Return a mixed candidate as a plan for the nodes of one kind.
 
-    It has all stages and degrees; the cluster and the prediction, and so the memory, are of this kind. Alternatives,
-    search record and binding constraint are empty.
+    It has all stages and degrees; the cluster, also the job's, and the prediction, and so the memory, are of this kind.
+    Alternatives, search record and binding constraint are empty.
     """
     cluster = host.share.cluster
     return Plan(

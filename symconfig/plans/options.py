@@ -33,9 +33,9 @@ class Recompute:
 
     @property
     def text(self) -> str:
-        """Return the choice in words: `none`, `core_attn+mlp`, `full`, or `full 3/stage`.
+        """Return the choice in words: `none`, `core_attn+mlp`, `selective` without modules, `full`, or `full 3/stage`.
 
-        The last one recomputes the first 3 layers of each virtual stage.
+        The last one, of method block, recomputes the first 3 layers of each virtual stage.
         """
         if self.granularity == "none":
             return "none"
@@ -94,8 +94,8 @@ class Options:
     def fp8_recipe(self) -> str:
         """Return the recipe for scales of 8-bit matmuls: tensorwise, delayed or mxfp8; "" in other precisions.
 
-        It is delayed (of a history of maxima) if an offloaded optimizer writes fp8 weights, which works with no other
-        recipe.
+        For fp8 tensorwise, but delayed (of a history of maxima) if the optimizer is offloaded and fp8 weights are
+        gathered, which works with no other recipe.
         """
         if self.precision != "fp8":
             return "mxfp8" if self.precision == "mxfp8" else ""
@@ -103,7 +103,10 @@ class Options:
 
     @property
     def stage_layout(self) -> str:
-        """Return how the stages divide the layers, in words or as Megatron's layout string; "" for an even division."""
+        """Return how the stages divide the layers: Megatron's layout string, else words; "" for an even division.
+
+        Words: layers on the first and last stage, and whether embedding or loss takes a layer's place.
+        """
         if self.pipeline_layout:
             return self.pipeline_layout
         layers = {"first": self.first_stage_layers, "last": self.last_stage_layers}

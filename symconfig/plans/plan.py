@@ -282,9 +282,9 @@ class Plan:
 
     @property
     def safe_margin(self) -> float:
-        """Return the memory margin with which the upper end of the interval still fits, rounded up to hundredths.
+        """Return the memory margin at which the upper end of the interval fits: 1 - prediction / upper end, rounded up.
 
-        The prediction then fills all but the margin. 0 if there is no interval.
+        It has two decimals; 0 without an interval.
         """
         predicted = self.best.predicted
         _, high = predicted.interval.get("device_bytes", (0.0, predicted.device_bytes))
@@ -293,8 +293,8 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain data with its digests, as it stands in plan.json.
 
-        The seconds of the search are left out, so that equal inputs give equal bytes; history, rl and tuned stand only
-        where there are any.
+        The seconds of the search are left out, so that equal inputs give equal bytes. history is there unless it is
+        empty, rl and tuned where there are any.
         """
         inputs = {"model": self.model, "cluster": self.cluster, "job": self.job}
         search = asdict(self.search)

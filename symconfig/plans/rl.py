@@ -101,6 +101,6 @@ class PlannedRl(PlannedStep):
     def read_per_gpu(self) -> int:
         """Return the tokens per GPU of a micro-batch whose log-probabilities are computed.
 
-        Plans that do not have this number use that of an update.
+        Those of the first phase of that name; `tokens_per_gpu` if there is none or it has 0.
         """
         return next((each.tokens for each in self.phases if each.name == READING), 0) or self.tokens_per_gpu

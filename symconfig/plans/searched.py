@@ -11,9 +11,9 @@ from symconfig.plans.plan import Plan
 
 
 def searched(plan: Plan) -> tuple[str, ...]:
-    """Return sentences on the search.
+    """Return sentences on the search: how many candidates were compared and fit, the plan's rank, and what is left out.
 
-    They say how many candidates were compared and simulated, how the plan ranks among them, and what was not searched.
+    The number of simulated ones only if any were.
     """
     search = plan.search
     weighed = f"Searched: {count(search.candidates)} candidates, of which {count(search.feasible)} fit"
@@ -29,9 +29,9 @@ def left_out(plan: Plan) -> tuple[str, ...]:
 
 
 def one_length(job: Job, seq_length: int) -> bool:
-    """Return whether all sequences of a job, and the documents packed in them, have the length seq_length.
+    """Return whether a job's task has sequences of one length and all documents packed in it have seq_length tokens.
 
-    False for tasks other than pretrain, sft and lora.
+    Such tasks are pretrain (or None), sft and lora; without packing, only the task counts.
     """
     alike = job.packing is None or set(job.packing.lengths) == {seq_length}
     return alike and job.task in (None, "pretrain", "sft", "lora")
@@ -51,7 +51,10 @@ def _options_not_searched(plan: Plan) -> Iterator[str]:
 
 
 def _cost_of_target(plan: Plan) -> Iterator[str]:
-    """Yield a sentence on the time that is lost to settings which the job's target imposes, if it imposes any."""
+    """Yield a sentence on how much slower the plan is for the pins that the job's target imposes.
+
+    "as fast" below NOTHING of a step. None if it imposes none or the unrestricted step is not recorded.
+    """
     search, own = plan.search, plan.job.target or plan.best.target.backend
     if search.narrowed and search.free_step_s is not None:
         pins = ", ".join(f"{name}={value}" for name, value in search.narrowed.items())
@@ -61,9 +64,10 @@ def _cost_of_target(plan: Plan) -> Iterator[str]:
 
 
 def _best_of(plan: Plan) -> str:
-    """Return a sentence on among which plans this is the best.
+    """Return a sentence on among which plans this is the best: no plan that was compared scores better.
 
-    If it is not the fastest, it says how much slower it is and why.
+    If another was faster by more than NOTHING, it adds by how much and why. If the plan has steps of rl or tuning, it
+    only says that a better plan may exist.
     """
     if plan.steps:
         return "Whole steps were counted around the best plans of an update alone, so a better one may exist."

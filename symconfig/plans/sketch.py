@@ -14,8 +14,8 @@ from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Plan, Predi
 def sketch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, release: str) -> Plan:
     """Return a plan without search and figures: all GPUs are data-parallel, at micro-batch 1, in one stage.
 
-    release: of the framework. gpus `auto` becomes one node, precision `auto` or None becomes bf16; the job must have a
-    sequence length. Predictions are 0.
+    release: of the framework. gpus `auto` becomes one node, also in the plan's job; precision `auto` or None becomes
+    bf16; the job must have a sequence length (AssertionError). Predictions are 0.
     """
     gpus = cluster.gpus_per_node if job.gpus == "auto" else job.gpus
     assert job.seq_length is not None, "the job has no defaults yet"
@@ -35,10 +35,7 @@ def sketch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, release
 
 
 def plain_options(precision: Precision, *, experts: bool) -> Options:
-    """Return options with everything off except ZeRO-1 and fp32 gradients.
-
-    With experts, the dispatcher is alltoall.
-    """
+    """Return options with everything off except ZeRO-1 and fp32 gradients; with experts, the dispatcher is alltoall."""
     return Options(
         sequence_parallel=False,
         recompute=Recompute("none"),

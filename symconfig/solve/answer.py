@@ -43,11 +43,11 @@ def answer(
     top: int,
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
-    """Return the best plan for a job that its target can express.
+    """Return the best plan for a job that its target can express, by `best_expressible` over calls of `search`.
 
-    Fields that the job does not set take the values that the target assumes. The plan's job keeps the pins of the given
-    one. progress: called with a message and the fraction done. Raises InputError for a job that can never run, and
-    InfeasibleError if nothing fits or the target cannot express any plan.
+    Job fields that are not set take the values of `target.assumes`. The plan's job has the given job's pins, not those
+    that were added for the target. progress: called with a message and the fraction done. Raises InputError for a job
+    that can never run, and InfeasibleError if nothing fits or the target cannot express any plan.
     """
     from symconfig.solve.search import search
 
@@ -68,7 +68,10 @@ def assuming(job: Job, target: Target) -> Job:
 
 
 def refusals(target: Target, plan: Plan) -> tuple[Problem, ...]:
-    """Return the problems why the target cannot express a plan; empty if it can."""
+    """Return the problems for which a target cannot express a plan; empty if it can.
+
+    They are those of the InfeasibleError that `target.checked_variables` raises; other errors pass through.
+    """
     try:
         target.checked_variables(plan)
     except InfeasibleError as error:
@@ -77,15 +80,17 @@ def refusals(target: Target, plan: Plan) -> tuple[Problem, ...]:
 
 
 def best_expressible(target: Target, job: Job, solved: Callable[[Pins], Plan]) -> Plan:
-    """Return the best plan that a target can express, by a best-first search over pins.
+    """Return the first plan that a target can express in a best-first search over pins: fewest GPUs, then fastest step.
 
-    solved: returns the best plan for the given pins. If the target refuses a plan, each pin that the refusal suggests
-    opens another search; the first plan that is not refused is the best. Pins that the job does not have are recorded
-    in `plan.search.narrowed`, with the step time of the first, unrestricted plan. If the job has a target, alternatives
-    that it cannot express are dropped.
+    solved: returns the best plan for given pins. If the target refuses a plan, all pins that a refusal suggests without
+    alternative are added at once; else each pin of the refusal with the fewest alternatives opens a search. Pins that
+    conflict with earlier ones or with the job's precision, or were tried, are skipped. If the result has pins that the
+    job lacks, `plan.search` gets them as `narrowed`, and the step of the first plan as `free_step_s`. If the job has a
+    target, alternatives that it refuses are dropped.
 
-    Raises InfeasibleError with all reasons if no plan is left or after MOST_SEARCHES searches, and with the refusal
-    alone if one suggests no pin. Errors of the first `solved` pass through; those of later ones end their branch only.
+    Raises InfeasibleError with all refusals if no plan is left or after MOST_SEARCHES searches, and with those that
+    suggest no pin as soon as there is one. Errors of the first `solved` pass through; after a SymconfigError of a later
+    one the others go on.
     """
 
     def nothing(what: str) -> InfeasibleError:

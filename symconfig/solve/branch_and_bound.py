@@ -101,10 +101,11 @@ class Result:
     nearly: NDArray[np.bool_]
 
     def best(self, able: NDArray[np.bool_]) -> Iterator[tuple[Array, NDArray[np.intp]]]:
-        """Yield (least scores, rows) of the points, [n] each, once per number of recomputed and offloaded parts.
+        """Yield (scores, rows), [n] each, of each point's best candidate, per number of parts recomputed or offloaded.
 
-        A row is an index into the flattened [r, o]. able: candidates that count, [r, o, n]; the score is infinite if
-        none does. The score is the step in seconds times the premium for unusual choices.
+        Parts: recompute, activations, optimizer states, weights. Score: step in seconds times the premium for unusual
+        degrees, switches and recompute; infinite if no candidate of the point is in `able` [r, o, n]. Row: index into
+        the flattened [r, o]. If there are fewer rows than policies, they count as full recompute (of the first layers).
         """
         batch, request = self.batch, self.batch.piece.request
         of_points = unusual_degrees(request, batch.points, batch.points.pp, batch.setting.pipelines.vpp)
@@ -122,7 +123,10 @@ class Result:
             yield score[mine][rows, np.arange(score.shape[1])], mine[rows]
 
     def prospect(self, row: int, n: int, score: float) -> Prospect:
-        """Return the candidate at a row (an index into the flattened [r, o]) and a point n, with its score."""
+        """Return the candidate at a row (an index into the flattened [r, o]) and a point n, with the given score.
+
+        Its policy is full recompute if `layers` is above 0 there, and its `block_layers` is that number.
+        """
         piece, batch, p = self.batch.piece, self.batch, self.batch.points
         r, o = np.unravel_index(row, self.step_s.shape[:2])
         count, split = int(self.layers[r, o, n]), batch.splits[int(batch.setting.pipelines.which[n])]
@@ -149,11 +153,12 @@ def branch_and_bound(
     found: Incumbents,
     progress: Callable[[str, float], None] | None,
 ) -> None:
-    """Search the lattice of the requests and add the best candidates to `found`, which is mutated.
+    """Search the lattice of the requests and add the best candidates, refusals and counts to `found`, which is mutated.
 
-    requests: the first one is searched by itself, then all others on the points of the first that computation alone
-    does not bound above the cutoff. Stops early at the first feasible plan if `found.any_will_do`. progress: called
-    with a message and the fraction of pieces done.
+    The first request is searched first, then all others at once. Before each, if there is a cutoff, points whose
+    computation takes longer are dropped. Pieces are searched by ascending lower bound, until one is above the cutoff.
+    Returns at the first batch with a feasible plan if `found.any_will_do`. progress: called before each piece, once a
+    candidate was evaluated, with a message and the fraction of pieces done.
     """
     grids = [(scheme, points(requests[0], scheme, found.refused)) for scheme in schemes(requests[0])]
     for some in (requests[:1], requests[1:]):
@@ -179,9 +184,10 @@ def branch_and_bound(
 
 
 def _batches(piece: Piece, found: Incumbents) -> Iterator[Batch]:
-    """Yield batches of the piece's points in every pipeline and split that the bounds leave, by ascending lower bound.
+    """Yield batches of the piece's points in every pipeline and split whose lower bound is within `found.cutoff_s`.
 
-    A batch has pipelines of one kind (`Pipelines`): one stage, several stages, or several chunks a stage. Degrees that
+    Grouped by kind of pipeline (one stage, several stages, several chunks a stage), the kind with the lowest bound
+    first, and in each by ascending bound; a kind ends where its bound exceeds the cutoff of that moment. Degrees that
     constraints refuse are counted in `found.refused`.
     """
     request, kinds, laid = piece.request, sequence(piece.request.model), []
@@ -217,7 +223,8 @@ def _kind(pipeline: tuple[int, int, NDArray[np.intp]]) -> tuple[bool, bool]:
 def _even_s(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp], chosen: NDArray[np.intp]) -> Array:
     """Return a lower bound of the step for any split, in seconds, [n]: stages with equal shares and no messages.
 
-    It is never below the piece's own bound. pp, vpp: of each point, [n]; chosen: indices of the points in the piece.
+    It is at least the piece's own bound `least_s`. pp, vpp: of each point, [n]; chosen: indices of the points in the
+    piece.
     """
     where = priced(piece.request, piece.candidates, pp, chosen)
     whole = piece.whole_s[chosen]
@@ -227,9 +234,9 @@ def _even_s(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp], chosen: N
 
 @lru_cache(maxsize=4096)
 def pipeline(split: Split, kinds: tuple[str, ...]) -> Pipeline:
-    """Return the pipeline of a split with only those stages that can be the bottleneck. Cached.
+    """Return the pipeline of a split with only those stages that can be the bottleneck (`distinct`). Cached.
 
-    kinds: the layer kinds by which `split.counts` counts blocks.
+    kinds: the block kinds by which `split.counts` counts.
     """
     shapes = distinct(split.counts(kinds), [split.stage(index) for index in range(split.pp)])
     return Pipeline(split.pp, split.vpp, shapes)
@@ -240,9 +247,11 @@ def _sharded(
 ) -> Iterator[Batch]:
     """Yield batches of points with pipelines under each ZeRO stage, by ascending lower bound on the step.
 
-    A batch holds points that may fit in memory under some policy and offload and whose bound is within the cutoff. If
-    none may fit and no family is kept, the point with the least memory alone is yielded. Points
-    removed are counted in `found.refused`.
+    every, which, chosen: the splits, the split of each point, and its index in the piece. A batch has up to BATCH
+    candidates, of points that may fit in memory under some policy and offload and whose bound is within the cutoff;
+    none if all bounds exceed it. If no point of a stage may fit and `found` has no candidate, the one with the least
+    memory is yielded if it is below that of `found.leanest` (not with `any_will_do`). Points that cannot fit are
+    counted in `found.refused`.
     """
     request = piece.request
     pipelines = Pipelines.of([pipeline(split, piece.low.kinds) for split in every], which)
@@ -285,10 +294,11 @@ def _sharded(
 def _may_fit(
     piece: Piece, low: Stages, where: Columns, setting: Setting, runs: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], Array]:
-    """Return (may fit, bytes): whether a point may fit under each offload, [o, n], and its least GPU memory, [n].
+    """Return (may fit [o, n], bytes [n]): a mask for each offload, and a lower bound of each point's peak GPU memory.
 
-    The bytes are a lower bound under the last offload. Memory of the host is checked, too. Where there are several
-    stages, NEARLY times the budget is allowed. runs: points that the target can run, [n].
+    The bytes are those under the last offload. A point may fit if the target can run it (`runs`, [n]), its bound is
+    within the budget (NEARLY times the budget with several stages), and its bound of host memory is within HOST_SHARE
+    of the host's.
     """
     floor = bound_bytes(low, where, setting)
     may: NDArray[np.bool_] = runs & (floor <= piece.budget * np.where(setting.pipelines.pp > 1, NEARLY, 1.0))
@@ -298,10 +308,12 @@ def _may_fit(
 
 
 def _evaluate(batch: Batch, found: Incumbents) -> None:
-    """Evaluate a batch and add its candidates to `found`, which is mutated: incumbents and counts.
+    """Evaluate all policies and offloads of a batch and add candidates and counts to `found`, which is mutated.
 
-    Every policy is evaluated; where full recompute of the first layers of each chunk is allowed, also with the fewest
-    layers that fit.
+    Where no and full recompute are allowed, the target can recompute the first layers only, and a chunk has several
+    layers, also the fewest recomputed layers that fit. Candidates that fit and score within `found.worst_s` are added
+    as incumbents, those that nearly fit by `add_nearly`. While none fits (and not with `any_will_do`) `found.leanest`
+    becomes the one of least peak memory.
     """
     piece, setting, limits = batch.piece, batch.setting, batch.piece.request.limits
     cost = evaluate(batch.sums, batch.points, setting)
@@ -342,8 +354,9 @@ def _evaluate(batch: Batch, found: Incumbents) -> None:
 def _result(batch: Batch, sums: Stages, step_s: Array, peak_bytes: Array, layers: NDArray[np.intp]) -> Result:
     """Return a batch's results with two masks, [r, o, n]: candidates that fit, and those that fit or nearly do.
 
-    Both need a finite step and enough host memory. Nearly is NEARLY times the budget where there are several stages and
-    the target has freedom in layers per stage. sums: those of the policies along r.
+    Both need a finite step and host memory within HOST_SHARE. `nearly` allows NEARLY times the budget with several
+    stages, if no layout is pinned and the target can cut layers anywhere or set the first and last stage's; else it
+    equals `fits`. sums: of the policies along r.
     """
     piece, layouts, pins = batch.piece, batch.piece.request.limits.layouts, batch.piece.request.pins
     pinned = host_bytes(sums, batch.points, batch.setting) <= piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
@@ -356,9 +369,9 @@ def _result(batch: Batch, sums: Stages, step_s: Array, peak_bytes: Array, layers
 
 
 def _prefixes(batch: Batch) -> Array:
-    """Return the blocks of each kind among the first layers of every chunk, [s, layers, kinds, n].
+    """Return the blocks of each kind among the first n layers of every stage's chunks, [s, n, kinds, points].
 
-    Layers: each number of recomputed layers that is tried. The array is as `prefixed` makes it.
+    n: each number of recomputed layers that `Split.repeated` has, padded by `prefixed`.
     """
     pipelines, every_nth = batch.setting.pipelines, batch.piece.request.limits.every_nth
     present, which = np.unique(pipelines.which, return_inverse=True)

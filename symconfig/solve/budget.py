@@ -19,7 +19,7 @@ NO_LIMIT = 1.0  # memory risk that means no limit
 def peak_budget(request: Request, machine: Machine) -> float:
     """Return the largest predicted peak, in allocated bytes, that keeps the job's memory margin and memory risk.
 
-    Without a risk limit (`request.surprise` is None) the margin alone counts.
+    The lesser of what both leave; without a `request.surprise` the margin's.
     """
     framework, whole = request.framework, machine.memory_bytes
     margin = largest_peak_bytes(request.job.limits.usable_bytes(whole), machine, framework)

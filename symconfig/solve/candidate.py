@@ -35,9 +35,10 @@ FULL = 0.85  # share of the budget above which a plan counts as limited by memor
 
 
 def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bool = False) -> Candidate:
-    """Return the plan's candidate with its whole prediction, under even expert loads (`prospect.even`).
+    """Return the plan's candidate for a search's candidate, priced under even expert loads (`prospect.even`).
 
-    best: also predict the step with balanced routing (`balanced_step_s`, else None).
+    Intervals include uneven expert loads (`_of_loads`). best: also set `balanced_step_s`, the step with balanced
+    routing (None without experts or at ep 1); else it is None.
     """
     prospect = prospect.even
     parts = costed(prospect)
@@ -49,9 +50,9 @@ def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bo
 
 
 def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
-    """Return (peak bytes of the fullest stage, step in seconds) with expert loads as in each of `EVERY` runs.
+    """Return (peak bytes of the fullest stage, step in seconds), [runs] each, at the expert loads of each run in EVERY.
 
-    Both are [runs]. None if ep is 1, the job states its expert imbalance, or nothing is known of the model's loads.
+    None if ep is 1, the job states its expert imbalance, or the model has no layers with experts.
     """
     even = prospect.even
     request, ep = even.request, even.degrees.ep
@@ -67,7 +68,10 @@ def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
 
 
 def fits(prospect: Prospect, cluster: ClusterDescriptor) -> float:
-    """Return the probability that a candidate does not run out of GPU memory, over the distribution of expert loads."""
+    """Return the probability that a candidate does not run out of GPU memory: the mean over the peaks of `under_loads`.
+
+    If that is None, it is the probability of the peak with even loads.
+    """
     drawn = under_loads(prospect)
     peaks = [max(costed(prospect.even).peaks)] if drawn is None else drawn[0].tolist()
     return fitting(prospect.request, prospect.machine, peaks, cluster)
@@ -84,9 +88,11 @@ def standing(prospect: Prospect, cluster: ClusterDescriptor) -> Standing:
 
 
 def _of_loads(prospect: Prospect, parts: Costed, what: Predicted, cluster: ClusterDescriptor) -> Predicted:
-    """Return the prediction with intervals that uneven expert loads widen, and the range of loads in `untrained`.
+    """Return the prediction with intervals that include uneven expert loads, and the range of loads in `untrained`.
 
-    The same prediction comes back if `under_loads` is None.
+    interval: step, peak and device bytes, replaced. untrained: (5 %, 95 %) of the load of the fullest rank, of a layer,
+    and that layers wait for, all over the mean, of device bytes and of the step. `what` itself is returned if
+    `under_loads` is None.
     """
     request, p, of_runs = prospect.request, prospect.degrees, np.array(NINE_IN_TEN)
     if (drawn := under_loads(prospect)) is None:
@@ -125,7 +131,10 @@ def _of_loads(prospect: Prospect, parts: Costed, what: Predicted, cluster: Clust
 
 
 def made(prospect: Prospect, job: Job, allocated: Sequence[float], what: Predicted) -> Candidate:
-    """Return the candidate of a plan for a search's candidate with a prediction. allocated: peak bytes by stage."""
+    """Return the plan's candidate for a search's candidate: degrees, batch, options, stages, and the prediction `what`.
+
+    allocated: peak bytes by stage. The backend is the job's; all else comes from `prospect`.
+    """
     request, split = prospect.request, prospect.split
     microbatches = request.global_batch // (prospect.degrees.dp * prospect.micro)
     recompute = _recompute(prospect)
@@ -141,7 +150,7 @@ def made(prospect: Prospect, job: Job, allocated: Sequence[float], what: Predict
 
 
 def _balanced_s(prospect: Prospect, cluster: ClusterDescriptor) -> float | None:
-    """Return the step in seconds with balanced routing; None for a dense model or ep = 1."""
+    """Return the predicted step in seconds with an expert imbalance of 1; None for a dense model or ep = 1."""
     job = prospect.request.job
     if prospect.request.model.experts is None or prospect.degrees.ep == 1:
         return None
@@ -152,7 +161,10 @@ def _balanced_s(prospect: Prospect, cluster: ClusterDescriptor) -> float | None:
 
 
 def _recompute(prospect: Prospect) -> Recompute:
-    """Return the recompute policy: block, full uniform, selective with sorted modules, or none."""
+    """Return the recompute settings of a candidate.
+
+    Full by block if it has `block_layers`, else full uniform, selective (sorted modules), or none, by its modules.
+    """
     if prospect.block_layers:
         return Recompute("full", method="block", num_layers=prospect.block_layers)
     if LAYER in prospect.choice.modules:
@@ -163,7 +175,10 @@ def _recompute(prospect: Prospect) -> Recompute:
 
 
 def describe(recompute: Recompute) -> str:
-    """Return a recompute policy as text for tables and reports: "none", "full", "selective: core_attn"."""
+    """Return a recompute policy as text: "none", "full", "selective: core_attn, …".
+
+    Full recompute by block is "full, first n layers of each virtual stage".
+    """
     if recompute.granularity == "selective":
         return "selective: " + ", ".join(recompute.modules)
     if recompute.granularity == "full":
@@ -176,7 +191,13 @@ def describe(recompute: Recompute) -> str:
 
 
 def _options(prospect: Prospect, recompute: Recompute) -> Options:
-    """Return the options of a candidate; those without effect at its degrees are off or None (cp_comm at cp = 1)."""
+    """Return the options of a candidate; those without effect at its degrees are off or None.
+
+    E. g. cp_comm is None at cp 1, the dispatcher None without experts, tp_comm off at tp 1. Gradient reduction is
+    overlapped if dp x cp > 1; the parameter gather then too, with ZeRO, without a pipeline or with vpp > 1, unless the
+    framework gathers separately (`gathers_apart`). Sends between stages are overlapped, in groups of pp microbatches,
+    if vpp > 1.
+    """
     request, split = prospect.request, prospect.split
     p, extras = prospect.degrees, prospect.extras
     replicated = p.dp * p.cp > 1
@@ -224,9 +245,11 @@ def predicted(
     time: Mapping[str, float] | None = None,
     worst: int | None = None,
 ) -> Predicted:
-    """Return the prediction of one step: times, throughput, memory of the fullest stage, 90 % intervals.
+    """Return the prediction of one step: times, throughput, memory of the fullest stage, and 90 % intervals.
 
     time: seconds by part; None: `refined_time`. worst: index of the fullest stage; None: the one with the largest peak.
+    Memory by part also has the allocator's overhead and the context. Model FLOPs count only experts that a token is
+    routed to; MFU is against the GPU's peak in the candidate's precision. Numbers are rounded by `tidy`.
     """
     request = prospect.request
     worst = int(np.argmax(parts.peaks)) if worst is None else worst
@@ -275,9 +298,10 @@ def tidy(value: float) -> float:
 
 
 def fullness(used_bytes: float, budget_bytes: float, limits: Limits, memory_bytes: float) -> str:
-    """Return a phrase that says whether a plan is limited by memory or by time, with used and available GiB.
+    """Return a phrase that says whether memory or time limits a plan, with used and available GiB.
 
-    budget_bytes: largest prediction allowed; the risk is named if it is below the usable part of memory_bytes.
+    Memory does above FULL of budget_bytes, the largest prediction allowed. If that is below the usable part of
+    memory_bytes, the phrase has it and the risk, else it says "usable".
     """
     what = "memory," if used_bytes > FULL * budget_bytes else "time, not memory;"
     if budget_bytes < limits.usable_bytes(memory_bytes) * (1 - ROUNDING):
@@ -294,9 +318,10 @@ def degrees(candidate: Candidate) -> str:
 
 
 def binding(best: Candidate, prospect: Prospect, weighed: Incumbents) -> str:
-    """Return a sentence on the bottleneck: memory or time, candidates that do not fit, the largest other cost.
+    """Return a sentence on the bottleneck: memory or time, how many candidates do not fit, the costliest part.
 
-    prospect: the candidate that `best` describes.
+    Computation does not count as a part. prospect: the candidate that `best` describes. The memory budget is reduced by
+    what its uneven expert loads take.
     """
     limit, used = device_budget(prospect.request, prospect.machine), best.predicted.device_bytes
     uneven_bytes = max(costed(prospect).peaks) - max(costed(prospect.even).peaks)

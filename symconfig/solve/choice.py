@@ -44,7 +44,7 @@ def family(prospect: Prospect) -> Family:
 
 
 def ranked(candidates: Iterable[Prospect], top: int) -> list[Prospect]:
-    """Return up to `top` candidates of different families: repeatedly the `first` one of the families that are left."""
+    """Return up to `top` candidates, one of each family: repeatedly the `first` of the families not taken yet."""
     left, result = list(candidates), list[Prospect]()
     while left and len(result) < top:
         result.append(first(left))
@@ -53,7 +53,7 @@ def ranked(candidates: Iterable[Prospect], top: int) -> list[Prospect]:
 
 
 def first(candidates: Sequence[Prospect]) -> Prospect:
-    """Return the least complex of the candidates within TIE of the best score; of equal ones the first in order.
+    """Return the least complex of the candidates within TIE of the best score, ties by `order`.
 
     Raises ValueError if there are none.
     """
@@ -65,7 +65,7 @@ def first(candidates: Sequence[Prospect]) -> Prospect:
 
 
 def scored(prospect: Prospect, step_s: float, device_bytes: float) -> Prospect:
-    """Return a copy of the candidate with its step in seconds, bytes in use on the device, and score.
+    """Return a copy of the candidate with the given step in seconds and bytes in use on the device, and its score.
 
     The score is the step times the premium for its unusual choices.
     """
@@ -74,7 +74,10 @@ def scored(prospect: Prospect, step_s: float, device_bytes: float) -> Prospect:
 
 
 def unusual(prospect: Prospect) -> tuple[str, ...]:
-    """Return the names of choices rare in published layouts of such models on such GPUs; empty without such data."""
+    """Return the names of a candidate's choices that are rare in published layouts of such models; empty without data.
+
+    Degrees and micro-batch beyond their quantiles, then a rare kind of recompute, then rare switches that are on.
+    """
     request, p = prospect.request, prospect.degrees
     if request.usual is None:
         return ()
@@ -87,7 +90,7 @@ def unusual(prospect: Prospect) -> tuple[str, ...]:
 def unusual_degrees(request: Request, points: Columns, pp: object, vpp: object) -> NDArray[np.intp]:
     """Return the number of unusual degrees and switches per point, [n]; zeros without data on published layouts.
 
-    pp, vpp: numbers or arrays that broadcast to [n].
+    Micro-batch and its tokens count as degrees. pp, vpp: numbers or arrays that broadcast to [n].
     """
     if request.usual is None:
         return np.zeros(points.size, dtype=np.intp)
@@ -105,8 +108,9 @@ def unusual_recompute(request: Request, choices: Sequence[Choice]) -> NDArray[np
 def complexity(prospect: Prospect) -> int:
     """Return the number of a candidate's deviations from a plain layout: fewer is simpler.
 
-    Counts axes above 1, options on, recompute (twice for the first layers only), offloads, a layout string, uneven
-    ends.
+    One each for tp, pp, vpp, cp, ep and etp above 1, an option on, recompute (twice if of the first layers only),
+    offload of activations, optimizer states and weights, a layout string, and uneven chunks (first or last stage set,
+    or such a layout).
     """
     p, split = prospect.degrees, prospect.split
     ends = split.first_layers is not None or split.last_layers is not None
@@ -134,7 +138,10 @@ def recompute_kind(choice: Choice, block_layers: int = 0) -> str:
 
 
 def _switched(request: Request) -> list[str]:
-    """Return the names of unusual switches that are on; empty without data on published layouts."""
+    """Return the names of switches that are on and rare in published layouts; empty without such data.
+
+    Switches: CUDA graphs, flex dispatcher, user buffers (`tp_comm`).
+    """
     extras = request.extras
     if request.usual is None:
         return []

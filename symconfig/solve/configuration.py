@@ -59,10 +59,11 @@ class Configuration:
     def with_options(
         cls, target: Target, degrees: Degrees, batch: Batch, options: Options, framework: Framework
     ) -> Self:
-        """Return the configuration with these options. framework: its cost model, with the same options.
+        """Return the configuration with these degrees, batch and options.
 
-        Only full recompute has `block_layers` (method block) or `uniform_layers` (method uniform); an unset cp_comm is
-        p2p.
+        framework: its cost model, with the same options. Of full recompute, num_layers is `block_layers` with method
+        block and `uniform_layers` (at least 1) with method uniform; of selective recompute it is ignored. cp_comm None
+        becomes p2p. The result has no packing, and routers that are forced to balance.
         """
         o = options
         full = o.recompute.granularity == "full"

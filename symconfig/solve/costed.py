@@ -68,9 +68,9 @@ def _shape(prospect: Prospect, index: int, kinds: tuple[str, ...], counts: tuple
 
 
 def begins(chunk: tuple[str, ...], together: int) -> tuple[str | None, ...]:
-    """Return the kinds of a chunk, with None for layers that do not begin a recompute group of `together` layers.
+    """Return a chunk's kinds, with None for layers that do not begin a recompute group of `together` layers.
 
-    Embedding and loss keep their kind.
+    Only transformer layers count and become None; other blocks, such as embedding and loss, keep their kind.
     """
     place, result = 0, []
     for kind in chunk:
@@ -90,7 +90,7 @@ def costed(prospect: Prospect, known: Lattice | None = None) -> Costed:
 def table_alone(prospect: Prospect) -> Table:
     """Return the cost table of a candidate's blocks at its point.
 
-    Cached: candidates whose blocks cost the same share a table.
+    Cached by the model's structure, scheme, lattice numbers, framework, recompute choices and machine.
     """
     request, where = prospect.request, sizes(prospect, 1)
     numbers = tuple((name, *np.ravel(value).tolist()) for name, value in where.numbers.items())
@@ -126,9 +126,11 @@ def table_of(prospect: Prospect, where: Lattice) -> Table:
 
 
 def detailed(prospect: Prospect, small: Table, where: Columns | None = None) -> Costed:
-    """Return a candidate's costs from the table of its blocks, at its point or copies of it.
+    """Return a candidate's costs, with every stage, from the table of its blocks at its point or copies of it.
 
-    small: has the choices of `choices_of`. where: columns of the points; None: the candidate's own, repeated.
+    small: has the choices of `choices_of`. where: columns of the points; None: those of the candidate, repeated. With
+    `block_layers`, time and memory are those of full recompute of that many first layers of each chunk (`by_block`); it
+    is not checked that they fit.
     """
     request, pp = prospect.request, prospect.degrees.pp
     every = np.arange(small.boundary.size)

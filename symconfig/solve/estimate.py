@@ -76,10 +76,11 @@ class Estimate:
 
 
 def estimate(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Estimate:
-    """Return what the layout of a job's pins costs, without a search.
+    """Return what the layout of a job's pins costs, without a search; whether it fits is not checked.
 
-    Constraints of the framework that the layout fails are recorded in `refused`. Raises InputError if the pins leave
-    more than one layout or degrees do not divide.
+    Constraints of the framework that the layout fails are recorded in `refused`, but InputError is raised for those on
+    divisibility. Also raises InputError if the pins leave more than one layout or do not make all GPUs, and what
+    `resolved` raises.
     """
     from symconfig.solve.search import resolved  # takes as long to import as an audit, which prices here, to do
 
@@ -95,9 +96,10 @@ def estimate(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Es
 def priced(
     prospect: Prospect, cluster: ClusterDescriptor, job: Job, **known: Any
 ) -> tuple[Plan, dict[str, tuple[float, ...]]]:
-    """Return (plan, memory) of one candidate without a search; memory: bytes of each stage's GPUs by part.
+    """Return (plan, memory) of one candidate without a search, with even expert loads.
 
-    known: fields of the plan's candidate to replace. The plan has no alternatives; it may not fit.
+    memory: bytes of each stage's GPUs by part, allocator and context included. known: fields of the plan's candidate to
+    replace. The plan has no alternatives; it may not fit, then its search counts no feasible candidate.
     """
     best: Candidate = replace(described(prospect, cluster, job, best=True), **known)
     fits = best.predicted.device_bytes <= job.limits.usable_bytes(cluster.gpu.memory_bytes.value)
@@ -113,10 +115,10 @@ def priced(
 
 
 def with_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's fields with defaults for `gpus` and `global_batch_size`; given fields win.
+    """Return a copy of a job's fields with defaults for `gpus` and `global_batch_size`; given fields win.
 
-    gpus: the product of the pinned degrees, only if dp is pinned. global_batch_size: replicas x mbs x pp. Raises
-    InputError for wrong pins or ranges.
+    gpus: tp x pp x cp x dp of the pins, only if dp is pinned. global_batch_size: replicas x mbs x pp, with one replica
+    if `gpus` is no int. Degrees not pinned count as 1. Raises InputError for wrong pins or ranges.
     """
     given = dict(fields)
     pins = parse({name: str(value) for name, value in given.get("pins", {}).items()})
@@ -129,11 +131,12 @@ def with_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Configuration:
-    """Return the layout of a resolved job's pins; degrees not pinned are 1, options not pinned the plain ones.
+    """Return the layout of a resolved job's pins; degrees not pinned are 1, options as the framework has them.
 
-    dp is what is left of the GPUs. Not pinned, sequence parallelism is on with tp > 1 if the target runs it, and the
-    ZeRO stage is the first that it runs of 1, 0, 2, 3. Raises InputError if `gpus` or the layout is open, a pin is a
-    range, or the degrees do not make all GPUs.
+    dp is gpus / (tp x pp x cp); a layout string sets vpp. Not pinned, sequence parallelism is on with tp > 1 if the
+    target runs it, and the ZeRO stage is the first that it runs of 1, 0, 2, 3. At tp 1 sequence parallelism is off even
+    if pinned. Raises InputError if `gpus` is auto or layout is "ends", a pin is a range, or the degrees do not make all
+    GPUs.
     """
     pins = parse(job.pins)
     if job.gpus == "auto" or pins.dealt == ENDS:

@@ -24,9 +24,10 @@ NOTHING_KNOWN = Columns()
 
 
 def excluded(job: Job, fixed: Fixed, pins: Pins, has: Columns = NOTHING_KNOWN) -> tuple[Constraint, ...]:
-    """Return the constraints that bar a search from a framework's experimental options.
+    """Return the constraints that keep a search from some of a framework's options.
 
-    Options that the job allows or pins, and those that `has` uses already, are not barred; those in `job.without` are.
+    Those in `job.without`, and those not stable in the job's release that the job does not allow (ALL: any) and neither
+    its pins nor the columns `has` use.
     """
     known = options(job.backend)
     pinned = (one.name for one in known if _is_pinned(one, job, fixed, pins) or one.used(fixed, has))
@@ -34,7 +35,10 @@ def excluded(job: Job, fixed: Fixed, pins: Pins, has: Columns = NOTHING_KNOWN) -
 
 
 def problems(job: Job) -> Iterator[Problem]:
-    """Yield a problem for each name in the job's `allow` and `without` that is no option of its framework."""
+    """Yield a problem for each name in the job's `allow` and `without` that is no option of its framework.
+
+    `allow` may also have ALL. The problem names similar options, or says that the framework has none.
+    """
     known = [option.name for option in options(job.backend)]
     for field, names, more in (("allow", job.allow, [ALL]), ("without", job.without, [])):
         for name in names:
@@ -45,11 +49,11 @@ def problems(job: Job) -> Iterator[Problem]:
 
 
 def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> tuple[str, ...]:
-    """Return the names of experimental options without which nothing fits.
+    """Return the names of experimental options without which nothing fits; those in `job.without` are never among them.
 
-    They are those of the first maturities with which something fits; of the last of these only the options each of
-    which is enough beside the others, if there are any. All barred options if nothing fits even with them. fits:
-    whether a job has any plan; called repeatedly.
+    fits: whether a job has any plan; called repeatedly. Maturities are added in order until something fits. Of the last
+    one only options each of which is enough with the maturities before are returned; all of it if no single one is. All
+    excluded options if nothing fits with them either.
     """
     release = BACKENDS[job.backend].releases.of(job)
     names = {constraint.name for constraint in excluded(job, fixed, pins)} - set(job.without)
@@ -69,9 +73,9 @@ def allowing(job: Job, *names: str) -> Job:
 
 
 def used(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> Iterator[Opened]:
-    """Yield the experimental options that a plan uses and its job does not allow by name; pinned ones are marked.
+    """Yield the experimental options that a candidate uses and its job does not allow by name; pinned ones are marked.
 
-    Nothing if the job allows all.
+    Nothing if the job allows all, and none for options that are not experimental in the job's release.
     """
     release, point = BACKENDS[job.backend].releases.of(job), Columns.of(candidate)
     for option in options(job.backend):
@@ -87,9 +91,10 @@ def _is_pinned(option: Option, job: Job, fixed: Fixed, pins: Pins) -> bool:
 
 
 def _columns(job: Job, pins: Pins) -> Columns:
-    """Return the columns that every plan with these pins has; a range of numbers becomes an array along its own axis.
+    """Return the columns that every plan with these pins has: words, the offloaded share, the sequence length, ranges.
 
-    Precision defaults to the job's, else bf16.
+    A range becomes an array along its own axis, up to the GPUs or the global batch, whichever is larger. A precision
+    not pinned is the job's, else bf16. Columns that are None are left out.
     """
     most = max(int(job.gpus) if job.gpus != "auto" else 1, job.global_batch_size)
     axes, words = count(), dict[str, object](seq_length=job.seq_length)

@@ -72,9 +72,10 @@ class Explanation:
 
 
 def explain(plan: Plan) -> Explanation:
-    """Return operators, collectives and kept tensors of the most frequent layer, and the strategies of all blocks.
+    """Return operators, collectives and kept tensors of the most frequent layer kind, and the strategies of all blocks.
 
-    The plan's best candidate is computed again. Raises InputError if a pin or degree is not possible any more.
+    plan.best is computed again; of equally frequent kinds the first counts. Raises InputError if a pin or degree is not
+    possible any more.
     """
     prospect = restore(plan, plan.best)
     parts = costed(prospect)
@@ -93,7 +94,11 @@ def explain(plan: Plan) -> Explanation:
 
 
 def _operators(block: BlockCost, numbers: Lattice) -> Iterator[OperatorLine]:
-    """Yield the operators on one rank and microbatch in forward order, one line per phase."""
+    """Yield the operators of a block on one rank and microbatch, one line per phase, with shape and seconds.
+
+    Shape: dims of a matrix product (symbols; numbers without those that are 1), queries and keys of attention, or the
+    MiB that others move.
+    """
     shapes: dict[tuple[str, Phase], tuple[str, str]] = {}
     for work in block.derived.work:
         if isinstance(work, Matmul):
@@ -116,9 +121,9 @@ def _operators(block: BlockCost, numbers: Lattice) -> Iterator[OperatorLine]:
 
 
 def _collectives(block: BlockCost, numbers: Lattice) -> Iterator[CollectiveLine]:
-    """Yield the collectives of a block that take time, with bytes, seconds, and the seconds not overlapped.
+    """Yield the collectives of a block that take time, with bytes, all seconds, and those not hidden by computation.
 
-    Those over one rank are left out.
+    Collectives of zero seconds, such as those over one rank, are left out.
     """
     for collective, full, exposed in zip(block.derived.collectives, block.full_comm_s, block.comm_s, strict=True):
         if full[0] > 0:
@@ -136,9 +141,9 @@ def _collectives(block: BlockCost, numbers: Lattice) -> Iterator[CollectiveLine]
 
 
 def _tensors(block: BlockCost, policy: Policy) -> Iterator[TensorLine]:
-    """Yield the activations that the backward pass needs.
+    """Yield the activations of a block that are kept, or that its backward pass needs, with their bytes and fate.
 
-    Each has its bytes on one rank and microbatch and its fate: kept, offloaded or recomputed.
+    Bytes are of one rank and microbatch. Fate: offloaded or kept if the policy keeps it, else recomputed.
     """
     for held, size, kept, moved in zip(
         block.derived.held, block.held_bytes, policy.kept, policy.offloaded, strict=True
@@ -212,9 +217,9 @@ class Strategies:
 
 
 def strategies(prospect: Prospect, cluster: ClusterDescriptor) -> Strategies:
-    """Return how the tensors of every kind of block are sharded, one entry per kind.
+    """Return the mesh axes and how the tensors of every kind of block are sharded.
 
-    Axes with one rank are left out, as are expert axes in a dense model.
+    Axes with one rank are left out, as are etp, ep and edp if no weight has a dim of experts.
     """
     grid = _Grid(prospect, cluster, _ranks(prospect))
     kinds = sequence(prospect.request.model)
@@ -234,9 +239,10 @@ def _ranks(prospect: Prospect) -> dict[str, int]:
 
 
 def level(prospect: Prospect, cluster: ClusterDescriptor, axes: tuple[str, ...]) -> str:
-    """Return the name of the innermost network level whose domains hold a whole group over these axes.
+    """Return the name of the innermost network level whose domains hold all ranks of a group over these axes.
 
-    The outermost level if none does; empty for a group of one rank.
+    The reach of a group is its size times the stride of the framework's rank order. The outermost level if none holds
+    it; empty for a group of one rank.
     """
     ranks = _ranks(prospect)
     size = prod(ranks[axis] for axis in axes)
@@ -269,7 +275,11 @@ class _Grid:
 
 
 def _lines(block: Block, grid: _Grid) -> Iterator[StrategyLine]:
-    """Yield a line per tensor: activations in the order in which they are produced, then unshared weights."""
+    """Yield a line per tensor of a block: activations in the order in which they are produced, then weights not shared.
+
+    An activation's `used` has each other strategy with the operators that read it so ("the next block" at the block's
+    end); collectives are listed once each, those over one rank left out.
+    """
     flow = Flow(block, grid.prospect.scheme)
     moved: dict[str, list[Collective]] = {}
     for collective in flow.collectives():
@@ -299,7 +309,10 @@ def _phase(phase: Phase) -> str:
 
 
 def _weight(op: Operator, weight: Weight, grid: _Grid) -> StrategyLine:
-    """Return how a weight is sharded, and the collectives of its parameters, gradients and states."""
+    """Return how a weight is sharded, and the distinct collectives of its parameters, gradients and states.
+
+    flat: the axes that shard its states; those that shard its stored values if it is frozen.
+    """
     used, summed = weight_layout(op, weight, grid.prospect.scheme)
     sharding = grid.prospect.request.framework.sharding(grid.prospect.zero)
     exchanges = [

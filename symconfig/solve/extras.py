@@ -24,7 +24,7 @@ from symconfig.solve.space import Request, divisors
 def values_of(extra: Extra, gpus: int) -> Mapping[str, Any]:
     """Return the value of each word that an option's pin may have, the framework's default first.
 
-    Options that are numbers take divisors of `gpus`, of groups of two GPUs or more, or 1.
+    Options without listed values are numbers of groups: the divisors of `gpus` that leave two GPUs to each, and 1.
     """
     return extra.values or {str(count): count for count in divisors(gpus) if count == 1 or 2 * count <= gpus}
 
@@ -41,10 +41,10 @@ def _columns(extra: Extra, value: Any) -> dict[str, Any]:
 
 
 def switched_on(request: Request, extras: Extras | None = None, architecture: str = "") -> Request:
-    """Return the request with exactly these options on, their framework, and the limits that are left.
+    """Return the request with exactly these options on, the framework with them, and limits for them and its precision.
 
-    extras: None for those that its framework has on; parts that the framework lacks are dropped. architecture: of the
-    GPUs.
+    extras: None for those that its framework has on; options that the framework lacks are dropped. architecture: of the
+    GPUs; read only if options change. The limits before narrowing are kept in `whole`.
     """
     whole, framework = request.whole or request.limits, request.framework
     now = Extras.of(framework)
@@ -58,8 +58,9 @@ def switched_on(request: Request, extras: Extras | None = None, architecture: st
 def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, ...]:
     """Return one request per combination of options that the pins and the target allow, the plainest first.
 
-    usual: the framework has its defaults; if not, the options that it has on are tried, too. Raises InputError for a
-    pin that the target does not support, or pins that it does not support together.
+    usual: the framework has its defaults; if not, the options that it has on are tried last, too, unless an option is
+    pinned. ZeRO stages that another request with one more option covers are left out (`_separate`). Raises InputError
+    for a pin that the target does not support, or a combination of pins.
     """
     plain = replace(plain, limits=plain.whole or plain.limits)
     _refuse_pins(plain)
@@ -76,9 +77,10 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
 
 
 def _separate(request: Request, every: Sequence[Extras]) -> Request:
-    """Return the request limited to the ZeRO stages at which the same request with one more `alone` option cannot run.
+    """Return the request without the ZeRO stages that a request with one more `alone` option has, too.
 
-    Unchanged if there is no such other request or if the option rules something else out.
+    These are the stages from the one on that the option needs; it must have its default here. The request itself is
+    returned if `every` has no such request, or if the option rules out anything else.
     """
     extras, limits = request.extras, request.limits
     for extra in EXTRAS:
@@ -96,9 +98,10 @@ def _separate(request: Request, every: Sequence[Extras]) -> Request:
 def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     """Yield the values of one option to search.
 
-    Pinned: all that the pin allows. Otherwise the default and others that run: only the last with `whole`; with `alone`
-    the last, and the default only if it may do better. An option that needs equal lengths has the default alone for
-    packed sequences.
+    Pinned: all that the pin allows. If it needs sequences of equal length (`still`) and the job's differ: the default.
+    Else the default and all others that the target runs, with `whole` only the last of these. With `alone` the last of
+    these, then the default only if there is no other, the option needs a ZeRO stage, or the value rules out something
+    else.
     """
     usual, known = extra.usual, dict.fromkeys(_pinned(extra, plain))
     if plain.pins.fixes(extra.pin):
@@ -119,16 +122,20 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
 
 
 def _runs(extra: Extra, value: Any, plain: Request) -> bool:
-    """Return whether the target supports a value of the option at some degrees and ZeRO stage that the pins allow."""
+    """Return whether the target supports a value of the option at some degrees.
+
+    False if the option needs a ZeRO stage and the pins exclude all from that one up.
+    """
     zero = extra.fixed.get("zero")
     pinned_out = zero is not None and not any(plain.pins.allows("zero", stage) for stage in plain.limits.zero[zero:])
     return not pinned_out and plain.limits.runs(**_columns(extra, value), precision=plain.precision)
 
 
 def _rules_out_more(extra: Extra, value: Any, limits: Limits, precision: str) -> bool:
-    """Return whether a value rules out anything but ZeRO stages that the default allows.
+    """Return whether a value leaves other choices than the option's default does, ZeRO stages aside.
 
-    Compared are modules to recompute, full recompute, offloads, and the fewest stages and chunks.
+    Compared are modules to recompute, full recompute, offloads at the ZeRO stages that the option needs, and the fewest
+    stages and chunks.
     """
     columns = {name: meaning for name, meaning in _columns(extra, value).items() if name not in extra.fixed}
     one, other = (limits.choosing({**chosen, "precision": precision}) for chosen in ({}, columns))
@@ -142,7 +149,11 @@ _MAY_LOSE = ("modules", "full_recompute", "activation_offload", "least_stages", 
 
 
 def facts(pins: Pins, name: str) -> dict[str, Any]:
-    """Return the columns that a pin fixes for every plan; empty for a range, a layout, or no pin of this name."""
+    """Return the columns that a pin fixes for every plan; empty for a range, a layout, or no pin of this name.
+
+    The share of optimizer_offload is a number, on and off are bools, of recompute only the kind is given; columns that
+    an option needs in addition (`fixed`) are left out. Raises KeyError for a word that an option does not have.
+    """
     word, extra = pins.words.get(name), next((one for one in EXTRAS if one.pin == name), None)
     if word is None:
         return {name: pins.fraction} if name == "optimizer_offload" and pins.fraction is not None else {}
@@ -156,7 +167,8 @@ def facts(pins: Pins, name: str) -> dict[str, Any]:
 def _violated_pins(pins: Pins, candidate: Candidate) -> list[str]:
     """Return the names of pins that a candidate does not meet; empty if it meets all.
 
-    Of the dispatcher only the flex backend is compared; cp_comm is not compared at cp = 1.
+    A name may come twice. Of the dispatcher only the flex backend is compared; cp_comm is not compared at cp = 1. A
+    layout is compared chunk by chunk, pinned recompute modules as a set.
     """
     has, options = Columns.of(candidate), candidate.options
     how = {"moe_dispatcher"} | ({"cp_comm"} if candidate.parallel.cp == 1 else set())
@@ -182,7 +194,11 @@ def check_pins(job: Job, pins: Pins, candidates: Iterable[Candidate]) -> None:
 
 
 def _refuse_pins(plain: Request) -> None:
-    """Raise InputError for the first pin that no degrees of the target support, or that does not divide the GPUs."""
+    """Raise InputError for the first pin, or the precision, that no degrees of the target support; else do nothing.
+
+    Also for a number that does not divide the GPUs, and for an option of another framework unless the pin allows its
+    default.
+    """
     chosen = {"precision": plain.precision}
     pinned = {"precision": plain.precision, **plain.job.pins}
     for name, got in pinned.items():
@@ -207,7 +223,7 @@ def _refuse_pins(plain: Request) -> None:
 
 
 def _refuse_together(plain: Request, extras: Extras) -> NoReturn:
-    """Raise InputError for pins that the target supports one by one, but not together."""
+    """Raise InputError with the first constraint that refuses these options together, and all pins of options."""
     lacks = plain.limits.lacking(**extras.columns, precision=plain.precision)[0]
     pinned = [f"{extra.pin}={plain.job.pins[extra.pin]}" for extra in EXTRAS if plain.pins.fixes(extra.pin)]
     raise InputError(Problem(lacks.rule, field="pins", got=", ".join(pinned), hint=lacks.hint))

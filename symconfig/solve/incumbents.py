@@ -42,10 +42,12 @@ class Incumbents:
         return float("inf") if self.exhaustive else self.worst_s
 
     def add(self, prospect: Prospect) -> None:
-        """Add a candidate unless its family has one that is at least as good and as simple; updates `worst_s`.
+        """Add a candidate unless one of its family and micro-batch is at least as simple and as good; update `worst_s`.
 
-        Candidates of the family that it dominates are removed, as is the worst family if there are more than `top`,
-        unless it is within TIE of the best.
+        Those of the same family and micro-batch that it dominates are removed; then, with more than `top` families, the
+        worst if it is beyond TIE times the best score. worst_s: the last family's score once there are `top`; with
+        `shown` families at most the larger of the score of number `shown` and KEPT_WITHIN times the best; at least TIE
+        times the best.
         """
         plain, mine = complexity(prospect), self.families.setdefault((family(prospect), prospect.micro), {})
         if any(level <= plain and known.order <= prospect.order for level, known in mine.items()):

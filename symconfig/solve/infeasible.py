@@ -26,9 +26,11 @@ _MESH = ("tp", "cp", "pp", "dp")  # degrees whose product is the number of GPUs
 
 
 def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Incumbents) -> InfeasibleError:
-    """Return, not raise, an error that names the tightest constraint and, as a hint, the nearest change that fits.
+    """Return, not raise, an error on why nothing fits, with the nearest change that fits as its hint.
 
-    Without any evaluated candidate it names the rules that refuse all degrees. Searches again for the hint.
+    It describes `weighed.leanest`: GPU bytes needed and usable and the largest part; if these fit, the host memory that
+    it pins. Without a leanest candidate it is the problem of `_no_division`. Searches again for the hint, which is
+    general advice if no change that was tried fits.
     """
     if weighed.leanest is None:
         return InfeasibleError(_no_division(model, cluster, job, weighed))
@@ -53,9 +55,11 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
 
 
 def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Incumbents) -> Problem:
-    """Return the problem when no candidate was evaluated: pins that cannot hold, else the rules that refuse all points.
+    """Return the problem if no candidate was evaluated: pins that cannot be met, else rules that refuse all points.
 
-    The hint has batch sizes nearby with which there is a plan, or values of a pin, found by searching.
+    Checked in order: recompute that leaves no policy, pins of degrees (`_unreachable`), blocking rules, ZeRO stages,
+    else the four most frequent refusals with their counts. The hint has batches that are the nearest multiples of the
+    GPUs, or values of a pin, with which a search finds a plan, else general advice.
     """
     pins = parse(job.pins)
     wanted = requests(model, cluster, job, precisions(cluster, job, pins)[0], pins)[0]
@@ -93,7 +97,10 @@ def with_pins(job: Job) -> str:
 
 
 def _divided(request: Request) -> dict[str, tuple[int, str]]:
-    """Return by name of a degree the number that it must divide, and that number in words."""
+    """Return by name of a degree (number that it must divide, that number in words).
+
+    tp, cp, pp, dp: the GPUs; mbs: the global batch; ep, only with experts: the gcd of experts and GPUs.
+    """
     gpus, experts = request.gpus, request.model.experts
     wholes = dict.fromkeys(_MESH, (gpus, f"{gpus} GPUs"))
     wholes["mbs"] = (request.global_batch, f"a batch of {request.global_batch}")
@@ -107,7 +114,8 @@ def _nearest_pins(
 ) -> str | None:
     """Return up to two values of a pinned degree with which there is a plan, as "--pin tp=4 or …"; None if none works.
 
-    names: degrees to try; the first that helps wins. At most TRIED values of each are tried by a search, nearest first.
+    names: degrees to try; the first with such a value wins. Values are divisors outside the pinned range, nearest
+    first, at most TRIED of each degree, each tried by a search; errors of a search count as no plan.
     """
     for name, (whole, _) in _divided(request).items():
         bounds = request.pins.ranges.get(name, ()) if name in names else ()
@@ -125,9 +133,10 @@ def _nearest_pins(
 
 
 def _unreachable(request: Request) -> Problem | None:
-    """Return the problem of a pin that no degrees can meet, or of pins whose product does not divide the GPUs.
+    """Return the first problem of the pinned degrees by division; None if they can all be met.
 
-    None if all can be met.
+    In order: a pin of ep or etp that excludes 1, without experts; a pin none of whose values divides its number in
+    `_divided`; pins of tp, cp, pp, dp of which no product divides the GPUs.
     """
     gpus, experts, written = request.gpus, request.model.experts, request.job.pins
     for name in (name for name in written if name in ("ep", "etp") and experts is None):
@@ -150,7 +159,11 @@ def _unreachable(request: Request) -> Problem | None:
 
 
 def _stages_refused(request: Request) -> list[str]:
-    """Return the rules that refuse every allowed ZeRO stage at the pinned degrees; empty if one can run."""
+    """Return the rules that refuse every allowed ZeRO stage at the pinned degrees; empty if some stage can run.
+
+    Degrees pinned to a range are left open. Without tensor and pipeline parallelism in the target, cp is 1 and dp all
+    GPUs unless pinned.
+    """
     limits, ranges = request.limits, request.pins.ranges
     fixed = {name: ranges[name][0] for name in _MESH if name in ranges and len(set(ranges[name])) == 1}
     if not limits.pipeline and not limits.runs(tp=2):  # all GPUs are replicas
@@ -160,9 +173,10 @@ def _stages_refused(request: Request) -> list[str]:
 
 
 def _nearest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> str | None:
-    """Return the first change that makes the job fit, as text; None if none does.
+    """Return the first change that makes the job fit, as text ("16 GPUs", "--seq-length 4096"); None if none does.
 
-    Tried are 2 to 64 times the GPUs, then 1/2 to 1/8 of the sequence length, each by a search.
+    Tried, each by a search: 2 to 64 times the GPUs, up to the cluster's most, inside a node or filling nodes; then 1/2,
+    1/4 and 1/8 of the sequence length, from 128 tokens. job: with a number of GPUs.
     """
     gpus = int(job.gpus)
     for more in (2, 4, 8, 16, 32, 64):

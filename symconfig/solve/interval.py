@@ -115,9 +115,10 @@ def recorded(quantity: Quantity) -> tuple[tuple[Ratios, ...], Spread]:
 
 
 def expected(seen: Sequence[Ratios], run: float, source: float, gpu: str, kind_of_model: str) -> tuple[float, float]:
-    """Return (mean, standard deviation) of the log ratio of one run of an unseen source.
+    """Return (mean, standard deviation) of the log ratio of one run of an unseen source, given observed ratios.
 
-    seen: ratios to learn from; run, source: standard deviations as in `Spread`; gpu: an architecture.
+    seen: ratios to learn from, by their medians; run, source: standard deviations as in `Spread`; the source's variance
+    is divided by SHARES over kind, GPU and source. gpu: an architecture. The deviation includes that of the run.
     """
     known = [
         Relative((each.kind, each.gpu, each.source), each.middle, OF_MEDIAN * run**2 / len(each.measured))
@@ -129,9 +130,10 @@ def expected(seen: Sequence[Ratios], run: float, source: float, gpu: str, kind_o
 
 @cache
 def _log_ratio(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool) -> NormalDist:
-    """Return the normal distribution of the log ratio of one run of an unseen source. Cached.
+    """Return the normal distribution of the log of measured over predicted for one run of an unseen source. Cached.
 
-    It is scaled so that it covers 90 % of such runs. own_blocks: widen it for the time, by UNMEASURED_BLOCKS.
+    Its deviation is scaled by the recorded reach of the kind of model, so that the 90 % interval covers 90 % of such
+    runs. own_blocks: add UNMEASURED_BLOCKS to it in quadrature, for the time only.
     """
     seen, spread = recorded(quantity)
     mean, deviation = expected(seen, spread.run, spread.source, gpu, kind_of_model)
@@ -151,9 +153,10 @@ def quantile(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescrip
 
 @cache
 def _factors(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool, more: float) -> Interval:
-    """Return the 90 % interval of measured over predicted, which always includes 1. Cached.
+    """Return the 90 % interval of measured over predicted, widened on one side to include 1 if it does not. Cached.
 
-    gpu: an architecture. more: standard deviation of the log ratio to add.
+    gpu: an architecture. more: standard deviation of the log ratio to add in quadrature. own_blocks: also named in the
+    basis, for the time only.
     """
     deviates = _log_ratio(quantity, gpu, kind_of_model, own_blocks)
     reach = _DEVIATIONS * math.hypot(deviates.stdev, more)
@@ -166,7 +169,10 @@ def _factors(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool,
 
 
 def _basis(seen: Sequence[Ratios], gpu: str, kind_of_model: str) -> str:
-    """Return on which runs an interval is based, as text: the same kind and GPU, else the same kind, else all."""
+    """Return on which runs an interval is based, as text: number of runs, models, GPUs and number of sources.
+
+    The runs are those of the same kind on the same GPU, else of the same kind, else all.
+    """
     alike = [each for each in seen if each.kind == kind_of_model]
     same = [each for each in alike if each.gpu == gpu]
     models = KINDS[kind_of_model]
@@ -187,7 +193,8 @@ def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescrip
 def spread_over(ratios: Array, quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:
     """Return the 90 % interval if the prediction itself is uncertain; it always includes 1.
 
-    ratios: equally probable outcomes over the prediction, [n]. If all are equal, the plain interval comes back.
+    ratios: equally probable outcomes over the prediction, [n], each multiplied with the errors of `interval`. If all
+    are equal, even other than 1, the plain interval is returned.
     """
     plain = interval(quantity, cluster, model)
     if np.ptp(ratios) == 0.0:

@@ -26,7 +26,8 @@ class Relative:
 def posterior(path: Path, seen: Sequence[Relative], variances: Sequence[float]) -> tuple[float, float]:
     """Return (mean, variance) of a member given observed relatives, as deviations from the root's mean.
 
-    variances: of each level, from the root down; each path has as many names.
+    The best linear estimate (Gaussian process) if two members covary by the levels that their paths share. variances:
+    of each level, from the root down; each path has as many names. Without relatives the mean is 0.
     """
     among = np.array([[_shared(a.path, b.path, variances) for b in seen] for a in seen]).reshape(len(seen), len(seen))
     among += np.diag([each.variance for each in seen])
@@ -37,7 +38,7 @@ def posterior(path: Path, seen: Sequence[Relative], variances: Sequence[float]) 
 
 
 def _shared(a: Path, b: Path, variances: Sequence[float]) -> float:
-    """Return the covariance of two members: the variances of the levels that their paths share from the root down."""
+    """Return the covariance of two members: the sum of the variances of the levels before their paths first differ."""
     result = 0.0
     for mine, other, variance in zip(a, b, variances, strict=True):
         if mine != other:

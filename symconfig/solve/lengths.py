@@ -23,7 +23,8 @@ _STEPS = 60  # of a bisection
 def quantiles(lengths: Lengths, groups: int = GROUPS) -> Array:
     """Return lengths in tokens of equally many sequences each, shortest first, [groups], with the stated mean.
 
-    They follow a lognormal distribution cut at `lengths.max` and are at least 1.
+    They follow a lognormal distribution with the stated 95th percentile, cut at `lengths.max`, of the width that gives
+    the mean; then they are scaled to it and clipped to 1 and `lengths.max`, which can move the mean.
     """
     deviates = np.array([NormalDist().inv_cdf((index + 0.5) / groups) for index in range(groups)])
 

@@ -142,9 +142,9 @@ class Limits:
         return answers(self.table, self.fixed)
 
     def choosing(self, chosen: Mapping[str, Any]) -> Limits:
-        """Return the limits if all points have these columns, which take the place of `chosen`. Cached.
+        """Return the limits if all points have these columns, which replace `self.chosen`. Cached.
 
-        Modules that cannot be recomputed then are left out, and full recompute if it cannot run.
+        Left out are modules that cannot be recomputed then, and full recompute, by block too, if it cannot run.
         """
         key = tuple(chosen.items())
         if key not in self._chosen:
@@ -159,7 +159,10 @@ class Limits:
         return self._chosen[key]
 
     def zero_refused(self, zero: int, points: Columns) -> NDArray[np.bool_]:
-        """Return at which points the target cannot run a ZeRO stage, [n]."""
+        """Return at which points the target cannot run a ZeRO stage, [n]: those that a constraint in `sharded` refuses.
+
+        The points' own `zero` is ignored.
+        """
         result = np.zeros(points.dp.shape, dtype=bool)
         if rules := self.sharded[zero]:
             points_at_stage = replace(points, zero=zero)
@@ -170,7 +173,7 @@ class Limits:
     def offloads_of(self, zero: int, share: float) -> tuple[Offload, ...]:
         """Return the offloads with this share (0 to 1) of the optimizer state that run at a ZeRO stage; may be empty.
 
-        Parameters are offloaded, too, only with a share of 1.
+        A share of 1 is given without and with offload of the parameters, others without only.
         """
         every = (Offload(share), *([Offload(share, True)] if share == 1 else []))
         return tuple(
@@ -200,19 +203,21 @@ def offloaded(model: ModelDescriptor) -> frozenset[str]:
 def limits(
     backend: str, version: str, model: ModelDescriptor, fixed: Fixed, closed: Iterable[Constraint] = ()
 ) -> Limits:
-    """Return the search space of a backend's version for a model.
+    """Return the search space of a backend's version for a model: constraints, layouts, ZeRO stages and recompute.
 
-    closed: further constraints, such as options that the search may not use. Where a target has no model parallelism,
-    the cp_comm p2p stands for no exchange.
+    Constraints: the framework's as `narrowed`, then `closed`. In targets without model parallelism cp_comm p2p stands
+    for no exchange.
     """
     return _limits((*narrowed(backend, constraints(backend, version)), *closed), version, model, fixed)
 
 
 @lru_cache(maxsize=32)
 def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor, fixed: Fixed) -> Limits:
-    """Return the limits of a model under these constraints. Cached.
+    """Return the limits of a model under these constraints, without those that cannot fail given `fixed`. Cached.
 
-    Without pipeline parallelism the limits have no layouts and no modules to recompute.
+    Without pipeline parallelism: no modules to recompute, no layouts but plain ones. Else Megatron-LM's: any cut of
+    layers from the version on that supports it; modules that the version has and that apply. With an adapter only ZeRO
+    0 and 1, core_attn, and no offload of activations.
     """
     asked_table = answers(every, fixed)
     table = asked_table.possible(asked_table.verdicts({}))
@@ -243,16 +248,22 @@ def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor,
 
 
 def pinnable(limits: Limits, version: str) -> Limits:
-    """Return the limits for a pinned layout, which may place multi-token prediction before the loss if the version can.
+    """Return a copy of the limits for a pinned layout string: multi-token prediction may precede the loss's chunk.
 
-    The longer messages of such a layout are not part of the prediction.
+    That is from LAYOUT_MTP_ALONE_SINCE on; in older versions it stays with the loss. The longer messages of such a
+    layout are not part of the prediction.
     """
     together = megatron_release(version) < megatron_release(LAYOUT_MTP_ALONE_SINCE)
     return replace(limits, layouts=replace(limits.layouts, mtp_with_head=together))
 
 
 def _applies(module: str, model: ModelDescriptor) -> bool:
-    """Return whether recomputing a module saves anything in this model: it has such layers."""
+    """Return whether recomputing a module saves anything in this model.
+
+    moe, moe_act: it has experts; shared_experts: shared ones; layernorm: experts or latent attention; gdn_norm_out:
+    delta-rule mixers, unless it is a hybrid; mla_up_proj: latent attention; mlp: a layer without experts; True for
+    others.
+    """
     if module in ("moe", "moe_act"):
         return model.experts is not None
     if module == "shared_experts":
@@ -267,10 +278,11 @@ def _applies(module: str, model: ModelDescriptor) -> bool:
 
 
 def policies(limits: Limits, precision: str, pinned: frozenset[str] = frozenset()) -> tuple[frozenset[str], ...]:
-    """Return the sets of modules to recompute: none, every sensible combination, whole layers (if the target can).
+    """Return the sets of modules to recompute: none, every sensible combination, full recompute (if the target can).
 
-    A combination has no module inside another. Modules that discard their output are left out in low precision unless
-    pinned, as quantised copies would still hold it; moe_act is left out for fp16, which not all releases support.
+    Order: fewer modules first. No set has moe with moe_act or shared_experts inside it. In a precision but bf16 and
+    fp16, modules that discard their output are left out unless in `pinned`, as quantised copies would still hold it;
+    for fp16 moe_act is left out, pinned or not, which not all releases support.
     """
     discarding = {"bf16": frozenset[str](), "fp16": frozenset({"moe_act"})}.get(precision, DISCARDING - pinned)
     names = [name for name in limits.modules if name not in discarding]

@@ -58,10 +58,11 @@ MIDDLE = 0.5  # quantile of runs whose load imbalance a step is priced with
 
 
 def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float | None = None) -> dict[str, Array]:
-    """Return lattice numbers for expert load imbalance in memory, [n]; empty for a dense model.
+    """Return lattice numbers for expert load imbalance in memory, [n] each; empty without layers with experts.
 
     OF_LAYER: largest load of any layer and rank over the mean; OF_STAGE: excess of the fullest rank over the mean of
-    all layers. ep: [n]. shares: quantile of runs, [n] or one number; None: the quantile that plans must fit.
+    all layers; both are capped. Pre-training counts as UNTRAINED, other tasks as TRAINED. ep: [n]. shares: quantile of
+    runs, [n] or one number; None: the quantile that plans must fit.
     """
     experts, layers = model.experts, sum(model.moe_layers)
     if experts is None or not layers:
@@ -74,10 +75,10 @@ def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float 
 
 
 def waited(model: ModelDescriptor, ep: Array, shares: Array | float = MIDDLE) -> dict[str, Array]:
-    """Return the lattice number OF_STEP: load of the rank that a layer waits for, over the mean; empty for a dense
-    model.
+    """Return {OF_STEP: load of the rank that a layer waits for, over the mean}, [n]; empty without layers with experts.
 
-    ep: [n]. shares: quantile of runs, [n] or one number. Loads count as independent between ranks.
+    ep: [n]. shares: quantile of runs, [n] or one number. Loads are those of trained routers, whatever the task, count
+    as independent between ranks, and are capped.
     """
     experts = model.experts
     if experts is None or not any(model.moe_layers):
@@ -87,9 +88,9 @@ def waited(model: ModelDescriptor, ep: Array, shares: Array | float = MIDDLE) ->
 
 
 def stated(model: ModelDescriptor, ep: Array, load: float) -> dict[str, Array | float]:
-    """Return the lattice number for a load imbalance that the job states, capped at the load of a rank with all tokens.
+    """Return {LOAD: the load imbalance that the job states}, capped at the load of a rank with all tokens, [n].
 
-    ep: [n]. A load of 1, or any of a dense model, is not capped.
+    ep: [n]. A load of 1, or any of a dense model, is returned as the number itself.
     """
     return {LOAD: load if model.experts is None or load == 1.0 else np.minimum(load, _most(model.experts, ep))}
 
@@ -102,10 +103,7 @@ def _spread(experts: Experts, ep: Array, alike: Array) -> Array:
 
 
 def _most(experts: Experts, ep: Array) -> Array:
-    """Return the largest possible load of a rank over the mean, [n].
-
-    The rank has all slots of every token, or one slot of every token for each of its experts.
-    """
+    """Return the largest possible load of a rank over the mean, [n]: the lesser of ep and experts / experts chosen."""
     result: Array = np.minimum(ep, experts.num_experts / experts.computing_per_tok)
     return result
 

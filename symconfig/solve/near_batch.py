@@ -13,8 +13,8 @@ MOST_CHANGE = 0.05  # largest relative change of a batch that is suggested
 def near_batch(plan: Plan) -> int | None:
     """Return a global batch within MOST_CHANGE of the plan's that at least twice as many replicas could share.
 
-    None if there is none, or if the plan has fewer than half the replicas that its own batch allows. The batch with the
-    most replicas wins, then the nearest.
+    None if there is none, or if the plan's dp is below half of the gcd of GPUs and batch, the most replicas of its own
+    batch. The batch with the most replicas wins, then the nearest, of equally near ones the larger.
     """
     gpus, batch = plan.best.parallel.world_size, plan.best.batch.global_
     most = math.gcd(gpus, batch)
@@ -31,7 +31,10 @@ def near_batch(plan: Plan) -> int | None:
 
 
 def batch_nearby(plan: Plan) -> str | None:
-    """Return a sentence that suggests `near_batch`; None if there is none, or for reinforcement learning."""
+    """Return a sentence that suggests `near_batch` as --global-batch-size; None if there is none.
+
+    None for reinforcement learning, too.
+    """
     if plan.rl or (better := near_batch(plan)) is None:
         return None
     gpus, batch = plan.best.parallel.world_size, plan.best.batch.global_

@@ -80,11 +80,12 @@ class Piece:
 def pieces(
     requests: Sequence[Request], machine: Machine, scheme: Scheme, grid: Columns, refused: Refused, cutoff_s: float
 ) -> Iterator[Piece]:
-    """Yield pieces: points that some request may take and whose lower bound is at most `cutoff_s`.
+    """Yield pieces of up to PIECE points that some request may take and whose lower bound is at most `cutoff_s`.
 
-    Within each PRICED points of the grid they come by ascending bound. Requests differ in the options of their
-    framework. A point is left to an earlier request that has the same price (`_dominated`), and points are dropped
-    where CUDA graphs save no time, unless pinned. Points that constraints refuse are counted in `refused`.
+    By request, and within each PRICED points of the grid by ascending bound. Requests differ in the options of their
+    framework; those without a recompute policy are skipped. A point that an earlier request takes at the same price
+    (`_dominated`) is dropped, as is, unless CUDA graphs are pinned, one where they save no time. Points that
+    constraints refuse are counted in `refused`.
     """
     requests = [request for request in requests if recompute_choices(request)]
     taken = [np.isin(np.arange(grid.size), among(request, grid, refused)) for request in requests]
@@ -129,9 +130,10 @@ def pieces(
 
 
 def computed_s(request: Request, machine: Machine, scheme: Scheme, grid: Columns) -> Array:
-    """Return a lower bound of the step from computation alone, in seconds, [n].
+    """Return a lower bound of the step from the seconds of computation, [n], for any request and policy.
 
-    Operators that move tokens to and from experts are left out. No option of other requests takes less.
+    All microbatches are spread over the GPUs without a bubble; communication, and operators that move tokens to and
+    from experts, are left out.
     """
     where, kinds = lattice(request, grid), sequence(request.model)
     seconds = np.zeros(grid.size)
@@ -144,7 +146,10 @@ def computed_s(request: Request, machine: Machine, scheme: Scheme, grid: Columns
 
 
 def _spread(request: Request, points: Columns) -> Array:
-    """Return the number of microbatches per GPU if each ran the whole model, [n]; not an integer."""
+    """Return the microbatches of a data rank in a step over the number of pipeline stages, [n]; not an integer.
+
+    It is the same for all pp. Times the seconds of a microbatch through the model it is the step without a bubble.
+    """
     share: Array = request.global_batch * points.tp * points.cp / (points.micro * request.gpus)
     return share
 
@@ -154,7 +159,7 @@ def _dominated(
 ) -> NDArray[np.bool_] | np.bool_:
     """Return which points an earlier request takes at the same price, [n]; False if there is no such request.
 
-    Such a request differs only in the name of the dispatcher with its own kernels.
+    Such a request has the same options but for the name of a flex backend; both must have one.
     """
 
     def but_its_name(extras: Extras) -> Extras:
@@ -166,9 +171,9 @@ def _dominated(
 
 
 def _waits_for_host(costs: Sequence[BlockCost], framework: Framework) -> NDArray[np.bool_]:
-    """Return where the GPU waits for the host in some layer without CUDA graphs, [n]: elsewhere they save no time.
+    """Return where some layer's passes take longer without CUDA graphs, [n], as the GPU waits for the host.
 
-    costs: of the blocks, with graphs. Nothing counts as recomputed.
+    costs: of the blocks, with graphs. Nothing counts as recomputed; blocks that are no layers are ignored.
     """
     layers = [cost for cost in costs if cost.derived.place is Place.LAYER]
     without = replace(framework, graphed=frozenset())
@@ -183,7 +188,8 @@ def _waits_for_host(costs: Sequence[BlockCost], framework: Framework) -> NDArray
 def recompute_choices(request: Request) -> list[Choice]:
     """Return the recompute policies that the pins allow, each without and, if the target can, with activation offload.
 
-    Full recompute comes without offload. Empty if a pin names modules that the target cannot recompute.
+    Full recompute comes without offload only; a pinned activation_offload leaves one of both. Empty if the pins leave
+    none, such as modules that the target cannot recompute.
     """
     pinned, offload = request.pins.words.get("recompute"), request.pins.switch("activation_offload")
     result = []
@@ -201,7 +207,9 @@ def recompute_choices(request: Request) -> list[Choice]:
 def pipelines_of(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDArray[np.intp]]]:
     """Yield (pp, vpp, indices of the points that run with them); combinations without points are left out.
 
-    Points refused are counted in `refused`. At most MOST_CHUNKS numbers of chunks are tried.
+    pp: divisors of the GPUs that pins and target allow. vpp: from the fewest that target and pins allow, at most
+    MOST_CHUNKS numbers; a pinned layout sets it. Points refused are counted in `refused`, as are all of them if there
+    are more stages than layers.
     """
     request, layers = piece.request, piece.request.model.num_hidden_layers
     for pp in divisors(request.gpus):
@@ -227,7 +235,10 @@ def pipelines_of(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDA
 
 
 def settings(piece: Piece, pipelines: Pipelines, where: Columns) -> Iterator[tuple[Setting, NDArray[np.bool_]]]:
-    """Yield (setting, which points can run it [n]) for each ZeRO stage that pins allow and some points can run."""
+    """Yield (setting, which points can run it [n]) for each ZeRO stage that pins allow and some points can run.
+
+    The setting has all offloads that run at the stage, or those of the pinned share; a stage without any is skipped.
+    """
     request, limits, share = piece.request, piece.request.limits, piece.request.pins.fraction
     for zero in filter(lambda stage: request.pins.allows("zero", stage), limits.zero):
         runs = ~limits.zero_refused(zero, where)

@@ -62,9 +62,10 @@ class Pins:
 
 
 def parse(pins: Mapping[str, str]) -> Pins:
-    """Return the parsed pins; a layout string is not checked here.
+    """Return the parsed pins: ranges of degrees, words, the offloaded share of the optimizer, and the layout.
 
-    Raises InputError with a problem for every pin that is unknown or malformed.
+    A layout is `dealt` if it is "equal" or "ends", else a string that is not checked here; nor are modules after
+    "recompute=selective:". Raises InputError with a problem for every pin that is unknown or malformed.
     """
     problems: list[Problem] = []
     ranges: dict[str, tuple[int, int]] = {}
@@ -109,7 +110,7 @@ def parse(pins: Mapping[str, str]) -> Pins:
 def narrowed(pins: Mapping[str, str], *more: str) -> dict[str, str] | None:
     """Return the pins joined with others, each "NAME=VALUE"; None if some contradict.
 
-    Ranges are intersected; `pins` is not changed.
+    Ranges are intersected, of other values the narrower is taken (`_intersection`); `pins` is not changed.
     """
     joint = dict(pins)
     for pin in more:
@@ -122,7 +123,11 @@ def narrowed(pins: Mapping[str, str], *more: str) -> dict[str, str] | None:
 
 
 def _intersection(name: str, one: str, another: str) -> str | None:
-    """Return the value of a pin that meets both values; None if they contradict."""
+    """Return the value of a pin that meets both values; None if they contradict.
+
+    Ranges of degrees are intersected; on/off words and shares that mean the same give the first; "equal" wins over
+    "ends", and recompute with modules over its kind alone; else both must be the same text.
+    """
     if name in DEGREES:
         first, second = number_range(one), number_range(another)
         return (

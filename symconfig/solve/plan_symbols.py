@@ -65,7 +65,10 @@ class Formulas:
         return str(self._folded(line, lambda name: (name, 4), _number, _text)[0])
 
     def sympy(self, line: int) -> Any:
-        """Return the formula of a line as a SymPy expression. Raises InputError if SymPy is not installed."""
+        """Return the formula of a line as a SymPy expression; lines with a name, other than it, and inputs are symbols.
+
+        Raises InputError if SymPy is not installed.
+        """
         sp = _import_sympy()
 
         def number(value: float) -> Any:
@@ -77,10 +80,10 @@ class Formulas:
         self, line: int, named: Callable[[str], Any], number: Callable[[float], Any],
         made: Callable[[str, Any, Any], Any],
     ) -> Any:  # fmt: skip
-        """Return a formula built bottom-up, without recursion.
+        """Return a line's formula built bottom-up, without recursion; named lines within it are not expanded.
 
-        named, number, made: build the part for a named quantity, for a number, and for an operation on one or two
-        parts.
+        named, number, made: build the part for a named quantity or symbol, for a number, and for an operation on one or
+        two parts (None for a missing second one).
         """
         results = dict[int, Any]()
         for at in sorted(_below(self.tape, line, until=self.names)):
@@ -97,7 +100,7 @@ class Formulas:
 
 
 def _below(tape: Tape, *lines: int, until: Container[int] = ()) -> frozenset[int]:
-    """Return the lines given and all that they depend on; the walk does not pass other lines that are in `until`."""
+    """Return the lines given and all that they depend on; of other lines in `until` what they depend on is left out."""
     below, left = set[int](), list(lines)
     while left:
         line = left.pop()
@@ -109,7 +112,10 @@ def _below(tape: Tape, *lines: int, until: Container[int] = ()) -> frozenset[int
 
 
 def _text(operation: str, a: tuple[str, int], b: tuple[str, int] | None) -> tuple[str, int]:
-    """Return (text, precedence) of an operation; at precedence 4 it needs no brackets."""
+    """Return (text, precedence 1 to 4) of an operation on such parts; operands of lower precedence get brackets.
+
+    Operations without a sign, and those on one part, are written as calls, which have precedence 4.
+    """
     if operation not in _SIGNS or b is None:
         return f"{_SHORT.get(operation, operation)}({a[0] if b is None else f'{a[0]}, {b[0]}'})", 4
     sign, level = _SIGNS[operation]
@@ -124,7 +130,7 @@ def _number(value: float) -> tuple[str, int]:
 
 
 def _import_sympy() -> Any:
-    """Return the module SymPy. Raises InputError if it is not installed."""
+    """Return the module SymPy; raises InputError with the command that installs it if it is missing."""
     try:
         import sympy
     except ModuleNotFoundError:
@@ -133,7 +139,11 @@ def _import_sympy() -> Any:
 
 
 def _sympy(operation: str, a: Any, b: Any) -> Any:
-    """Return the SymPy expression of an operation; max and min are not evaluated, which would compare all arguments."""
+    """Return the SymPy expression of an operation on `a` and, if it takes two, `b`.
+
+    max and min are not evaluated, which would compare all arguments; "above" is 1 if a > b, else 0. Raises KeyError for
+    an unknown operation.
+    """
     sp = _import_sympy()
 
     made: dict[str, Callable[[], Any]] = {
@@ -223,7 +233,11 @@ class Symbolic:
 
     @property
     def known(self) -> tuple[Known, ...]:
-        """Return every symbol with its value, unit, source and elasticity, the largest effect on the step first."""
+        """Return every symbol with its value, unit, source and elasticity, the largest effect on the step first.
+
+        The source is the part of `_MEANINGS` that lists it, else the cluster for a field of Machine, else the model;
+        without a meaning there its name in words stands for one.
+        """
         slopes, every = self.derivatives(), []
         for name, line in self.formulas.symbols.items():
             value = self.traced.tape.nodes[line].value
@@ -251,9 +265,9 @@ class Symbolic:
         return self.traced.tape.slopes(self.traced.step.line)
 
     def at(self, numbers: Mapping[str, Array | float]) -> At:
-        """Return the costs with other values for some symbols, numbers or arrays that broadcast.
+        """Return the plan's seconds and bytes with other values for some symbols, numbers or arrays that broadcast.
 
-        Raises InputError for names that are no symbols of this plan.
+        Raises InputError with a problem for each name that is no symbol of this plan.
         """
         known = sorted(self.formulas.symbols)
         wrong = [

@@ -50,9 +50,10 @@ class Prediction:
 
 
 def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration) -> Prediction:
-    """Return the predicted seconds and bytes of one configuration; the layer is the first transformer layer kind.
+    """Return the predicted seconds and bytes of one configuration, whether it fits or not.
 
-    Raises InputError if the degrees do not fit the model or each other.
+    The layer's seconds are of the first transformer layer kind. Raises InputError if the model has too few layers for
+    the stages or a job cannot have these values.
     """
     prospect = as_found(model, cluster, configuration)
     parts = costed(prospect)
@@ -88,7 +89,8 @@ class Timer:
     def step_seconds(self, constants: Constants, n: int) -> Array:
         """Return the step in seconds under n sets of the kernels' constants, each an array [n], as [n].
 
-        With a stage, only the work of its own GPUs counts. The lattice for n is kept for the next call.
+        With a stage, it is the work of its own GPUs without a network; else the formula's step times the ratio of
+        simulation to formula. The lattice for n is kept for the next call.
         """
         if self._sizes is None or self._sizes.points != n:
             self._sizes = sizes(self._found, n)
@@ -103,8 +105,9 @@ class Timer:
 def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration, of: Job | None = None) -> Prospect:
     """Return the candidate of a configuration, without costs, as a search would return it.
 
-    of: the job to use; None: one made from the configuration, with balanced routing unless `natural_routing`. Raises
-    InputError if a job cannot have these values.
+    of: the job to keep in it; None: one made from the configuration, with balanced routing unless `natural_routing`.
+    Without a version it is the release of the made job. Raises InputError if a job cannot have these values or the
+    model has too few layers for the stages.
     """
     fields = {
         "model": model.name,
@@ -138,7 +141,8 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
 def at_point(request: Request, cluster: ClusterDescriptor, c: Configuration) -> Prospect:
     """Return the candidate of a configuration with zero as its step, memory and score: nothing is priced.
 
-    Raises InputError if there are more chunks than layers.
+    Activation offload is of the operators that Megatron offloads. Raises InputError if there are more chunks than
+    layers.
     """
     model = request.model
     return Prospect(
@@ -160,9 +164,10 @@ def at_point(request: Request, cluster: ClusterDescriptor, c: Configuration) -> 
 
 
 def _split(model: ModelDescriptor, c: Configuration) -> Split:
-    """Return the configuration's layers per stage; without a layout or numbers of layers, as even as possible.
+    """Return the configuration's layers per stage: by its layout string, else first_layers and last_layers, else even.
 
-    Raises InputError if there are too few layers.
+    What does not divide the model so falls back to the next; the last two only with pp > 1, where the even split counts
+    `ends_as_layers`. Raises InputError if there are too few layers.
     """
     at_start, at_end = c.ends_as_layers if c.degrees.pp > 1 else (0, 0)
     split = laid_out(sequence(model), c.degrees.pp, c.layout) if c.layout else None
@@ -201,7 +206,11 @@ class Alone:
 
 
 def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone:
-    """Return the work of one stage of a candidate without a network. known: as for `costed`."""
+    """Return the work of one stage of a candidate without communication: `Alone`, on a machine without a network.
+
+    With `block_layers`, backward_s includes full recompute of these layers. known: lattice of the points as for
+    `costed`.
+    """
     parts = costed(replace(prospect, machine=without_network(prospect.machine)), known)
     sums, setting = parts.sums.part(slice(stage, stage + 1)), parts.setting.having((parts.setting.stages[stage],))
     forward = sums.ahead[0, 0]

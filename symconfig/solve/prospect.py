@@ -54,7 +54,10 @@ class Prospect:
         return replace(self, request=replace(self.request, uneven=False)) if self.request.uneven else self
 
     def columns(self, copies: int = 1) -> Columns:
-        """Return the candidate's columns, each degree an array [copies]."""
+        """Return the candidate's columns: tp, cp, ep, etp, dp, micro and num_microbatches as arrays [copies].
+
+        The others are scalars; the interleaving group is pp.
+        """
         p = self.degrees
         tp, cp, ep, etp, dp, micro = (
             np.full(copies, number, dtype=np.int64) for number in (p.tp, p.cp, p.ep, p.etp, p.dp, self.micro)
@@ -80,7 +83,10 @@ class Prospect:
 
     @property
     def order(self) -> tuple[object, ...]:
-        """Return the sort key: score first, ties by smaller degrees, less offload and less recompute."""
+        """Return the sort key: score, then degrees, micro-batch, ZeRO stage, offload, recompute, precision and options.
+
+        The lesser is the better, so ties go to smaller degrees and less offload and recompute.
+        """
         p = self.degrees
         return (
             self.score,

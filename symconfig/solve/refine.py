@@ -35,8 +35,8 @@ from symconfig.solve.timeline import refined_s
 def refine(weighed: Incumbents) -> int:
     """Replace the formula's step times in `weighed` by simulated ones; return the number of simulations.
 
-    All incumbents are cleared and added again if they fit, as are those that nearly fit. Each is also tried with the
-    layers per stage that the stage solver finds.
+    Incumbents and `worst_s` are reset; those incumbents and nearly fitting candidates that fit are added again, as is
+    each with the layers per stage that the stage solver finds (`_with_fastest_layers`), even if it did not fit before.
     """
     simulated, every = 0, [*weighed.best, *weighed.nearly]
     weighed.families.clear()
@@ -51,10 +51,11 @@ def refine(weighed: Incumbents) -> int:
 
 
 def _with_fastest_layers(prospect: Prospect, parts: Costed) -> Iterator[tuple[Prospect, Costed]]:
-    """Yield the candidate with the layers per stage that the stage solver finds.
+    """Yield the candidate with the layers per stage that the stage solver finds, and its costs, if these fit.
 
-    Nothing if they are the same as before, do not fit, cannot be expressed or are pinned, or for one stage. Full
-    recompute may become that of the fewest first layers that fit.
+    Nothing for one stage, a pinned layout, or if the solver has none, the target cannot express it, or all is as
+    before. If the target can recompute first layers only, full recompute may become that of the fewest that fit, or
+    none if allowed.
     """
     request, pp = prospect.request, prospect.split.pp
     if pp == 1 or request.pins.layout is not None:
@@ -77,9 +78,9 @@ def _with_fastest_layers(prospect: Prospect, parts: Costed) -> Iterator[tuple[Pr
 
 
 def fewest_recomputed(problem: StageProblem, least: int = 0) -> StageProblem:
-    """Return the problem with the fewest recomputed first layers of every chunk that fit, at least `least`.
+    """Return the problem with `first` lowered to the fewest recomputed layers of every chunk with which a cut fits.
 
-    By bisection; `problem.first` is the upper limit and is taken to fit.
+    By bisection from `least`; `problem.first` is the upper limit and is returned untested if no fewer fit.
     """
     low, high = min(least, problem.first), problem.first
     while low < high:
@@ -102,7 +103,10 @@ def _simulated(prospect: Prospect, parts: Costed) -> Prospect:
 
 
 def stage_problem(prospect: Prospect, parts: Costed) -> StageProblem:
-    """Return the problem of distributing layers for a candidate's degrees and policy; its own stages do not matter."""
+    """Return the problem of distributing layers for a candidate's degrees and policy on one kind of GPU.
+
+    Its layers per stage do not matter. A stage waits for two messages per chunk, the first and the last for one less.
+    """
     pp, vpp = prospect.split.pp, prospect.split.vpp
     received = np.full(pp, 2.0 * vpp)
     received[[0, -1]] -= 1
@@ -116,7 +120,7 @@ def stages_of(
     """Return the problem of distributing layers over stages on several kinds of GPUs.
 
     prospects, parts: the same candidate priced on each kind. on: index of each stage's kind; wait_s: seconds that each
-    stage waits for a microbatch's messages, [pp].
+    stage waits for a microbatch's messages, [pp]. Layouts, model and recomputed first layers are those of the first.
     """
     one, setting = prospects[0], parts[0].setting
     m, pp, vpp = int(parts[0].points.num_microbatches[0]), one.split.pp, one.split.vpp
@@ -136,9 +140,10 @@ def stages_of(
 
 
 def _blocks(prospect: Prospect, parts: Costed) -> Blocks:
-    """Return seconds and bytes of a candidate's blocks on its machine.
+    """Return seconds and bytes of a candidate's blocks on its machine, with its memory budget as limit.
 
-    Buffers and workspaces are the largest of any block. The first row is the policy, the second full recompute.
+    The first row is of the table's first policy, the second of its last: full recompute if there are `block_layers`,
+    else the same. Buffers and workspaces, in the working bytes, are the largest of any block.
     """
     table, setting, alone = parts.table, parts.setting, np.eye(len(parts.table.kinds), dtype=np.int64)
     shapes = tuple(StageShape(0, tuple(row), 1) for row in alone)

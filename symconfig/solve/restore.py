@@ -19,9 +19,9 @@ from symconfig.solve.run import request
 
 @contextmanager
 def retraced(file: str) -> Iterator[None]:
-    """Turn errors in the block into an InputError that the plan of this file cannot be computed again.
+    """Turn errors in the `with` block into an InputError that the plan of this file cannot be computed again.
 
-    Caught are LookupError, ValueError, ArithmeticError and AttributeError; an InputError passes through.
+    Those are LookupError, ValueError, ArithmeticError and AttributeError; others, such as InputError, pass through.
     """
     try:
         yield
@@ -31,9 +31,10 @@ def retraced(file: str) -> Iterator[None]:
 
 
 def restore(plan: Plan, candidate: Candidate) -> Prospect:
-    """Return the candidate of a plan as the search had it, with its predicted step as score.
+    """Return the candidate of a plan as the search had it, with its predicted step and bytes, the step also as score.
 
-    The framework is that of the candidate's backend. Raises InputError if pins or degrees are not possible any more.
+    The framework is that of the candidate's backend, with the candidate's options. Raises InputError if pins or degrees
+    are not possible any more.
     """
     o, predicted = candidate.options, candidate.predicted
     job = plan.job.model_copy(update={"backend": candidate.target.backend})  # `render --target` may have chosen another

@@ -42,9 +42,10 @@ Progress = Callable[[str, float], None]
 
 
 def precisions(cluster: ClusterDescriptor, job: Job, pins: Pins) -> list[Precision]:
-    """Return the precisions to search: the pinned one, else the job's.
+    """Return the precisions to search: the pinned one, else the job's, whether or not the GPU has it.
 
-    For "auto" bf16 (or fp16) and the backend's low precisions, as far as the GPU has them; empty for an unknown name.
+    For "auto" bf16 (fp16 if the GPU has no bf16), then the backend's low precisions, as far as the GPU has them; empty
+    for an unknown name.
     """
     wanted = pins.words.get("precision") or job.precision
     if wanted != "auto":
@@ -64,9 +65,9 @@ def run(
     exhaustive: bool = False,
     framework: Framework | None = None,
 ) -> Incumbents:
-    """Search all that the job leaves open, then simulate the incumbents and return them.
+    """Search all that the job leaves open, then simulate the incumbents and return them; none if nothing fits.
 
-    top: number of plans to show. exhaustive: no pruning by bounds. framework: None: its defaults on this GPU.
+    framework: None: its defaults on this GPU. top: plans to show. Otherwise as `weigh_all`, also what is raised.
     """
     weighed = weigh_all(model, cluster, job, top, progress, exhaustive, framework=framework)
     weighed.simulated = refine(weighed)
@@ -83,9 +84,11 @@ def weigh_all(
     any_will_do: bool = False,
     framework: Framework | None = None,
 ) -> Incumbents:
-    """Return the incumbents of a search over all precisions and options, priced by the formula for the schedule.
+    """Return the incumbents of a search over all precisions and options; none if nothing fits.
 
-    Raises InputError if every precision contradicts the pins.
+    They are priced by the formula for the schedule, with uneven expert loads in memory if `weighs_loads`. Up to
+    max(top, KEPT) families are kept. any_will_do: stop each precision's search as soon as there is a plan. A precision
+    that contradicts the pins is skipped; the first such InputError is raised if all do.
     """
     pins = parse(job.pins)
     weighed = Incumbents(max(top, KEPT), top, exhaustive, any_will_do)
@@ -119,7 +122,8 @@ def requests(
 ) -> tuple[Request, ...]:
     """Return the requests of a job in one precision, one per combination of options, the plainest first.
 
-    Raises InputError for a pin that the target does not support.
+    framework: None: its defaults; if given, the options that it has on are tried, too. Raises InputError for a pin, or
+    a combination of pins, that the target does not support.
     """
     plain = request(model, cluster, job, precision, pins, framework)
     return extras.requests(plain, cluster.gpu.architecture, usual=framework is None)
@@ -133,9 +137,9 @@ def request(
     pins: Pins,
     framework: Framework | None = None,
 ) -> Request:
-    """Return the request of a resolved job in one precision, with the framework's default options.
+    """Return the request of a resolved job in one precision, with the options that the framework has on.
 
-    framework: None: its defaults on this GPU.
+    framework: None: its defaults on this GPU. Memory is that with even expert loads until the caller sets `uneven`.
     """
     version = BACKENDS[job.backend].releases.of(job)
     made = Request(
@@ -160,7 +164,10 @@ def space(
 ) -> Limits:
     """Return the limits of the job's framework for this model, with layouts as the pins ask.
 
-    framework: None: its defaults. Full recompute of some layers is allowed only where the target's program can set it.
+    Experimental options that the job does not allow are refused, but for those that a given `framework` has on. Full
+    recompute of some layers is added for DeepSpeed's own program, and for FSDP under transformers or without a target
+    (each n-th layer, if all are of one kind). A pinned layout string may place multi-token prediction as `pinnable`
+    says.
     """
     version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
     has = NOTHING_KNOWN if framework is None else Columns(**Extras.of(framework).columns, precision=job.precision)
@@ -182,9 +189,11 @@ def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fi
 
 
 def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None) -> Framework:
-    """Return the job's framework with its defaults on this GPU and its target's program.
+    """Return the job's framework with its defaults on this GPU, with attention and optimizer of the job.
 
-    The job's attention and optimizer are set in it.
+    It has the switches of the target's program, else of the backend's default program, if any. For Megatron-LM without
+    its fused router on this GPU or release, routing is priced as sorted. precision: of matmuls, which decides the
+    optimizer's state; None: the framework's.
     """
     architecture = cluster.gpu.architecture
     own = usual(job.backend, architecture, attention=job.attention)
@@ -197,8 +206,9 @@ def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None)
 
 
 def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
-    """Return whether the job has any plan; the search stops at the first one.
+    """Return whether the job has any plan; False without a search if it is `too_large`.
 
+    The search stops at the first plan; without one, other layers per stage are tried for candidates that nearly fit.
     Raises InputError if the pins contradict every precision.
     """
     if too_large(model, cluster, job):
@@ -212,7 +222,8 @@ def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
 def too_large(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, framework: Framework | None = None) -> bool:
     """Return whether weights and optimizer state exceed the memory of all GPUs, and of hosts where offload is possible.
 
-    Then no plan can fit. framework: None: its defaults on this GPU.
+    Then no plan can fit. Trained weights count at most EIGHT_BIT_BYTES, frozen ones FOUR_BIT_BYTES, a matrix optimizer
+    its smaller state. framework: None: its defaults on this GPU.
     """
     limits = space(model, cluster, job, parse(job.pins), framework)
     moved = {offload for stage in limits.offloads for offload in stage}

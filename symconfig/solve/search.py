@@ -49,10 +49,11 @@ def search(
 ) -> Plan:
     """Return the fastest plan that fits, with up to `top` - 1 alternatives from other families of degrees.
 
-    If nothing fits, the job's limits are relaxed step by step (`relaxations`). gpus "auto" gives the fewest GPUs on
-    which something fits. exhaustive: do not prune by bounds; the plan is the same, counts are of the whole space.
-    framework: None: its defaults on this GPU. Raises InputError for a job that can never run, and InfeasibleError if
-    nothing fits, which names the tightest constraint.
+    If nothing fits, the job's limits are relaxed step by step (`relaxations`); the plan's job keeps the given ones.
+    gpus "auto" gives the fewest GPUs on which something fits (exhaustive and framework are ignored). exhaustive: do not
+    prune by bounds; the plan is the same, counts are of all candidates. framework: None: its defaults on this GPU.
+    Raises InputError for a job that can never run, and InfeasibleError if nothing fits, which names the tightest
+    constraint, or a candidate misses a pin.
     """
     start = time.perf_counter()
     job = resolved(model, cluster, job)
@@ -72,11 +73,10 @@ def search(
 
 
 def relaxations(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Iterator[Job]:
-    """Yield the job, then with its limits relaxed step by step.
+    """Yield the job, then copies with its limits relaxed step by step.
 
-    First without the memory risk limit (unless it has none), then with the experimental options that are needed, then
-    with both. Finding those options runs searches. Exceeding memory shows at once; what an experimental option does may
-    not.
+    First without the memory risk limit (unless it has none), then the job with the experimental options that are
+    needed, which are found by searches, then with both. The last ones come even if no option is needed.
     """
     limits = job.limits.model_copy(update={MEMORY_RISK: NO_LIMIT})
     risky = () if job.limits.memory_risk >= NO_LIMIT else (job.model_copy(update={"limits": limits}),)
@@ -88,7 +88,10 @@ def relaxations(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) ->
 
 
 def _whole_nodes(gpus: int, each: int) -> str:
-    """Return a hint: the nearest numbers of GPUs that fill nodes, or smaller nodes that these GPUs fill."""
+    """Return a hint: the nearest numbers of GPUs that fill nodes, and the largest smaller node that these GPUs fill.
+
+    The latter only if it has more than one GPU. each: GPUs per node.
+    """
     lower = gpus // each * each
     fewer = max(size for size in divisors(gpus) if size < each)
     other = f", or --set gpus_per_node={fewer} where a node has so many" if fewer > 1 else ""
@@ -96,9 +99,10 @@ def _whole_nodes(gpus: int, each: int) -> str:
 
 
 def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
-    """Return the job with task, precision, sequence length and training filled in.
+    """Return the job with task, precision, sequence length and training filled in (`filled`).
 
-    Raises InputError with every contradiction between job, cluster and model, and InfeasibleError if the backend does
+    Raises InputError with every contradiction between job, cluster and model: number of GPUs, task and adapter,
+    attention, experimental options, pinned stages and layout. Raises InfeasibleError, before these, if the backend does
     not support the model's adapter.
     """
     problems, each = list[Problem](), cluster.gpus_per_node
@@ -130,7 +134,10 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
 
 
 def _pinned(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
-    """Return the problems of a job's pinned stages, chunks and layout; empty if there are none."""
+    """Return the problems of a job's pinned stages, chunks and layout; empty if there are none.
+
+    Without pipelines in the target, a problem for a layout string and for pp or vpp that exclude 1.
+    """
     if not limits.pipeline:
         pinned = ["layout"] * (pins.layout is not None)
         pinned += [name for name in ("pp", "vpp") if name in job.pins and not pins.allows(name, 1)]
@@ -140,7 +147,10 @@ def _pinned(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> lis
 
 
 def _pinned_counts(model: ModelDescriptor, pins: Pins, limits: Limits) -> Iterator[Problem]:
-    """Yield a problem if stages or chunks are more than the layers allow, or chunks are pinned for a single stage."""
+    """Yield at most one problem of the fewest stages and chunks that are pinned.
+
+    More stages than layers, several chunks with pp at most 1, or more chunks than `most_chunks` at the fewest stages.
+    """
     layers, any_number = model.num_hidden_layers, (1, 2**31)
     (pp, most_pp), (vpp, _) = pins.ranges.get("pp", any_number), pins.ranges.get("vpp", any_number)
     if pp > layers:
@@ -159,7 +169,8 @@ def _pinned_counts(model: ModelDescriptor, pins: Pins, limits: Limits) -> Iterat
 def _pinned_layout(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
     """Return the problems of a pinned layout string; empty without one or if some pp allows it.
 
-    Checked in turn: its syntax and layers, its number of chunks against pp, vpp and GPUs, what the target can express.
+    Checked in turn, returning the first that fail: syntax and layers; number of chunks against pp, vpp and GPUs; what
+    the target can express.
     """
     layout = pins.layout
     if layout is None:
@@ -217,10 +228,11 @@ def _plan(
     top: int,
     seconds: float,
 ) -> Plan:
-    """Return the plan of a search, with up to `top` candidates. job: as given, before its limits were relaxed.
+    """Return the plan of a search with at least one incumbent: the best and alternatives, `top` in all at most.
 
-    Relaxed limits and experimental options are recorded in `search.opened`. Raises InfeasibleError if a candidate
-    misses a pin.
+    job: as given, before its limits were relaxed; relaxed limits and experimental options are recorded in
+    `search.opened`. beside: the fastest candidate if it is faster than all of these, and measured runs. Raises
+    InfeasibleError if a candidate misses a pin.
     """
     picks = ranked(weighed.best, top)
     best = picks[0]
@@ -259,11 +271,11 @@ def _plan(
 def _measured(
     prospect: Prospect, cluster: ClusterDescriptor, best: Candidate, shown: Callable[[Prospect], Candidate]
 ) -> dict[str, Any]:
-    """Return fields of OtherPlans: the measured run to compare with, and for fine-tuning the ratios on real data.
+    """Return fields of OtherPlans: `real_data` for sft and lora, `measured` and `published` if the model was measured.
 
-    Without a run of this model on this GPU, only the ratios or nothing. If the plan is predicted much faster than any
-    run (UNPROVEN), the fastest run is taken, and its layout is searched for the field `published`; else the most
-    similar run.
+    Runs are of this model and GPU, of half to twice the sequence length if there are such. If the plan is predicted
+    faster than UNPROVEN times the fastest run, that one is taken and its layout searched for `published` (None if it
+    has no plan); else the run most similar in GPUs, length and precision, and `published` is None.
     """
     model, job = prospect.request.model, prospect.request.job
     task = job.task_of(model)
@@ -299,7 +311,7 @@ def _measured(
 
 
 def _at_risk(prospect: Prospect, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:
-    """Yield a note on the memory risk if the plan exceeds the job's limit, which was relaxed; else nothing."""
+    """Yield a note if the job's memory risk was relaxed for this plan and the plan exceeds the limit; else nothing."""
     limit, chance = job.limits.memory_risk, candidate.fits(prospect, cluster)
     if prospect.request.job.limits.memory_risk > limit and chance < 1 - limit:
         why = f"no plan has at most {100 * limit:g} %, and this one {100 * (1 - chance):.0f} %"
@@ -307,9 +319,10 @@ def _at_risk(prospect: Prospect, cluster: ClusterDescriptor, job: Job) -> Iterat
 
 
 def _fewest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, top: int, progress: Progress | None) -> Plan:
-    """Return the plan on the fewest GPUs on which something fits; numbers are tried in rising order.
+    """Return the plan of a search on the fewest GPUs on which something fits, marked `fewest`.
 
-    Raises InfeasibleError if none up to the cluster's size works.
+    Only the numbers of `_sizes` are tried, in rising order, with the job's limits as they are. Raises InfeasibleError
+    if none works.
     """
     for gpus in _sizes(cluster):
         trial = job.model_copy(update={"gpus": gpus})

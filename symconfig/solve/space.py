@@ -66,7 +66,10 @@ class Refused:
     reasons: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, reason: str, points: Columns, which: NDArray[Any] | slice = slice(None)) -> None:
-        """Count some of the points under a refusal's name. which: mask or slice of the points."""
+        """Count the points under a refusal's name and store its rule; does nothing for no points.
+
+        which: mask or slice of the points; a slice counts all of them, whatever its bounds.
+        """
         count = points.size if isinstance(which, slice) else int(which.sum())
         if count:
             self.counts[name] += count
@@ -80,7 +83,11 @@ def divisors(number: int) -> list[int]:
 
 
 def schemes(request: Request) -> Iterator[Scheme]:
-    """Yield the schemes of sequence and context parallelism that target and pins allow, the plainest first."""
+    """Yield the schemes of sequence and context parallelism that target and pins allow, the plainest first.
+
+    Schemes in which ranks share heads come in addition for models that can. Sequence parallelism off is yielded even if
+    the target does not run it, and cp_comm is not compared with its pin here.
+    """
     parallel = [False, *([True] if True in request.limits.tensor_with_sequence else [])]
     wanted = request.pins.switch("sp")
     sharing = [False, *([True] if shares_heads(request.model, request.model.num_attention_heads) else [])]
@@ -92,7 +99,8 @@ def schemes(request: Request) -> Iterator[Scheme]:
 def points(request: Request, scheme: Scheme, refused: Refused) -> Columns:
     """Return the points of a scheme that can run with some pipeline degree; columns have no pipeline.
 
-    No plan belongs to two schemes. Points that constraints refuse are counted in `refused`, which is mutated.
+    That is where the GPUs divide by tp x cp x pp, the batch by dp x micro, and no constraint refuses. No plan belongs
+    to two schemes. Points that constraints refuse are counted in `refused`, which is mutated.
     """
     grid = _grid(request, scheme)
     inner = grid.tp * grid.cp
@@ -114,7 +122,7 @@ def among(request: Request, candidates: Columns, refused: Refused) -> NDArray[np
 
 
 def blockers(request: Request) -> list[str]:
-    """Return the rules each of which alone refuses all points; empty if there are none or no points at all."""
+    """Return the rules each of which by itself refuses all points that the pins allow; empty without points."""
     grids = [grid for grid in (_grid(request, scheme) for scheme in schemes(request)) if grid.size]
     return [
         rule.rule
@@ -126,7 +134,9 @@ def blockers(request: Request) -> list[str]:
 def _grid(request: Request, scheme: Scheme) -> Columns:
     """Return the degrees and micro-batches of a scheme that the pins allow, before any constraint.
 
-    The largest micro-batches are left out beyond MOST_POINTS points. etp is at most tp.
+    Degrees divide the GPUs (ep also the experts, etp their width; 1 without experts), micro-batches the global batch.
+    tp is at most the heads, and above 1 with sequence parallelism; etp is at most tp; cp = 1 is only in the first
+    cp_comm's scheme. The largest micro-batches are left out beyond MOST_POINTS points.
     """
     pins, model, gpus = request.pins, request.model, request.gpus
     experts = model.experts.num_experts if model.experts else 1
@@ -178,7 +188,8 @@ def shared(request: Request, scheme: Scheme) -> Columns:
 def admitted(request: Request, candidates: Columns, pp: int, refused: Refused) -> NDArray[np.intp]:
     """Return the indices of points that can run at this pipeline degree with one chunk per stage.
 
-    dp must be an integer that the pins allow. Refused points are counted in `refused`.
+    dp must be an integer that the pins allow; points that fail this are not counted, those that constraints refuse are,
+    in `refused`.
     """
     inner = candidates.tp * candidates.cp * pp
     low, high = request.pins.ranges.get("dp", (0, 2**62))
@@ -190,9 +201,9 @@ def admitted(request: Request, candidates: Columns, pp: int, refused: Refused) -
 def interleaved(
     request: Request, candidates: Columns, alive: NDArray[np.intp], pp: int, refused: Refused
 ) -> NDArray[np.intp]:
-    """Return those of the indices `alive` whose points can run with several chunks per stage.
+    """Return those of the indices `alive` whose points can run with several chunks per stage at this pipeline degree.
 
-    Refused points are counted in `refused`.
+    Only constraints that depend on vpp are checked, at vpp 2. Refused points are counted in `refused`.
     """
     several = replace(_in_stages(request, candidates.at(alive), pp), vpp=2)
     return _accepted(request, several, alive, request.limits.interleaved, refused)
@@ -201,7 +212,10 @@ def interleaved(
 def _accepted(
     request: Request, left: Columns, alive: NDArray[np.intp], rules: Sequence[Constraint], refused: Refused
 ) -> NDArray[np.intp]:
-    """Return those of the indices `alive` whose points, `left`, no rule refuses; refused points are counted."""
+    """Return those of the indices `alive` whose points no rule refuses; a refused point counts for the first such rule.
+
+    left: the points of `alive`, in the same order; they get the chosen columns of the request's limits.
+    """
     left = replace(left, **request.limits.chosen)
     for rule in rules:
         if not alive.size:
@@ -221,7 +235,10 @@ def _in_stages(request: Request, candidates: Columns, pp: int) -> Columns:
 
 
 def constants(request: Request) -> dict[str, float]:
-    """Return the numbers of model and job that no degree changes; the vocabulary is not padded."""
+    """Return by symbol the numbers of model and job that no degree changes; the vocabulary is not padded.
+
+    Sizes of dims, seq_length, and the keys that attention reads, which depend on the job's packing.
+    """
     return {
         **dim_sizes(request.model),
         "seq_length": 1.0 * request.seq_length,
@@ -230,9 +247,10 @@ def constants(request: Request) -> dict[str, float]:
 
 
 def lattice(request: Request, candidates: Columns, of_loads: Numbers | None = None) -> Lattice:
-    """Return the lattice with a number for every symbol at every point.
+    """Return the lattice with a number for every symbol at every point; dp is 1.
 
-    of_loads: numbers of expert loads; None: `loads` for the points' ep.
+    of_loads: numbers of expert loads; None: `loads` for the points' ep. Vocabulary is padded for tp; dims of which
+    ranks hold repeated pieces are at least tp x cp.
     """
     points = candidates.as_floats()
     numbers: Numbers = dict(constants(request))
@@ -253,7 +271,8 @@ def lattice(request: Request, candidates: Columns, of_loads: Numbers | None = No
 def loads(request: Request, ep: Values) -> Numbers:
     """Return the lattice numbers for expert load imbalance, [n] or scalars. ep: [n].
 
-    The load that the job states; without one, the load a step waits for; if `request.uneven`, also those for memory.
+    The load that the job states (`limits.load`); if it states no imbalance, also the load a step waits for; if
+    `request.uneven`, also those for memory.
     """
     job, model = request.job, request.model
     numbers: Numbers = dict(stated(model, ep, job.limits.load))
@@ -267,9 +286,9 @@ def loads(request: Request, ep: Values) -> Numbers:
 def priced(
     request: Request, candidates: Columns, pp: Values | int, chosen: NDArray[np.intp] | slice = slice(None)
 ) -> Columns:
-    """Return the chosen points at a pipeline degree as float64 columns, with dp and microbatches not rounded.
+    """Return the chosen points at a pipeline degree (or one each, [n]) as float64 columns.
 
-    pp: one number or [n] of the chosen points.
+    dp and the number of microbatches are not rounded; nothing is priced.
     """
     dp = request.gpus / (candidates.tp[chosen] * candidates.cp[chosen] * pp)
     turns = request.global_batch / (dp * candidates.micro[chosen])

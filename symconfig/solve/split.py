@@ -60,10 +60,9 @@ class Split:
         return 1 + (self.longest_chunk - 1) // MOST_REPEATED
 
     def repeated(self, *, every_nth: bool) -> tuple[int, ...]:
-        """Return the numbers of recomputed layers per chunk to try, with 0 and without the whole longest chunk.
+        """Return the numbers of recomputed layers per chunk to try, rising from 0, without the whole longest chunk.
 
-        every_nth: the numbers that recomputing each n-th layer gives, n = 2, 3, …; else 0, 1, 2, … in steps of
-        `block_step`.
+        every_nth: 0 and ceil(longest / n) for n = 2, 3, …; else 0, 1, 2, … in steps of `block_step`.
         """
         longest = self.longest_chunk
         if every_nth:
@@ -74,7 +73,8 @@ class Split:
 def plainest(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
     """Return the simplest split by which a target can express these chunks; None if it cannot.
 
-    In order: equal chunks, ends that count as layers, layers of the first and last stage, a layout string.
+    In order, as far as `layouts` has them: equal chunks, embedding and loss that count as layers, layers of the first
+    and last stage; then for pp > 1 a layout string, unless `_refused`.
     """
     for split in _without_string(pp, chunks, layouts):
         if split.chunks == chunks:
@@ -85,7 +85,11 @@ def plainest(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
 
 
 def _without_string(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split]:
-    """Yield the splits without a layout string that may have these chunks; the caller compares."""
+    """Yield the splits without a layout string that the layouts allow; the caller compares their chunks with `chunks`.
+
+    Equal chunks, with embedding and loss as layers if `account`; then, if `first_last`, with the first stage's number
+    of layers and, for pp > 2, the last's if it differs from the second's.
+    """
     sequence, vpp = tuple(kind for chunk in chunks for kind in chunk), len(chunks) // pp
     for at_start, at_end in _ACCOUNTED if layouts.account else _ACCOUNTED[:1]:
         if (split := equal(sequence, pp, vpp, at_start, at_end)) is not None:
@@ -101,7 +105,11 @@ def _without_string(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split
 
 
 def _refused(pp: int, chunks: Chunks, layouts: Layouts) -> bool:
-    """Return whether the target's layout string cannot express some chunk: ends, multi-token prediction."""
+    """Return whether the target's layout string cannot express these chunks.
+
+    That is if the embedding is not in the first or the loss in the last chunk, a chunk has no layer without
+    `empty_ends`, or multi-token prediction is in several chunks or where `_mtp_place` refuses it.
+    """
     places = [[place_of(kind) for kind in chunk] for chunk in chunks]
     bare = [chunk for chunk in places if Place.LAYER not in chunk]
     predicting = [number for number, chunk in enumerate(places) if Place.FURTHER in chunk]
@@ -125,7 +133,7 @@ def _mtp_place(pp: int, place: int, chunks: int, layouts: Layouts) -> bool:
 def equal(sequence: tuple[str, ...], pp: int, vpp: int, at_start: bool, at_end: bool) -> Split | None:
     """Return the split into chunks of equally many layers; None if they do not divide.
 
-    at_start, at_end: the embedding (loss) counts as a layer. Also None for pp = 1 with several chunks or such ends.
+    at_start, at_end: the embedding (loss) counts as a layer. Also None for pp = 1 with several chunks or one of these.
     """
     if pp == 1 and (vpp > 1 or at_start or at_end):
         return None
@@ -136,7 +144,7 @@ def equal(sequence: tuple[str, ...], pp: int, vpp: int, at_start: bool, at_end: 
 def uneven(sequence: tuple[str, ...], pp: int, vpp: int, first: int | None, last: int | None) -> Split | None:
     """Return the split with these layers on the first and last stage and the rest even; None if it does not divide.
 
-    None for `first` or `last`: as many as the other stages.
+    None for `first` or `last`: as many as the other stages. The chunks of a stage have equally many layers.
     """
     sizes = dealt(layers(sequence), pp, vpp, first=first, last=last)
     if sizes is None:
@@ -145,9 +153,10 @@ def uneven(sequence: tuple[str, ...], pp: int, vpp: int, first: int | None, last
 
 
 def even(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: int) -> Split | None:
-    """Return the split whose chunks differ by at most one layer, longer ones first; None if there are too few layers.
+    """Return the split whose chunks differ by at most one place, longer ones first; None if there are too few layers.
 
-    at_start, at_end: places that embedding and loss take.
+    at_start, at_end: places that embedding and loss take in the first and last chunk, which have so many layers fewer;
+    they are recorded as account_for_* if above 0. Too few: a chunk has no place, or less than these take.
     """
     chunks = pp * vpp
     each, longer = divmod(layers(sequence) + at_start + at_end, chunks)
@@ -160,9 +169,9 @@ def even(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: in
 
 
 def laid_out(sequence: tuple[str, ...], pp: int, layout: str) -> Split | None:
-    """Return the split of a --pipeline-model-parallel-layout string (Megatron-LM).
+    """Return the split of a --pipeline-model-parallel-layout string (Megatron-LM), with vpp = its chunks / pp.
 
-    None if its layers are not the model's or pp does not divide its chunks.
+    None if its layers are not the model's in order or pp does not divide its chunks. Encoders join the first chunk.
     """
     parts = expanded(layout)
     if "".join(parts) != letters(sequence) or len(parts) % pp:
@@ -188,10 +197,11 @@ def splits(
     layouts: Layouts,
     pinned: str | None = None,
 ) -> tuple[Split, ...]:
-    """Return the splits to try for pp x vpp chunks: equal ones and the one whose slowest stage is fastest.
+    """Return the splits to try for pp x vpp chunks: equal ones and one with the slowest stage fastest.
 
-    weights: relative seconds of each kind. pinned: a layout string, the only split then. Empty if none is possible or
-    the target cannot express the pinned one.
+    weights: relative seconds of each kind. The latter only with pp > 1, if the target can express it and no other has
+    its chunks. pinned: a layout string, the only split then. Empty if none is possible, the target cannot express the
+    pinned one, or its vpp differs.
     """
     if pinned is not None:
         split = laid_out(sequence, pp, pinned)
@@ -220,7 +230,10 @@ def _splits(
 def _by_weight(
     sequence: tuple[str, ...], pp: int, vpp: int, weights: Mapping[str, float], layouts: Layouts
 ) -> StageProblem:
-    """Return the problem of the split whose slowest stage is fastest, without a limit of memory."""
+    """Return the problem whose solution is the split with the slowest stage fastest, without a limit of memory.
+
+    weights: relative seconds of each kind; messages take none.
+    """
     seconds = np.array([[weights[kind] for kind in sequence]] * 2)
     nothing = np.zeros_like(seconds)
     blocks = Blocks(seconds=seconds, fixed_bytes=nothing, kept_bytes=nothing, working_bytes=nothing, limit_bytes=np.inf)

@@ -46,7 +46,10 @@ class Layouts:
     account: bool = False  # an even split in which the embedding and/or the loss takes the place of a layer
 
     def dealt(self, ends: bool) -> Layouts:
-        """Return the layouts with equally many layers per chunk; ends: first and last stage may have other numbers."""
+        """Return the layouts with equally many layers per chunk and no other freedom.
+
+        ends: instead, only `any_cut` is turned off, so first and last stage may have other numbers if the target can.
+        """
         return replace(self, any_cut=False) if ends else Layouts(any_cut=False)
 
     def in_last_chunk(self, place: Place) -> bool:
@@ -101,9 +104,9 @@ class StageProblem:
         return np.concatenate(([0], np.cumsum(self.layer)))
 
     def sums(self, name: str, kind: int, start: Ints, end: Ints) -> Array:
-        """Return the sum of a field of `Blocks` over blocks start to end, in the shape of both indices.
+        """Return the sum of a field of `Blocks` over blocks start to end (exclusive), in the broadcast shape of both.
 
-        kind: index of the GPU. The first `first` layers count as recomputed in full.
+        kind: index of the GPU. The first `first` layers of each span count as recomputed in full.
         """
         plain, recomputed = getattr(self.blocks[kind], name)
         until = np.concatenate(([0.0], np.cumsum(plain)))
@@ -115,10 +118,11 @@ class StageProblem:
         return result
 
     def allowed(self, chunk: int | Ints, start: Ints, end: Ints) -> Bools:
-        """Return whether a chunk may hold blocks start to end, in the shape of the indices.
+        """Return whether a chunk may hold blocks start to end (exclusive), in the broadcast shape of the indices.
 
-        Embedding and head must lie where the target builds them; no chunk is empty, and one without a layer is allowed
-        only as `layouts` says.
+        No chunk is empty, or without a layer unless `empty_ends`. The first holds all blocks that begin the model, the
+        last all from the first that must be with the loss (`in_last_chunk`) and the model's end; others hold none of
+        these.
         """
         places, rules = [place_of(kind) for kind in self.sequence], self.layouts
         begins = sum(place.begins for place in places)
@@ -131,9 +135,11 @@ class StageProblem:
 
 
 def fastest_cut(problem: StageProblem) -> Chunks | None:
-    """Return the chunks that fit and whose slowest stage is fastest, of all cuts that `layouts` allows.
+    """Return the chunks that fit and whose slowest stage is fastest, of the cuts that `layouts` allows.
 
-    None if no cut fits or the model has more than MOST_BLOCKS blocks.
+    With several chunks a stage or without `any_cut`, the first MOST_CUTS of `family` are compared by the mean of the
+    slowest stage and the sum of each round's slowest chunk; else all cuts. None if no cut fits or the model has more
+    than MOST_BLOCKS blocks.
     """
     if len(problem.sequence) > MOST_BLOCKS:
         return None
@@ -185,7 +191,10 @@ def _least_largest(costs: Sequence[Array]) -> Ints | None:
 
 
 def _span_peaks(problem: StageProblem, stage: int, start: Ints, end: Ints) -> Array:
-    """Return the peak bytes of a stage with one chunk of blocks start to end, [start, end]."""
+    """Return the peak bytes of a stage with one chunk of blocks start to end, [start, end].
+
+    Activations count at the most microbatches in flight; the largest working bytes are added.
+    """
     kind, held = problem.on[stage], float(problem.held[stage].max())
     fixed, kept = (problem.sums(name, kind, start, end) for name in ("fixed_bytes", "kept_bytes"))
     result: Array = fixed + held * kept + _working(problem, kind)
@@ -193,7 +202,10 @@ def _span_peaks(problem: StageProblem, stage: int, start: Ints, end: Ints) -> Ar
 
 
 def _working(problem: StageProblem, kind: int) -> Array:
-    """Return the largest working bytes of the blocks start to end, [start, end]; 0 for an empty span."""
+    """Return the largest working bytes of the blocks start to end, [start, end]; 0 for an empty span.
+
+    If layers are recomputed (`first`), each block counts with the larger of both policies.
+    """
     each = problem.blocks[kind].working_bytes
     most = each.max(axis=0) if problem.first else each[0]
     size = len(most)
@@ -206,7 +218,8 @@ def _working(problem: StageProblem, kind: int) -> Array:
 def _excess_and_seconds(problem: StageProblem, ends: Ints) -> tuple[Array, Array]:
     """Return (bytes by which each stage exceeds its memory, [cuts, pp]; seconds of every chunk, [cuts, vpp, pp]).
 
-    The excess is at least 0. ends: boundaries of chunks, [cuts, chunks + 1].
+    The excess is 0 where a stage fits or has no limit; seconds include a share of the stage's wait. ends: boundaries of
+    chunks, [cuts, chunks + 1].
     """
     shape = len(ends), problem.vpp, problem.pp
     start, end = ends[:, :-1].reshape(shape), ends[:, 1:].reshape(shape)
@@ -227,7 +240,12 @@ def _chunks(problem: StageProblem, ends: Sequence[int] | Ints) -> Chunks:
 
 
 def family(sequence: tuple[str, ...], pp: int, vpp: int, rules: Layouts) -> Iterator[Chunks]:
-    """Yield every cut of the families that are compared; some come twice."""
+    """Yield the cuts to compare; some come twice.
+
+    With `any_cut`, those of `even_cuts`. Else equally many layers per chunk, with `account` also with embedding and
+    loss in a layer's place, and with `first_last` and one chunk a stage other numbers on the first and last stage. Ends
+    are empty only with `empty_ends`.
+    """
     total, chunks = layers(sequence), pp * vpp
     least = 0 if rules.empty_ends else 1
     if rules.any_cut:
@@ -246,10 +264,10 @@ def family(sequence: tuple[str, ...], pp: int, vpp: int, rules: Layouts) -> Iter
 
 
 def even_cuts(total: int, chunks: int, least: int) -> Iterator[tuple[int, ...]]:
-    """Yield the layers of each of three chunks or more: equal inner chunks, ends of at most one layer more.
+    """Yield the layers of each of three chunks or more: equal inner chunks, first and last with at most one layer more.
 
-    The shortest inner chunks come first, then the most similar ends. least: fewest layers of an end chunk. At most
-    NEAREST + 1 lengths of inner chunks and NEAREST pairs of ends for each are yielded.
+    The shortest inner chunks come first, then the most similar first and last. least: fewest layers of these two. At
+    most NEAREST + 1 lengths of inner chunks and NEAREST pairs for each are yielded.
     """
     fewest = max(1, -(-(total - 2) // chunks))
     for each in range(fewest, min(total // (chunks - 2), fewest + NEAREST) + 1):
@@ -260,7 +278,10 @@ def even_cuts(total: int, chunks: int, least: int) -> Iterator[tuple[int, ...]]:
 
 
 def _first_last(total: int, pp: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the layers of the first, each middle and the last stage, without the even case, nearest to even first."""
+    """Yield (first, middle, last) layers per stage for `total` layers, the middle nearest to even first.
+
+    All stages have at least 1 layer; with two stages middle is 0. Equal stages are left out if there are more than two.
+    """
     middles = sorted(range(1 if pp > 2 else 0, total if pp > 2 else 1), key=lambda middle: abs(middle - total / pp))
     for middle in middles:
         ends = total - middle * (pp - 2)
@@ -268,9 +289,10 @@ def _first_last(total: int, pp: int) -> Iterator[tuple[int, int, int]]:
 
 
 def cut(sequence: tuple[str, ...], sizes: Sequence[int]) -> Chunks:
-    """Return the chunks with these numbers of layers.
+    """Return the chunks with these numbers of layers, in model order.
 
-    Blocks before the first layer join the first chunk, those after the last layer the last chunk.
+    Blocks before the first layer join the first chunk, those after the last layer the last chunk. Other blocks join the
+    chunk of the layer before them. Raises StopIteration without layers.
     """
     before = next(index for index, kind in enumerate(sequence) if is_layer(kind))
     ends = list(accumulate(sizes, initial=before))

@@ -48,7 +48,10 @@ class Traced:
         return sum(self.time.values())
 
     def at(self, numbers: Mapping[str, Array | float]) -> At:
-        """Return the costs with other values for some symbols, numbers or arrays that broadcast together."""
+        """Return the costs with other values for some symbols, numbers or arrays that broadcast together.
+
+        Costs that are no terms stay numbers; `holds` says where the plan's branches still hold.
+        """
         values = self.tape.evaluated(numbers)
 
         def of(term: Any) -> Array | float:
@@ -75,9 +78,11 @@ class At:
 
 
 def traced(prospect: Prospect) -> Traced:
-    """Return the costs of a candidate as terms of a tape, by running the cost functions on symbols.
+    """Return the costs of a candidate as terms of a new tape, by running the cost functions on symbols.
 
-    Parts of the time and of each stage's memory are named on the tape.
+    Symbols: numbers of job, degrees, machine, model and FRAMEWORK (those that are not 0). Parts of the time and of each
+    stage's memory are named on the tape, as are the sums and operators that they come from. With a pipeline the time
+    has the ratios of `_simulated`.
     """
     tape = Tape()
     request = prospect.request
@@ -129,7 +134,10 @@ def _objects(*terms: Any) -> Any:
 
 
 def _columns(prospect: Prospect, known: Prospect, tape: Tape) -> Columns:
-    """Return the candidate's columns with its degrees as symbols; dp and the number of microbatches are named."""
+    """Return the candidate's columns with tp, cp, ep, etp, pp and micro-batch as symbols.
+
+    dp and the number of microbatches follow from them and are named on the tape.
+    """
     p, every = prospect.degrees, prospect.columns()
     degrees: dict[str, Any] = {name: tape.symbol(name, getattr(p, name)) for name in ("tp", "cp", "ep", "etp", "pp")}
     micro = tape.symbol("micro_batch", prospect.micro)
@@ -143,7 +151,8 @@ def _columns(prospect: Prospect, known: Prospect, tape: Tape) -> Columns:
 def _table(known: Prospect, prospect: Prospect, where: Columns, tape: Tape) -> Table:
     """Return the cost table of the blocks as terms, with symbols for the model's numbers.
 
-    Expert load imbalance stays at the plan's ep. Seconds and bytes of operators and collectives are named.
+    known, prospect: the candidate with symbols, and with numbers. Expert load imbalance is a constant of the plan's ep.
+    Seconds and bytes of operators, collectives and kept tensors are named on the tape.
     """
     request, choices = known.request, choices_of(prospect)
     uneven = loads(prospect.request, prospect.columns().ep)  # of the plan's ranks, however many there are
@@ -188,10 +197,11 @@ def _name_stages(sums: Stages, tape: Tape) -> None:
 
 
 def _simulated(prospect: Prospect, time: dict[str, Any], tape: Tape) -> dict[str, Any]:
-    """Return the time by part, with the ratio of event simulation to formula as symbols; as it is without a pipeline.
+    """Return the time by part, with ratios of event simulation to formula as symbols; the given one without a pipeline.
 
-    There is one ratio for the pipeline and one for the data-parallel exchange (seconds, where the formula has 0). The
-    ratio hardly moves with the numbers, as both sides grow alike.
+    One ratio for the pipeline, whose difference goes to the bubble, and one for the data-parallel exchange (its
+    seconds, where the formula has 0). The symbols' values are the plan's; they hardly move with the numbers, as both
+    sides grow alike.
     """
     if prospect.degrees.pp == 1:
         return time

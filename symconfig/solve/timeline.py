@@ -33,7 +33,7 @@ def timeline(prospect: Prospect, parts: Costed, slow: Array | float = 1.0) -> Ti
 def times(prospect: Prospect, parts: Costed) -> Times:
     """Return the simulator's input: seconds of passes, messages and exchanges of every chunk.
 
-    Weight gathers and gradient reductions of every microbatch are left out where sharding needs them each time.
+    Weight gathers and gradient reductions are left out (None) if the sharding repeats them in every microbatch.
     """
     made = chunk_times(
         parts.table, parts.sums, parts.points, parts.setting, prospect.split.chunks, prospect.block_layers
@@ -50,7 +50,11 @@ def stage_seconds(parts: Costed, made: Times) -> Array:
 
 
 def refined_s(prospect: Prospect, parts: Costed) -> float:
-    """Return the step in seconds, simulated if there is a pipeline that can be, else by the formula."""
+    """Return the step in seconds: simulated if there is a pipeline of a shape that can be, else the formula's.
+
+    The simulation ends where the optimizer starts; optimizer, overhead and copies are added by the formula, as is the
+    exchange if the sharding repeats it in every microbatch.
+    """
     if not _simulated(parts):
         return sum(float(part[0, 0, 0]) for part in parts.cost.time.values())
     sums, points, setting = parts.sums, parts.points, parts.setting
@@ -64,7 +68,8 @@ def refined_s(prospect: Prospect, parts: Costed) -> float:
 def refined_time(prospect: Prospect, parts: Costed) -> dict[str, float]:
     """Return the seconds of a step by part, with bubble and exposed data-parallel communication simulated.
 
-    Without a pipeline that can be simulated, the formula's.
+    Without a pipeline that can be simulated, the formula's; the communication also if the sharding repeats it in every
+    microbatch.
     """
     time = {name: float(part[0, 0, 0]) for name, part in parts.cost.time.items()}
     if not _simulated(parts):
@@ -112,8 +117,8 @@ def stage_memory(prospect: Prospect, parts: Costed, line: Timeline) -> tuple[tup
     """Return for each stage (seconds at which its allocated bytes change, from 0 on; bytes from then on).
 
     Activations are those of the microbatches that the simulation has in flight. The working set counts while a stage
-    holds any, the head's and loss's memory while it holds any of the last chunk. parts: of the same chunks as the
-    timeline.
+    holds any, the loss's memory while it holds any of a chunk with the loss; all else of the peak is constant. parts:
+    of the same chunks as the timeline.
     """
     bytes_of = {
         name: np.broadcast_to(part, parts.cost.stage_bytes.shape)[:, 0, 0, 0]
@@ -135,7 +140,11 @@ def stage_memory(prospect: Prospect, parts: Costed, line: Timeline) -> tuple[tup
 
 
 def _kept(prospect: Prospect, parts: Costed) -> Array:
-    """Return the activation bytes that one microbatch keeps in each chunk, without the loss's, [pp vpp]."""
+    """Return the activation bytes that one microbatch keeps in each chunk, [pp vpp], in model order.
+
+    The loss's are left out, and layers that do not begin a recompute group. The first `block_layers` layers of a chunk
+    count as recomputed.
+    """
     by_kind = parts.table.passes[KEPT][..., 0]
     place = {kind: index for index, kind in enumerate(parts.table.kinds)}
     result = []

@@ -103,9 +103,9 @@ NARROWER: Mapping[Constraint, tuple[Constraint, ...]] = {
 
 
 def narrowed(backend: str, constraints: Iterable[Constraint]) -> Iterator[Constraint]:
-    """Yield the planner's added constraints of a backend, then the framework's own.
+    """Yield the constraints that the planner adds for a backend, then the framework's.
 
-    Those of the framework that are in NARROWER are replaced by the planner's; some are replaced by none.
+    A framework's constraint that is a key of NARROWER is replaced by the planner's there, which may be none.
     """
     yield from ADDED[backend]
     for constraint in constraints:

@@ -111,8 +111,9 @@ class Usual:
     def beyond(self, *, tp: Any, pp: Any, vpp: Any, cp: Any, ep: Any, micro: Any) -> dict[str, Any]:
         """Return by name whether a choice exceeds what published layouts have: bools, or [n] for arrays.
 
-        Without data on a degree it is never exceeded. "tp beyond fast links" is true for tp > `joined`. A longer
-        sequence allows a larger cp.
+        Names: degrees, "micro-batch", "tokens of a micro-batch" (per rank of cp), "tp beyond fast links" (tp >
+        `joined`). Without data on a degree it is never exceeded. cp may also be as large as the sequence length over
+        the most tokens.
         """
         sizes = {"tp": tp, "pp": pp, "vpp": vpp, "ep": ep, "micro-batch": micro}
         larger = {name: size > self.largest.get(name, inf) for name, size in sizes.items()}
@@ -142,8 +143,9 @@ def premium(unusual: Any) -> Array:
 def usual(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Usual:
     """Return what published layouts of similar models have on this GPU generation, for this task and framework.
 
-    Similar: both dense or both with experts, and of about this size. With fewer than `ENOUGH` layouts, size, then
-    framework, task and generation are ignored; without enough in any case, only tp beyond fast links is unusual.
+    Similar: both dense or both with experts, and within a factor of two in size. With fewer than `ENOUGH` layouts, a
+    factor of four, then any size, and then in turn framework, task and generation (but not the task) are ignored.
+    Without enough in any case, only tp beyond fast links is unusual.
     """
     task = job.task_of(model)
     return _usual(
@@ -161,7 +163,10 @@ def usual(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Usual
 def _usual(
     generation: str, experts: int, task: str, backend: str, billions: float, joined: int, seq_length: int
 ) -> Usual:
-    """Return the usual layouts of `usual` for its key. Cached."""
+    """Return the layouts of `usual` by its key. Cached. billions: of parameters.
+
+    Quantiles are of layouts as similar in size as possible, rare switches and recompute of those of all sizes.
+    """
     kind = [row for row in layouts() if row.experts == experts]
     alike: Sequence[Callable[[Layout], bool]] = (
         lambda row: (row.generation, row.task, row.backend) == (generation, task, backend),
@@ -194,8 +199,8 @@ def _first(rows: Sequence[Layout], alike: Sequence[Callable[[Layout], bool]]) ->
 def _rare(rows: Sequence[Layout]) -> Iterator[str]:
     """Yield the kinds of recompute and the switches that a share below RARE of the rows has.
 
-    Nothing where fewer than ENOUGH rows state it. User buffers are counted at tp > 1 only, the flex dispatcher at ep >
-    1.
+    Nothing where fewer than ENOUGH rows state it. User buffers are counted at tp > 1, the flex dispatcher at ep > 1
+    only.
     """
     stated = [row.recompute for row in rows if row.recompute]
     yield from (kind for kind in ("selective", "full") if len(stated) >= ENOUGH and _few(stated.count(kind), stated))
@@ -232,9 +237,10 @@ def real_data_ratios() -> tuple[float, ...]:
 
 
 def measured_runs(model: ModelDescriptor, cluster: ClusterDescriptor, task: str) -> list[Best]:
-    """Return the measured runs of a model on the cluster's GPU: of pre-training, of LoRA, or of other tuning.
+    """Return the measured runs of a model on the cluster's GPU product: of pre-training, of LoRA, or of other tasks.
 
-    The model is recognised by its number of layers and, within SAME_SIZE, of parameters; empty if there are none.
+    A run is of the model if the number of layers is the same and that of parameters within SAME_SIZE; empty without
+    runs.
     """
     total, pretrained = parameters(model, with_mtp=False).total, task == "pretrain"
     return [

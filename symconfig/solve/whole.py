@@ -17,7 +17,7 @@ USUAL_LENGTH = 4096  # default sequence length in tokens, if the model supports 
 
 
 def whole(model: ModelDescriptor, job: Job) -> Job:
-    """Return the job with open fields of its training derived from task and model size; fields set are kept.
+    """Return the job with open fields of its training derived from task and active parameters; fields set are kept.
 
     Raises InputError for a learning rate schedule that is not possible.
     """
@@ -27,10 +27,10 @@ def whole(model: ModelDescriptor, job: Job) -> Job:
 
 
 def filled(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
-    """Return the job with defaults for task, precision, sequence length and training.
+    """Return the job with defaults for task, precision, sequence length and training; fields set are kept.
 
-    Precision is bf16 if the GPU has it, else fp16; the length is at most USUAL_LENGTH tokens. Raises InputError for
-    sequences longer than learned positions, and as `whole` does.
+    Precision is bf16 if the GPU has it, else fp16; the length is the model's longest, at most USUAL_LENGTH tokens.
+    Raises InputError for sequences longer than learned positions, and as `whole` does.
     """
     precision = job.precision or ("bf16" if cluster.gpu.peak_flops.bf16 is not None else "fp16")
     seq_length = job.seq_length or min(model.max_position_embeddings, USUAL_LENGTH)

@@ -45,7 +45,7 @@ class Across:
     border: Machine
 
     def laid(self, split: Split, block_layers: int) -> Across:
-        """Return a copy with other layers per stage and other recompute; degrees but vpp stay."""
+        """Return a copy with other layers per stage and `block_layers` recomputed; its vpp is that of the split."""
         one, other = (
             replace(
                 candidate, split=split, block_layers=block_layers, degrees=replace(candidate.degrees, vpp=split.vpp)
@@ -88,7 +88,10 @@ class Across:
 
     @property
     def floor_s(self) -> float:
-        """Return a lower bound of the step in seconds for any distribution of layers."""
+        """Return a lower bound of the step in seconds for any distribution of layers.
+
+        Only transformer layers count, without recompute; the optimizer does not.
+        """
         places = [
             self.tables[0].kinds.index(kind) for kind in sequence(self.candidates[0].request.model) if is_layer(kind)
         ]
@@ -117,7 +120,7 @@ class Across:
 
     @property
     def excess(self) -> tuple[float, float]:
-        """Return by kind the bytes by which its fullest stage exceeds the budget; negative if all fit."""
+        """Return by kind the bytes by which its fullest stage exceeds its memory budget; at most 0 if all fit."""
         one, other = (
             max(self.peaks[mine]) - peak_budget(candidate.request, candidate.machine)
             for mine, candidate in zip(self.stages, self.candidates, strict=True)
@@ -157,7 +160,8 @@ class Across:
     def arrivals_s(self) -> tuple[Array, Array]:
         """Return the seconds that each chunk waits for its activation, and for its gradient, [pp, vpp] each. Cached.
 
-        The model's first chunk waits for no activation, its last for no gradient.
+        They are those of a message from the stage before, and after, with wrap-around; 0 for the activation of the
+        model's first chunk and the gradient of its last.
         """
         into, back = (
             np.array([[self.link_s(stage, stage + way)] * self.split.vpp for stage in range(self.pp)])
@@ -170,8 +174,8 @@ class Across:
     def times(self) -> Times:
         """Return the simulator's input, each stage's row from its own kind. Cached.
 
-        `busy_s` is the fastest link's; what a message takes longer is added to the pass that waits for it. `lag_s` is
-        the largest of all links.
+        `busy_s` is that of the fastest link; what a message takes longer is added to the forward or backward pass that
+        waits for it. `lag_s` is the largest of all links. Other scalars are the first kind's.
         """
         one, other = (times(candidate, parts) for candidate, parts in zip(self.candidates, self.parts, strict=True))
         least_s = min(self.links_s)
@@ -197,7 +201,7 @@ class Across:
     def simulated_s(self) -> float:
         """Return when the optimizer starts, in seconds from the start of the step. Cached.
 
-        All stages are done then, and first and last stage have summed the gradient of a shared embedding.
+        All stages are done then, and the gradient of a shared embedding is summed over the border's links.
         """
         parts, done = self.parts[0], self.run(self.times).finish_s
         between = between_ends_s(parts.sums, parts.points, replace(parts.setting, machine=self.border))
@@ -209,13 +213,19 @@ class Across:
         return self.simulated_s + self._slower(apart_s) + self._slower(copies_s)
 
     def _slower(self, what: Callable[[Stages, Columns, Setting], Array]) -> float:
-        """Return the larger of both kinds' seconds for a function of their own stages."""
+        """Return the larger of both kinds' seconds for `what`, called with each kind's stages.
+
+        The points are always the first kind's.
+        """
         points = self.parts[0].points
         return max(float(np.ravel(what(sums, points, setting))[0]) for sums, setting in map(self.own, (0, 1)))
 
     @cached_property
     def stage_s(self) -> tuple[float, ...]:
-        """Return the seconds of a microbatch's passes on each stage, with waits for messages, [pp]. Cached."""
+        """Return the seconds of a microbatch's passes on each stage, [pp], messages waited for included. Cached.
+
+        Communication that another microbatch hides is taken off, if the schedule has such pairs.
+        """
         made = self.times
         passes = made.forward + made.recompute + made.backward + made.weight
         if made.paired is not None:  # what another microbatch beside it hides
@@ -225,9 +235,11 @@ class Across:
 
     @property
     def time(self) -> dict[str, float]:
-        """Return the seconds of a step by part.
+        """Return the seconds of a step by part, which sum to `step_s`.
 
-        Parts: passes of the slowest stage, bubble, exposed communication, optimizer, overhead.
+        compute, recompute, layer communication and pipeline send/receive are those of the stage that takes longest; the
+        bubble is what a simulation without data-parallel exchange takes more, the exchange what one with it adds. The
+        overhead is that stage's kind's; the optimizer has the slower kind's remaining seconds.
         """
         slowest = int(np.argmax(self.stage_s))
         kind, m = self.kinds[slowest], self.num_microbatches
@@ -254,7 +266,7 @@ class Across:
         }
 
     def _unpaired_s(self, stage: int) -> float:
-        """Return the seconds of a stage's communication for which no other microbatch is there to overlap with.
+        """Return the seconds of a stage's communication in a step that no other microbatch is there to overlap with.
 
         0 where the schedule does not overlap it with another microbatch.
         """
@@ -265,10 +277,10 @@ class Across:
 
 
 def shared_s(one: Array, other: Array, stages: tuple[int, int]) -> float:
-    """Return a lower bound of the slowest stage in seconds, if layers could be split in parts.
+    """Return a lower bound of the slowest stage in seconds for any distribution of layers, which may be split in parts.
 
     one, other: seconds of every layer on the first and on the second kind; stages: number of stages on each. Every
-    layer counts as fast on the second kind, relative to the first, as the one with the best ratio.
+    layer counts as having the least ratio of the second kind's seconds to the first's.
     """
     ratio = float(np.min(np.divide(other, one)))
     return ratio * float(np.sum(one)) / (stages[1] + ratio * stages[0])

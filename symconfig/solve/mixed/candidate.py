@@ -15,10 +15,11 @@ from symconfig.solve.stages import layers
 
 
 def described(placed: Placed, mixed: MixedCluster, jobs: Sequence[Job]) -> MixedCandidate:
-    """Return the candidate of a mixed plan with one host per kind.
+    """Return the candidate of a mixed plan with one host per kind, in pipeline order.
 
-    The prediction is that of the kind with the fuller GPUs; step interval, MFU and host memory cover both kinds. jobs:
-    the job as resolved for each kind of the cluster.
+    The prediction is that of the kind whose GPUs are fuller, relative to their usable memory; its step interval spans
+    both kinds', its MFU is against their mean peak, its host memory the larger. Degrees, options and backend are the
+    first kind's. jobs: the job as resolved for each kind of the cluster.
     """
     across = placed.across
     each = [_predicted(placed, mixed, kind) for kind in (0, 1)]
@@ -37,7 +38,10 @@ def described(placed: Placed, mixed: MixedCluster, jobs: Sequence[Job]) -> Mixed
 
 
 def _predicted(placed: Placed, mixed: MixedCluster, kind: int) -> Predicted:
-    """Return the prediction of the step with the memory of the fullest stage on a kind (0: first in the pipeline)."""
+    """Return the prediction of the step of both kinds with the memory of the fullest stage on one.
+
+    kind: 0 for the first in the pipeline, 1 for the second.
+    """
     across = placed.across
     mine = [stage for stage, on in enumerate(across.kinds) if on == kind]
     worst = max(mine, key=lambda stage: across.peaks[stage])

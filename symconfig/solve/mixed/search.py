@@ -82,9 +82,11 @@ def search(
     top: int = 5,
     progress: Progress | None = None,
 ) -> Mix:
-    """Return the fastest plans over both kinds, up to `top` from different families of degrees.
+    """Return the fastest plans over both kinds, up to `top` from different families of degrees, and counts.
 
-    Raises InputError for a job that can never run, and InfeasibleError if nothing fits.
+    Searches every precision and number of stages on a mean machine, then distributes the layers of the best over both
+    kinds. gpus of the job is replaced by that of the cluster. Raises InputError for a job that can never run, and
+    InfeasibleError if nothing fits.
     """
     agreed = job.model_copy(update={"precision": _precision(mixed, job), "gpus": mixed.gpus})
     jobs = tuple(resolved(model, share.cluster, agreed) for share in mixed.shares)
@@ -140,7 +142,10 @@ class _Solving:
         return sorted(self.best.values(), key=lambda placed: (placed.across.step_s, placed.across.candidates[0].order))
 
     def _requests(self, precision: Precision, pins: Pins) -> list[tuple[Request, Request]]:
-        """Return pairs of requests with the same options on the first and the second kind; others are left out."""
+        """Return pairs of requests with the same options on the first and the second kind; others are left out.
+
+        Raises InputError for pins that the target does not support.
+        """
         one, other = (
             requests(self.model, share.cluster, job, precision, pins)
             for share, job in zip(self.mixed.shares, self.jobs, strict=True)
@@ -149,9 +154,10 @@ class _Solving:
         return [(request, same[request.extras]) for request in one if request.extras in same]
 
     def weigh(self, precision: Precision, pp: int, progress: Progress | None) -> None:
-        """Search `pp` stages on the mean machine, simulate, and append its best candidates to `fronts`.
+        """Search `pp` stages on the mean machine, simulate, and append the best candidates to `fronts`.
 
-        Counts are updated. Nothing happens if the pins exclude this number of stages.
+        Single chunks and several chunks per stage are searched separately; each is skipped if pins exclude it or no
+        options run on both kinds. `candidates` and `feasible` are increased.
         """
         each = [machine(share.cluster, precision, gpus=self.mixed.gpus) for share in self.mixed.shares]
         gpu = mean(each, [share.gpus for share in self.mixed.shares])
@@ -169,7 +175,10 @@ class _Solving:
             self.fronts += [(front, of[front.extras]) for front in weighed.best]
 
     def _pins(self, pp: int, chunks: tuple[int, int]) -> Pins | None:
-        """Return the job's pins with this number of stages and a range of chunks per stage; None if they contradict."""
+        """Return the job's pins with pp set to this number and vpp to the part of `chunks` (low, high) that they allow.
+
+        None if they exclude the number of stages or all of the range.
+        """
         low, high = self.pins.ranges.get("vpp", chunks)
         vpp = max(low, chunks[0]), min(high, chunks[1])
         if vpp[0] > vpp[1] or not self.pins.allows("pp", pp):
@@ -179,7 +188,8 @@ class _Solving:
     def lay_out(self, progress: Progress | None) -> None:
         """Distribute the candidates of `fronts` over both kinds and keep the best of each family in `best`.
 
-        Single-chunk candidates come first, then by score. Those slower than FAR times the best step are skipped.
+        Single-chunk candidates come first, then by score. Those slower on the mean machine than FAR times the best step
+        are skipped. Each order and policy tried adds one to `laid`.
         """
         # A candidate is hardly ever slower on the mean machine than over both kinds.
         ordered = sorted(self.fronts, key=lambda front: (front[0].degrees.vpp > 1, front[0].order))
@@ -208,7 +218,8 @@ class _Solving:
     ) -> Iterator[tuple[Across, tuple[int, int]]]:
         """Yield (candidate over both kinds, order) for both orders of the kinds and each recompute policy.
 
-        Policies that a constraint refuses on either kind are left out; with equal kinds there is one order.
+        Policies that a constraint refuses on either kind are left out; if both kinds have the same cluster there is one
+        order.
         """
         shares = self.mixed.shares
         each = [machine(share.cluster, front.request.precision, gpus=self.mixed.gpus) for share in shares]
@@ -224,7 +235,11 @@ class _Solving:
 
 
 def _policies(front: Prospect) -> Iterator[Prospect]:
-    """Yield the candidate with its own recompute policy, then with the others that pins and target allow."""
+    """Yield the candidate, then copies with each other recompute policy that pins and target allow.
+
+    Last, full recompute of the first layers only, if the target can, no and full recompute are allowed, and the
+    candidate itself does not have it; its number of layers, 1, only marks it.
+    """
     yield front
     choices = recompute_choices(front.request)
     yield from (
@@ -237,7 +252,10 @@ def _policies(front: Prospect) -> Iterator[Prospect]:
 
 
 def _nothing(mixed: MixedCluster, solving: _Solving, pinned: str) -> InfeasibleError:
-    """Return the error why there is no plan: no pipeline has whole stages on each kind, or none fits in memory."""
+    """Return the error why there is no plan: nothing fits in memory, or no candidate was evaluated at all.
+
+    The latter says that stages must not be shared between kinds and need as many GPUs each. pinned: text on the pins.
+    """
     stages = ", ".join(map(str, pipelines(mixed)))
     if not solving.candidates:
         what = f"no pipeline lies over both kinds{pinned}: each hosts whole stages of as many GPUs"
@@ -249,9 +267,10 @@ def _nothing(mixed: MixedCluster, solving: _Solving, pinned: str) -> InfeasibleE
 
 
 def best_layers(across: Across, below_s: float) -> Across | None:
-    """Return the candidate with the fastest layers per stage that fit on both kinds.
+    """Return the candidate with the layers per stage that give the fastest step and fit on both kinds.
 
-    None if no step is below `below_s` seconds. A pinned layout is the only one tried.
+    None if nothing fits below `below_s` seconds. Tried are the split that it has, then those of the stage solver
+    (`_proposed`) unless a layout is pinned.
     """
     if across.floor_s >= below_s:
         return None
@@ -263,9 +282,9 @@ def best_layers(across: Across, below_s: float) -> Across | None:
 
 
 def _fastest(across: Across, layouts: Iterable[Across], below_s: float) -> Across | None:
-    """Return the layout with the fastest step that fits; None if none is below `below_s` seconds.
+    """Return the layout with the fastest step that fits; None if none that fits is below `below_s` seconds.
 
-    across: priced with the same degrees and policy, which gives the lower bounds.
+    across: priced with the same degrees and policy, for a lower bound of each layout, which is tested first.
     """
     best = None
     for one in layouts:
@@ -277,8 +296,9 @@ def _fastest(across: Across, layouts: Iterable[Across], below_s: float) -> Acros
 def _proposed(across: Across) -> Iterator[Across]:
     """Yield up to TRIES layouts of the stage solver, until one fits.
 
-    Each time the solver has less memory where the last layout exceeded it. Stops if it finds none or the target cannot
-    express it.
+    Each time a kind's memory in the solver is reduced by what the last layout exceeded it. Ends if the solver finds
+    none or the target cannot express it. With recompute of first layers, as few layers as possible are recomputed, at
+    least 1 if no recompute is not allowed.
     """
     into, back = across.arrivals_s
     problem = stages_of(across.candidates, across.parts, across.kinds, (into + back).sum(axis=1))
@@ -302,15 +322,19 @@ def _proposed(across: Across) -> Iterator[Across]:
 
 
 def mean(machines: Sequence[Machine], gpus: Sequence[int]) -> Machine:
-    """Return a machine of mean rates, weighted by the numbers of GPUs of both kinds.
+    """Return a machine of mean numbers, weighted by the numbers of GPUs of the two kinds.
 
-    Memory of GPU and host is the larger of both; network levels are the worse of both.
+    Efficiencies are weighted by peak FLOP/s, too. Memory of GPU and host is the larger of both; network levels are the
+    worse of both. What is no number is the first machine's.
     """
     one, other = machines
     shares = [number / sum(gpus) for number in gpus]
 
     def of(name: str) -> Any:
-        """Return the mean of one number of both machines; the larger one for memory."""
+        """Return the mean of one number of both machines, by GPUs; for efficiencies by GPUs times peak FLOP/s.
+
+        The number itself if both are equal; for memory the larger one.
+        """
         first, second = (getattr(machine, name) for machine in machines)
         if first == second:
             return first
@@ -331,7 +355,8 @@ def mean(machines: Sequence[Machine], gpus: Sequence[int]) -> Machine:
 def border(mixed: MixedCluster, machines: Sequence[Machine]) -> Machine:
     """Return a machine for messages between the kinds: the worse of both networks, and no faster links inside a node.
 
-    Bandwidth is capped by `over_bytes_per_s` of the mixed cluster, if given, times the network efficiency.
+    If the mixed cluster has `over_bytes_per_s`, bandwidth is at most that times the lower network efficiency. All but
+    the levels is the first machine's.
     """
     clusters = [share.cluster for share in mixed.shares]
     one, other = (_between_nodes(*each) for each in zip(clusters, machines, strict=True))
@@ -343,7 +368,10 @@ def border(mixed: MixedCluster, machines: Sequence[Machine]) -> Machine:
 
 
 def _between_nodes(cluster: ClusterDescriptor, machine: Machine) -> dict[str, Number]:
-    """Return the levels of a machine, with those inside a node as slow as the first one between nodes."""
+    """Return a machine's levels, with bandwidth, latency and mesh of those inside a node as of the first between nodes.
+
+    The last level counts as that if none is a network. Sizes stay.
+    """
     names = [level.name for level in cluster.levels]
     first = next((place for place, name in enumerate(names) if name in NETWORK), len(names) - 1)
     levels = dict(machine.levels)
