@@ -104,8 +104,8 @@ Repeat.model_rebuild()
 def load_program(name_or_path: str | Path, dims: Mapping[str, int] | None = None) -> Program:
     """Return the program in a file, or of this name in the zoo; `.json` is read as JSON, everything else as YAML.
 
-    dims: sizes that replace those in the file. Raise InputError with all problems in the order of the file, at most
-    MAX_PROBLEMS.
+    dims: sizes that replace those in the file. Raise InputError if nothing is found, the text cannot be parsed or does
+    not match the schema; else with all mistakes in the order of the file, at most MAX_PROBLEMS.
     """
     path = find(str(name_or_path), "programs", None)
     text = read_text(path)
@@ -194,8 +194,10 @@ class _Reader:
             self.wrong(at, mistake, text)
 
     def enter(self, scope: Scope, name: str, tensor: Tensor, at: KeyPath, text: str = "", place: int = 0) -> None:
-        """Enter a tensor in the scope under `name`, in `tensors` and in `made`. If the name is taken, record a mistake
-        and replace the old tensor. place: character index within `text`.
+        """Enter a tensor in the scope under `name`, in `tensors` and in `made` of its declaration or statement `at`.
+
+        If the name is taken in the scope or the program, record a mistake and replace the old tensor. text, place: for
+        the mistake, the statement and the character index within it.
         """
         if name in scope or tensor.name in self.tensors:
             taken = name if name in scope else tensor.name
@@ -211,8 +213,10 @@ class _Reader:
     def declare(
         self, scope: Scope, prefix: str, name: str, declared: Declaration, at: KeyPath, *, trained: bool
     ) -> None:
-        """Enter an input, or a parameter if `trained` (with a gradient unless it is frozen). A mistake is recorded and
-        the tensor entered all the same, with the file's default element type or no dims if those cannot be read.
+        """Enter an input, or a parameter if `trained`, which has a gradient unless it is frozen.
+
+        Dims that cannot be read or are undefined, an unknown element type and a frozen input are recorded as mistakes,
+        and the tensor entered all the same: with the file's default element type or no dims if those could not be read.
         """
         width = ELEMENT_BYTES[self.file.element]
         dims: tuple[str, ...] = ()
@@ -314,7 +318,8 @@ class _Reader:
         """Append the operators of a statement and return the tensors that they make, by name. Empty, without operators,
         if an operand is hidden by an earlier mistake or has an undefined dim.
 
-        Raise Mistake for an unknown tensor or operands that do not fit. own: program names of the targets.
+        Operands count as read in any case. Raise Mistake for an unknown tensor or operands that do not fit. own:
+        program names of the targets.
         """
         for term in call.terms:
             if term.name not in scope:

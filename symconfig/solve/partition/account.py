@@ -58,8 +58,9 @@ class _Exchange(NamedTuple):
 def collectives(costs: Costs, axes: Sequence[Axis], rows: Rows) -> tuple[Moved, ...]:
     """Return all collectives of a step: first those on links between nodes, then those within operators.
 
-    The sum of their `exposed` is the communication in the partition's cost. The overlapped part of an exchange is
-    shared among its collectives in proportion to their costs.
+    rows: the chosen row of every node. Changes of layout that do not happen or run 0 times are left out. The overlapped
+    part of an exchange is shared among its collectives in proportion to their costs; the sum of all `exposed` is the
+    communication in the partition's cost.
     """
     every: list[Moved] = []
     for number, link in enumerate(costs.net.links):
@@ -74,11 +75,12 @@ def collectives(costs: Costs, axes: Sequence[Axis], rows: Rows) -> tuple[Moved, 
 
 
 def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_Exchange]:
-    """Yield what moves over a link: an activation and its gradient, or a weight's gather, the gradient's change of
-    layout in every microbatch, its reduction and the update of the weight.
+    """Yield the exchanges over a link, also those without moves. times: per step, for one instance of the link.
 
-    A weight's reduction overlaps with what the last backward leaves of the work, its update with what the first forward
-    leaves.
+    An activation: one per leg, without overlap; a `gathered` leg runs 0 times unless the change is nothing but an
+    all-gather. A weight: its gather, beside the forward's work; a second gather (if regathers) with the gradient's
+    change of layout (if trainable), beside the backward's; if trainable, once a step, the reduction and the update,
+    beside the work that the backward's and the forward's exchange leave.
     """
     given, taken, rule = rows[link.producer], rows[link.consumer], costs.rule(number)
 
@@ -106,9 +108,10 @@ def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_E
 
 
 def _within(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
-    """Yield collectives within operators: sums and exchanges with neighbours, in each phase that runs the operator.
+    """Yield the collectives within operators, fully exposed, with link -1: forward; again as RECOMPUTED for operators
+    in repeats if only borders are kept (Keep.BORDERS); and backward those that run there, too.
 
-    Includes the recomputed forward of repeated layers if only borders are kept; parameters and copies have none.
+    Parameters and copies have none. Named after the operator's first output.
     """
     for node, row in zip(costs.net.nodes, rows, strict=True):
         if node.operator is None:
@@ -130,10 +133,11 @@ def _by_level(
     phase: Phase,
     share: float,
 ) -> Iterator[Moved]:
-    """Yield moves with their calls per step as collectives, merged over consecutive axes of one level.
+    """Yield moves as collectives, adjacent ones merged if they have the same kind, level and number of calls per step.
 
-    Only moves that happen, of one kind and as often, are merged: ranks are multiplied, costs added, and the largest
-    amount kept. share: the exposed part of each cost.
+    run: (move of one strategy, calls per step); moves that do not happen are skipped. names: tensor, producer,
+    consumer. Ranks are multiplied, costs per call added and multiplied by the calls, and the largest amount kept.
+    share: the exposed part of the cost.
     """
     happening = ((move, times) for move, times in run if np.all(move.happens))
     for (kind, level, times), same in groupby(
@@ -189,9 +193,11 @@ class Spent:
 
 
 def spent(costs: Costs, axes: Sequence[Axis], rows: Rows, gamma: float = float("inf")) -> Spent:
-    """Return the cost and memory breakdown of a step, summed over all nodes and links; of the transients, the largest.
+    """Return the breakdown of a strategy's cost and memory in a step, summed over all nodes and links; of the
+    transients, the largest.
 
-    rows: the chosen row of options of every node.
+    rows: the chosen row of every node. gamma: divides Cost_mem in `relative` (infinite: 0). Communication, exposed and
+    overlapped, is that of `collectives`; activations are all bytes held less those of parameters.
     """
     net, every = costs.net, [np.array([row], dtype=np.int64) for row in rows]
     alone = [costs.node(index, row) for index, row in enumerate(every)]

@@ -27,7 +27,8 @@ from symconfig.errors import InputError, Problem
 def traced(module: Module, args: Sequence[Any], kwargs: Mapping[str, Any], source: str) -> ExportedProgram:
     """Return the module's graph, traced without mutation; linear, attention and norms stay single operators.
 
-    Raise InputError, for any exception, with its reason and the last line outside of torch.
+    Traced are only the tensors at the top level of its output; warnings and prints are suppressed. Raise InputError,
+    for any exception, with its reason and the last line outside of torch.
     """
     try:
         with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # torch prints graphs
@@ -41,8 +42,11 @@ def traced(module: Module, args: Sequence[Any], kwargs: Mapping[str, Any], sourc
 
 @contextmanager
 def _plain(module: Module) -> Iterator[None]:
-    """Make the module return a tuple of its output's tensors inside the context; other outputs (caches, settings) are
-    not traced. An output without tensors at its top level is unchanged.
+    """Make the module return a tuple of the tensors at its output's top level (of a dict, its values) inside the
+    context.
+
+    Other parts (caches, settings) are dropped; an output without such tensors, or a single tensor, is unchanged.
+    `forward` is restored at the end.
     """
     given, own = module.forward, "forward" in vars(module)
 
@@ -63,8 +67,8 @@ def _plain(module: Module) -> Iterator[None]:
 
 
 def _problem(error: Exception, source: str) -> Problem:
-    """Return the problem of a module that cannot be traced, at the last line of the traceback outside of torch, if
-    there is one.
+    """Return the problem of a module that cannot be traced: the exception's type and first line, at the last line of
+    the traceback outside of torch and this file, if there is one.
     """
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if "/torch/" not in frame.filename and frame.filename != __file__]
@@ -101,8 +105,8 @@ def _(done: Tensor, weights: Tensor, routes: Tensor) -> Tensor:
 
 
 def _stacked(module: Module) -> bool:
-    """Return whether the module holds its experts' weights as single tensors, up[E, ...] and down[E, ...] (transformers
-    from version 5 on).
+    """Return whether the module holds its experts' weights as single tensors of three dims, gate_up_proj (or up_proj)
+    and down_proj (transformers from version 5 on).
     """
     up, down = _up(module), getattr(module, "down_proj", None)
     return all(isinstance(weight, Tensor) and weight.dim() == 3 for weight in (up, down))
@@ -114,8 +118,11 @@ def _up(module: Module) -> Tensor | None:
 
 
 def _balanced(module: Module, tokens: Tensor, routes: Tensor, weights: Tensor) -> Tensor:
-    """Return the experts' result with balanced routing: the module's forward pass, in which each expert gets equally
-    many slots.
+    """Return the result [T, H] of stacked experts, for tracing only: each expert gets equally many slots, whatever
+    `routes` says.
+
+    tokens: [T, H]. routes, weights: [T, K]. Up projection, activation (or gate) and down projection run on dispatched
+    slots, with biases if the module has them. Executed outside of tracing, `dispatch` raises NotImplementedError.
     """
     up, down = _up(module), module.down_proj
     assert isinstance(up, Tensor)
@@ -151,9 +158,10 @@ NOTE = (
 
 @contextmanager
 def static(module: Module) -> Iterator[list[str]]:
-    """Replace the forward pass of expert modules by balanced routing inside the context, and restore it at the end.
+    """Replace the forward pass of expert modules (`_stacked`) by balanced routing inside the context, and restore it.
 
-    Yields one note per kind of replaced module; empty if none is replaced.
+    Modules whose instance has a `forward` of its own are left as they are. Yields one note per class of replaced
+    modules; empty if none is replaced.
     """
     replaced = [part for part in module.modules() if _stacked(part) and "forward" not in vars(part)]
     for part in replaced:

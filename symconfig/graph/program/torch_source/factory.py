@@ -73,8 +73,9 @@ def _torch() -> Any:
 def _made(factory: Any, source: str, torch: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return (module, positional inputs, named inputs), moved to the meta device, from a factory or a module itself.
 
-    A single input that is neither list, tuple nor dict is one positional input. Raise InputError without a module or
-    inputs.
+    A factory is called; inputs are the second of two things that it returns, else the module's `example_inputs`. A dict
+    gives named inputs, a list or tuple positional ones, anything else is a single one. Raise InputError without a
+    module or inputs.
     """
     made = factory() if callable(factory) and not isinstance(factory, torch.nn.Module) else factory
     module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
@@ -93,7 +94,9 @@ def _made(factory: Any, source: str, torch: Any) -> tuple[Any, tuple[Any, ...], 
 
 @contextmanager
 def _here() -> Iterator[None]:
-    """Add the current folder to the module search path inside the context, as `python -m` does."""
+    """Put the current folder first in the module search path inside the context, as `python -m` does; if it is in the
+    path already, nothing changes.
+    """
     path = os.getcwd()
     added = path not in sys.path
     if added:

@@ -57,9 +57,10 @@ class Walk:
 
     def call(self, node: Node) -> None:
         """Lower one operator into `values`, or enter it in `constants` if it only fills a tensor or all its inputs are
-        constants.
+        constants (also if it has none).
 
-        An output that the rule does not make is recorded as a missing operator.
+        getitem takes an output of a lowered operator; one that the rule does not make is recorded as a missing
+        operator.
         """
         if node.target is getitem:
             source, index = node.args
@@ -91,10 +92,11 @@ class Walk:
         return self.recorder.repeated(value, made.shape)
 
     def _recorded(self, node: Node) -> Any:
-        """Return the value, or list of values, that the operator's rule makes, and note its steps; None for an operator
-        without tensor results or with an empty first result.
+        """Return the value that the operator's rule makes, or a list for an operator with several outputs, and note its
+        steps.
 
-        An operator without a rule, or whose rule raises NotImplementedError, is recorded as missing.
+        None for an operator without tensor results or with an empty first result. An operator without a rule, or whose
+        rule raises NotImplementedError, is recorded as missing.
         """
         known, results = RULES.get(name_of(node)), results_of(node)
         if not results or 0 in results[0].shape:  # nothing to compute
@@ -147,7 +149,9 @@ def walk(exported: ExportedProgram, paths: Mapping[str, str]) -> Walk:
     """Return the recorded operators of a traced graph. Raises nothing for operators without a rule: they are recorded
     as missing.
 
-    paths: for every name of a parameter the one name that stands for it (tied parameters have several).
+    Tied parameters are one. Buffers and inputs that are no tensors are constants. Outputs are those with a gradient:
+    the single numbers among them (losses), or without any all. paths: for every name of a parameter the one that stands
+    for it.
     """
     steps = Walk()
     specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
@@ -193,7 +197,9 @@ def path_of(node: Node) -> str:
 
 
 def results_of(node: Node) -> tuple[Result, ...]:
-    """Return the shape, bytes per element and kind of each tensor that the node makes; other results are left out."""
+    """Return shape, bytes per element and whether it is floating of each tensor that the node makes; other results
+    (None, numbers) are left out.
+    """
     made = node.meta.get("val")
     several = made if isinstance(made, (list, tuple)) else [made]
     return tuple(
@@ -311,7 +317,7 @@ def _problem(step: Recorded, times: int) -> Problem:
 
 def _named_operator(step: Recorded, namer: _Namer) -> Operator:
     """Return a recorded step as an operator over named dims, with duplicate inputs merged; without gradients and saved
-    tensors if no output has a gradient.
+    tensors if no output has a gradient. Tensors and dims without names are named.
     """
     inputs, outputs, residues = (tuple(map(namer.use, some)) for some in (step.inputs, step.outputs, step.residues))
     named = {label: namer.dims(group) for label, group in step.loops.items()}

@@ -132,7 +132,10 @@ class Recorder:
     def missing(
         self, name: str, path: str, operator: str, inputs: Sequence[Value], results: Sequence[Result]
     ) -> list[Value]:
-        """Record an operator without a rule and return new values for its results, so that the walk can go on."""
+        """Record an operator without a rule and return new values for its results, so that the walk can go on.
+
+        They have new axes, related to none, and a gradient if an input has one and they are floating.
+        """
         flows = any(value.gradient for value in inputs)
         made = [
             self.fed(_numbered(name, n), out.shape, out.element_bytes, flows and out.floating)
@@ -178,9 +181,10 @@ class Recorder:
         return values
 
     def copied(self, name: str, path: str, value: Value, shape: Sequence[int], *, keep: bool = True) -> Value:
-        """Record a copy into `shape` and return it, for a view whose borders cross those of the known dims.
+        """Record a copy of the value into `shape`, a reshape with the traffic of a copy, and return it.
 
-        keep: unchanged dims keep their axes; else all dims get new ones.
+        keep: dims that the reshape leaves as they are keep their axes; else all dims get new ones. Dims before and
+        after that hold the same elements are split together at their outermost loops.
         """
         blocks = _blocks([self.axes.size(dim) for dim in value.dims], shape)
         old: list[str | None] = [None] * value.rank
@@ -202,8 +206,8 @@ class Recorder:
         outputs: Sequence[tuple[Labels, Result]],
         loops: dict[str, Group],
     ) -> None:
-        """Enter the loop of a window's output: the axes of an input's dim of the same size, else a new axis; none for
-        size 1.
+        """Enter a spatial loop in `loops`, with the size of the output's dim of this label: the axes of an input's dim
+        of the same size, else a new axis; none for size 1.
         """
         size = next(size for labels, out in outputs for at, size in zip(labels, out.shape, strict=True) if at == label)
         given = [value.dims[list(labels).index(label)] for value, labels in inputs if label in labels]
@@ -384,8 +388,8 @@ class Call:
         return [labels[at] for at in positions] or words
 
     def viewed(self, value: Value, shape: Sequence[int]) -> Value:
-        """Return a view of the value in another shape. Nothing is recorded, except a copy if the new borders cross
-        those of the known dims.
+        """Return a view of the value in another shape. Nothing is recorded, except a copy (`NAME.copy`) if the new
+        borders cross those of the known dims; dims may be factored.
         """
         flat = tuple(axis for dim in value.dims for axis in dim)
         dims = self.recorder.axes.regroup(flat, shape)

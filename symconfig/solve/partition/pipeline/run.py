@@ -49,9 +49,10 @@ class Pipeline:
 
 
 def pipeline(programs: Programs, ask: Ask, least: int, most: int) -> Pipeline | None:
-    """Return the fastest pipeline of `least` to `most` stages over all numbers of microbatches, or None if none fits.
+    """Return the fastest pipeline of `least` to `most` stages over all numbers of microbatches in ask.turns, or None if
+    none fits. `solved` counts the tensor solver's runs for all numbers.
 
-    The solver AUTO solves stages with the adaptive one. solved: runs of the tensor solver in all.
+    With ask.solver AUTO stages are solved by ADAPTIVE. Raise InputError as `partition`.
     """
     best: Pipeline | None = None
     solved = 0
@@ -68,7 +69,9 @@ def pipeline(programs: Programs, ask: Ask, least: int, most: int) -> Pipeline | 
 
 
 def _stages(program: Program, ask: Ask) -> tuple[Stages, Bounds]:
-    """Return the program's stages to be solved and lower bounds on them. ask.turns: the one number of microbatches."""
+    """Return the stages of a program's layers, none solved yet, and lower bounds on them. ask.turns: one number of
+    microbatches.
+    """
     folding = fold(program)
     meshes, work = submeshes(ask.mesh), _work(folding, ask)
     cuts = layers(work, crossing(folding.program), folding.runs, LAYERS)
@@ -79,7 +82,10 @@ def _stages(program: Program, ask: Ask) -> tuple[Stages, Bounds]:
 
 
 def _stored(parts: Parts, ask: Ask) -> Array:
-    """Return the bytes of weights, gradients and optimizer states, each at its first reader: [operators]."""
+    """Return the bytes of weights, gradients and optimizer states, each counted at its first reader: [operators].
+
+    Frozen parameters count with their weights only, unread ones at the first operator.
+    """
     result: Array = np.zeros(len(parts.program.operators))
     for parameter in parts.program.parameters:
         kept = ask.training.gradient_bytes + ask.training.optimizer_bytes if parameter.trainable else 0.0
@@ -89,7 +95,9 @@ def _stored(parts: Parts, ask: Ask) -> Array:
 
 
 def _work(folding: Folding, ask: Ask) -> Array:
-    """Return the seconds of computation of one forward and one backward pass on one GPU: [operators]."""
+    """Return the seconds of computation of each operator, forward and backward for one microbatch on one GPU:
+    [operators].
+    """
     whole = net(folding.program, folding.of, folding.runs)
     costs = costs_of(Case(whole, ask.training), ask, ())
     one = np.zeros((1, 0), dtype=np.int64)
@@ -118,9 +126,11 @@ UNEVEN = 0.5  # of a layer's mean work: how far a cut may be moved to where less
 
 
 def layers(work: Array, crossing: Array, runs: Sequence[Run], most: int) -> tuple[int, ...]:
-    """Return the first operator of each layer and the end of the last: at most `most` layers of similar work.
+    """Return the index of the first operator of each layer and the end of the last: at most `most` layers of similar
+    work.
 
-    work: [operators], seconds. crossing: [operators + 1], bytes that cross each cut; cuts move to where few do.
+    work: [operators], seconds. crossing: [operators + 1], bytes that cross each cut. Light instances of repeats are not
+    cut; of too many cuts those stay where locally the fewest bytes cross, then those with the most even work.
     """
     before: Array = np.concatenate([[0.0], np.cumsum(work)])
     room = UNEVEN * before[-1] / most
@@ -131,7 +141,9 @@ def layers(work: Array, crossing: Array, runs: Sequence[Run], most: int) -> tupl
 
 
 def _allowed_cuts(before: Array, runs: Sequence[Run], heaviest: float) -> list[int]:
-    """Return the possible cuts: ends of operators, except inside a repeat's instance lighter than `heaviest`."""
+    """Return the possible cuts, 0 and the end included: all but those inside instances of repeats whose work is at most
+    `heaviest`. before: [operators + 1], work before each operator.
+    """
     inside: set[int] = set()
     for run in runs:
         if before[run.start + run.period] - before[run.start] <= heaviest:
@@ -141,7 +153,9 @@ def _allowed_cuts(before: Array, runs: Sequence[Run], heaviest: float) -> list[i
 
 
 def _low_traffic_cuts(places: Sequence[int], before: Array, crossing: Array, span: float) -> list[int]:
-    """Return the cuts with the fewest bytes crossing among those within `span` of work around them."""
+    """Return those of the cuts that no other one within `span` of work before or after beats in bytes crossing; equals
+    stay.
+    """
     at, bytes_ = before[list(places)], crossing[list(places)]
     lows, highs = np.searchsorted(at, at - span, "left"), np.searchsorted(at, at + span, "right")
     every = zip(places, bytes_, lows.tolist(), highs.tolist(), strict=True)
@@ -149,7 +163,11 @@ def _low_traffic_cuts(places: Sequence[int], before: Array, crossing: Array, spa
 
 
 def _balanced_cuts(places: Sequence[int], before: Array, most: int) -> tuple[int, ...]:
-    """Return the cuts into most/2 to `most` layers with the least relative mean square of work."""
+    """Return the cuts, first and last included, into most/2 to `most` layers with the least relative mean square of
+    work.
+
+    before: work before each place. Assumes more than `most` layers between the places.
+    """
     square = (before[None, :] - before[:, None]) ** 2  # [from, to]
     square[np.tril_indices(len(before))] = np.inf
     least, came, uneven = square[0].copy(), [np.zeros(len(before), np.int64)], [np.inf]

@@ -59,8 +59,10 @@ def pointwise(
 
 
 def _plain(function: Function | str, call: Call) -> Answer:
-    """Record an element-wise operator. With a number in place of the second tensor, it becomes `shift`, `scale` or
-    `reciprocal`.
+    """Record an element-wise operator of all tensor arguments and return its result.
+
+    With a number or a scalar without gradient in place of one of two tensors, add, sub and rsub become `shift`, mul and
+    div `scale`, and a division of it by the tensor `reciprocal`.
     """
     name = call.operator.removeprefix("aten.")
     values = [value for value in call.tensors if not value.scalar]
@@ -71,7 +73,9 @@ def _plain(function: Function | str, call: Call) -> Answer:
 
 
 def _cast(call: Call) -> Answer:
-    """Record a cast; return the input itself if the element size stays the same, unless the gradient would differ."""
+    """Record a cast; return the input itself if the element size stays the same and either the input has a gradient or
+    the result is not floating.
+    """
     given: Value = call["self"]
     if given.made.element_bytes == call.result.element_bytes and (given.gradient or not call.result.floating):
         return given
@@ -79,7 +83,9 @@ def _cast(call: Call) -> Answer:
 
 
 def _glu(call: Call) -> Answer:
-    """Record one half of a dim times the sigmoid of the other half."""
+    """Record one half of a dim times the sigmoid of the other half, as one operator that keeps its input. The halves
+    cannot be split between ranks.
+    """
     x: Value = call["self"]
     dim, labels = call["dim"] % x.rank, labels_of(x.rank)
     halves = call.factored(x, dim, 2)
@@ -95,8 +101,8 @@ def _dropout(call: Call) -> Answer:
 
 
 def _whole_along(call: Call) -> Answer:
-    """Record an operator whose elements depend on all along some dims (cumulative sums, differences), which cannot be
-    split.
+    """Record an operator whose elements depend on all along the dims that `dim` or `dims` names (cumulative sums,
+    differences, flips), which cannot be split. It keeps its input.
     """
     labels = labels_of(call["self"].rank)
     return call.emit(OF_INPUTS, [(call["self"], labels)], labels, over=call.named(labels, ["dim", "dims"]))
@@ -129,8 +135,9 @@ def _layer_norm(function: str, sums: int, call: Call) -> Answer:
 
 
 def _batch_norm(call: Call) -> Answer:
-    """Record a norm over all dims but the second, with statistics of the batch, or the running ones when not training;
-    further results are None.
+    """Record a norm over all dims but the second and return [it, None, …] for the call's results.
+
+    Statistics are of the batch, an operator of its own; the running ones, if there are any, when not training.
     """
     x: Value = call["input"]
     trains = call.args.get("training", call.args.get("train", True))
@@ -148,9 +155,11 @@ def _group_norm(call: Call) -> Answer:
 
 
 def _normalised(call: Call, x: Value, labels: Labels, left: Labels, past: Sequence[Value], channels: Labels) -> Value:
-    """Record statistics over the dims that are not in `left`, then the normalisation, and return its result.
+    """Record statistics over the dims that are not in `left`, then the normalisation, and return its result, shaped as
+    x.
 
-    past: running statistics, used instead if there are any. channels: dims of weight and bias.
+    past: running statistics, read instead of recording any if not empty. channels: labels of the dims of weight and
+    bias (call arguments, None for none), which are viewed in that shape.
     """
     size = dict(zip(labels, call.shape(x), strict=True))
     stats = [(value, left) for value in past]
@@ -163,8 +172,10 @@ def _normalised(call: Call, x: Value, labels: Labels, left: Labels, past: Sequen
 
 
 def _of_rows(function: Function | str, call: Call) -> Answer:
-    """Record a loss for each row, whose classes are in dim 1 (dim 0 of a vector), and their mean or sum if `reduction`
-    is set.
+    """Record a loss for each row, whose classes are in dim 1 (dim 0 of a vector), then its mean or sum unless
+    `reduction` is 0 (see `_averaged`).
+
+    The target has a class per row or, with the rank of the logits, a probability per class.
     """
     x, target = call["self"], call["target"]
     at, labels, shape = min(1, x.rank - 1), labels_of(x.rank), call.shape(x)
@@ -175,7 +186,9 @@ def _of_rows(function: Function | str, call: Call) -> Answer:
 
 
 def _loss(call: Call) -> Answer:
-    """Record an element-wise loss and its mean or sum if `reduction` is set."""
+    """Record an element-wise loss of all tensors, in the shape of the one with most dims, then its mean or sum unless
+    `reduction` is 0 or it is a single number already.
+    """
     result = call.of(call.shape(max(call.tensors, key=lambda value: value.rank)))
     return _averaged(call, pointwise(call, OF_INPUTS, call.tensors, part="each", result=result))
 
@@ -223,7 +236,7 @@ EXPERTS: Mapping[str, Rule] = {
 
 
 def _matmul(call: Call) -> Answer:
-    """Record a matrix product of tensors of any rank, with leading dims broadcast."""
+    """Record a matrix product of tensors of any rank, with leading dims broadcast; a tensor of one dim is a vector."""
     x: Value = call["self"]
     y: Value = call["other"]
     batch = [f"b{n}" for n in range(max(x.rank, y.rank) - 2)]
@@ -234,8 +247,9 @@ def _matmul(call: Call) -> Answer:
 
 
 def _einsum(call: Call) -> Answer:
-    """Record a product of two operands. Raise NotImplementedError for other numbers of operands, an ellipsis or
-    repeated letters.
+    """Record a product of two operands and return it. Without "->" the result has the letters that occur once, sorted.
+
+    Raise NotImplementedError for other numbers of operands, an ellipsis or a letter twice in one operand.
     """
     terms, _, out = call["equation"].replace(" ", "").partition("->")
     inputs = terms.split(",")
@@ -248,10 +262,11 @@ def _einsum(call: Call) -> Answer:
 
 
 def _attention(call: Call) -> Answer:
-    """Record attention of q[…, queries, d], k[…, keys, d], v[…, keys, e] and return it; key/value heads may be shared
-    by groups of query heads.
+    """Record attention of q[…, queries, d], k[…, keys, d], v[…, keys, e] and return it.
 
-    Values of a mask are not read: without `is_causal` every query attends to every key, as kernels compute it.
+    With `enable_gqa`, fewer key/value heads are shared by equal groups of query heads. Values of a mask are not read:
+    it is an operand, and only with `is_causal` and as many queries as keys does a query attend to (keys + 1) / 2 keys,
+    else to all, as kernels compute it.
     """
     q: Value = call["query"]
     k, v, mask = call["key"], call["value"], call.args.get("attn_mask")
@@ -285,7 +300,7 @@ def _attention(call: Call) -> Answer:
 
 
 def _rows(call: Call, table: Value, ids: Value, dim: int) -> Value:
-    """Record a look-up of table[…, rows, …] at ids[…] and return […, ids…, …]."""
+    """Record a look-up of rows of `table` along `dim` at `ids` and return it: the dims of ids in place of that dim."""
     rows, labels = [f"row{n}" for n in range(ids.rank)], labels_of(table.rank)
     return call.emit("gather", [(table, labels), (ids, rows)], [*labels[:dim], *rows, *labels[dim + 1 :]])
 
@@ -310,7 +325,11 @@ def _index(call: Call) -> Answer:
 
 
 def _along(call: Call) -> Answer:
-    """Record a gather or scatter by an index of the same rank along a dim that cannot be split."""
+    """Record a gather or scatter by an index of the same rank along a dim that cannot be split.
+
+    Other dims of an operand that differ in size from the result's cannot be split either; tensors of another rank are
+    left out.
+    """
     x: Value = call["self"]
     dim, labels = call["dim"] % x.rank, labels_of(x.rank)
     inputs: list[tuple[Value, Labels]] = []
@@ -324,7 +343,7 @@ def _along(call: Call) -> Answer:
 
 
 def _topk(call: Call) -> Answer:
-    """Record the choice of the largest along a dim and return (values, indices)."""
+    """Record the choice (topk) or sorting along a dim, as a route, and return [values, indices]."""
     labels = labels_of(call["self"].rank)
     over = labels[call["dim"]]
     out = [label if label != over else "chosen" for label in labels]

@@ -50,10 +50,10 @@ def _transpose(call: Call) -> Answer:
 
 
 def _take(call: Call, x: Value, dim: int, taken: Sequence[tuple[int, int, Result]], keep: bool = True) -> list[Value]:
-    """Record the parts [start, end) of a dim and return them. keep: the parts keep the dim; else each must be a single
-    row.
+    """Record the parts (start, end, result) of a dim, by one operator that reads only them, and return them.
 
-    If all parts are equal and aligned, they are rows of an outer factor, so that the dim inside may be split; else
+    keep: the parts keep the dim; else each must be a single row. If all parts are equally long and begin at multiples
+    of their length, shorter than the dim, they are rows of an outer factor, so that the dim inside may be split; else
     the dim cannot be.
     """
     size, inside = call.size(x, dim), labels_of(x.rank)
@@ -75,8 +75,9 @@ def _take(call: Call, x: Value, dim: int, taken: Sequence[tuple[int, int, Result
 
 
 def _slice(call: Call) -> Answer:
-    """Record a slice; return the input itself for a whole dim. A slice with a step counts as one of the same length
-    from the start.
+    """Record a slice and return it; the input itself for a whole dim with step 1.
+
+    A slice with a step, or whose length differs from the result's, counts as one of the result's length from the start.
     """
     x: Value = call["self"]
     dim, size = call["dim"] % x.rank, call.size(call["self"], call["dim"])
@@ -89,8 +90,9 @@ def _slice(call: Call) -> Answer:
 
 
 def _rows(call: Call) -> Answer:
-    """Record the row at `index` without its dim, or (`unbind`) each row in a list. A dim of size 1 is dropped by a
-    view.
+    """Record the row at `index` without its dim and return it, or without that argument (`unbind`) a list of each row.
+
+    A dim of size 1 is dropped by a view, and nothing recorded.
     """
     x: Value = call["self"]
     dim = call["dim"] % x.rank
@@ -114,7 +116,8 @@ def _split(call: Call) -> Answer:
 def _cat(call: Call) -> Answer:
     """Record a concatenation and return it; empty tensors are left out, a single one is returned as it is.
 
-    Equal parts become rows of an outer factor; unequal ones lie one after the other, and the dim cannot be split.
+    Equal parts are stacked as rows of an outer factor, which cannot be split; unequal ones lie one after the other, and
+    the dim cannot be split.
     """
     values: list[Value] = [value for value in call["tensors"] if value is not None]  # without empty ones
     dim = call["dim"] % values[0].rank
@@ -130,7 +133,7 @@ def _cat(call: Call) -> Answer:
 
 
 def _stacked(call: Call, values: Sequence[Value], dim: int, shape: Sequence[int]) -> Value:
-    """Record values stacked along a new dim and return the result, of this shape."""
+    """Record values stacked along a new dim, which cannot be split, and return the result, of this shape."""
     labels = labels_of(len(shape) - 1)
     given, out = [(value, labels) for value in values], [*labels[:dim], "part", *labels[dim:]]
     result = replace(call.result, shape=tuple(shape))
@@ -138,8 +141,9 @@ def _stacked(call: Call, values: Sequence[Value], dim: int, shape: Sequence[int]
 
 
 def _changed(call: Call) -> Answer:
-    """Record padding, rolling or a write into a copy. Dims whose size changes, or of which a part is written, cannot be
-    split.
+    """Record padding, rolling, resampling or a write into a copy, as one operator of all tensor arguments.
+
+    Dims in which an argument differs from the result, and dims in the argument `dims`, cannot be split.
     """
     values = call.tensors
     shape = call.result.shape
@@ -165,7 +169,7 @@ def _row_written(call: Call) -> Answer:
 
 
 def _detach(call: Call) -> Answer:
-    """Record a view without a gradient; return the input itself if it has none."""
+    """Record a view without a gradient and without traffic; return the input itself if it has none."""
     x: Value = call["self"]
     if not x.gradient:
         return x
@@ -211,8 +215,10 @@ RULES: Mapping[str, Rule] = {
 
 
 def _convolution(call: Call) -> Answer:
-    """Record a convolution of x[n, c, …] with w[o, c, …], in groups, and its bias. Raise NotImplementedError if
-    transposed.
+    """Record a convolution of x[n, c, …] with w[o, c / groups, …], and its bias as an operator of its own if there is
+    one.
+
+    x is padded first where the output has more rows. Raise NotImplementedError if transposed.
     """
     if call.args.get("transposed"):
         raise NotImplementedError("a transposed convolution")
@@ -235,8 +241,9 @@ def _convolution(call: Call) -> Answer:
 
 
 def _transposed(call: Call) -> Answer:
-    """Record a transposed convolution as a product: each element makes one window. Raise NotImplementedError for
-    overlapping or padded windows, or groups.
+    """Record a transposed convolution as a product (each element makes one window), and its bias if there is one.
+
+    Raise NotImplementedError unless the stride is the window, without padding and groups.
     """
     x, weight = call["input"], call["weight"]
     shape, kernel = call.shape(x), call.shape(weight)[2:]
@@ -270,7 +277,11 @@ def _pool(maximum: bool, call: Call) -> Answer:
 
 
 def _adaptive(maximum: bool, call: Call) -> Answer:
-    """Record a pool to a fixed size; an average to a single element is a mean over the dims."""
+    """Record a pool to the size `output_size` and return [it, None, …]; windows are as long as their stride, rounded
+    up.
+
+    An average to a single element is a mean over the dims, returned as it is.
+    """
     x: Value = call["self"]
     size = list(call["output_size"])
     over = range(x.rank - len(size), x.rank)
@@ -289,8 +300,8 @@ def _pooled(call: Call, windows: Sequence[Window], maximum: bool) -> list[Value 
 
 
 def _padded(call: Call, x: Value, space: Sequence[int]) -> Value:
-    """Record zero padding of x[n, group, c, …] where the output has more rows than x, and return it; x itself if it has
-    not.
+    """Record padding of x[n, group, c, …] to the spatial sizes `space` where these are larger, and return it; x itself
+    if none is. Padded dims cannot be split.
     """
     shape = call.shape(x)
     wide = [*shape[:3], *(max(old, new) for old, new in zip(shape[3:], space, strict=True))]
@@ -304,7 +315,9 @@ def _padded(call: Call, x: Value, space: Sequence[int]) -> Value:
 
 
 def _windows(kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> list[Window]:
-    """Return one window per spatial dim. A single stride or dilation holds for all dims."""
+    """Return one window per spatial dim: (kernel - 1) * dilation + 1 rows. A single stride or dilation holds for all
+    dims.
+    """
     count = len(kernel)
     strides, gaps = [(list(given) * count)[:count] for given in (stride, dilation)]
     return [Window(1 + (size - 1) * gap, step) for size, step, gap in zip(kernel, strides, gaps, strict=True)]
