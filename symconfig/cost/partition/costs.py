@@ -165,10 +165,8 @@ class Costs:
         return self.training.keep is Keep.BORDERS and node.run >= 0
 
     def kept_times(self, node: Node) -> float:
-        """Return for how many instances a node's saved tensors are alive at once.
-
-        If recomputed: of one instance of the repeat, in one microbatch. Else all instances, times `training.alive`
-        microbatches.
+        """Return for how many instances a node's saved tensors are alive at once: if recomputed one instance of the
+        repeat, of one microbatch; else all, of `training.alive` microbatches.
         """
         repeats = self._is_recomputed(node)
         return node.times / self.net.instances[node.run] if repeats else float(node.times * self.training.alive)

@@ -69,10 +69,10 @@ class Rate:
     send: Affine
 
     def cost(self, kind: Kind, amount: Array | float, group: Group = 0) -> Array:
-        """Return the cost of a collective over the axis and `group` less that over `group` alone.
+        """Return the cost of a collective over the axis and `group` (number of axes; 0: none) less that over `group`
+        alone.
 
-        group: number of the axes already in the collective (0: none). Kinds other than ALL_REDUCE and ALL_TO_ALL are
-        priced as ring all-gathers, SEND too.
+        Kinds other than ALL_REDUCE and ALL_TO_ALL cost as all-gathers, SEND too.
         """
         prices = {Kind.ALL_REDUCE: self.by_all_reduce, Kind.ALL_TO_ALL: self.by_all_to_all}.get(kind, self.by_ring)
         return prices(amount, group + self.step) - prices(amount, group)

@@ -42,10 +42,8 @@ def parts(node: Node, rows: Rows, rates: Sequence[Rate]) -> Mapping[str, Array]:
 
 
 def counted(those: NDArray[np.bool_], rows: Rows, rates: Sequence[Rate]) -> Array:
-    """Return the product of the sizes of the mesh axes whose option in the row is marked in `those`; 1 if none is:
-    [..., rows].
-
-    those: marks of options, [..., options].
+    """Return the product of the sizes of the mesh axes whose option in the row is marked in `those` (options, last
+    axis): [..., rows]; 1 if none is.
     """
     sizes = np.array([rate.size for rate in rates], dtype=np.float64)
     result: Array = np.where(those[..., rows], sizes, 1.0).prod(axis=-1)

@@ -245,9 +245,11 @@ def _head_groups(site: Site, q: Use, k: Use, over: str) -> list[tuple[str, ...]]
 
 
 def _cross_entropy(site: Site) -> dict[str, Any]:
-    """Return the `build` arguments of a cross-entropy, whose output is one fp32 loss per row.
+    """Return the `build` arguments of a cross-entropy, whose output is one loss per row, fp32 unless the statement
+    says.
 
-    Raise Mistake if the result's dims are not those of the logits without `over`, or the labels have a gradient.
+    Raise Mistake if `over` is not one dim of the logits, the result's dims are not the logits' others, or the labels
+    have a gradient.
     """
     logits, over = site.uses[0], site.over(single=True)
     if set(site.loops) != set(logits.loops) - {*over}:
@@ -344,8 +346,8 @@ def _window(site: Site, old: str, new: str, size: int) -> Window:
 def _route(site: Site) -> dict[str, Any]:
     """Return the `build` arguments of a router, with two outputs: weights, and indices (4 bytes, no gradient).
 
-    Raise Mistake unless both targets have the same dims: those of the logits with `over` replaced by a dim of
-    choices.
+    Raise Mistake if `over` is not one dim of the logits, or unless both targets have the same dims: those of the logits
+    with `over` replaced by a dim of choices.
     """
     over, logits = site.over(single=True), site.uses[0]
     tokens = set(logits.loops) - {*over}

@@ -36,8 +36,9 @@ def structures(program: Program) -> list[int]:
 
 
 def structure(program: Program, op: Operator, roles: Mapping[str, Hashable]) -> Hashable:
-    """Return all that a cost may depend on, as a hashable without names: sizes, element bytes, gradients, roles in the
-    program, splits, saved tensors. Loops and tensors are numbered in the order of first occurrence in the operands.
+    """Return all that a cost may depend on, as a hashable without names: sizes, which dims count the batch, element
+    bytes, gradients, `roles` in the program by tensor, splits, saved tensors, traffic. Loops and tensors are numbered
+    in the order of first occurrence in the operands.
     """
     operands = (*op.inputs, *op.outputs, *op.residues)
     loops: dict[str, int] = {}

@@ -212,7 +212,9 @@ def net(program: Program, classes: Sequence[int] | None = None, runs: Sequence[t
         return found.pop() if len(found) == 1 else -1
 
     def link(source: tuple[int, int], tensor: str, producer: int | None) -> None:
-        """Count the links of a tensor from its (node, port). producer: its operator; None: a parameter."""
+        """Count the link of a tensor from its (node, port) to its consumer; with several consumers, to a copy node, and
+        from that to each of them. producer: its operator; None: a parameter.
+        """
         consumers = uses[tensor]
         here = place[producer] if producer is not None else None
         kept = producer is not None and tensor in operators[producer].saved
@@ -272,6 +274,8 @@ def _of_operator(program: Program, op: Operator, run: int) -> Node:
 def _of_parameter(program: Program, parameter: Parameter, run: int) -> Node:
     """Return the node of a parameter. Its options: replicated ("whole"), ZeRO stages 1 to 3 (only 3 if it is frozen),
     and sharded along each dim of more than one element.
+
+    Stage 1 leaves weight and gradient replicated (only the state is flat), 2 has the gradient FLAT, 3 both.
     """
     sizes = _sizes(program, parameter.tensor)
     stages = (1, 2, 3) if parameter.trainable else (3,)

@@ -77,8 +77,9 @@ def _sizes(
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """Return the sizes of all dims and the notes.
 
-    The vocabulary is padded to a multiple of `vocab_multiple`. Without experts there are no notes; with experts, one
-    says that routing is balanced and whether some slots stay empty.
+    The vocabulary is padded to a multiple of `vocab_multiple`; chunks are rounded up, runs down. Without experts there
+    are no notes; with experts, one says that routing is balanced and, if the tokens do not divide by them, the slots
+    taken.
     """
     padded = -(-model.vocab_size // vocab_multiple) * vocab_multiple
     sizes = {name: int(size) for name, size in dim_sizes(model).items()} | {

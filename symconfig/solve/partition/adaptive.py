@@ -68,6 +68,10 @@ class Cutter:
     fixed: dict[int, tuple[Options, Rows]] = field(default_factory=dict)  # of nodes that are fixed: see `completions`
 
     def __post_init__(self) -> None:
+        """Set scopes, the rows of pinned nodes, the steps of elimination (None: too dense) and the tables of costs.
+
+        Raise InputError if a node has too many rows.
+        """
         nodes, links = self.costs.net.nodes, self.costs.net.links
         pairs = (tuple(sorted({link.producer, link.consumer})) for link in links)
         self.scopes = (*((index,) for index in range(len(nodes))), *pairs)
@@ -163,9 +167,8 @@ class Cutter:
         return self.measured(rows, price)
 
     def leanest(self, order: Sequence[int], free: Division, lean: bool = False) -> Division:
-        """Return the partition found from unsplit rows at a price so high that memory counts before cost.
-
-        free: the cheapest partition, whose cost over memory times 2^_ANY is the price. lean: see `cut`.
+        """Return the partition found from unsplit rows at 2^_ANY times the price free.moved / free.weight: memory comes
+        first.
         """
         return self.partitioned(free.moved / max(free.weight, 1.0) * 2.0**_ANY, order, lean=lean)
 

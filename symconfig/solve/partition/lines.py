@@ -103,10 +103,8 @@ class Lines:
         return [values[part].reshape(shape) for part, shape in zip(self.of_link, self.shapes, strict=True)]
 
     def along(self, axis: int, rows: Rows) -> Line:
-        """Return the costs of every option that each node may take on this axis while it keeps its row on the others.
-
-        rows: [nodes, axes]. Of nodes over all options of all nodes; of links over all option pairs on this axis, both
-        ends keeping their other axes. An infinite cost marks an option or pair that is not allowed.
+        """Return costs of every option that nodes may take on this axis while `rows`, [nodes, axes], hold on the
+        others, and of every link's pairs of such options. Infinite: not allowed.
         """
         at, own = self.rows.along(axis, rows), self.rows
         cost, memory = self._links(rows, axis, at[self.taken], self.weights[0].owner, self.place)

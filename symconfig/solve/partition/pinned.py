@@ -305,7 +305,9 @@ def _impossible(nodes: Sequence[tuple[Net, Node]], pins: Sequence[Pin], shapes: 
 
 
 def _parts(net: Net, node: Node, pin: Pin, axes: Sequence[Axis]) -> Iterator[int]:
-    """Yield the divisors of the number of GPUs into which the pin's dim can be split at this node."""
+    """Yield the divisors of the number of GPUs into which the pin's dim can be split at this node on the pin's level,
+    whatever the node's other pins.
+    """
     rows, gpus = every_row(replace(node, fixed=()), net, axes), prod(axis.size for axis in axes)
     for parts in (number for number in range(1, gpus + 1) if gpus % number == 0):
         other = replace(pin, cuts=(replace(pin.cuts[0], parts=parts),))

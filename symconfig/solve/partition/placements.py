@@ -216,7 +216,9 @@ def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _notes(zero: Sequence[int], mesh: Sequence[MeshDim]) -> list[str]:
-    """Return notes for the mesh dims on which the parameter or its optimizer state is flat (ZeRO stages 1 to 3)."""
+    """Return notes on a parameter: one if it is flat (ZeRO-3) on some mesh dim, and one for each of the stages 1 and 2
+    with the mesh dims that have it. zero: the stage on each mesh dim, 0 for none.
+    """
     notes = [FLAT_NOTE] if 3 in zero else []
     for stage, what in _WHAT.items():
         dims = [dim.name for dim, at in zip(mesh, zero, strict=True) if at == stage]

@@ -147,10 +147,6 @@ def _node(costs: Costs, index: int, rows: Rows, gamma: float) -> Node:
 
 
 def price(costs: Costs, rows: Rows, gamma: float = float("inf")) -> tuple[float, float]:
-    """Return the cost (with Cost_mem / gamma; infinite if forbidden) and the bytes at the peak of one strategy, without
-    limit.
-
-    rows: [nodes, axes].
-    """
+    """Return the cost (with Cost_mem / gamma; infinite if forbidden) and peak bytes of one strategy, [nodes, axes]."""
     problem, alone = assemble(costs, [row[None] for row in rows], float("inf"), gamma), (0,) * len(rows)
     return problem.cost(alone), problem.memory(alone)

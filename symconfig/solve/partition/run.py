@@ -193,10 +193,8 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
 
 
 def baselines(programs: Programs, found: Partition) -> dict[str, Partition | None]:
-    """Return, by name in NAMES, the best partition of the adaptive solver that keeps to this strategy instead of the
-    pins.
-
-    With `found`'s request otherwise (for symtensor with its gamma). None if no such strategy fits the mesh and memory.
+    """Return, by name in NAMES, the adaptive solver's best partition with this strategy in place of the pins, else as
+    `found` was asked for (symtensor: with its gamma); None if none fits.
     """
     ask = replace(found.ask, solver=Solver.ADAPTIVE, gamma=None if found.costs.timed else found.gamma)
     return {name: partition(programs, replace(ask, pins=(Named(name, ask.mesh.gpus),))) for name in NAMES}

@@ -20,10 +20,11 @@ def load_module(source: str) -> Program:
     """Return the forward pass of the module that `PACKAGE.MODULE:FACTORY` makes, as a program.
 
     The factory returns a module and example inputs (a tuple of arguments, a dict of named ones, or one tensor), or a
-    module with the attribute `example_inputs`. It runs with the meta device as default, so nothing takes memory.
-    The module is traced as it is, training or not; if an output is a single number, that is the loss. The first dim of
-    the first example input counts the examples.
-    Raises InputError: nothing of that name, torch is missing, not traceable, or operators without a rule (all of them).
+    module with the attribute `example_inputs`. It runs with the meta device as default, so nothing takes memory. The
+    module is traced as it is, training or not; outputs that are single numbers are the losses. The first dim of the
+    first example input that is read counts the examples. Raise InputError if nothing has that name, torch is missing,
+    the module cannot be traced, no output depends on a trained weight, or operators have no rule (all are named). Other
+    exceptions of the factory pass through.
     """
     return program_of(*made(source), source)
 

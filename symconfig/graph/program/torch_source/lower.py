@@ -381,7 +381,9 @@ class _Namer:
         return self.call(group, "loop")
 
     def tensor(self, made: Made) -> Tensor:
-        """Return the tensor over named dims, created and named at the first call."""
+        """Return the tensor over named dims, cached by its name; leaf axes without a name get `OWNER:NUMBER`, the
+        tensor's name without ".weight" and the position.
+        """
         if made.name not in self.tensors:
             owner = made.name.removesuffix(".weight")
             dims = [self.call((axis,), f"{owner}:{number}") for number, axis in enumerate(made.axes)]

@@ -216,7 +216,9 @@ class Recorder:
             self._loop(label, equal[0] if equal else (self.axes.new(size),), loops)
 
     def _loop(self, label: str, group: Group, loops: dict[str, Group]) -> None:
-        """Enter a loop with the axes of `group`, or with parallel copies if another loop has one of those."""
+        """Enter a loop in `loops` with the axes of `group`, or with new ones parallel to them if another loop has one
+        of those; all loops' axes are made distinct.
+        """
         used = {leaf for other in loops.values() for leaf in self.axes.leaves(other)}
         if used & set(self.axes.leaves(group)):
             group = self.axes.copy(group)

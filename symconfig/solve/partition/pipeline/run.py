@@ -107,7 +107,9 @@ def _work(folding: Folding, ask: Ask) -> Array:
 
 
 def _made(stages: Stages, chosen: Chosen) -> Pipeline:
-    """Return the chosen stages as a pipeline; `like` maps a stage to the first with the same work and strategy."""
+    """Return the chosen stages as a pipeline; `like` maps a stage to the first with equal layers, mesh, strategy and
+    Keep.
+    """
     every = list(zip(chosen.places, chosen.stages, strict=True))
     names = [(stages.key(p.first, p.stop), p.mesh, stage.partition.rows, stage.keep) for p, stage in every]
     return Pipeline(

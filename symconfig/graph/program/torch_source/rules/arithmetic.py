@@ -123,8 +123,8 @@ def _reduction(function: Function, call: Call) -> Answer:
 
 
 def _layer_norm(function: str, sums: int, call: Call) -> Answer:
-    """Record a norm over the last dims with one set of fp32 statistics per row; further results are None. sums:
-    statistics per row.
+    """Record a norm over the last dims, `normalized_shape`, and return [it, None, None]. It saves `sums` fp32
+    statistics per row; weight and bias are left out where they are None.
     """
     x: Value = call["input"]
     labels = labels_of(x.rank)
@@ -307,7 +307,7 @@ def _rows(call: Call, table: Value, ids: Value, dim: int) -> Value:
 
 def _index(call: Call) -> Answer:
     """Record indexing by tensors: one index is a look-up along one dim; several pick single elements, from dims that
-    cannot be split.
+    cannot be split, and are broadcast together (scalars are not read).
 
     Raise NotImplementedError if several indexed dims are not adjacent.
     """
