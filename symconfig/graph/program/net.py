@@ -213,7 +213,11 @@ def net(program: Program, classes: Sequence[int] | None = None, runs: Sequence[t
 
     def link(source: tuple[int, int], tensor: str, producer: int | None) -> None:
         """Count the link of a tensor from its (node, port) to its consumer; with several consumers, to a copy node, and
-        from that to each of them. producer: its operator; None: a parameter.
+        from that to each of them. producer: its operator; None: a parameter, whose links are neither saved nor
+        entering.
+
+        The copy's link has the flags of any consumer (`inside`: of all). Links from it are covered if the producer or
+        any consumer keeps the tensor or it enters an instance.
         """
         consumers = uses[tensor]
         here = place[producer] if producer is not None else None

@@ -77,9 +77,9 @@ class Chain:
         """Compare each operator in [low, high - period) with the one a period later; return two arrays [high - low -
         period].
 
-        The first: whether structures are equal. The second: the earliest start of a run that may contain both: 0 if
-        all inputs come from the same distance, the index after the maker of the tensor that both read if they share
-        it, else NEVER.
+        The first: whether structures are equal. The second: the earliest start of a run that may contain both, the
+        largest over inputs: 0 for one from the same distance; for one tensor that both read the index after its maker
+        (0 if no operator made it); else NEVER. If no structures are equal, the second is 0.
         """
         here, there = slice(low, high - period), slice(low + period, high)
         same: NDArray[np.bool_] = self.kinds[here] == self.kinds[there]
@@ -109,7 +109,8 @@ def runs(chain: Chain) -> tuple[Run, ...]:
     """Return the runs of a program in order, without overlap: the run that covers most operators first, then
     recursively on both sides of it. Empty if nothing repeats.
 
-    Of equals, the one with the shortest period wins; it is shifted to begin where the fewest bytes cross.
+    Of equals, the one with the shortest period wins, then the earliest; it is shifted by less than a period to begin
+    where the fewest bytes cross.
     """
     longest: list[Run] = []
     left = [(0, len(chain.kinds))]
@@ -225,9 +226,11 @@ def _enters(chain: Chain, run: Run, odd: Sequence[int]) -> bool:
 
 
 def _steady(chain: Chain, run: Run) -> int:
-    """Return the number of instances, at least 2, up to the first whose inputs change from one shared tensor to a
-    tensor of its own instance, or the reverse. A run of fewer than three instances is returned unchecked: its
-    `times`.
+    """Return the number of leading instances, at least 2, from the second of which on each input stays of one kind: one
+    tensor for all instances, or made at the same distance.
+
+    2 if the second and third read different tensors that operators before the run made. A run of fewer than three
+    instances is not checked: its `times`.
     """
     if run.times < 3:
         return run.times

@@ -88,9 +88,9 @@ def solve(space: Space, limit_s: float = np.inf) -> Answer:
 def _programme(space: Space) -> tuple[Any, list[list[Any]], float, float]:
     """Return the PuLP model, its x variables by node and choice, the constant cost and the scale of the objective.
 
-    The true cost is constant + objective / scale: costs are reduced by each node's and pair's minimum. Pairs with
-    infinite cost have no variable; choices with equal lines in a pair's tables share one. Without a finite memory limit
-    the model has no constraint of memory.
+    The true cost is constant + objective / scale: costs are reduced by each node's and pair's minimum. Choices with
+    equal lines in a pair's tables share its y variables; infinite entries have none. Without a finite memory limit the
+    model has no constraint of memory.
     """
     model = pulp.LpProblem("partition", pulp.LpMinimize)
     taken = [

@@ -277,8 +277,8 @@ def _pool(maximum: bool, call: Call) -> Answer:
 
 
 def _adaptive(maximum: bool, call: Call) -> Answer:
-    """Record a pool to the size `output_size` and return [it, None, …]; windows are as long as their stride, rounded
-    up.
+    """Record a pool to the size `output_size` and return [it, None, …]; its windows are disjoint, of the input's size
+    over the output's, rounded up.
 
     An average to a single element is a mean over the dims, returned as it is.
     """
