@@ -118,7 +118,7 @@ def as_fixed(node: Node, rows: Rows, axes: Sequence[Axis], so_far: bool = False)
 def every_row(node: Node, net: Net, axes: Sequence[Axis]) -> Rows:
     """Return all rows of a node that the dims' divisors and pins allow: [rows, axes].
 
-    Raises InputError if there are more than MOST.
+    Raise InputError if more than MOST remain after any axis (pins not completed yet).
     """
 
     def able(rows: Rows, cut: Sequence[Axis]) -> NDArray[np.bool_]:

@@ -50,7 +50,7 @@ def _transpose(call: Call) -> Answer:
 
 
 def _take(call: Call, x: Value, dim: int, taken: Sequence[tuple[int, int, Result]], keep: bool = True) -> list[Value]:
-    """Record the parts (start, end, result) of a dim, by one operator that reads only them, and return them.
+    """Record the parts (start, end, result) of a dim, by one operator without traffic forward, and return them.
 
     keep: the parts keep the dim; else each must be a single row. If all parts are equally long and begin at multiples
     of their length, shorter than the dim, they are rows of an outer factor, so that the dim inside may be split; else
