@@ -234,13 +234,13 @@ class Costs:
         link's costs do not distinguish share a group; if that saves less than half of the pairs, each row is its own
         group.
         """
-        first, back = self._alike(index, given, False)
-        second, there = self._alike(index, taken, True)
+        first, back = self._indistinguishable(index, given, False)
+        second, there = self._indistinguishable(index, taken, True)
         if 2 * len(first) * len(second) > len(given) * len(taken):
             first, back, second, there = given, np.arange(len(given)), taken, np.arange(len(taken))
         return (*self.link(index, first, second), back, there)
 
-    def _alike(self, index: int, rows: Rows, end: bool) -> tuple[Rows, Rows]:
+    def _indistinguishable(self, index: int, rows: Rows, end: bool) -> tuple[Rows, Rows]:
         """Return one row of each group of rows with equal costs on the link, and the group of each row: [groups, axes],
         [rows].
 

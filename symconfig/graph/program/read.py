@@ -149,7 +149,9 @@ class _Reader:
         Tensors that nothing reads are reported only if there is no other mistake.
         """
         file = self.file
-        self.sizes = sizes(file.dims, instead, lambda dim, mistake, text: self.wrong(("dims", dim), mistake, text))
+        self.sizes = sizes(
+            file.dims, instead, lambda dim, mistake, text: self.record_mistake(("dims", dim), mistake, text)
+        )
         scope: Scope = {}
         for kind, section in (("inputs", file.inputs), ("parameters", file.parameters)):
             for name, declared in section.items():
@@ -160,10 +162,10 @@ class _Reader:
         for index, name in enumerate(file.outputs):
             if name not in computed:
                 mistake = Mistake("the output is never made", got=name, hint=nearest(name, computed))
-                self.wrong(("outputs", index), mistake)
+                self.record_mistake(("outputs", index), mistake)
         for dim in file.batch:
             if dim not in self.sizes:
-                self.wrong(("batch",), Mistake("the batch is counted by an undefined dim", got=dim))
+                self.record_mistake(("batch",), Mistake("the batch is counted by an undefined dim", got=dim))
         outputs = tuple(whole for name in file.outputs if (whole := computed.get(name)) is not None)
         if not self.mistakes:
             self.unused(outputs)
@@ -179,19 +181,19 @@ class _Reader:
             notes=file.notes,
         )
 
-    def wrong(self, at: KeyPath, mistake: Mistake, text: str = "") -> None:
+    def record_mistake(self, at: KeyPath, mistake: Mistake, text: str = "") -> None:
         """Record a mistake, unless the same one at the same place is already recorded (from another turn of a
         repeat).
         """
         self.mistakes.setdefault((at, mistake.what, mistake.at), (text, mistake))
 
     @contextmanager
-    def telling(self, at: KeyPath, text: str) -> Iterator[None]:
+    def recording_mistakes(self, at: KeyPath, text: str) -> Iterator[None]:
         """Record a Mistake that is raised inside the context instead of passing it on."""
         try:
             yield
         except Mistake as mistake:
-            self.wrong(at, mistake, text)
+            self.record_mistake(at, mistake, text)
 
     def enter(self, scope: Scope, name: str, tensor: Tensor, at: KeyPath, text: str = "", place: int = 0) -> None:
         """Enter a tensor in the scope under `name`, in `tensors` and in `made` of its declaration or statement `at`.
@@ -201,7 +203,7 @@ class _Reader:
         """
         if name in scope or tensor.name in self.tensors:
             taken = name if name in scope else tensor.name
-            self.wrong(at, Mistake("the name is taken", place, got=taken, need="a name for each tensor"), text)
+            self.record_mistake(at, Mistake("the name is taken", place, got=taken, need="a name for each tensor"), text)
         scope[name] = tensor.name
         self.tensors[tensor.name] = tensor
         self.made.setdefault(at, []).append(tensor.name)
@@ -220,7 +222,7 @@ class _Reader:
         """
         width = ELEMENT_BYTES[self.file.element]
         dims: tuple[str, ...] = ()
-        with self.telling(at, declared.dims):
+        with self.recording_mistakes(at, declared.dims):
             if declared.frozen and not trained:
                 raise Mistake("an input has no gradient anyway", got="frozen", need="a parameter")
             element, dims = declaration(declared.dims)
@@ -240,10 +242,12 @@ class _Reader:
         """
         for index, step in enumerate(steps):
             if len(self.operators) > MAX_OPERATORS:
-                self.wrong((*at, index), Mistake("the program has too many operators", need=f"<= {MAX_OPERATORS:,}"))
+                self.record_mistake(
+                    (*at, index), Mistake("the program has too many operators", need=f"<= {MAX_OPERATORS:,}")
+                )
                 return
             if (step.do is None) == (step.repeat is None):
-                self.wrong((*at, index), Mistake("a step does one thing", need="either `do` or `repeat`"))
+                self.record_mistake((*at, index), Mistake("a step does one thing", need="either `do` or `repeat`"))
             elif step.repeat is not None:
                 self.repeat(step.repeat, scope, prefix, (*at, index, "repeat"))
             else:
@@ -258,7 +262,9 @@ class _Reader:
         """
         carried: Scope = {name: outer.get(name) for name in repeat.carry}
         for name in carried.keys() - outer.keys():
-            self.wrong((*at, "carry", name), Mistake("nothing of this name is there before the first turn", got=name))
+            self.record_mistake(
+                (*at, "carry", name), Mistake("nothing of this name is there before the first turn", got=name)
+            )
         scope, before = Scope(), len(self.operators)
         for turn in range(repeat.times):
             here, scope = f"{prefix}{repeat.name}.{turn}.", outer | carried
@@ -267,7 +273,7 @@ class _Reader:
             self.walk(repeat.body, scope, here, (*at, "body"))
             for name, made in repeat.carry.items():
                 if made not in scope or made in outer:
-                    self.wrong((*at, "carry", name), Mistake("the body makes nothing of this name", got=made))
+                    self.record_mistake((*at, "carry", name), Mistake("the body makes nothing of this name", got=made))
             carried = {name: scope.get(made) for name, made in repeat.carry.items()}
             if (
                 not before < len(self.operators) <= MAX_OPERATORS
@@ -285,14 +291,14 @@ class _Reader:
         text = step.do or ""
         if at not in self.statements:
             self.statements[at] = text, None
-            with self.telling(at, text):
+            with self.recording_mistakes(at, text):
                 self.statements[at] = text, self.parsed(text)
         call = self.statements[at][1]
         if call is None:
             scope.update((name, None) for name in names(text) if name not in scope)
             return
         tensors = [Tensor(prefix + target.name, target.dims) for target in call.targets]
-        with self.telling(at, text):
+        with self.recording_mistakes(at, text):
             made = self.built(call, scope, tuple(tensor.name for tensor in tensors), f"{prefix}{step.path}".rstrip("."))
             tensors = [made.pop(tensor.name) for tensor in tensors] if made else tensors
             for name in self.tensors.keys() & made.keys():
@@ -342,10 +348,10 @@ class _Reader:
             if {*made}.isdisjoint((*self.read, *outputs)):
                 text, call = self.statements.get(at, ("", None))
                 if call is None:
-                    self.wrong(at, Mistake("nothing reads it", hint="remove it, or name it where it belongs"))
+                    self.record_mistake(at, Mistake("nothing reads it", hint="remove it, or name it where it belongs"))
                 else:
                     target, what = call.targets[0], "what is made is neither read nor an output"
-                    self.wrong(at, Mistake(what, target.at, got=target.name), text)
+                    self.record_mistake(at, Mistake(what, target.at, got=target.name), text)
 
 
 def _width(element: str, at: int) -> float | None:

@@ -70,8 +70,10 @@ def collectives(costs: Costs, axes: Sequence[Axis], rows: Rows) -> tuple[Moved, 
             whole = sum(_number(total(run)) for run in transfers)
             share = max(whole - overlapped, 0.0) / whole if whole else 0.0
             for run in transfers if times else ():
-                every += _by_level(((move, link.times * times) for move in run), axes, names, number, phase, share)
-    return (*every, *_within(costs, axes, rows))
+                every += _merged_by_level(
+                    ((move, link.times * times) for move in run), axes, names, number, phase, share
+                )
+    return (*every, *_within_operators(costs, axes, rows))
 
 
 def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_Exchange]:
@@ -107,7 +109,7 @@ def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_E
         yield _Exchange(Phase.UPDATE, (update,), 1.0, max(ahead - _number(total(gather)), 0.0))
 
 
-def _within(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
+def _within_operators(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
     """Yield the collectives within operators, fully exposed, with link -1: forward; again as RECOMPUTED for operators
     in repeats if only borders are kept (Keep.BORDERS); and backward those that run there, too.
 
@@ -122,10 +124,10 @@ def _within(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
         names = (node.operator.outputs[0].name, node.name, node.name)
         for phase in (Phase.FORWARD, *([Phase.RECOMPUTED] if recomputes else []), Phase.BACKWARD):
             inner = [(move, often * n) for move, n, returns in every if returns or phase is not Phase.BACKWARD]
-            yield from _by_level(inner, axes, names, -1, phase, 1.0)
+            yield from _merged_by_level(inner, axes, names, -1, phase, 1.0)
 
 
-def _by_level(
+def _merged_by_level(
     run: Iterable[tuple[Move, float]],
     axes: Sequence[Axis],
     names: tuple[str, str, str],

@@ -180,7 +180,7 @@ def adaptive(
     cheaper one violated the limit or the pins (tight).
 
     Axes are cut outermost first, then innermost first; not so if the first order already costs `ceiling` or more.
-    Memory is free at first; if the result does not fit, prices are searched (see `_fitted`). gamma (objective
+    Memory is free at first; if the result does not fit, prices are searched (see `_within_limit`). gamma (objective
     symtensor): the cost has Cost_mem / gamma, and the first cut that price. With symtensor and without gamma, if no
     price of Cost_mem fits, bytes get the price. Raise InputError if a node has too many rows.
     """
@@ -198,16 +198,16 @@ def adaptive(
         if cut.cost >= upper:
             break  # memory can only make it dearer, and the other way round is hardly cheaper
         tight = tight or cut.memory > memory_limit
-        fits = cut if cut.memory <= memory_limit else _fitted(cutter, order, cut, memory_limit)
+        fits = cut if cut.memory <= memory_limit else _within_limit(cutter, order, cut, memory_limit)
         if fits is None and not costs.timed and not gamma:  # d_i / s_i is no measure of bytes
             by_bytes = replace(cutter, by_bytes=True)
-            fits = _fitted(by_bytes, order, replace(cut, weight=cut.memory), memory_limit)
+            fits = _within_limit(by_bytes, order, replace(cut, weight=cut.memory), memory_limit)
         if fits is not None and fits.cost < upper:
             best = fits
     return Adapted(best, tight)
 
 
-def _fitted(cutter: Cutter, order: Sequence[int], free: Division, limit: float) -> Division | None:
+def _within_limit(cutter: Cutter, order: Sequence[int], free: Division, limit: float) -> Division | None:
     """Return the cheapest partition found that fits the limit (bytes), or None if the leanest one does not.
 
     If the leanest does not fit, a second with priced transients is tried, and transients beyond what it leaves free are

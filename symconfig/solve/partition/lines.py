@@ -107,16 +107,18 @@ class Lines:
         others, and of every link's pairs of such options. Infinite: not allowed.
         """
         at, own = self.rows.along(axis, rows), self.rows
-        cost, memory = self._links(rows, axis, at[self.taken], self.weights[0].owner, self.place)
+        cost, memory = self._link_costs(rows, axis, at[self.taken], self.weights[0].owner, self.place)
         return Line(own.costs(at), own.memory[at], own.transient[at], own.relative[at], cost, memory)
 
     def at(self, rows: Rows) -> Line:
         """Return the costs of one strategy: [nodes] and [links]. rows: [nodes, axes]."""
         at, own = self.rows.at(rows), self.rows
-        cost, memory = self._links(rows, None, at[self.consumer], slice(None), self.order)
+        cost, memory = self._link_costs(rows, None, at[self.consumer], slice(None), self.order)
         return Line(own.cost[at], own.memory[at], own.transient[at], own.relative[at], cost, memory)
 
-    def _links(self, rows: Rows, axis: int | None, consumers: Ints, owner: Any, place: Ints) -> tuple[Array, Array]:
+    def _link_costs(
+        self, rows: Rows, axis: int | None, consumers: Ints, owner: Any, place: Ints
+    ) -> tuple[Array, Array]:
         """Return cost and bytes kept of all links, each entry at its position in `place` (activations, then weights).
 
         axis: along which all option pairs are read, or None for one strategy's pairs. consumers: for each of a weight's

@@ -157,7 +157,7 @@ def _placement(place: int) -> Placement:
     return Placement("Shard", place) if place >= 0 else Placement("Replicate")
 
 
-def _local(shape: tuple[int, ...], cuts: Sequence[Placement], mesh: Sequence[MeshDim]) -> tuple[int, ...]:
+def _local_shape(shape: tuple[int, ...], cuts: Sequence[Placement], mesh: Sequence[MeshDim]) -> tuple[int, ...]:
     """Return the shape on the first rank: each Shard divides its dim by the mesh dim's size, rounded up as in
     torch.chunk.
     """
@@ -188,7 +188,7 @@ def _parameters(table: Table) -> Iterator[tuple[str, ParameterPlacement]]:
         within = [dims[p.dim] for p, now in zip(wanted, places, strict=True) if p.dim is not None and now.dim is None]
         notes = [WITHIN_NOTE.format(dims=" and ".join(dict.fromkeys(within)))] if within else []
         note = "; ".join([*notes, *_notes(zero, mesh)])
-        local = _local(shape, places, mesh)
+        local = _local_shape(shape, places, mesh)
         yield parameter.path or parameter.tensor.name, ParameterPlacement(dims, shape, places, local, note)
 
 

@@ -98,10 +98,10 @@ def restrict(old: Space, keep: Sequence[Bools]) -> Space | None:
     keep = _supported(old, keep)
     if not all(mask.any() for mask in keep):
         return None
-    return old if all(mask.all() for mask in keep) else _cut(old, keep)
+    return old if all(mask.all() for mask in keep) else _masked(old, keep)
 
 
-def _cut(old: Space, keep: Sequence[Bools]) -> Space:
+def _masked(old: Space, keep: Sequence[Bools]) -> Space:
     """Return a copy of the space with only the choices in the masks; incompatible ones are not removed."""
 
     def cut(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -170,7 +170,7 @@ def undominated(now: Space) -> Space:
         if not keep.all():
             masks = [np.ones(size, dtype=bool) for size in now.sizes]
             masks[v] = keep
-            now = _cut(now, masks)
+            now = _masked(now, masks)
     return now
 
 

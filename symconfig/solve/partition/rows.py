@@ -38,15 +38,17 @@ def spaces(
     for index in operators:
         result[index] = shared_out(costs, nodes[index], every_row(nodes[index], costs.net, axes))
     alone: dict[int, Array] = {}
-    if not all(map(len, result)) or not _within(costs, result, operators, alone, upper, gamma):
+    if not all(map(len, result)) or not _drop_costly_rows(costs, result, operators, alone, upper, gamma):
         return None
     parameters = [index for index, node in enumerate(nodes) if node.parameter is not None]
     for index in parameters:
         result[index] = _parameter_rows(index, costs, axes, result)
-    return result if all(map(len, result)) and _within(costs, result, parameters, alone, upper, gamma) else None
+    return (
+        result if all(map(len, result)) and _drop_costly_rows(costs, result, parameters, alone, upper, gamma) else None
+    )
 
 
-def _within(
+def _drop_costly_rows(
     costs: Costs, rows: list[Rows], more: Sequence[int], alone: dict[int, Array], upper: float, gamma: float
 ) -> bool:
     """Drop rows that cost more than their node's minimum plus what the sum of all minima in `alone` leaves of `upper`.
@@ -124,7 +126,7 @@ def every_row(node: Node, net: Net, axes: Sequence[Axis]) -> Rows:
     def able(rows: Rows, cut: Sequence[Axis]) -> NDArray[np.bool_]:
         return allowed(net, node, rows, cut) & as_fixed(node, rows, cut, so_far=True)
 
-    rows = _grown(node, len(node.options), axes, able)
+    rows = _rows_axis_by_axis(node, len(node.options), axes, able)
     return rows[as_fixed(node, rows, axes)]
 
 
@@ -141,11 +143,11 @@ def completions(node: Node, costs: Costs, axes: Sequence[Axis]) -> tuple[NDArray
     kinds, numbers = np.unique(members, axis=0, return_inverse=True)
     fixed = (replace(one, options=tuple(kind.tolist())) for one, kind in zip(node.fixed, kinds.T, strict=True))
     alike = replace(node, fixed=tuple(fixed))
-    rows = _grown(node, len(kinds), axes, lambda rows, cut: as_fixed(alike, rows, cut, so_far=True))
+    rows = _rows_axis_by_axis(node, len(kinds), axes, lambda rows, cut: as_fixed(alike, rows, cut, so_far=True))
     return numbers.reshape(-1), rows[as_fixed(alike, rows, axes)]
 
 
-def _grown(
+def _rows_axis_by_axis(
     node: Node, options: int, axes: Sequence[Axis], able: Callable[[Rows, Sequence[Axis]], NDArray[np.bool_]]
 ) -> Rows:
     """Return all rows of options 0 to `options` - 1, built axis by axis, that `able` accepts at every length: [rows,

@@ -252,7 +252,7 @@ class _Search:
         rows = spaces(costs, axes, ceiling, gamma)
         if rows is not None:
             problem = assemble(costs, rows, ask.memory_limit, gamma)
-            start = _places(rows, first.rows) if first is not None else None
+            start = _row_indices(rows, first.rows) if first is not None else None
             limit_s = max((ask.limit_s - self.spent_s) / left, 1.0)
             solution = exact.solve(problem, start, limit_s, ceiling)
             bound = min(solution.bound, ceiling)  # rows that cost more are not in the problem
@@ -288,7 +288,7 @@ class _Search:
         return replace(best, bound=bound, optimal=optimal, closed=closed, trials=tuple(self.trials))
 
 
-def _places(rows: Sequence[Rows], strategy: Strategy) -> tuple[int, ...] | None:
+def _row_indices(rows: Sequence[Rows], strategy: Strategy) -> tuple[int, ...] | None:
     """Return the index of each node's row within `rows`; None if a node's row is not there."""
     places = [np.flatnonzero((some == np.array(row)).all(axis=1)) for some, row in zip(rows, strategy, strict=True)]
     return tuple(int(at[0]) for at in places) if all(len(at) for at in places) else None

@@ -39,7 +39,7 @@ def made(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     package, colon, name = source.partition(":")
     if not (package and colon and name):
         raise InputError("not the name of a factory", got=repr(source), need=NEED)
-    with _here():
+    with _current_folder_importable():
         try:
             thing: Any = importlib.import_module(package)
         except ImportError as error:
@@ -49,7 +49,7 @@ def made(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
                 raise InputError(f"{package} has no {name}", need=NEED)
             thing = getattr(thing, part)
         with torch.device("meta"):
-            return _made(thing, source, torch)
+            return _module_on_meta(thing, source, torch)
 
 
 def program_of(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Program:
@@ -71,7 +71,7 @@ def _torch() -> Any:
         raise InputError("a PyTorch module needs PyTorch, which is not installed", hint=install.TORCH) from error
 
 
-def _made(factory: Any, source: str, torch: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def _module_on_meta(factory: Any, source: str, torch: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return (module, positional inputs, named inputs), moved to the meta device, from a factory or a module itself.
 
     A factory is called; inputs are the second of two things that it returns, else the module's `example_inputs`. A dict
@@ -94,7 +94,7 @@ def _made(factory: Any, source: str, torch: Any) -> tuple[Any, tuple[Any, ...], 
 
 
 @contextmanager
-def _here() -> Iterator[None]:
+def _current_folder_importable() -> Iterator[None]:
     """Put the current folder first in the module search path inside the context, as `python -m` does; if it is in the
     path already, nothing changes.
     """

@@ -165,7 +165,7 @@ class Recorder:
         windows = tuple(how.windows)
         for label in windows:
             self._window(label, inputs, outputs, loops)
-        seen = [self._seen(name, path, value, labels, loops, windows) for value, labels in inputs]
+        seen = [self._input_operand(name, path, value, labels, loops, windows) for value, labels in inputs]
         for labels, result in (*outputs, *residues):
             for loop, size in zip(labels, result.shape, strict=True):
                 if loop and size > 1 and loop not in loops:
@@ -186,7 +186,7 @@ class Recorder:
         keep: dims that the reshape leaves as they are keep their axes; else all dims get new ones. Dims before and
         after that hold the same elements are split together at their outermost loops.
         """
-        blocks = _blocks([self.axes.size(dim) for dim in value.dims], shape)
+        blocks = _matching_dims([self.axes.size(dim) for dim in value.dims], shape)
         old: list[str | None] = [None] * value.rank
         new: list[str | None] = [None] * len(shape)
         for before, after in blocks:
@@ -225,7 +225,7 @@ class Recorder:
         loops[label] = group
         self.axes.distinct(list(loops.values()))
 
-    def _seen(
+    def _input_operand(
         self, name: str, path: str, value: Value, labels: Labels, loops: dict[str, Group], windows: Sequence[str]
     ) -> Operand:
         """Return an input as operand and relate its axes to the loops, entering new ones. Records a copy first if its
@@ -247,7 +247,7 @@ class Recorder:
             if not fits:  # products such as 3 x 4 and 4 x 3
                 shape = [self.axes.size(dim) for dim in value.dims]
                 own = self.copied(f"{name}.copy", path, value, shape, keep=False)
-                return self._seen(name, path, own, labels, loops, windows)
+                return self._input_operand(name, path, own, labels, loops, windows)
             along.append((dim, loops[label]))
         return Operand(value.made, tuple(along))
 
@@ -262,7 +262,7 @@ def _numbered(name: str, number: int) -> str:
     return f"{name}.{number}" if number else name
 
 
-def _blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+def _matching_dims(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """Return pairs of positions (old dims, new dims) of consecutive dims with equal products, in as many blocks as
     possible. Dims of size 1 are in no block.
     """

@@ -33,8 +33,8 @@ def leaders(program: Program) -> list[int]:
 
     An operator joins the one chain that reads all its results if: both ends are memory-bound, split single loops and
     have no halo; the results are read along the loops that they are made in, and none is a program output; sums inside
-    stay in the chain (`_inside`); both or neither have a backward; and an addition of several origins (`_sums`) joins
-    only a chain that is linear throughout.
+    stay in the chain (`_sums_stay_inside`); both or neither have a backward; and an addition of several origins (see
+    `_adding_several_origins`) joins only a chain that is linear throughout.
     """
     operators = program.operators
     readers: dict[str, list[tuple[int, Use]]] = {}
@@ -42,8 +42,8 @@ def leaders(program: Program) -> list[int]:
         for operand in op.inputs:
             readers.setdefault(operand.name, []).append((index, operand))
     leader = list(range(len(operators)))
-    simple, linear = [_simple(op) for op in operators], [op.linear for op in operators]
-    sums = _sums(program, {tensor for tensor, some in readers.items() if len(some) > 1})
+    simple, linear = [_can_be_chained(op) for op in operators], [op.linear for op in operators]
+    sums = _adding_several_origins(program, {tensor for tensor, some in readers.items() if len(some) > 1})
     ends = set(program.outputs)
     for index in reversed(range(len(operators))):
         op = operators[index]
@@ -54,13 +54,13 @@ def leaders(program: Program) -> list[int]:
         last = operators[chains.pop()]
         alike = all(operand.loops == output.loops for _, operand, output in reads)
         free = op.name not in sums or linear[leader[reads[0][0]]]
-        if alike and free and _simple(last) and _inside(op, last) and op.backward == last.backward:
+        if alike and free and _can_be_chained(last) and _sums_stay_inside(op, last) and op.backward == last.backward:
             leader[index] = leader[reads[0][0]]
             linear[leader[index]] &= op.linear
     return leader
 
 
-def _sums(program: Program, shared: Collection[str]) -> set[str]:
+def _adding_several_origins(program: Program, shared: Collection[str]) -> set[str]:
     """Return the names of linear operators that add tensors of several origins: they can work on partial sums, but
     could not inside a chain.
 
@@ -76,16 +76,16 @@ def _sums(program: Program, shared: Collection[str]) -> set[str]:
         if op.linear and len(mine) > 1:
             sums.add(op.name)
         for output in op.outputs:
-            end = not _simple(op) or output.name in shared
+            end = not _can_be_chained(op) or output.name in shared
             origins[output.name] = frozenset({output.name}) if end else mine
     return sums
 
 
-def _simple(op: Operator) -> bool:
+def _can_be_chained(op: Operator) -> bool:
     return op.work is Work.MEMORY and all(len(split.loops) == 1 and not split.halo for split in op.splits)
 
 
-def _inside(op: Operator, last: Operator) -> bool:
+def _sums_stay_inside(op: Operator, last: Operator) -> bool:
     """Return whether an operator may precede `last` in a chain: every loop that it sums over is a loop of the last
     operator's outputs, as in a norm, or it has no split along a loop that its own outputs lack.
     """

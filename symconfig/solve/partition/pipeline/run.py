@@ -64,7 +64,7 @@ def pipeline(programs: Programs, ask: Ask, least: int, most: int) -> Pipeline | 
         stages = given[0]
         solved += stages.solved
         if chosen is not None:
-            best = _made(stages, chosen)
+            best = _as_pipeline(stages, chosen)
     return replace(best, solved=solved) if best is not None else None
 
 
@@ -73,15 +73,15 @@ def _stages(program: Program, ask: Ask) -> tuple[Stages, Bounds]:
     microbatches.
     """
     folding = fold(program)
-    meshes, work = submeshes(ask.mesh), _work(folding, ask)
+    meshes, work = submeshes(ask.mesh), _operator_seconds(folding, ask)
     cuts = layers(work, crossing(folding.program), folding.runs, LAYERS)
     parts = Parts(folding.program)
-    each, stored = (np.add.reduceat(of, cuts[:-1]) for of in (work, _stored(parts, ask)))
+    each, stored = (np.add.reduceat(of, cuts[:-1]) for of in (work, _state_bytes(parts, ask)))
     bounds = Bounds(each, stored, tuple(mesh.gpus for mesh in meshes), ask.turns[0])
     return Stages(parts, cuts, meshes, ask), bounds
 
 
-def _stored(parts: Parts, ask: Ask) -> Array:
+def _state_bytes(parts: Parts, ask: Ask) -> Array:
     """Return the bytes of weights, gradients and optimizer states, each counted at its first reader: [operators].
 
     Frozen parameters count with their weights only, unread ones at the first operator.
@@ -94,7 +94,7 @@ def _stored(parts: Parts, ask: Ask) -> Array:
     return result
 
 
-def _work(folding: Folding, ask: Ask) -> Array:
+def _operator_seconds(folding: Folding, ask: Ask) -> Array:
     """Return the seconds of computation of each operator, forward and backward for one microbatch on one GPU:
     [operators].
     """
@@ -106,7 +106,7 @@ def _work(folding: Folding, ask: Ask) -> Array:
     return np.array([seconds[index] for index in whole.node_of])
 
 
-def _made(stages: Stages, chosen: Chosen) -> Pipeline:
+def _as_pipeline(stages: Stages, chosen: Chosen) -> Pipeline:
     """Return the chosen stages as a pipeline; `like` maps a stage to the first with equal layers, mesh, strategy and
     Keep.
     """

@@ -145,9 +145,9 @@ class Stages:
         answer = partition(lambda turns: program, replace(ask, mesh=mesh, training=training))
         if answer is None:
             return None
-        return self._staged(answer, start, stop, mesh.gpus)
+        return self._as_stage(answer, start, stop, mesh.gpus)
 
-    def _staged(self, answer: Partition, start: int, stop: int, gpus: int) -> Stage:
+    def _as_stage(self, answer: Partition, start: int, stop: int, gpus: int) -> Stage:
         """Return a partition of the operators [start, stop) as a stage.
 
         turn_s and each_bytes are what one more microbatch (one more in flight) adds, since both are linear; once_s is
@@ -176,11 +176,11 @@ def submeshes(mesh: Mesh) -> tuple[Mesh, ...]:
     meshes = [Mesh(())]
     for index, level in enumerate(mesh.levels):
         sizes = [size for size in range(2, level.size + 1) if level.size % size == 0]
-        meshes += [Mesh((*mesh.levels[:index], _part(level, size))) for size in sizes]
+        meshes += [Mesh((*mesh.levels[:index], _smaller_level(level, size))) for size in sizes]
     return tuple(meshes)
 
 
-def _part(level: MeshLevel, size: int) -> MeshLevel:
+def _smaller_level(level: MeshLevel, size: int) -> MeshLevel:
     """Return a level of `size` domains. Without a switch (level.mesh) its bandwidth shrinks in proportion to the links
     left.
     """

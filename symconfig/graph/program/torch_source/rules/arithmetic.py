@@ -58,7 +58,7 @@ def pointwise(
     return call.emit(function, inputs, labels, part=part, result=result)
 
 
-def _plain(function: Function | str, call: Call) -> Answer:
+def _elementwise(function: Function | str, call: Call) -> Answer:
     """Record an element-wise operator of all tensor arguments and return its result.
 
     With a number or a scalar without gradient in place of one of two tensors, add, sub and rsub become `shift`, mul and
@@ -100,7 +100,7 @@ def _dropout(call: Call) -> Answer:
     return [call.emit("dropout", [(x, labels)], labels, residues=[(labels, call.result.shape, 1.0)]), None]
 
 
-def _whole_along(call: Call) -> Answer:
+def _scan(call: Call) -> Answer:
     """Record an operator whose elements depend on all along the dims that `dim` or `dims` names (cumulative sums,
     differences, flips), which cannot be split. It keeps its input.
     """
@@ -171,7 +171,7 @@ def _normalised(call: Call, x: Value, labels: Labels, left: Labels, past: Sequen
     return call.emit(NORMALISE, [(x, labels), *stats, *weights], labels, result=call.of(call.shape(x)))
 
 
-def _of_rows(function: Function | str, call: Call) -> Answer:
+def _row_loss(function: Function | str, call: Call) -> Answer:
     """Record a loss for each row, whose classes are in dim 1 (dim 0 of a vector), then its mean or sum unless
     `reduction` is 0 (see `_averaged`).
 
@@ -185,7 +185,7 @@ def _of_rows(function: Function | str, call: Call) -> Answer:
     return _averaged(call, call.emit(function, inputs, rows, part="rows", result=result, over=[labels[at]]))
 
 
-def _loss(call: Call) -> Answer:
+def _elementwise_loss(call: Call) -> Answer:
     """Record an element-wise loss of all tensors, in the shape of the one with most dims, then its mean or sum unless
     `reduction` is 0 or it is a single number already.
     """
@@ -207,11 +207,11 @@ FILLED = frozenset(
 )
 
 RULES: Mapping[str, Rule] = {
-    **{names: partial(_plain, function) for names, function in KEPT.items()},
+    **{names: partial(_elementwise, function) for names, function in KEPT.items()},
     "_to_copy to type_as": _cast,
     "native_dropout dropout": _dropout,
     "glu": _glu,
-    "cumsum cumprod diff flip": _whole_along,
+    "cumsum cumprod diff flip": _scan,
     "sum mean": partial(_reduction, LINEAR),
     "amax amin max min var std var_mean prod norm linalg_vector_norm": partial(_reduction, MAXIMUM),
     "any all argmax argmin": partial(_reduction, MAXIMUM),
@@ -220,9 +220,9 @@ RULES: Mapping[str, Rule] = {
     "rms_norm _fused_rms_norm": partial(_layer_norm, "norm", 1),
     "batch_norm native_batch_norm _native_batch_norm_legit_functional": _batch_norm,
     "group_norm native_group_norm": _group_norm,
-    "cross_entropy_loss": partial(_of_rows, "cross_entropy"),
-    "nll_loss nll_loss_nd": partial(_of_rows, MASKED),  # of logarithms of probabilities
-    "mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy_with_logits": _loss,
+    "cross_entropy_loss": partial(_row_loss, "cross_entropy"),
+    "nll_loss nll_loss_nd": partial(_row_loss, MASKED),  # of logarithms of probabilities
+    "mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy_with_logits": _elementwise_loss,
 }
 
 
@@ -299,7 +299,7 @@ def _attention(call: Call) -> Answer:
     return call.viewed(y, out.shape)
 
 
-def _rows(call: Call, table: Value, ids: Value, dim: int) -> Value:
+def _look_up(call: Call, table: Value, ids: Value, dim: int) -> Value:
     """Record a look-up of rows of `table` along `dim` at `ids` and return it: the dims of ids in place of that dim."""
     rows, labels = [f"row{n}" for n in range(ids.rank)], labels_of(table.rank)
     return call.emit("gather", [(table, labels), (ids, rows)], [*labels[:dim], *rows, *labels[dim + 1 :]])
@@ -315,7 +315,7 @@ def _index(call: Call) -> Answer:
     given = {dim: index for dim, index in enumerate(call["indices"]) if index is not None}
     first, labels = min(given), labels_of(table.rank)
     if len(given) == 1:
-        return _rows(call, table, given[first], first)
+        return _look_up(call, table, given[first], first)
     if sorted(given) != list(range(first, first + len(given))):
         raise NotImplementedError("indices into dims that are not side by side")
     rows = [f"row{n}" for n in range(max(index.rank for index in given.values()))]
@@ -324,7 +324,7 @@ def _index(call: Call) -> Answer:
     return call.emit(MASKED, [(table, labels), *inputs], out, over=[labels[dim] for dim in given])
 
 
-def _along(call: Call) -> Answer:
+def _gather_or_scatter(call: Call) -> Answer:
     """Record a gather or scatter by an index of the same rank along a dim that cannot be split.
 
     Other dims of an operand that differ in size from the result's cannot be split either; tensors of another rank are
@@ -365,7 +365,7 @@ STATEMENTS: Mapping[str, Rule] = {
     "scaled_dot_product_attention": _attention,
     "embedding": says("result[rows...,channels...] = gather(weight[row,channels...], indices[rows...])"),
     "index": _index,
-    "index_select": lambda call: _rows(call, call["self"], call["index"], call["dim"] % call["self"].rank),
-    "gather scatter scatter_add index_add": _along,
+    "index_select": lambda call: _look_up(call, call["self"], call["index"], call["dim"] % call["self"].rank),
+    "gather scatter scatter_add index_add": _gather_or_scatter,
     "topk sort": _topk,
 }

@@ -49,7 +49,7 @@ def _transpose(call: Call) -> Answer:
     return Value(x.made, tuple(dims))
 
 
-def _take(call: Call, x: Value, dim: int, taken: Sequence[tuple[int, int, Result]], keep: bool = True) -> list[Value]:
+def _slices(call: Call, x: Value, dim: int, taken: Sequence[tuple[int, int, Result]], keep: bool = True) -> list[Value]:
     """Record the parts (start, end, result) of a dim, by one operator without traffic forward, and return them.
 
     keep: the parts keep the dim; else each must be a single row. If all parts are equally long and begin at multiples
@@ -86,10 +86,10 @@ def _slice(call: Call) -> Answer:
         return x
     if call["step"] != 1 or end - start != call.result.shape[dim]:
         start, end = 0, call.result.shape[dim]  # every n-th row: as much of it
-    return _take(call, x, dim, [(start, end, call.result)])[0]
+    return _slices(call, x, dim, [(start, end, call.result)])[0]
 
 
-def _rows(call: Call) -> Answer:
+def _select_or_unbind(call: Call) -> Answer:
     """Record the row at `index` without its dim and return it, or without that argument (`unbind`) a list of each row.
 
     A dim of size 1 is dropped by a view, and nothing recorded.
@@ -101,7 +101,7 @@ def _rows(call: Call) -> Answer:
     else:
         first = call.args.get("index", 0) % call.size(x, dim)
         taken = [(at, at + 1, result) for at, result in enumerate(call.results, first)]
-        rows = _take(call, x, dim, taken, keep=False)
+        rows = _slices(call, x, dim, taken, keep=False)
     return rows[0] if "index" in call.args else rows
 
 
@@ -110,7 +110,9 @@ def _split(call: Call) -> Answer:
     if len(call.results) == 1:
         return [x]
     ends = accumulate(result.shape[dim] for result in call.results)
-    return _take(call, x, dim, [(end - one.shape[dim], end, one) for end, one in zip(ends, call.results, strict=True)])
+    return _slices(
+        call, x, dim, [(end - one.shape[dim], end, one) for end, one in zip(ends, call.results, strict=True)]
+    )
 
 
 def _cat(call: Call) -> Answer:
@@ -140,7 +142,7 @@ def _stacked(call: Call, values: Sequence[Value], dim: int, shape: Sequence[int]
     return call.emit(LINEAR, given, out, result=result, over=["part"], traffic=GRADIENT_IN_PLACE)
 
 
-def _changed(call: Call) -> Answer:
+def _pad_or_write(call: Call) -> Answer:
     """Record padding, rolling, resampling or a write into a copy, as one operator of all tensor arguments.
 
     Dims in which an argument differs from the result, and dims in the argument `dims`, cannot be split.
@@ -161,7 +163,7 @@ def _changed(call: Call) -> Answer:
     return call.emit(LINEAR, inputs, out, over=sorted(moved))
 
 
-def _row_written(call: Call) -> Answer:
+def _select_scatter(call: Call) -> Answer:
     """Record the write of one row of a dim, which cannot be split, into a copy."""
     x, row, dim = call["self"], call["src"], call["dim"] % call["self"].rank
     labels = labels_of(x.rank)
@@ -201,14 +203,14 @@ RULES: Mapping[str, Rule] = {
     "repeat": _repeat,
     "repeat_interleave": _repeat_interleave,
     "slice": _slice,
-    "select unbind": _rows,
+    "select unbind": _select_or_unbind,
     "split split_with_sizes chunk tensor_split": _split,
     "cat": _cat,
     "stack": lambda call: _stacked(call, call["tensors"], call["dim"] % len(call.result.shape), call.result.shape),
-    "pad constant_pad_nd roll slice_scatter copy": _changed,
-    "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d": _changed,
-    "upsample_bicubic2d upsample_trilinear3d": _changed,
-    "select_scatter": _row_written,
+    "pad constant_pad_nd roll slice_scatter copy": _pad_or_write,
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d": _pad_or_write,
+    "upsample_bicubic2d upsample_trilinear3d": _pad_or_write,
+    "select_scatter": _select_scatter,
     "detach": _detach,
     "pixel_shuffle": _pixel_shuffle,
 }
