@@ -164,8 +164,8 @@ def weight(
 def states(node: Node, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the places of a parameter's weight, gradient and optimizer state, in the shape of `rows` each.
 
-    rows: options, of any shape. The state is FLAT where the option has a ZeRO stage (1 to 3), else placed as the
-    weight.
+    rows: options, of any shape. A place: the index of the dim that the axis shards, WHOLE, PARTIAL or FLAT. The state
+    is FLAT where the option has a ZeRO stage (1 to 3), else placed as the weight.
     """
     port = node.ports[0]
     flat = np.array([option.zero > 0 for option in node.options])

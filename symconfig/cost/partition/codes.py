@@ -41,9 +41,10 @@ _DIGIT_OF = np.array([[0, 2, 3], [6, 0, 4], [7, 8, 1]])  # [given, taken]: whole
 
 
 def digits(given: Numbers, taken: Numbers) -> Numbers:
-    """Return the digit (0 to 8) of each pair of places before and after, in the arrays' broadcast shape; see _PAIRS.
+    """Return the digit (0 to 8) of each pair of places of a mesh axis before and after, in the arrays' broadcast shape.
 
-    Two different cut places (dims or FLAT) are an exchange (5); equal ones are 1. Never FORBIDDEN.
+    A place is the index of the dim that the axis shards, WHOLE, PARTIAL or FLAT; for digits see _PAIRS. Two different
+    sharded places, FLAT too, are an exchange (5), equal ones 1. Never FORBIDDEN.
     """
     first, second = np.asarray(cut(given)), np.asarray(cut(taken))
     result: Numbers = _DIGIT_OF[np.where(first, 2, WHOLE - given), np.where(second, 2, WHOLE - taken)]
@@ -139,10 +140,8 @@ class Table:
         return ones * local(given, self.rates), ones * local(taken, self.rates)
 
     def cost(self, amount: float) -> Array:
-        """Return the cost of the change of layout for a tensor of `amount` in all (bytes or elements), by number:
-        [numbers].
-
-        Infinite where a digit is FORBIDDEN. Cached by amount.
+        """Return the cost of each number's change of layout (a decimal digit per mesh axis) for a tensor of `amount` in
+        all, bytes or elements: [numbers]. Infinite where a digit is FORBIDDEN. Cached by amount.
         """
 
         def changed() -> Array:

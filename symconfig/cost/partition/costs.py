@@ -101,7 +101,8 @@ class Costs:
         return self.objective is Objective.TIME
 
     def node(self, index: int, rows: Rows) -> NodeCost:
-        """Return the costs of all instances of a node, without its links: [rows].
+        """Return the costs of all instances of a node, without its links, for each row (an option per mesh axis):
+        [rows].
 
         A parameter's optimizer step and state, or an operator's computation, own collectives and saved outputs. All 0
         for a copy.
@@ -204,7 +205,8 @@ class Costs:
         return NodeCost(node.times * cost, node.times * memory, np.zeros(len(rows)), node.times * relative)
 
     def stored(self, node: Node, rows: Rows) -> tuple[Array, Array, Array]:
-        """Return one rank's bytes of a parameter's weight, gradient and optimizer state, one instance: [rows] each.
+        """Return one rank's bytes of a parameter's weight, gradient and optimizer state, one instance, for each row (an
+        option per mesh axis): [rows] each.
 
         Each is divided by the axes that shard it (flat or along a dim). Gradient and state are 0 if it is not
         trainable.

@@ -247,8 +247,9 @@ def moves(
 ) -> Iterator[Move]:
     """Yield the moves that bring a tensor from layout `given` into `taken`, one per collective and axis, in order.
 
-    given, taken: place of each axis. amount: of the whole tensor, in bytes or elements. Moves of one kind are one
-    collective over several axes; each costs what its axis adds to it. An all-to-all takes the outermost axis first.
+    given, taken: by axis the dim's index that it shards, WHOLE, PARTIAL or FLAT. amount: of the whole tensor, in bytes
+    or elements. Moves of one kind are one collective over several axes; each costs what its axis adds to it. An
+    all-to-all takes the outermost axis first.
     """
     sizes = [rate.size for rate in rates]
     for kind, axes, larger in changes(given, taken, local(given, rates) * amount, sizes):

@@ -33,8 +33,8 @@ class Passes:
 
 
 def parts(node: Node, rows: Rows, rates: Sequence[Rate]) -> Mapping[str, Array]:
-    """Return, by loop, into how many parts each row splits it, [rows]: the product of the sizes of the mesh axes whose
-    option splits the loop. Loops that no option of the node splits are absent.
+    """Return, by loop, into how many parts each row (an option per mesh axis) splits it, [rows]: the product of the
+    sizes of the axes whose option splits the loop. Loops that no option of the node splits are absent.
     """
     if not node.splits:
         return {}
@@ -42,8 +42,8 @@ def parts(node: Node, rows: Rows, rates: Sequence[Rate]) -> Mapping[str, Array]:
 
 
 def counted(those: NDArray[np.bool_], rows: Rows, rates: Sequence[Rate]) -> Array:
-    """Return the product of the sizes of the mesh axes whose option in the row is marked in `those` (options, last
-    axis): [..., rows]; 1 if none is.
+    """Return for each row, an option per mesh axis, the product of the sizes of the axes whose option is marked in
+    `those` (last axis: options), 1 if none is: [..., rows].
     """
     sizes = np.array([rate.size for rate in rates], dtype=np.float64)
     result: Array = np.where(those[..., rows], sizes, 1.0).prod(axis=-1)
@@ -51,9 +51,10 @@ def counted(those: NDArray[np.bool_], rows: Rows, rates: Sequence[Rate]) -> Arra
 
 
 def held(ports: Sequence[Port], rows: Rows, rates: Sequence[Rate]) -> Array:
-    """Return the bytes of each port's tensor on one rank, sharded as its forward layout says: [ports, rows].
+    """Return the bytes of each port's tensor on one rank for each row (an option per mesh axis), forward: [ports,
+    rows].
 
-    Only dims' positions count: WHOLE, PARTIAL and FLAT do not divide the bytes.
+    Only axes that shard a dim divide the bytes; WHOLE, PARTIAL and FLAT do not.
     """
     sizes = np.array([port.bytes for port in ports])
     cuts = np.array([port.forward for port in ports]) >= 0

@@ -174,7 +174,8 @@ def net(program: Program, classes: Sequence[int] | None = None, runs: Sequence[t
     """Return the network of a program: nodes of parameters and operators, and the links between them with their counts.
 
     A tensor with several consumers goes through a copy. Program inputs are not linked, nor are tensors that nothing
-    reads. Nodes that are alike are one: operators of one class, parameters and copies with the same consumers.
+    reads. Nodes that are alike are one: operators of one class, parameters (trainable alike) and copies with the same
+    consumers; `times` counts them.
 
     Args:
         classes: for each operator the number of its class. Operators of one class are one node and take one

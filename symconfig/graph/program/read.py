@@ -146,7 +146,8 @@ class _Reader:
         """Return the program; it is valid only if `mistakes` is empty afterwards. instead: sizes that replace the
         file's.
 
-        Tensors that nothing reads are reported only if there is no other mistake.
+        Outputs that no operator makes and undefined batch dims are recorded as mistakes, too; tensors that nothing
+        reads only if there is no other mistake.
         """
         file = self.file
         self.sizes = sizes(

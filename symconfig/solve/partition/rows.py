@@ -71,8 +71,8 @@ def _drop_costly_rows(
 
 
 def allowed(net: Net, node: Node, rows: Rows, axes: Sequence[Axis]) -> np.ndarray:
-    """Return for each row whether the product of the axes that split a loop or dim divides its size, for all of them:
-    [rows].
+    """Return for each row (an option per mesh axis) whether the product of the axes that split a loop or dim divides
+    its size, for all of them: [rows].
 
     Options without parts (whole, flat, pending, partial) are always allowed.
     """
@@ -104,7 +104,8 @@ def shared_out(costs: Costs, node: Node, rows: Rows) -> Rows:
 
 
 def as_fixed(node: Node, rows: Rows, axes: Sequence[Axis], so_far: bool = False) -> NDArray[np.bool_]:
-    """Return for each row whether it satisfies all pins of the node: [rows]; all True without pins.
+    """Return for each row (an option per mesh axis) whether it satisfies all pins of the node: [rows]; all True without
+    pins.
 
     A pin: the product of the axes (of its level) that take one of its options is `parts`. so_far: that product need
     only divide `parts`, so that further axes may complete it.
@@ -118,7 +119,7 @@ def as_fixed(node: Node, rows: Rows, axes: Sequence[Axis], so_far: bool = False)
 
 
 def every_row(node: Node, net: Net, axes: Sequence[Axis]) -> Rows:
-    """Return all rows of a node that the dims' divisors and pins allow: [rows, axes].
+    """Return all rows of a node, an option per mesh axis, that the dims' divisors and the pins allow: [rows, axes].
 
     Raise InputError if more than MOST remain after any axis (pins not completed yet).
     """
@@ -243,7 +244,8 @@ class Layout:
 
 
 def layout(port: Port, row: Sequence[int], axes: Sequence[Axis], backward: bool = False) -> Layout:
-    """Return the layout of the port's tensor under a row, or with `backward` that of its gradient.
+    """Return the layout of the port's tensor under a row (an option per mesh axis), or with `backward` that of its
+    gradient.
 
     Axes of one level on one dim are joined to one part.
     """
@@ -268,15 +270,16 @@ def gathered(axes: Sequence[Axis], those: Sequence[bool]) -> tuple[Part, ...]:
 
 
 def does(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[str, tuple[Part, ...]], ...]:
-    """Return (name, parts) of each option in a row: per level the ranks of the axes that take it. Option 0 (whole) is
-    last.
+    """Return (name, parts) of each option in a row (an option per mesh axis): per level the ranks of the axes that take
+    it. Option 0 (whole) is last.
     """
     taken = sorted(set(row), key=lambda option: (option == 0, option))
     return tuple((node.options[o].name, gathered(axes, [option == o for option in row])) for o in taken)
 
 
 def worded(node: Node, row: Sequence[int], axes: Sequence[Axis], name: Callable[[str], str] = str) -> str:
-    """Return a row as text, `batch over 8·rail, heads over 8·nvlink`, or "one rank" without axes.
+    """Return a row (an option per mesh axis) as text, `batch over 8·rail, heads over 8·nvlink`; "one rank" without
+    axes.
 
     The options whole, pending and partial are named by WORDS. name: maps any other option's name to its display name.
     """

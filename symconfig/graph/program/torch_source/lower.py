@@ -77,8 +77,8 @@ class Walk:
             self.values[node] = self._recorded(node)
 
     def _constant(self, node: Node) -> Any:
-        """Return the value of a constant: a view of another constant, None for an empty tensor, else a new input of the
-        program whose broadcast dims (stride 0) are not stored.
+        """Return the value of a constant node: a view, if it only views another tensor; None, if it is empty; else a
+        new input of the program, named after its buffer or node, whose broadcast dims (stride 0) are not stored.
         """
         rule = IN_PLACE.get(name_of(node)) if node.op == "call_function" else None
         if rule is not None and node.all_input_nodes:
@@ -246,11 +246,11 @@ def lowered(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str
 
 
 def _program(walked: Walk, namer: _Namer, name: str, notes: Sequence[str]) -> Program:
-    """Return the program of the recorded steps, with names for all dims. All parameters are in it, also those that no
-    operator reads.
+    """Return the program of the recorded steps that the outputs need, with names for all dims. All parameters are in
+    it, also those that no operator reads; of the inputs and constants those that are read.
 
-    The batch dim is the first dim of the first input that is read; no batch dim without one. Raise InputError as
-    `_check_rules`.
+    The batch dim is the first dim of the first input that is read and has one of more than one element; else none.
+    Raise InputError with all operators without a rule that the outputs need.
     """
     recorder, inputs, parameters, outputs = walked.recorder, walked.inputs, walked.parameters, walked.outputs
     steps = _needed(recorder.steps, [value.made for value in outputs])
