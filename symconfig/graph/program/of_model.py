@@ -216,8 +216,8 @@ class Template:
     def placed(self, op: Operator, prefix: str, names: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Operator:
         """Return a copy of a template's operator with names of the program.
 
-        Its path is that of the first weight that it reads, else prefix and part. names: from local names to those in
-        the program. tensors: of the program.
+        Its path is the name of the first weight that it reads, without ".weight", else prefix and part. names: from
+        local names to those in the program. tensors: of the program.
         """
 
         made: dict[int, Use] = {}  # what is read and kept is one

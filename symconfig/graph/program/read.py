@@ -256,10 +256,11 @@ class _Reader:
 
     def repeat(self, repeat: Repeat, outer: Scope, prefix: str, at: KeyPath) -> None:
         """Unroll a repeat: each turn has a new scope, its own parameters, and the carried tensors of the turn before.
-        Afterwards `outer` has the carried tensors of the last turn.
+        Afterwards `outer` has the carried tensors of the last turn, under the names that the body gives them.
 
-        Stops early if a turn adds no operator or there are too many; carried names that are missing are recorded as
-        mistakes.
+        Stops after a turn if the repeat has added no operator yet or there are too many. Recorded as mistakes: a
+        carried name that `outer` lacks before the first turn, and one that the body does not make or `outer` has
+        already.
         """
         carried: Scope = {name: outer.get(name) for name in repeat.carry}
         for name in carried.keys() - outer.keys():

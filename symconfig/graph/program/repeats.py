@@ -206,9 +206,11 @@ def _is_run(chain: Chain, run: Run) -> bool:
 
 
 def _inputs_correspond(chain: Chain, run: Run, odd: Sequence[int]) -> bool:
-    """Return whether the inputs of the first instance correspond to those of the second one to one: what these
-    operators (`odd`) read from before the run, the second instance reads from the first, or it is the same tensor
-    for both.
+    """Return whether the inputs of the first instance correspond to those of the second one: an input of the operators
+    `odd` that is not made at the same distance must come from before the run in the first instance, and in the second
+    be the same tensor, or one that the first instance makes.
+
+    A tensor of the first instance may stand for one tensor from before the run only.
     """
     outside: dict[int, int] = {}
     for position in odd:

@@ -177,9 +177,8 @@ def undominated(now: Space) -> Space:
 def _undominated(now: Space, v: int) -> Bools:
     """Return the mask of the choices of node v that no other kept choice dominates: [choices].
 
-    A rival dominates a choice if its transient is no larger and its cost and memory, each plus the largest differences
-    over neighbours' choices that the dominated one is compatible with, are no higher. So exchanging the two never costs
-    more.
+    A rival dominates a choice if its transient is no larger, and its cost and its memory are no higher even with the
+    largest differences that neighbours' choices (for costs: those that the dominated one is compatible with) can add.
     """
     columns = [side(now.pairs[p], v) for p, _ in now.around[v]]
     size = len(now.kept[v])
