@@ -136,10 +136,10 @@ def weight(
     """Return the link of a parameter to the port that uses it: four transfers as digits, [options of both], with
     amounts.
 
-    amounts: of the whole weight and of its whole gradient. The gradient is kept cut where the parameter's option cuts
-    it, else partial where the backward leaves it partial. A pair gets FORBIDDEN in the forward transfer if the operator
-    uses the weight cut but the state is cut differently (FLAT, too), and without `flat` wherever the state is cut other
-    than as used. regathers, turns, times: stored as given.
+    amounts: of the whole weight and of its whole gradient. The gradient is kept sharded where the parameter's option
+    shards it, else partial where the backward leaves it partial. A pair gets FORBIDDEN in the forward transfer if the
+    operator uses the weight sharded but the state is sharded otherwise (FLAT, too), and without `flat` also if the
+    operator uses it unsharded and the state is sharded. regathers, turns, times: stored as given.
     """
     stored, summed_at, state = (at[:, None] for at in states(source, np.arange(len(source.options))))
     summed = np.where(cut(summed_at), summed_at, np.where(use.backward == PARTIAL, PARTIAL, WHOLE))

@@ -44,8 +44,9 @@ class Walk:
     times: Counter[str] = field(default_factory=Counter)
 
     def value(self, arg: Any) -> Any:
-        """Return an argument with nodes replaced by their values, also inside lists and tuples; anything else is
-        returned as it is. A constant is entered as an input of the program the first time it is read.
+        """Return an argument with nodes replaced by their values; lists and tuples become lists of such; anything else
+        is returned as it is. A constant gets its value (see `_constant`, usually a new input) the first time it is
+        read.
         """
         if isinstance(arg, Node):
             if arg not in self.values:
