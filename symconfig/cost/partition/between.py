@@ -58,9 +58,10 @@ class Activation:
     times: float
 
     def cost(self, table: Table, backward: bool) -> Array:
-        """Return the cost per step of moving the tensor to the consumer or, `backward`, its gradient to the producer.
+        """Return the cost per step of the link's forward legs, or with `backward` of its gradient's legs: [numbers].
 
-        Of all instances, by number of the layout pair; cached in the table: [numbers].
+        By number of the layout pair, summed over legs, their times per step and the link's instances; a `gathered` leg
+        counts only where the change is nothing but an all-gather. Cached in the table; zeros without such legs.
         """
         legs = tuple(leg for leg in self.legs if leg.backward == backward)
 
@@ -76,7 +77,9 @@ class Activation:
     def memory(self, table: Table) -> Array:
         """Return the bytes that the consumer keeps on a rank for its backward, by number of the layout pair: [numbers].
 
-        0 where nothing is kept, or where the producer keeps the same layout already; cached in the table.
+        Zeros if `kept` is None. Else `kept.size` times the share after the change of layout, or with `kept.shards` the
+        share before it where the tensor is all-gathered. If the producer's copy is kept, too (`covered`), 0 where that
+        copy serves: the layout does not change or, with `shards`, is only gathered. Cached in the table.
         """
         kept = self.kept
         if kept is None:
@@ -110,11 +113,13 @@ class Weight:
 def exposed_cost(
     moved: Sequence[Array], ahead: Array, behind: Array, *, regathers: Truth, trainable: Truth, turns: Array | float
 ) -> Array:
-    """Return the exposed cost per step of a weight's four transfers, element by element; of one link, or of many.
+    """Return the exposed cost per step of a weight's transfers, element by element; of one link, or of many.
 
-    moved: costs of gather, gradient's turn, reduction and update. Every turn has the gathers and the gradient's turn;
-    the reduction happens once, beside what the last backward leaves of the work, and the update beside what the first
-    forward leaves. ahead, behind: work to overlap with, forward and backward.
+    moved: costs of gather, of the gradient's change of layout after a backward, of its reduction and of the update.
+    ahead, behind: forward and backward work that they may overlap with. Every microbatch exposes the forward's gather
+    beyond `ahead`, and in the backward a second gather (if regathers) with the gradient's change (if trainable) beyond
+    `behind`. Once a step, if trainable, the reduction counts beyond what the backward transfers leave of `behind`, the
+    update beyond what the gather leaves of `ahead`.
     """
     gather, turn, reduction, update = moved
     turn = where(regathers, gather, 0.0) + where(trainable, turn, 0.0)
@@ -128,11 +133,13 @@ def exposed_cost(
 def weight(
     source: Node, use: Port, *, flat: bool, amounts: tuple[float, float], regathers: bool, turns: float, times: float
 ) -> Weight:
-    """Return the link of a parameter to the port that uses it.
+    """Return the link of a parameter to the port that uses it: four transfers as digits, [options of both], with
+    amounts.
 
-    amounts: of the whole weight and of its gradient. A weight that is used sharded must be stored in the same shards,
-    and without `flat` none may be stored in smaller shards: such pairs have the digit FORBIDDEN in the forward
-    transfer.
+    amounts: of the whole weight and of its whole gradient. The gradient is kept sharded where the parameter's option
+    shards it, else partial where the backward leaves it partial. A pair gets FORBIDDEN in the forward transfer if the
+    operator uses the weight sharded but the state is sharded otherwise (FLAT, too), and without `flat` also if the
+    operator uses it unsharded and the state is sharded. regathers, turns, times: stored as given.
     """
     stored, summed_at, state = (at[:, None] for at in states(source, np.arange(len(source.options))))
     summed = np.where(cut(summed_at), summed_at, np.where(use.backward == PARTIAL, PARTIAL, WHOLE))
@@ -157,7 +164,8 @@ def weight(
 def states(node: Node, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the places of a parameter's weight, gradient and optimizer state, in the shape of `rows` each.
 
-    The state is FLAT where the option has a ZeRO stage, else it lies as the weight does.
+    rows: options, of any shape. A place: the index of the dim that the axis shards, WHOLE, PARTIAL or FLAT. The state
+    is FLAT where the option has a ZeRO stage (1 to 3), else placed as the weight.
     """
     port = node.ports[0]
     flat = np.array([option.zero > 0 for option in node.options])

@@ -41,7 +41,11 @@ _DIGIT_OF = np.array([[0, 2, 3], [6, 0, 4], [7, 8, 1]])  # [given, taken]: whole
 
 
 def digits(given: Numbers, taken: Numbers) -> Numbers:
-    """Return the digit (0 to 8) of each pair of places, in the arrays' broadcast shape; never FORBIDDEN."""
+    """Return the digit (0 to 8) of each pair of places of a mesh axis before and after, in the arrays' broadcast shape.
+
+    A place is the index of the dim that the axis shards, WHOLE, PARTIAL or FLAT; for digits see _PAIRS. Two different
+    sharded places, FLAT too, are an exchange (5), equal ones 1. Never FORBIDDEN.
+    """
     first, second = np.asarray(cut(given)), np.asarray(cut(taken))
     result: Numbers = _DIGIT_OF[np.where(first, 2, WHOLE - given), np.where(second, 2, WHOLE - taken)]
     return np.where(first & second & (given != taken), _EXCHANGED, result)
@@ -58,9 +62,9 @@ def is_gather(digits: Sequence[int]) -> bool:
 
 
 def codes(table: Numbers, given: Rows, taken: Rows) -> Numbers:
-    """Return the number of every pair of rows, one decimal digit per axis: [given, taken].
+    """Return the number of every pair of rows: the digit of axis i times 10^i, summed. [given, taken]
 
-    table: digits, [options of one, options of the other].
+    table: digits, [options of the producer, options of the consumer]. given, taken: [rows, axes].
     """
     total = np.zeros((len(given), len(taken)), dtype=np.int64)
     for axis, (row, column) in enumerate(zip(given.T, taken.T, strict=True)):
@@ -69,9 +73,11 @@ def codes(table: Numbers, given: Rows, taken: Rows) -> Numbers:
 
 
 def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Rows) -> tuple[Pairs, list[Numbers]]:
-    """Return the indices of the pairs of rows without a forbidden digit, and their numbers by each of `tables`.
+    """Return the pairs of rows without a FORBIDDEN digit in `able`, and their numbers (see `codes`) by each of
+    `tables`.
 
-    able: the digits that say which pairs are forbidden. The indices are (into given, into taken), [pairs] each.
+    able, tables: digits, [options of the producer, options of the consumer]. Pairs are two index arrays, into given and
+    into taken, [pairs] each; numbers are one array [pairs] per table, FORBIDDEN digits of `tables` included.
     """
     some = np.ones((len(given), len(taken)), dtype=bool)
     for row, column in zip(given.T, taken.T, strict=True):
@@ -97,9 +103,11 @@ class Table:
 
     @cached_property
     def moving(self) -> tuple[list[Column], list[Column], Numbers]:
-        """Return one pair of places, before and after, for each kind of movement, and each number's kind.
+        """Return the distinct movements among the numbers, and each number's index among them, as (given, taken,
+        indices).
 
-        Places are arrays by axis, [kinds]; the kinds are indices into them, [numbers].
+        given, taken: a list with an array per axis, the places before and after of each movement, [movements]. indices:
+        [numbers]. Digits that move alike are merged; FORBIDDEN counts as no movement.
         """
         powers, digits = BASE ** np.arange(len(self.rates), dtype=np.int64), _MOVES_AS[self.digits]
         some, back = np.unique(powers @ digits, return_inverse=True)
@@ -124,13 +132,17 @@ class Table:
 
     @cached_property
     def shares(self) -> tuple[Array, Array]:
-        """Return one rank's share of the tensor before and after the change of layout: two arrays [numbers]."""
+        """Return the share of the tensor that one rank has before and after the change of layout, two arrays [numbers]:
+        1 over the product of the sizes of the axes on which it is cut.
+        """
         ones = np.ones(len(self.numbers))
         given, taken = (list(np.array(of, dtype=np.int64)[self.digits]) for of in zip(*_PAIRS, strict=True))
         return ones * local(given, self.rates), ones * local(taken, self.rates)
 
     def cost(self, amount: float) -> Array:
-        """Return the collectives' cost for a tensor of `amount`, infinite where forbidden; cached: [numbers]."""
+        """Return the cost of each number's change of layout (a decimal digit per mesh axis) for a tensor of `amount` in
+        all, bytes or elements: [numbers]. Infinite where a digit is FORBIDDEN. Cached by amount.
+        """
 
         def changed() -> Array:
             given, taken, back = self.moving
@@ -141,9 +153,9 @@ class Table:
         return self.once(amount, changed)
 
     def once(self, what: Hashable, make: Callable[[], Array]) -> Array:
-        """Return the array cached under the key `what`; on a miss make and cache it.
+        """Return the array cached under the key `what`; on a miss compute it by `make` and cache it.
 
-        The cache is cleared when it holds _MOST_KNOWN arrays.
+        The cache is emptied first if it holds _MOST_KNOWN arrays. Every caller gets the same array, not a copy.
         """
         result = self.known.get(what)
         if result is None:

@@ -101,7 +101,12 @@ class Costs:
         return self.objective is Objective.TIME
 
     def node(self, index: int, rows: Rows) -> NodeCost:
-        """Return the costs of a node without its links, of all its instances; 0 for a copy: [rows]."""
+        """Return the costs of all instances of a node, without its links, for each row (an option per mesh axis):
+        [rows].
+
+        A parameter's optimizer step and state, or an operator's computation, own collectives and saved outputs. All 0
+        for a copy.
+        """
         node = self.net.nodes[index]
         if node.parameter is not None:
             return self._parameter(node, rows)
@@ -111,10 +116,10 @@ class Costs:
         return self._operator(node, rows)
 
     def passes(self, node: Node, rows: Rows) -> Passes:
-        """Return the seconds of one operator's computation in one microbatch: [rows] each.
+        """Return the seconds of one instance of an operator in one microbatch, forward and backward: [rows] each.
 
-        0 for nodes that are no operators and for the objective `symtensor`. The last answer of each node is cached by
-        the identity of `rows`.
+        0 for nodes that are no operators and for the objective `symtensor`. A pipeline's RECEIVE and SEND take the time
+        of their message. The last result of each node is cached and returned again for the same `rows` object.
         """
         if not self.timed or node.operator is None:
             return Passes(np.zeros(len(rows)), np.zeros(len(rows)))
@@ -133,8 +138,10 @@ class Costs:
     def _operator(self, node: Node, rows: Rows) -> NodeCost:
         """Return an operator's costs of all microbatches and instances: [rows].
 
-        Computation and its own collectives (forward twice if recomputed); bytes of its saved outputs; twice the bytes
-        of all its tensors while it runs.
+        cost: computation and the collectives within it, forward (twice if recomputed) and backward. memory: saved
+        outputs and residues, of all instances that are alive at once; saved inputs belong to links. transient: twice
+        the bytes of all tensors of one instance. relative: 0 for `time`, else the sum over its outputs of
+        `_relative_memory`.
         """
         assert node.operator is not None
         forwards = self.forwards(node)
@@ -159,16 +166,14 @@ class Costs:
         return self.training.keep is Keep.BORDERS and node.run >= 0
 
     def kept_times(self, node: Node) -> float:
-        """Return for how many instances a node's saved tensors are alive at once.
-
-        With recomputation one instance of the repeated part, of one microbatch; else all, of all microbatches in
-        flight.
+        """Return for how many instances a node's saved tensors are alive at once: if recomputed one instance of the
+        repeat, of one microbatch; else all, of `training.alive` microbatches.
         """
         repeats = self._is_recomputed(node)
         return node.times / self.net.instances[node.run] if repeats else float(node.times * self.training.alive)
 
     def _relative_memory(self, port: Port, rows: Rows) -> Array:
-        """Return the sum over dims of local sizes, divided by the axes of a FLAT layout: [rows]."""
+        """Return the sum over dims of the size on one rank, divided by the sizes of all axes that lie FLAT: [rows]."""
         places = port.forward[rows]
         total = np.zeros(len(rows))
         for position, size in enumerate(port.sizes):
@@ -183,7 +188,9 @@ class Costs:
     def _parameter(self, node: Node, rows: Rows) -> NodeCost:
         """Return a parameter's costs of all its instances: [rows].
 
-        The cost is the optimizer's step if it is trainable, the memory its weight, gradient and optimizer state.
+        cost: seconds of the optimizer's step on the local state, 0 if frozen or for `symtensor`. memory: weight,
+        gradient and optimizer state. transient: 0. relative: `_relative_memory` for `symtensor`, frozen ones too; else
+        0.
         """
         assert node.parameter is not None
         port, training = node.ports[0], self.training
@@ -198,9 +205,11 @@ class Costs:
         return NodeCost(node.times * cost, node.times * memory, np.zeros(len(rows)), node.times * relative)
 
     def stored(self, node: Node, rows: Rows) -> tuple[Array, Array, Array]:
-        """Return the bytes of a parameter's weight, gradient and optimizer state, one instance: [rows] each.
+        """Return one rank's bytes of a parameter's weight, gradient and optimizer state, one instance, for each row (an
+        option per mesh axis): [rows] each.
 
-        Gradient and state are 0 if it is not trainable.
+        Each is divided by the axes that shard it (flat or along a dim). Gradient and state are 0 if it is not
+        trainable.
         """
         port, training = node.ports[0], self.training
         size = port.elements
@@ -213,7 +222,9 @@ class Costs:
         )
 
     def _shares(self, node: Node, rows: Rows) -> Array:
-        """Return one rank's share of a parameter's weight, gradient and optimizer state: [3, rows]."""
+        """Return the shares of a parameter's weight, gradient and optimizer state that one rank holds, each 1 over the
+        product of the axes that shard it: [3, rows].
+        """
         places = np.array(states(node, rows))
         result: Array = np.where(cut(places), [1.0 / rate.size for rate in self.rates], 1.0).prod(axis=-1)
         return result
@@ -221,20 +232,23 @@ class Costs:
     def grouped(self, index: int, given: Rows, taken: Rows) -> tuple[Array, Array, Rows, Rows]:
         """Return (cost, memory, group of each given row, group of each taken row) of a link.
 
-        cost, memory: [groups of given rows, groups of taken rows]. Rows that the link's costs do not distinguish share
-        a group, unless grouping would save less than half of the pairs: then each row is its own.
+        cost, memory: `link` between one row of each group, [groups of given rows, groups of taken rows]. Rows that the
+        link's costs do not distinguish share a group; if that saves less than half of the pairs, each row is its own
+        group.
         """
-        first, back = self._alike(index, given, False)
-        second, there = self._alike(index, taken, True)
+        first, back = self._indistinguishable(index, given, False)
+        second, there = self._indistinguishable(index, taken, True)
         if 2 * len(first) * len(second) > len(given) * len(taken):
             first, back, second, there = given, np.arange(len(given)), taken, np.arange(len(taken))
         return (*self.link(index, first, second), back, there)
 
-    def _alike(self, index: int, rows: Rows, end: bool) -> tuple[Rows, Rows]:
-        """Return one row of each group that a link's costs distinguish, and the group of each row.
+    def _indistinguishable(self, index: int, rows: Rows, end: bool) -> tuple[Rows, Rows]:
+        """Return one row of each group of rows with equal costs on the link, and the group of each row: [groups, axes],
+        [rows].
 
-        Rows are grouped by the tensor's layout; a parameter's consumers also by the work that hides its gathers; a
-        parameter's own rows not at all. end: the consumer's rows, else the producer's.
+        end: the rows are the consumer's, else the producer's. Rows are grouped by the layouts of the link's tensor on
+        all axes; of a parameter's consumer also by the seconds that hide its transfers. A parameter's own rows are not
+        grouped.
         """
         link = self.net.links[index]
         node, port = (link.consumer, link.taken) if end else (link.producer, link.given)
@@ -250,9 +264,10 @@ class Costs:
         return rows[at], numbers.reshape(-1)
 
     def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
-        """Return a link's costs for every pair of rows: [given, taken].
+        """Return a link's cost per step of all instances, and the bytes that its consumer keeps: [given, taken] each.
 
-        Forbidden pairs of a parameter cost infinity; its links keep no memory.
+        Activations: the legs forward and backward. Parameters: the exposed cost of gathers, reduction and update;
+        infinite for forbidden pairs (see `between.weight`), with memory 0.
         """
         link, rule, table = self.net.links[index], self.rule(index), every(self.rates)
         if isinstance(rule, Weight):
@@ -285,7 +300,11 @@ class Costs:
         return known
 
     def _make_rule(self, link: Link) -> Activation | Weight:
-        """Make the link: a Weight if the producer is a parameter, else an Activation."""
+        """Return a link's rule: a Weight if its producer is a parameter, else (operator or copy) an Activation.
+
+        A weight is gathered again for the backward if its consumer is a copy, or an operator with a backward and
+        another input that has a gradient.
+        """
         source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
         port, use = source.ports[link.given], sink.ports[link.taken]
         if source.parameter is None:
@@ -313,10 +332,11 @@ class Costs:
         return port.elements * (element_bytes if self.timed else 1.0)
 
     def legs(self, link: Link) -> tuple[Leg, ...]:
-        """Return the transfers of an activation over a link in a step.
+        """Return the transfers of an activation (or of a parameter's copy) over a link in each microbatch.
 
-        Always forward; again for recomputation inside a repeated part, for a backward that gathers again what is kept
-        as a shard (or made from weights), and backward for a gradient.
+        FORWARD always; RECOMPUTED with Keep.BORDERS inside a repeat; KEPT if the tensor is a copy of a weight, or (only
+        where it is all-gathered) if it is kept as its shard; BACKWARD if it has a gradient, for a copy of a weight with
+        gradient_bytes per element.
         """
         source, turns = self.net.nodes[link.producer], float(self.training.turns)
         port = source.ports[link.given]
@@ -334,7 +354,9 @@ class Costs:
         return tuple(legs)
 
     def _kept(self, link: Link) -> Kept | None:
-        """Return what a link's consumer keeps for its backward; None if it keeps nothing."""
+        """Return what a link's consumer keeps for its backward, bytes of all instances alive at once; None if it keeps
+        nothing.
+        """
         if not self.holds(link):
             return None
         port, sink = self.net.nodes[link.producer].ports[link.given], self.net.nodes[link.consumer]
@@ -346,7 +368,9 @@ class Costs:
         return link.saved or (link.enters and self.training.keep is Keep.BORDERS)
 
     def _keeps_shards(self, link: Link) -> bool:
-        """Return whether a tensor that is gathered for the consumer is kept as its shard and gathered again."""
+        """Return whether an all-gathered tensor is kept as its shard: always with Keep.SHARDS, with Keep.BORDERS only
+        on links that are not inside a repeat's instance, never with Keep.USED.
+        """
         keep = self.training.keep
         return keep is Keep.SHARDS or (keep is Keep.BORDERS and not link.inside)
 
@@ -365,8 +389,10 @@ def floor_bytes(costs: Costs, gpus: int) -> float:
 
 
 def kept_bytes(costs: Costs) -> list[tuple[str, float]]:
-    """Return what is kept on all GPUs together, as (name, bytes): parameters with gradient and optimizer state, and
-    tensors that an operator saves for its backward or that a link keeps.
+    """Return what is kept on all GPUs together, as (name, bytes) of all instances that are alive at once.
+
+    Each parameter with gradient and optimizer state (a frozen one without), each output or residue that an operator
+    saves, and each tensor that a link keeps and its producer does not.
     """
     net, training, result = costs.net, costs.training, list[tuple[str, float]]()
     for node in net.nodes:

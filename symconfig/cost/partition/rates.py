@@ -69,7 +69,11 @@ class Rate:
     send: Affine
 
     def cost(self, kind: Kind, amount: Array | float, group: Group = 0) -> Array:
-        """Return what a collective of this kind costs along the axis beyond that over `group` alone."""
+        """Return the cost of a collective over the axis and `group` (number of axes; 0: none) less that over `group`
+        alone.
+
+        Kinds other than ALL_REDUCE and ALL_TO_ALL cost as all-gathers, SEND too.
+        """
         prices = {Kind.ALL_REDUCE: self.by_all_reduce, Kind.ALL_TO_ALL: self.by_all_to_all}.get(kind, self.by_ring)
         return prices(amount, group + self.step) - prices(amount, group)
 
@@ -88,7 +92,8 @@ class Groups:
     def of(cls, axes: Sequence[Axis]) -> Groups:
         """Return all groups that subsets of the axes can make up, numbered from 0, the group of no axis.
 
-        Axes of one level and size are interchangeable, so only how many of them are in a group counts.
+        Axes of one level and size are interchangeable, so a group's number is the sum of its axes' steps, and `members`
+        holds per level the product of the sizes of the group's axes on it: [groups].
         """
         alike = Counter((axis.level, axis.size) for axis in axes)
         step, count, members = dict[tuple[str, int], int](), 1, {level: np.ones(1, np.int64) for level, _ in alike}
@@ -106,10 +111,12 @@ class Groups:
 
 
 def levels(mesh: Mesh, cluster: ClusterDescriptor) -> dict[str, Number]:
-    """Return the keyword arguments of the collectives' formulas for a mesh: size, bandwidth, latency and mesh by level.
+    """Return the collective formulas' keyword arguments for a mesh: `level0_size` to `level3_mesh`; {} for a single
+    GPU.
 
-    Bandwidths are multiplied by the cluster's link or network efficiency. A mesh with fewer than four levels repeats
-    its last one; a single GPU has none: {}.
+    size: GPUs within the level and all inner ones. bytes_per_s: times link_efficiency, or for network levels
+    network_efficiency if known. latency_s. mesh: 1.0 without a switch, else 0.0. A mesh with fewer than four levels
+    repeats its last one.
     """
     kernels = cluster.kernels
     result: dict[str, Number] = {}
@@ -131,9 +138,10 @@ def levels(mesh: Mesh, cluster: ClusterDescriptor) -> dict[str, Number]:
 
 
 def seconds(axes: Sequence[Axis], mesh: Mesh, cluster: ClusterDescriptor) -> tuple[Rate, ...]:
-    """Return the rate of each axis in seconds; () without axes.
+    """Return the rate of each axis in seconds, amounts in bytes; () without axes.
 
-    The formulas are affine in the amount: each is read off at 0 bytes and at very many.
+    The formulas are affine in the amount: each is evaluated at 0 bytes (fixed part) and at 1e18 (slope), for every
+    group of axes. Groups of one rank cost 0.
     """
     numbers, groups = levels(mesh, cluster), Groups.of(axes)
     if not axes:
@@ -165,10 +173,11 @@ def _message_s(size: int, stride: int, numbers: dict[str, Number]) -> Affine:
 
 
 def _group_levels(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tuple[Array, Array, dict[str, Number]]:
-    """Return ranks and stride of each group, [groups], and the levels' arguments with sizes by group.
+    """Return ranks and stride of each group, [groups], and a copy of the levels' arguments whose sizes from level 1 on
+    are replaced by arrays, [groups].
 
-    The formulas take ranks at even distances. The stride is the one that puts a group's actual number of members into
-    the innermost domain; the sizes of outer levels count the group's own domains only.
+    The formulas take ranks at even distances. The stride is the innermost domain's size over the group's members in it;
+    the size of an outer level is that stride times the group's members up to the level, not all GPUs of the level.
     """
     none = np.ones(len(groups.ranks), dtype=np.int64)
     ranks = groups.ranks.astype(np.float64)
@@ -183,7 +192,9 @@ def _group_levels(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tup
 
 
 def elements(axes: Sequence[Axis]) -> tuple[Rate, ...]:
-    """Return the rate of each axis in elements that leave one rank: the source paper's Cost_comm."""
+    """Return the rate of each axis in elements sent, the source paper's Cost_comm: of a group of n ranks a share (n -
+    1) / n of the amount, twice for an all-reduce, and the whole amount for a send. No fixed part.
+    """
     groups = Groups.of(axes)
     shares = 1.0 - 1.0 / groups.ranks
     none = (0.0,) * len(shares)
@@ -218,12 +229,12 @@ def local(places: Sequence[Column], rates: Sequence[Rate]) -> Array | float:
 def change(
     given: Sequence[Column], taken: Sequence[Column], amount: Array | float, rates: Sequence[Rate]
 ) -> Array | float:
-    """Return the cost of bringing a tensor from one layout into another. amount: of the whole tensor."""
+    """Return the cost of bringing a tensor from layout `given` into `taken`. amount: of the whole tensor."""
     return total(moves(given, taken, amount, rates))
 
 
 def total(run: Iterable[Move]) -> Array | float:
-    """Return the sum of the costs of moves, each only where it happens; 0.0 for none."""
+    """Return the sum of the costs of moves, each counted only where it happens; 0.0 for none."""
     cost: Any = 0.0
     for move in run:
         cost = cost + where(move.happens, move.cost, 0.0)
@@ -234,9 +245,11 @@ def total(run: Iterable[Move]) -> Array | float:
 def moves(
     given: Sequence[Column], taken: Sequence[Column], amount: Array | float, rates: Sequence[Rate]
 ) -> Iterator[Move]:
-    """Yield the moves that bring a tensor from one layout into another, in order. amount: of the whole tensor.
+    """Yield the moves that bring a tensor from layout `given` into `taken`, one per collective and axis, in order.
 
-    Moves of one kind are one collective over all of their axes; each has what its axis adds to the cost.
+    given, taken: by axis the dim's index that it shards, WHOLE, PARTIAL or FLAT. amount: of the whole tensor, in bytes
+    or elements. Moves of one kind are one collective over several axes; each costs what its axis adds to it. An
+    all-to-all takes the outermost axis first.
     """
     sizes = [rate.size for rate in rates]
     for kind, axes, larger in changes(given, taken, local(given, rates) * amount, sizes):
@@ -246,9 +259,10 @@ def moves(
 
 
 def together(kind: Kind, along: Iterable[tuple[int, Rate, Truth]], whole: Array | float) -> Iterator[Move]:
-    """Yield the moves of one collective, one for each axis on which it happens anywhere; none without such an axis.
+    """Yield the moves of one collective over several axes; axes on which it happens nowhere are skipped.
 
-    whole: the larger buffer on one rank. The amount is divided by each axis before the next one.
+    along: (axis, its rate, where it happens). whole: the larger buffer on one rank. A move's cost is what its axis adds
+    to the collective over the axes before it, on `whole`; its amount is `whole` divided by the sizes of those axes.
     """
     group: Any = 0
     amount: Any = whole

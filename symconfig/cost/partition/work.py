@@ -33,16 +33,17 @@ class Passes:
 
 
 def parts(node: Node, rows: Rows, rates: Sequence[Rate]) -> Mapping[str, Array]:
-    """Return into how many parts each row splits each loop, [rows], by loop; {} if no option splits one."""
+    """Return, by loop, into how many parts each row (an option per mesh axis) splits it, [rows]: the product of the
+    sizes of the axes whose option splits the loop. Loops that no option of the node splits are absent.
+    """
     if not node.splits:
         return {}
     return dict(zip(node.splits, counted(np.array(list(node.splits.values())), rows, rates), strict=True))
 
 
 def counted(those: NDArray[np.bool_], rows: Rows, rates: Sequence[Rate]) -> Array:
-    """Return the product of the sizes of the axes whose option is marked in `those`: [..., rows].
-
-    those: marks of options, [..., options].
+    """Return for each row, an option per mesh axis, the product of the sizes of the axes whose option is marked in
+    `those` (last axis: options), 1 if none is: [..., rows].
     """
     sizes = np.array([rate.size for rate in rates], dtype=np.float64)
     result: Array = np.where(those[..., rows], sizes, 1.0).prod(axis=-1)
@@ -50,14 +51,18 @@ def counted(those: NDArray[np.bool_], rows: Rows, rates: Sequence[Rate]) -> Arra
 
 
 def held(ports: Sequence[Port], rows: Rows, rates: Sequence[Rate]) -> Array:
-    """Return the bytes of each port's tensor on one rank, in its forward layout: [ports, rows]."""
+    """Return the bytes of each port's tensor on one rank for each row (an option per mesh axis), forward: [ports,
+    rows].
+
+    Only axes that shard a dim divide the bytes; WHOLE, PARTIAL and FLAT do not.
+    """
     sizes = np.array([port.bytes for port in ports])
     cuts = np.array([port.forward for port in ports]) >= 0
     return sizes[:, None] / counted(cuts, rows, rates)
 
 
 def _extent(program: Program, node: Node, rows: Rows, rates: Sequence[Rate]) -> Extent:
-    """Return a function that gives the iterations of some loops together on one rank, [rows]."""
+    """Return a function from names of loops to the product of their iterations on one rank, [rows]; 1 for no loops."""
     counts = parts(node, rows, rates)
 
     def extent(loops: Sequence[str]) -> Array:
@@ -76,10 +81,11 @@ def work(
     rates: Sequence[Rate],
     machine: Machine,
 ) -> Passes:
-    """Return the seconds of an operator's computation on one rank, forward and backward: [rows] each.
+    """Return the seconds of an operator's computation on one rank in one microbatch, forward and backward: [rows] each.
 
-    Matmul, attention, or else memory traffic. An axis whose option splits no loop saves nothing: all its ranks compute
-    the same.
+    Matmul and attention have formulas of their own; everything else takes the time of its memory traffic. The backward
+    is 0 where no gradient is computed. An axis whose option splits no loop saves nothing: all its ranks compute the
+    same.
     """
     assert node.operator is not None
     op, extent = node.operator, _extent(program, node, rows, rates)
@@ -93,7 +99,9 @@ def work(
 
 
 def _product(op: Operator, extent: Extent, machine: Machine) -> Passes:
-    """Return the seconds of a matmul and of the products for those of its inputs that get a gradient: [rows] each."""
+    """Return the seconds of a matmul forward, and backward the sum of the products for the gradients of its first and
+    second input, without those of inputs that get none (0 if neither does): [rows] each.
+    """
     forwards = op.factors.of(extent)
     of_first, of_second = forwards.gradients
     shapes = [forwards]
@@ -113,7 +121,11 @@ def _product(op: Operator, extent: Extent, machine: Machine) -> Passes:
 
 
 def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> Passes:
-    """Return the seconds of an operator's memory traffic; 0 in a direction that moves nothing: [rows] each."""
+    """Return the seconds of an operator's memory traffic forward and backward: [rows] each.
+
+    Per direction: local bytes of the tensors that it moves (as often as `op.moved` lists them), times `op.traffic`
+    passes; 0 if it moves nothing or has no passes.
+    """
     op = node.operator
     assert op is not None
     each = held(node.ports, rows, rates)
@@ -128,10 +140,12 @@ def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> 
 
 
 def passed(node: Node, rows: Rows, rates: Sequence[Rate], between: Affine) -> Passes:
-    """Return the seconds of sending a tensor to another stage and its gradient back, on one rank: [rows] each.
+    """Return the seconds per microbatch of a pipeline's RECEIVE or SEND operator on one rank, forward and backward:
+    [rows].
 
-    between: seconds of a message between GPUs of two stages. A received tensor comes in this rank's layout; a sent one
-    leaves each GPU once, since replicas send an equal share of it each. The backward is 0 if the operator has none.
+    between: seconds of a message by bytes. What is received (forward at RECEIVE, the gradient at SEND) has the bytes of
+    this rank's layout; what is sent is the whole tensor divided by the GPUs of all axes, since replicas send equal
+    shares. The backward is 0 if the operator has none.
     """
     op, port = node.operator, node.ports[0]
     assert op is not None
@@ -154,8 +168,10 @@ class Inner(NamedTuple):
 
 
 def inside(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Passes:
-    """Return the cost of the collectives within an operator, forward and backward: [rows] each.
+    """Return the cost per microbatch of the collectives within an operator (see `exchanged`): [rows], forward and
+    backward.
 
+    A collective counts `repeats` times in the rows where it happens; in the backward only if it runs there, too.
     per_element: amounts are elements instead of bytes.
     """
     forward, backward = np.zeros(len(rows)), np.zeros(len(rows))
@@ -167,10 +183,15 @@ def inside(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_
 
 
 def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Iterator[Inner]:
-    """Yield the collectives within an operator along single axes.
+    """Yield the collectives within an operator, each along one mesh axis, in this order:
 
-    They are all-reduces of partial sums of the loops that are split, exchanges of a window's halo rows with neighbours,
-    and all-reduces of program outputs that are partial sums.
+    1. all-reduces (forward only) of outputs that are outputs of the program and partial in the row;
+    2. by option, all-reduces of the partial sums of split loops, `split.sums` times, in fp32; also backward if the
+       first output has one of these loops;
+    3. by option, sends of halo rows to both neighbours, forward and backward. All axes send at once, so that an axis
+       costs only what it takes longer than the slowest before it.
+
+    per_element: amounts are elements instead of bytes.
     """
     assert node.operator is not None
     op, extent = node.operator, _extent(program, node, rows, rates)
@@ -200,9 +221,10 @@ def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], p
 
 
 def _halo_row(node: Node, split: Split, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Array:
-    """Return the bytes (or elements) of one row of a window's input on one rank, along the split: [rows].
+    """Return one rank's bytes (elements if per_element) of one index along the split dim of the window's input: [rows].
 
-    It is measured in the input's own sizes, which with a stride are larger than the loops.
+    The split dim is the first input's first dim whose loop is in `split`. Its full size divides the tensor, not the
+    loop's, which a stride makes smaller.
     """
     assert node.operator is not None
     port, loops = node.ports[0], node.operator.inputs[0].loops

@@ -189,7 +189,8 @@ def build(
     """Return the operator that computes `outputs` from `inputs` with `function`, which may be a name in FUNCTIONS.
 
     An input that lacks a loop is broadcast along it. Without an input that has a gradient, the operator has no
-    backward pass and saves nothing. A product that contracts no loop is bound by memory (`Work.MEMORY`).
+    backward pass and saves nothing. A product that contracts no loop is bound by memory (`Work.MEMORY`). Never split:
+    loops of `over` (unless the function has `sums`), an attention's channels, a convolution's window, routes' choices.
 
     Args:
         over: the loops that the function works along (see Function.sums); for attention, the loop of keys.

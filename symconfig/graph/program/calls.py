@@ -44,8 +44,8 @@ def checked(statement: Statement) -> Statement:
 
 
 def _option(name: str, function: Function, option: str, given: Option) -> None:
-    """Raise Mistake if the function has no such option, a list is given for a single value, the value is empty, or
-    `window` is not a positive integer.
+    """Raise Mistake if the function has no such option, several values are given to an option other than `over`, there
+    is no value, or `window` is not a positive integer.
     """
     known = (*function.needs, *function.takes)
     if option not in known:
@@ -177,8 +177,9 @@ def make(site: Site) -> list[Operator]:
 def _norm(site: Site) -> dict[str, Any]:
     """Return the `build` arguments of a norm and create its statistics tensor (fp32, one set per remaining element).
 
-    Over one dim the statistics are a residue of one operator. Over several dims, as in a batch norm, an operator
-    that computes them goes first (`first`) and NORMALISE reads them.
+    Over one dim the statistics are a residue of one operator. Over several dims, as in a batch norm, an operator that
+    computes them goes first (`first`) and NORMALISE reads them, with a gradient. Raise Mistake if the first operand
+    lacks a dim of `over`.
     """
     x, *weights = site.uses
     over, several = site.over(), len(site.over()) > 1
@@ -244,9 +245,11 @@ def _head_groups(site: Site, q: Use, k: Use, over: str) -> list[tuple[str, ...]]
 
 
 def _cross_entropy(site: Site) -> dict[str, Any]:
-    """Return the `build` arguments of a cross-entropy, whose output is one fp32 loss per row.
+    """Return the `build` arguments of a cross-entropy, whose output is one loss per row, fp32 unless the statement
+    says.
 
-    Raise Mistake if the result's dims are not those of the logits without `over`, or the labels have a gradient.
+    Raise Mistake if `over` is not one dim of the logits, the result's dims are not the logits' others, or the labels
+    have a gradient.
     """
     logits, over = site.uses[0], site.over(single=True)
     if set(site.loops) != set(logits.loops) - {*over}:
@@ -288,9 +291,9 @@ def _convolution(site: Site) -> dict[str, Any]:
     """Return the `build` arguments of a convolution: inputs along the loops of the result, and a Window for each
     spatial loop.
 
-    The weight's own dims are the window sizes. They pair, in order, with the last dims of the operand and of the
-    result that the weight lacks. Raise Mistake if there are too few of those, or a dim of the result is in no
-    operand.
+    The weight's own dims are the window sizes. They pair, in order, with the last dims of the operand and of the result
+    that the weight lacks. Raise Mistake if there are too few of those, a dim of the result is in no operand, or a
+    pair's sizes fit no window (see `_window`).
     """
     x, weight = site.uses
     within = [loop for loop in weight.loops if loop not in x.loops and loop not in site.loops]
@@ -309,9 +312,10 @@ def _convolution(site: Site) -> dict[str, Any]:
 
 def _pool(site: Site) -> dict[str, Any]:
     """Return the `build` arguments of a pool: the input along the loops of the result and a Window (default size 1) for
-    each dim in `over`. A maximum keeps its input for the backward pass, a mean nothing.
+    each dim in `over`. With the flag `max` its input is kept for the backward pass, else nothing.
 
-    Raise Mistake if operand and result differ in rank, or a dim of the result comes from nowhere.
+    Raise Mistake if operand and result differ in rank, a dim of `over` or of the result is not the operand's, or a
+    dim's sizes fit no window (see `_window`).
     """
     x, over = site.uses[0], site.over()
     if len(x.loops) != len(site.loops):
@@ -325,7 +329,8 @@ def _pool(site: Site) -> dict[str, Any]:
 
 
 def _window(site: Site, old: str, new: str, size: int) -> Window:
-    """Return a Window of `size` rows whose stride is the rounded ratio of the sizes of dims `old` and `new`.
+    """Return a Window of `size` rows whose stride is the ratio of the sizes of dims `old` and `new`, rounded, at least
+    1.
 
     Raise Mistake if `new` is larger than `old`, or the ratio is not an integer and windows do not overlap.
     """
@@ -341,8 +346,8 @@ def _window(site: Site, old: str, new: str, size: int) -> Window:
 def _route(site: Site) -> dict[str, Any]:
     """Return the `build` arguments of a router, with two outputs: weights, and indices (4 bytes, no gradient).
 
-    Raise Mistake unless both targets have the same dims: those of the logits with `over` replaced by a dim of
-    choices.
+    Raise Mistake if `over` is not one dim of the logits, or unless both targets have the same dims: those of the logits
+    with `over` replaced by a dim of choices.
     """
     over, logits = site.over(single=True), site.uses[0]
     tokens = set(logits.loops) - {*over}

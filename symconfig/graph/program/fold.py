@@ -18,7 +18,11 @@ from symconfig.graph.program.repeats import Chain, Run, runs
 
 
 def structures(program: Program) -> list[int]:
-    """Return a number for each operator, equal for operators of equal structure: all that a cost may depend on."""
+    """Return a number for each operator, from 0 in order of first occurrence, equal for operators of equal `structure`.
+
+    An operand's role there: whether it is a trainable parameter, frozen or none, an output, fed or a parameter, and
+    such a one that is read more than once.
+    """
     uses = Counter(operand.name for op in program.operators for operand in op.inputs)
     trainable = {parameter.tensor.name: parameter.trainable for parameter in program.parameters}
     given = {*program.inputs, *trainable}
@@ -32,8 +36,9 @@ def structures(program: Program) -> list[int]:
 
 
 def structure(program: Program, op: Operator, roles: Mapping[str, Hashable]) -> Hashable:
-    """Return all that a cost may depend on, as a hashable without names: sizes, element bytes, gradients, roles in the
-    program, splits, saved tensors. Loops and tensors are numbered in the order of first occurrence in the operands.
+    """Return all that a cost may depend on, as a hashable without names: sizes, which dims count the batch, element
+    bytes, gradients, `roles` in the program by tensor, splits, saved tensors, traffic. Loops and tensors are numbered
+    in the order of first occurrence in the operands.
     """
     operands = (*op.inputs, *op.outputs, *op.residues)
     loops: dict[str, int] = {}
@@ -83,10 +88,10 @@ class Folding:
 
 
 def fold(program: Program) -> Folding:
-    """Find the repeats of a program and return it with the class of each operator.
+    """Return a program with its repeats and the class of each operator, the index of the first operator in the class.
 
-    Operators at the same position of a run's instances share a class; an operator outside every run has a class of
-    its own.
+    Operators at the same position of a run's instances share a class; an operator outside every run has a class of its
+    own. The program itself is unchanged.
     """
     repeats = runs(Chain.of(program, structures(program)))
     first = list(range(len(program.operators)))
@@ -129,7 +134,9 @@ class Parts:
         return [name for name, index in self.made.items() if index < cut <= self.last.get(name, -1)]
 
     def shared(self, start: int, stop: int) -> list[Parameter]:
-        """Return the trainable parameters that operators both inside [start, stop) and outside of it read."""
+        """Return the trainable parameters that operators in [start, stop) and operators outside of it read, in program
+        order.
+        """
         among = [parameter for parameter in self._read(start, stop) if parameter.trainable]
         ends = [self.uses[parameter.tensor.name] for parameter in among]
         return [parameter for parameter, (a, b) in zip(among, ends, strict=True) if a < start or b >= stop]
@@ -138,8 +145,9 @@ class Parts:
         """Return the operators [start, stop) as a program; `self.program` is unchanged.
 
         RECEIVE operators at its start take the activations that cross `start`, SEND operators at its end those that
-        cross `stop`; these become inputs and outputs. The name gets the range of operators unless the range is the
-        whole program.
+        cross `stop` (also those that only pass through); these become inputs and outputs. Of the whole program's inputs
+        and parameters those that are read stay, of its outputs those that are made; `tensors` and `sizes` keep all. The
+        name gets the range of operators, counted from 1, unless it is the whole program.
         """
         whole, inside = self.program, self.program.operators[start:stop]
         tensors = dict(whole.tensors)
@@ -182,8 +190,11 @@ class Parts:
         return [parameter for parameter in self.program.parameters if parameter.tensor.name in read]
 
     def _transfer(self, name: str, work: Work, tensors: dict[str, Tensor]) -> Operator:
-        """Return an operator that receives or sends a tensor. The tensor in transit, named "NAME, received" or "NAME,
-        sent", is added to `tensors`.
+        """Return an operator, without computation, that receives or sends a tensor, and add the tensor in transit to
+        `tensors`.
+
+        It is named "NAME, received" or "NAME, sent"; RECEIVE reads it and makes the tensor, SEND reads the tensor and
+        makes it.
         """
         tensor = self.program.tensors[name]
         way = replace(tensor, name=f"{name}, {'received' if work is Work.RECEIVE else 'sent'}")

@@ -174,7 +174,8 @@ def net(program: Program, classes: Sequence[int] | None = None, runs: Sequence[t
     """Return the network of a program: nodes of parameters and operators, and the links between them with their counts.
 
     A tensor with several consumers goes through a copy. Program inputs are not linked, nor are tensors that nothing
-    reads. Nodes that are alike are one: operators of one class, parameters and copies with the same consumers.
+    reads. Nodes that are alike are one: operators of one class, parameters (trainable alike) and copies with the same
+    consumers; `times` counts them.
 
     Args:
         classes: for each operator the number of its class. Operators of one class are one node and take one
@@ -212,7 +213,13 @@ def net(program: Program, classes: Sequence[int] | None = None, runs: Sequence[t
         return found.pop() if len(found) == 1 else -1
 
     def link(source: tuple[int, int], tensor: str, producer: int | None) -> None:
-        """Count the links of a tensor from its (node, port). producer: its operator; None: a parameter."""
+        """Count the link of a tensor from its (node, port) to its consumer; with several consumers, to a copy node, and
+        from that to each of them. producer: its operator; None: a parameter, whose links are neither saved nor
+        entering.
+
+        The copy's link has the flags of any consumer (`inside`: of all). Links from it are covered if the producer or
+        any consumer keeps the tensor or it enters an instance.
+        """
         consumers = uses[tensor]
         here = place[producer] if producer is not None else None
         kept = producer is not None and tensor in operators[producer].saved
@@ -272,6 +279,8 @@ def _of_operator(program: Program, op: Operator, run: int) -> Node:
 def _of_parameter(program: Program, parameter: Parameter, run: int) -> Node:
     """Return the node of a parameter. Its options: replicated ("whole"), ZeRO stages 1 to 3 (only 3 if it is frozen),
     and sharded along each dim of more than one element.
+
+    Stage 1 leaves weight and gradient replicated (only the state is flat), 2 has the gradient FLAT, 3 both.
     """
     sizes = _sizes(program, parameter.tensor)
     stages = (1, 2, 3) if parameter.trainable else (3,)

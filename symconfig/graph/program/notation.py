@@ -98,6 +98,7 @@ class _Reader:
     next: int = 0
 
     def __post_init__(self) -> None:
+        """Split the text into `tokens`, an end token last. Raise Mistake for a character that is in no token."""
         place = 0
         while rest := self.text[place:].lstrip():
             match = _TOKEN.match(self.text, place)
@@ -146,7 +147,9 @@ class _Reader:
         return _named(dims)
 
     def target(self) -> Target:
-        """Return the next target. Raise Mistake if its name or dims are missing."""
+        """Return the next target, with the element type if a word stands before the name (not checked), else "". Raise
+        Mistake if its name or dims are missing.
+        """
         at, element = self.at, ""
         name = self.take("word", need="the tensor that is made")
         if self.tokens[self.next][0] == "word":

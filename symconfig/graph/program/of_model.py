@@ -29,7 +29,8 @@ def program(
     """Return the program of a model, with its blocks unrolled layer by layer.
 
     Experts are static and balanced: each takes the same number of slots, which `notes` states. Layers of multi-token
-    prediction read the same embedded tokens as the first layer, though theirs are one further on.
+    prediction read the same embedded tokens as the first layer, though theirs are one further on. Sizes are only those
+    of dims that occur.
 
     Args:
         batch: sequences in flight on all GPUs together.
@@ -56,7 +57,11 @@ def program(
 
 
 def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:
-    """Append the embedding, all layers, multi-token prediction layers and the head to `unrolled`, and return it."""
+    """Append the embedding, all layers, multi-token prediction layers and the head to `unrolled`, and return it.
+
+    Each layer reads the first output of the one before; the first prediction layer that of the last layer, each the
+    embedding, too; the head that of the last layer, not of the predictions.
+    """
     stream = embedded = unrolled.add("embedding", "", ["tokens"])
     for index, kind in enumerate(model.kind_of_layer):
         stream = unrolled.add(kind.name, f"layers.{index}.", [stream])
@@ -72,8 +77,9 @@ def _sizes(
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """Return the sizes of all dims and the notes.
 
-    The vocabulary is padded to a multiple of `vocab_multiple`. Without experts there are no notes; with experts, one
-    says that routing is balanced and whether some slots stay empty.
+    The vocabulary is padded to a multiple of `vocab_multiple`; chunks are rounded up, runs down. Without experts there
+    are no notes; with experts, one says that routing is balanced and, if the tokens do not divide by them, the slots
+    taken.
     """
     padded = -(-model.vocab_size // vocab_multiple) * vocab_multiple
     sizes = {name: int(size) for name, size in dim_sizes(model).items()} | {
@@ -131,6 +137,9 @@ class _Unrolled:
     def add(self, kind: str, prefix: str, given: Sequence[str]) -> str:
         """Append a block's operators, tensors, weights and losses, and return the program name of its first output.
 
+        Tensors and weights that exist keep their entry (inputs; shared weights, which get no prefix). Templates are
+        cached by kind and by which inputs have a gradient.
+
         Args:
             prefix: prepended to the names of the block's tensors and operators.
             given: program names of the block's inputs, without those of `elsewhere`, which are taken from `made`.
@@ -155,8 +164,10 @@ class _Unrolled:
         return names[block.outputs[0].name]
 
     def _parameter(self, weight: Weight, prefix: str, part: str) -> str:
-        """Return the program name of a weight, and add the parameter and its tensor if they are new. A tied output head
-        returns the word embedding's table.
+        """Return the program name of a weight, and add the parameter and its tensor if they are new.
+
+        The name is prefix, part (the module in the block; "" for none) and the weight's name. A tied output head adds
+        nothing and returns the word embedding's table.
         """
         if weight.name in self.numbers.along:
             return _TABLE
@@ -205,8 +216,8 @@ class Template:
     def placed(self, op: Operator, prefix: str, names: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Operator:
         """Return a copy of a template's operator with names of the program.
 
-        Its path is that of the first weight that it reads, else prefix and part. names: from local names to those in
-        the program. tensors: of the program.
+        Its path is the name of the first weight that it reads, without ".weight", else prefix and part. names: from
+        local names to those in the program. tensors: of the program.
         """
 
         made: dict[int, Use] = {}  # what is read and kept is one
@@ -230,7 +241,10 @@ class Template:
 
 
 def template(block: Block, flows: Sequence[bool], numbers: Numbers) -> Template:
-    """Return the template of a block. flows: for each of the block's inputs, whether it has a gradient."""
+    """Return the template of a block, with its gradients adjusted to inputs that have none (`flowing`).
+
+    flows: for each of the block's inputs, whether it has a gradient.
+    """
     result = Template()
     silent = {tensor.name for tensor, flow in zip(block.inputs, flows, strict=True) if not flow}
     for tensor in block.inputs:
@@ -242,10 +256,11 @@ def template(block: Block, flows: Sequence[bool], numbers: Numbers) -> Template:
 
 
 def _operator(known: Template, op: Operator, read: set[str], numbers: Numbers) -> Operator:
-    """Return an operator with numbers in place of symbols, and add its tensors and weights to `known`.
+    """Return an operator with numbers in place of symbols, and add its tensors and weights to the template `known`.
 
-    A tensor that it makes in addition to its outputs, and keeps, becomes another output if an operator of the block
-    reads it (`read`), else a residue.
+    A tensor that it makes in addition to its outputs, and keeps, has no gradient; it becomes another output if an
+    operator of the block reads it (`read`), else a residue. Splits of a matmul are those of `_pieces`, others stay.
+    Operators with weights are not linear.
     """
     inputs = tuple(Use(use.tensor, numbers.along.get(use.name, use.along)) for use in op.inputs)
     saves, holds, made = op.reads_back, op.holds if op.backward else (), []
@@ -294,8 +309,8 @@ def _pieces(op: Operator, sizes: Mapping[str, int]) -> Iterator[Split]:
 def _traffic(op: Operator, numbers: Numbers) -> tuple[float, float]:
     """Return the (forward, backward) traffic, as a multiple of reading and writing all activations once.
 
-    Adds sorting of slots or else scratch tensors. A memory-bound operator reads no more of its weights than it
-    writes (the rows of a table), which reduces the forward factor.
+    Adds the sorting of slots or, for operators that do not sort, scratch tensors. A memory-bound operator that does not
+    sort reads no more of its weights than it writes (the rows of a table), which reduces the forward factor.
     """
     forward, backward = (float(times) for times in op.traffic)
     weights = numbers.bytes(replace(weight, quantised=False) for weight in op.weights)

@@ -104,8 +104,8 @@ Repeat.model_rebuild()
 def load_program(name_or_path: str | Path, dims: Mapping[str, int] | None = None) -> Program:
     """Return the program in a file, or of this name in the zoo; `.json` is read as JSON, everything else as YAML.
 
-    dims: sizes that replace those in the file. Raise InputError with all problems in the order of the file, at most
-    MAX_PROBLEMS.
+    dims: sizes that replace those in the file. Raise InputError if nothing is found, the text cannot be parsed or does
+    not match the schema; else with all mistakes in the order of the file, at most MAX_PROBLEMS.
     """
     path = find(str(name_or_path), "programs", None)
     text = read_text(path)
@@ -146,10 +146,13 @@ class _Reader:
         """Return the program; it is valid only if `mistakes` is empty afterwards. instead: sizes that replace the
         file's.
 
-        Tensors that nothing reads are reported only if there is no other mistake.
+        Outputs that no operator makes and undefined batch dims are recorded as mistakes, too; tensors that nothing
+        reads only if there is no other mistake.
         """
         file = self.file
-        self.sizes = sizes(file.dims, instead, lambda dim, mistake, text: self.wrong(("dims", dim), mistake, text))
+        self.sizes = sizes(
+            file.dims, instead, lambda dim, mistake, text: self.record_mistake(("dims", dim), mistake, text)
+        )
         scope: Scope = {}
         for kind, section in (("inputs", file.inputs), ("parameters", file.parameters)):
             for name, declared in section.items():
@@ -160,10 +163,10 @@ class _Reader:
         for index, name in enumerate(file.outputs):
             if name not in computed:
                 mistake = Mistake("the output is never made", got=name, hint=nearest(name, computed))
-                self.wrong(("outputs", index), mistake)
+                self.record_mistake(("outputs", index), mistake)
         for dim in file.batch:
             if dim not in self.sizes:
-                self.wrong(("batch",), Mistake("the batch is counted by an undefined dim", got=dim))
+                self.record_mistake(("batch",), Mistake("the batch is counted by an undefined dim", got=dim))
         outputs = tuple(whole for name in file.outputs if (whole := computed.get(name)) is not None)
         if not self.mistakes:
             self.unused(outputs)
@@ -179,27 +182,29 @@ class _Reader:
             notes=file.notes,
         )
 
-    def wrong(self, at: KeyPath, mistake: Mistake, text: str = "") -> None:
+    def record_mistake(self, at: KeyPath, mistake: Mistake, text: str = "") -> None:
         """Record a mistake, unless the same one at the same place is already recorded (from another turn of a
         repeat).
         """
         self.mistakes.setdefault((at, mistake.what, mistake.at), (text, mistake))
 
     @contextmanager
-    def telling(self, at: KeyPath, text: str) -> Iterator[None]:
+    def recording_mistakes(self, at: KeyPath, text: str) -> Iterator[None]:
         """Record a Mistake that is raised inside the context instead of passing it on."""
         try:
             yield
         except Mistake as mistake:
-            self.wrong(at, mistake, text)
+            self.record_mistake(at, mistake, text)
 
     def enter(self, scope: Scope, name: str, tensor: Tensor, at: KeyPath, text: str = "", place: int = 0) -> None:
-        """Enter a tensor in the scope under `name`, in `tensors` and in `made`. If the name is taken, record a mistake
-        and replace the old tensor. place: character index within `text`.
+        """Enter a tensor in the scope under `name`, in `tensors` and in `made` of its declaration or statement `at`.
+
+        If the name is taken in the scope or the program, record a mistake and replace the old tensor. text, place: for
+        the mistake, the statement and the character index within it.
         """
         if name in scope or tensor.name in self.tensors:
             taken = name if name in scope else tensor.name
-            self.wrong(at, Mistake("the name is taken", place, got=taken, need="a name for each tensor"), text)
+            self.record_mistake(at, Mistake("the name is taken", place, got=taken, need="a name for each tensor"), text)
         scope[name] = tensor.name
         self.tensors[tensor.name] = tensor
         self.made.setdefault(at, []).append(tensor.name)
@@ -211,12 +216,14 @@ class _Reader:
     def declare(
         self, scope: Scope, prefix: str, name: str, declared: Declaration, at: KeyPath, *, trained: bool
     ) -> None:
-        """Enter an input, or a parameter if `trained` (with a gradient unless it is frozen). A mistake is recorded and
-        the tensor entered all the same, with the file's default element type or no dims if those cannot be read.
+        """Enter an input, or a parameter if `trained`, which has a gradient unless it is frozen.
+
+        Dims that cannot be read or are undefined, an unknown element type and a frozen input are recorded as mistakes,
+        and the tensor entered all the same: with the file's default element type or no dims if those could not be read.
         """
         width = ELEMENT_BYTES[self.file.element]
         dims: tuple[str, ...] = ()
-        with self.telling(at, declared.dims):
+        with self.recording_mistakes(at, declared.dims):
             if declared.frozen and not trained:
                 raise Mistake("an input has no gradient anyway", got="frozen", need="a parameter")
             element, dims = declaration(declared.dims)
@@ -236,10 +243,12 @@ class _Reader:
         """
         for index, step in enumerate(steps):
             if len(self.operators) > MAX_OPERATORS:
-                self.wrong((*at, index), Mistake("the program has too many operators", need=f"<= {MAX_OPERATORS:,}"))
+                self.record_mistake(
+                    (*at, index), Mistake("the program has too many operators", need=f"<= {MAX_OPERATORS:,}")
+                )
                 return
             if (step.do is None) == (step.repeat is None):
-                self.wrong((*at, index), Mistake("a step does one thing", need="either `do` or `repeat`"))
+                self.record_mistake((*at, index), Mistake("a step does one thing", need="either `do` or `repeat`"))
             elif step.repeat is not None:
                 self.repeat(step.repeat, scope, prefix, (*at, index, "repeat"))
             else:
@@ -247,14 +256,17 @@ class _Reader:
 
     def repeat(self, repeat: Repeat, outer: Scope, prefix: str, at: KeyPath) -> None:
         """Unroll a repeat: each turn has a new scope, its own parameters, and the carried tensors of the turn before.
-        Afterwards `outer` has the carried tensors of the last turn.
+        Afterwards `outer` has the carried tensors of the last turn, under the names that the body gives them.
 
-        Stops early if a turn adds no operator or there are too many; carried names that are missing are recorded as
-        mistakes.
+        Stops after a turn if the repeat has added no operator yet or there are too many. Recorded as mistakes: a
+        carried name that `outer` lacks before the first turn, and one that the body does not make or `outer` has
+        already.
         """
         carried: Scope = {name: outer.get(name) for name in repeat.carry}
         for name in carried.keys() - outer.keys():
-            self.wrong((*at, "carry", name), Mistake("nothing of this name is there before the first turn", got=name))
+            self.record_mistake(
+                (*at, "carry", name), Mistake("nothing of this name is there before the first turn", got=name)
+            )
         scope, before = Scope(), len(self.operators)
         for turn in range(repeat.times):
             here, scope = f"{prefix}{repeat.name}.{turn}.", outer | carried
@@ -263,7 +275,7 @@ class _Reader:
             self.walk(repeat.body, scope, here, (*at, "body"))
             for name, made in repeat.carry.items():
                 if made not in scope or made in outer:
-                    self.wrong((*at, "carry", name), Mistake("the body makes nothing of this name", got=made))
+                    self.record_mistake((*at, "carry", name), Mistake("the body makes nothing of this name", got=made))
             carried = {name: scope.get(made) for name, made in repeat.carry.items()}
             if (
                 not before < len(self.operators) <= MAX_OPERATORS
@@ -281,14 +293,14 @@ class _Reader:
         text = step.do or ""
         if at not in self.statements:
             self.statements[at] = text, None
-            with self.telling(at, text):
+            with self.recording_mistakes(at, text):
                 self.statements[at] = text, self.parsed(text)
         call = self.statements[at][1]
         if call is None:
             scope.update((name, None) for name in names(text) if name not in scope)
             return
         tensors = [Tensor(prefix + target.name, target.dims) for target in call.targets]
-        with self.telling(at, text):
+        with self.recording_mistakes(at, text):
             made = self.built(call, scope, tuple(tensor.name for tensor in tensors), f"{prefix}{step.path}".rstrip("."))
             tensors = [made.pop(tensor.name) for tensor in tensors] if made else tensors
             for name in self.tensors.keys() & made.keys():
@@ -314,7 +326,8 @@ class _Reader:
         """Append the operators of a statement and return the tensors that they make, by name. Empty, without operators,
         if an operand is hidden by an earlier mistake or has an undefined dim.
 
-        Raise Mistake for an unknown tensor or operands that do not fit. own: program names of the targets.
+        Operands count as read in any case. Raise Mistake for an unknown tensor or operands that do not fit. own:
+        program names of the targets.
         """
         for term in call.terms:
             if term.name not in scope:
@@ -337,10 +350,10 @@ class _Reader:
             if {*made}.isdisjoint((*self.read, *outputs)):
                 text, call = self.statements.get(at, ("", None))
                 if call is None:
-                    self.wrong(at, Mistake("nothing reads it", hint="remove it, or name it where it belongs"))
+                    self.record_mistake(at, Mistake("nothing reads it", hint="remove it, or name it where it belongs"))
                 else:
                     target, what = call.targets[0], "what is made is neither read nor an output"
-                    self.wrong(at, Mistake(what, target.at, got=target.name), text)
+                    self.record_mistake(at, Mistake(what, target.at, got=target.name), text)
 
 
 def _width(element: str, at: int) -> float | None:

@@ -77,9 +77,9 @@ class Chain:
         """Compare each operator in [low, high - period) with the one a period later; return two arrays [high - low -
         period].
 
-        The first: whether structures are equal. The second: the earliest start of a run that may contain both: 0 if
-        all inputs come from the same distance, the index after the maker of the tensor that both read if they share
-        it, else NEVER.
+        The first: whether structures are equal. The second: the earliest start of a run that may contain both, the
+        largest over inputs: 0 for one from the same distance; for one tensor that both read the index after its maker
+        (0 if no operator made it); else NEVER. If no structures are equal, the second is 0.
         """
         here, there = slice(low, high - period), slice(low + period, high)
         same: NDArray[np.bool_] = self.kinds[here] == self.kinds[there]
@@ -109,7 +109,8 @@ def runs(chain: Chain) -> tuple[Run, ...]:
     """Return the runs of a program in order, without overlap: the run that covers most operators first, then
     recursively on both sides of it. Empty if nothing repeats.
 
-    Of equals, the one with the shortest period wins; it is shifted to begin where the fewest bytes cross.
+    Of equals, the one with the shortest period wins, then the earliest; it is shifted by less than a period to begin
+    where the fewest bytes cross.
     """
     longest: list[Run] = []
     left = [(0, len(chain.kinds))]
@@ -132,7 +133,7 @@ def _candidates(chain: Chain, low: int, high: int) -> Iterator[tuple[tuple[int, 
         for start, stop in _stretches(same, period):
             at = np.flatnonzero(after[start:stop]) + start
             odd = dict(zip((at + low).tolist(), after[at].tolist(), strict=True))
-            yield from _in_stretch(chain, start + low, stop + low, period, odd)
+            yield from _runs_in_stretch(chain, start + low, stop + low, period, odd)
 
 
 def _periods(kinds: Numbers) -> list[int]:
@@ -157,7 +158,7 @@ def _stretches(same: NDArray[np.bool_], least: int) -> Iterator[tuple[int, int]]
             yield start, stop
 
 
-def _in_stretch(
+def _runs_in_stretch(
     chain: Chain, start: int, stop: int, period: int, odd: Mapping[int, int]
 ) -> Iterator[tuple[tuple[int, int, int], Run]]:
     """Yield (rank, run) for runs within [start, stop), where every operator has the structure of the one a period
@@ -173,9 +174,9 @@ def _in_stretch(
             continue
         wrong = [position for position, after in odd.items() if after > first <= position]
         later = next((position for position in wrong if position >= first + period), stop)
-        run = Run(first, period, _steady(chain, Run(first, period, 1 + (later - first) // period)))
+        run = Run(first, period, _steady_instances(chain, Run(first, period, 1 + (later - first) // period)))
         entering = [position for position in wrong if position < first + period]
-        if _enters(chain, run, entering) and _follows(chain, run):
+        if _inputs_correspond(chain, run, entering) and _instances_chained(chain, run):
             yield (run.period * run.times, -period, -first), run
 
 
@@ -185,10 +186,10 @@ def _shifted(chain: Chain, run: Run, high: int) -> Run:
     """
     firsts = range(run.start, min(run.start + run.period, high - run.period * run.times + 1))
     others = (Run(first, run.period, run.times) for first in sorted(firsts, key=lambda at: (chain.crossing[at], at)))
-    return next(other for other in others if other == run or _holds(chain, other))
+    return next(other for other in others if other == run or _is_run(chain, other))
 
 
-def _holds(chain: Chain, run: Run) -> bool:
+def _is_run(chain: Chain, run: Run) -> bool:
     """Return whether the run is valid: equal structure, inputs that correspond, and each instance reading from the one
     before.
     """
@@ -198,16 +199,18 @@ def _holds(chain: Chain, run: Run) -> bool:
     return (
         bool(same.all())
         and first
-        and _enters(chain, run, odd)
-        and _follows(chain, run)
-        and (_steady(chain, run) == run.times)
+        and _inputs_correspond(chain, run, odd)
+        and _instances_chained(chain, run)
+        and (_steady_instances(chain, run) == run.times)
     )
 
 
-def _enters(chain: Chain, run: Run, odd: Sequence[int]) -> bool:
-    """Return whether the inputs of the first instance correspond to those of the second one to one: what these
-    operators (`odd`) read from before the run, the second instance reads from the first, or it is the same tensor
-    for both.
+def _inputs_correspond(chain: Chain, run: Run, odd: Sequence[int]) -> bool:
+    """Return whether the inputs of the first instance correspond to those of the second one: an input of the operators
+    `odd` that is not made at the same distance must come from before the run in the first instance, and in the second
+    be the same tensor, or one that the first instance makes.
+
+    A tensor of the first instance may stand for one tensor from before the run only.
     """
     outside: dict[int, int] = {}
     for position in odd:
@@ -224,10 +227,12 @@ def _enters(chain: Chain, run: Run, odd: Sequence[int]) -> bool:
     return True
 
 
-def _steady(chain: Chain, run: Run) -> int:
-    """Return the number of instances, at least 2, up to the first whose inputs change from one shared tensor to a
-    tensor of its own instance, or the reverse. A run of fewer than three instances is returned unchecked: its
-    `times`.
+def _steady_instances(chain: Chain, run: Run) -> int:
+    """Return the number of leading instances, at least 2, from the second of which on each input stays of one kind: one
+    tensor for all instances, or made at the same distance.
+
+    2 if the second and third read different tensors that operators before the run made. A run of fewer than three
+    instances is not checked: its `times`.
     """
     if run.times < 3:
         return run.times
@@ -241,7 +246,7 @@ def _steady(chain: Chain, run: Run) -> int:
     return 2 + (len(good) if good.all() else int(good.argmin()))
 
 
-def _follows(chain: Chain, run: Run) -> bool:
+def _instances_chained(chain: Chain, run: Run) -> bool:
     """Return whether the second instance reads a tensor that the first one makes, and reads from before both only
     tensors that the first one reads at the same place. Excludes parallel branches and recurrences over two
     instances.

@@ -58,8 +58,9 @@ class _Exchange(NamedTuple):
 def collectives(costs: Costs, axes: Sequence[Axis], rows: Rows) -> tuple[Moved, ...]:
     """Return all collectives of a step: first those on links between nodes, then those within operators.
 
-    The sum of their `exposed` is the communication in the partition's cost. The overlapped part of an exchange is
-    shared among its collectives in proportion to their costs.
+    rows: the chosen row of every node. Changes of layout that do not happen or run 0 times are left out. The overlapped
+    part of an exchange is shared among its collectives in proportion to their costs; the sum of all `exposed` is the
+    communication in the partition's cost.
     """
     every: list[Moved] = []
     for number, link in enumerate(costs.net.links):
@@ -69,16 +70,19 @@ def collectives(costs: Costs, axes: Sequence[Axis], rows: Rows) -> tuple[Moved, 
             whole = sum(_number(total(run)) for run in transfers)
             share = max(whole - overlapped, 0.0) / whole if whole else 0.0
             for run in transfers if times else ():
-                every += _by_level(((move, link.times * times) for move in run), axes, names, number, phase, share)
-    return (*every, *_within(costs, axes, rows))
+                every += _merged_by_level(
+                    ((move, link.times * times) for move in run), axes, names, number, phase, share
+                )
+    return (*every, *_within_operators(costs, axes, rows))
 
 
 def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_Exchange]:
-    """Yield what moves over a link: an activation and its gradient, or a weight's gather, the gradient's change of
-    layout in every microbatch, its reduction and the update of the weight.
+    """Yield the exchanges over a link, also those without moves. times: per step, for one instance of the link.
 
-    A weight's reduction overlaps with what the last backward leaves of the work, its update with what the first forward
-    leaves.
+    An activation: one per leg, without overlap; a `gathered` leg runs 0 times unless the change is nothing but an
+    all-gather. A weight: its gather, beside the forward's work; a second gather (if regathers) with the gradient's
+    change of layout (if trainable), beside the backward's; if trainable, once a step, the reduction and the update,
+    beside the work that the backward's and the forward's exchange leave.
     """
     given, taken, rule = rows[link.producer], rows[link.consumer], costs.rule(number)
 
@@ -105,10 +109,11 @@ def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_E
         yield _Exchange(Phase.UPDATE, (update,), 1.0, max(ahead - _number(total(gather)), 0.0))
 
 
-def _within(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
-    """Yield collectives within operators: sums and exchanges with neighbours, in each phase that runs the operator.
+def _within_operators(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
+    """Yield the collectives within operators, fully exposed, with link -1: forward; again as RECOMPUTED for operators
+    in repeats if only borders are kept (Keep.BORDERS); and backward those that run there, too.
 
-    Includes the recomputed forward of repeated layers if only borders are kept; parameters and copies have none.
+    Parameters and copies have none. Named after the operator's first output.
     """
     for node, row in zip(costs.net.nodes, rows, strict=True):
         if node.operator is None:
@@ -119,10 +124,10 @@ def _within(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
         names = (node.operator.outputs[0].name, node.name, node.name)
         for phase in (Phase.FORWARD, *([Phase.RECOMPUTED] if recomputes else []), Phase.BACKWARD):
             inner = [(move, often * n) for move, n, returns in every if returns or phase is not Phase.BACKWARD]
-            yield from _by_level(inner, axes, names, -1, phase, 1.0)
+            yield from _merged_by_level(inner, axes, names, -1, phase, 1.0)
 
 
-def _by_level(
+def _merged_by_level(
     run: Iterable[tuple[Move, float]],
     axes: Sequence[Axis],
     names: tuple[str, str, str],
@@ -130,10 +135,11 @@ def _by_level(
     phase: Phase,
     share: float,
 ) -> Iterator[Moved]:
-    """Yield moves with their calls per step as collectives, merged over consecutive axes of one level.
+    """Yield moves as collectives, adjacent ones merged if they have the same kind, level and number of calls per step.
 
-    Only moves that happen, of one kind and as often, are merged: ranks are multiplied, costs added, and the largest
-    amount kept. share: the exposed part of each cost.
+    run: (move of one strategy, calls per step); moves that do not happen are skipped. names: tensor, producer,
+    consumer. Ranks are multiplied, costs per call added and multiplied by the calls, and the largest amount kept.
+    share: the exposed part of the cost.
     """
     happening = ((move, times) for move, times in run if np.all(move.happens))
     for (kind, level, times), same in groupby(
@@ -189,9 +195,11 @@ class Spent:
 
 
 def spent(costs: Costs, axes: Sequence[Axis], rows: Rows, gamma: float = float("inf")) -> Spent:
-    """Return the cost and memory breakdown of a step, summed over all nodes and links; of the transients, the largest.
+    """Return the breakdown of a strategy's cost and memory in a step, summed over all nodes and links; of the
+    transients, the largest.
 
-    rows: the chosen row of options of every node.
+    rows: the chosen row of every node. gamma: divides Cost_mem in `relative` (infinite: 0). Communication, exposed and
+    overlapped, is that of `collectives`; activations are all bytes held less those of parameters.
     """
     net, every = costs.net, [np.array([row], dtype=np.int64) for row in rows]
     alone = [costs.node(index, row) for index, row in enumerate(every)]

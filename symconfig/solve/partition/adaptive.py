@@ -68,6 +68,10 @@ class Cutter:
     fixed: dict[int, tuple[Options, Rows]] = field(default_factory=dict)  # of nodes that are fixed: see `completions`
 
     def __post_init__(self) -> None:
+        """Set scopes, the rows of pinned nodes, the steps of elimination (None: too dense) and the tables of costs.
+
+        Raise InputError if a node has too many rows.
+        """
         nodes, links = self.costs.net.nodes, self.costs.net.links
         pairs = (tuple(sorted({link.producer, link.consumer})) for link in links)
         self.scopes = (*((index,) for index in range(len(nodes))), *pairs)
@@ -86,11 +90,15 @@ class Cutter:
         lean: bool = False,
         most: float = float("inf"),
     ) -> Strategy:
-        """Return every node's best row among those that differ from `rows` in this axis only, links included.
+        """Return the strategy that is cheapest among those that differ from `rows` in this axis only, links included.
 
-        price: cost per byte held (or unit of Cost_mem). open_: axes cut later, which pins may still use. lean:
-        transients have a price, too. most: limit in bytes on a row's transient. Exact unless the net is too dense for
-        elimination; then a local search.
+        Exact by variable elimination; a local search from `rows` if the net is too dense for it (steps is None).
+
+        Args:
+            price: of a byte held (by_bytes), else of a unit of Cost_mem.
+            open_: axes cut later; a pinned node takes only options that satisfy its pins for some choice on these axes.
+            lean: with by_bytes, TRANSIENT of each transient is priced, too.
+            most: bytes; options with a larger transient are excluded.
         """
         line, links = self.lines.along(axis, np.array(rows, dtype=np.int64)), self.costs.net.links
         # transients: only the largest counts at the peak, but no node would keep its own low for nothing
@@ -118,9 +126,11 @@ class Cutter:
         return moved, held, float(at.transient.max(initial=0.0)), sum(at.relative.tolist())
 
     def measured(self, rows: Strategy, price: float) -> Division:
-        """Return a strategy with its cost and memory, both infinite if it violates a pin.
+        """Return a strategy with its cost and memory (bytes at the peak), both infinite if a node violates its pins.
 
-        price: of memory, recorded as gamma = 1/price unless the cutter has a gamma.
+        by_bytes: the cost excludes any price of memory, and `weight` is the memory. Else cost = moved + weight / gamma
+        with the source paper's Cost_mem as `weight`. gamma: the cutter's, else 1/price (infinite for 0); recorded as
+        infinite if bytes are priced for the objective symtensor.
         """
         moved, held, transient, weight = self.sums(rows)
         memory, fixed = held + transient, self.fixed.items()
@@ -140,10 +150,10 @@ class Cutter:
         lean: bool = False,
         most: float = float("inf"),
     ) -> Division:
-        """Return the partition found by cutting axis by axis, in rounds until no row changes or the rounds are used up.
+        """Return the partition found by `cut` axis by axis in the given order, repeated until no axis changes a row.
 
-        start: a strategy to improve; None: the mesh is first cut from unsplit rows, with one more round. lean, most:
-        see `cut`.
+        At most _ROUNDS rounds over all axes. start: a strategy to improve; None: from unsplit rows, with one more
+        round, in the first of which pins may still be satisfied by later axes. price, lean, most: see `cut`.
         """
         rows = start or tuple((0,) * len(self.axes) for _ in self.costs.net.nodes)
         settled = 0
@@ -157,9 +167,8 @@ class Cutter:
         return self.measured(rows, price)
 
     def leanest(self, order: Sequence[int], free: Division, lean: bool = False) -> Division:
-        """Return the partition found with a price at which memory counts before cost.
-
-        free: the cheapest partition, which sets the price. lean: transients have a price, too.
+        """Return the partition found from unsplit rows at 2^_ANY times the price free.moved / free.weight: memory comes
+        first.
         """
         return self.partitioned(free.moved / max(free.weight, 1.0) * 2.0**_ANY, order, lean=lean)
 
@@ -167,11 +176,13 @@ class Cutter:
 def adaptive(
     costs: Costs, axes: tuple[Axis, ...], memory_limit: float, gamma: float | None = None, ceiling: float = float("inf")
 ) -> Adapted:
-    """Return the cheapest partition found within the memory limit (bytes), or best=None, with what limited it.
+    """Return the cheapest partition found within the memory limit (bytes) and below `ceiling`, or None, and whether a
+    cheaper one violated the limit or the pins (tight).
 
-    The mesh is cut in both orders of its axes. Memory is free at first; if the result does not fit, the lowest
-    sufficient price is searched for. gamma: a fixed price of Cost_mem instead (objective symtensor); if nothing fits
-    with Cost_mem, bytes get the price. ceiling: a partition that costs as much is not returned.
+    Axes are cut outermost first, then innermost first; not so if the first order already costs `ceiling` or more.
+    Memory is free at first; if the result does not fit, prices are searched (see `_within_limit`). gamma (objective
+    symtensor): the cost has Cost_mem / gamma, and the first cut that price. With symtensor and without gamma, if no
+    price of Cost_mem fits, bytes get the price. Raise InputError if a node has too many rows.
     """
     cutter = Cutter(costs, axes, gamma, by_bytes=costs.timed)
     orders = (tuple(reversed(range(len(axes)))), tuple(range(len(axes))))
@@ -187,20 +198,22 @@ def adaptive(
         if cut.cost >= upper:
             break  # memory can only make it dearer, and the other way round is hardly cheaper
         tight = tight or cut.memory > memory_limit
-        fits = cut if cut.memory <= memory_limit else _fitted(cutter, order, cut, memory_limit)
+        fits = cut if cut.memory <= memory_limit else _within_limit(cutter, order, cut, memory_limit)
         if fits is None and not costs.timed and not gamma:  # d_i / s_i is no measure of bytes
             by_bytes = replace(cutter, by_bytes=True)
-            fits = _fitted(by_bytes, order, replace(cut, weight=cut.memory), memory_limit)
+            fits = _within_limit(by_bytes, order, replace(cut, weight=cut.memory), memory_limit)
         if fits is not None and fits.cost < upper:
             best = fits
     return Adapted(best, tight)
 
 
-def _fitted(cutter: Cutter, order: Sequence[int], free: Division, limit: float) -> Division | None:
+def _within_limit(cutter: Cutter, order: Sequence[int], free: Division, limit: float) -> Division | None:
     """Return the cheapest partition found that fits the limit (bytes), or None if the leanest one does not.
 
-    Each next price is the one at which the last partition that fits and the last that does not would cost the same;
-    stops if no other partition costs less at it.
+    If the leanest does not fit, a second with priced transients is tried, and transients beyond what it leaves free are
+    excluded afterwards. Then at most _PRICES prices, each the one at which the last partition that fits and the last
+    that does not would cost the same; stops if the result repeats one of these or is nearly as cheap as `free`, the
+    partition without a price.
     """
     fits, most = cutter.leanest(order, free), np.inf
     if fits.memory > limit and order:
@@ -226,9 +239,11 @@ def _fitted(cutter: Cutter, order: Sequence[int], free: Division, limit: float) 
 
 
 def _local_search(scopes: Sequence[Scope], tables: Sequence[Array], now: Sequence[int]) -> tuple[int, ...]:
-    """Return a choice of every node by local search from the choices `now`, for networks too dense for elimination.
+    """Return a choice of every node by coordinate descent from the choices `now`; a local minimum, or less after as
+    many rounds as nodes.
 
-    Nodes with the dearest options go first; stops when no node changes, or after as many rounds as nodes.
+    scopes: the one or two nodes of each table; the first tables are the nodes' own. Nodes with the dearest finite
+    option go first; a node changes only for a lower sum.
     """
     around: list[list[tuple[Scope, Array]]] = [[] for _ in now]
     for scope, table in zip(scopes, tables, strict=True):
@@ -271,8 +286,9 @@ class Step:
 def plan(scopes: Sequence[Scope], sizes: Sequence[int]) -> tuple[Step, ...] | None:
     """Return the steps that eliminate one node after the other, or None if a table would exceed _CELLS entries.
 
-    The node whose neighbours have the fewest joint choices goes first. Each step adds a table over its scope, numbered
-    after those before. scopes: nodes of every table. sizes: upper bound on the choices of every node.
+    The node whose neighbours have the fewest joint choices goes first (then the lowest index). Each step adds a table
+    over its scope, numbered after those before. scopes: nodes of every table. sizes: upper bound on the choices of
+    every node.
     """
     every, of = list(scopes), [{n for n, scope in enumerate(scopes) if v in scope} for v in range(len(sizes))]
     around = [{w for n in mine for w in every[n]} - {v} for v, mine in enumerate(of)]
@@ -298,9 +314,10 @@ def _aligned(scope: Scope, axes: Scope) -> tuple[tuple[int, ...], tuple[slice | 
 
 
 def least(steps: Sequence[Step], tables: Sequence[Array]) -> tuple[int, ...]:
-    """Return the choice of every node that minimizes the sum of all tables, by variable elimination.
+    """Return the choice of every node that minimizes the sum of all tables, by variable elimination. `tables` is
+    unchanged.
 
-    Of equal choices the lowest index is taken, later-eliminated nodes first.
+    steps: from `plan` for these tables. Of equal choices of a node the lowest index is taken.
     """
     every, made = list(tables), []
     for step in steps:

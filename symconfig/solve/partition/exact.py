@@ -34,10 +34,12 @@ CLOSED = 1.2  # quotient of two prices, between which none is looked for
 def solve(
     problem: Problem, start: Sequence[int] | None = None, limit_s: float | None = None, below: float = np.inf
 ) -> Solution:
-    """Return the optimum, or the incumbent with a lower bound if `limit_s` CPU seconds run out (None: no limit).
+    """Return the optimum, or the incumbent with a lower bound if `limit_s` CPU seconds run out (None: no limit) or the
+    reduced problem is too large.
 
-    Only choices that cost less than `below` are of interest. Without a choice, `optimal` means that no feasible choice
-    costs less than `below`. start: an initial choice, feasible or not.
+    Only choices that cost less than `below` are searched. Without one the choice is None, the cost infinite, the bound
+    at most `below`, and `optimal` says that none is feasible below it; if a node has no finite choice, the bound is
+    infinite. start: an initial choice, ignored if it does not fit.
     """
     whole = space(problem)
     if whole is None:
@@ -79,10 +81,12 @@ class _Incumbent:
 
 
 def _search(relaxed: _Relaxation, known: _Incumbent) -> float:
-    """Improve the incumbent and return a lower bound on all choices: infinite if the incumbent is proved optimal.
+    """Return a lower bound on all choices, infinite if none below the incumbent's target is left; improves the
+    incumbent.
 
-    Also infinite if no choice below the target is feasible. Ceilings rise from one to the next; the search stops early
-    at the time limit or if the reduced problem has more than ENTRIES pairs.
+    Ceilings rise from one to the next: choices whose bound reaches the ceiling are pruned, and the mixed-integer
+    programme of the rest solved. Returns early with the bound so far at the time limit, if the programme has more than
+    ENTRIES pairs of choices, or if its solver does not finish.
     """
     costs = (*relaxed.space.cost, *(pair.cost for pair in relaxed.space.pairs))
     dearest = sum(float(cost.max(where=np.isfinite(cost), initial=0.0)) for cost in costs)
@@ -136,10 +140,13 @@ class _Relaxation:
         return replace(self, messages=[list(both) for both in self.messages])
 
     def raise_bound(self, ceiling: float, known: _Incumbent) -> bool:
-        """Raise the lower bound and prune choices whose bound reaches the ceiling. Return False if none is left.
+        """Raise the lower bound and prune choices whose bound reaches the ceiling. Return False if no choice is left
+        below it.
 
-        Stops after ROUNDS, when two rounds gain little, or at the time limit. Changes the space, messages and prices,
-        and offers each choice found to the incumbent.
+        Each round sweeps both ways at one price of bytes held, then raises or lowers the price by whether the sweep's
+        choice fits. Stops after ROUNDS, when two rounds gain little, when one choice per node is left, at too high a
+        price or at the time limit. Changes the space, messages and prices, and offers each sweep's choice to the
+        incumbent `known`.
         """
         stalled, price = 0, self.price
         for _ in range(ROUNDS):
@@ -177,9 +184,10 @@ class _Relaxation:
         return True
 
     def _narrow(self, keep: Sequence[Bools]) -> bool:
-        """Restrict the space to the masks and to choices that neighbours support.
+        """Restrict the space, and the messages with it, to the marked choices that every neighbour has a compatible
+        choice for.
 
-        Return False, with the space unchanged, if a node has no choice left.
+        Return False, with the space unchanged, if a node has no choice left; else True, also if all stay.
         """
         left = restrict(self.space, keep)
         if left is None:
@@ -192,10 +200,11 @@ class _Relaxation:
         return True
 
     def _sweep(self, price: float, forward: bool) -> tuple[float, tuple[int, ...], list[Array]]:
-        """Pass messages through all nodes once, in one direction; changes the messages.
+        """Pass messages through all nodes once, in rising order if `forward`, else falling; changes the messages.
 
-        Return a lower bound of cost + price x bytes held, a greedy choice of every node, and a lower bound of each
-        choice, valid if the preceding sweep was in the opposite direction.
+        Return a lower bound of cost + price x bytes held, a greedy choice of every node (index in the space), and for
+        each node a lower bound of each choice, [choices], valid if the preceding sweep was in the opposite direction at
+        this price.
         """
         space, order = self.space, range(len(self.space.kept))
         own = [cost + price * memory if price else cost for cost, memory in zip(space.cost, space.memory, strict=True)]
@@ -222,9 +231,10 @@ class _Relaxation:
         return sum(least), tuple(chosen), bounds
 
     def _send(self, p: int, v: int, share: Array, price: float) -> Array:
-        """Move a share of node v's cost into pair p and as much as possible on to the other node.
+        """Move a share of node v's cost, [choices of v], into pair p and as much as possible on to the pair's other
+        node.
 
-        Changes both messages of the pair. Return the gain of the other node's choices: [choices].
+        Changes both messages of the pair. Return what each choice of the other node gains: [choices].
         """
         pair, table, at = self.space.pairs[p], self.space.pairs[p].priced(price), int(self.space.pairs[p].u != v)
         mine, old = self.messages[p][at] - share, self.messages[p][1 - at]

@@ -20,11 +20,12 @@ Grown = Callable[[int], Mesh | None]  # the mesh of so many times as many GPUs, 
 
 
 def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
-    """Return the error for a program that has no feasible partition: of its pins, if none keeps to them in any memory.
+    """Return (not raise) the error for a program that has no partition which fits; all searches use the adaptive
+    solver.
 
-    Else it names the least that can be kept on a GPU, an even share in the best case, and the weight or tensor with
-    most of it; the hint is the first doubled number of GPUs on which a partition fits. grown: returns the mesh of n
-    times as many GPUs, or None.
+    With pins, if none is found in unlimited memory either: `excluded`. Else the error states the least bytes that a GPU
+    must keep (an even share, of the microbatches and Keep with the least), the weight or tensor with most of it, and as
+    hint the first larger mesh that fits (see `nearest`). grown: returns the mesh of n times as many GPUs, or None.
     """
     ask = replace(ask, solver=Solver.ADAPTIVE)
     if ask.pins and partition(programs, replace(ask, memory_limit=np.inf)) is None:
@@ -53,8 +54,10 @@ def excluded(ask: Ask) -> InfeasibleError:
 
 
 def nearest(grown: Grown, doublings: int, fits: Callable[[Mesh], bool]) -> str:
-    """Return a hint with the first doubled number of GPUs that fits, at most 2^doublings times as many; else a general
-    hint.
+    """Return, as text, the GPUs of the first mesh of 2, 4, … 2^doublings times as many GPUs that `fits`; else general
+    advice.
+
+    Sizes for which `grown` returns None or raises InputError are skipped.
     """
     for power in range(1, doublings + 1):
         try:

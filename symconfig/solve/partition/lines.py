@@ -47,6 +47,9 @@ class Lines:
     """The tables of a network on some axes."""
 
     def __init__(self, costs: Costs, axes: tuple[Axis, ...]) -> None:
+        """Compute the tables of all nodes and links. Raise InputError if a node has more than MOST_ROWS rows on these
+        axes.
+        """
         self.costs, net, table = costs, costs.net, every(costs.rates)
         options = np.array([len(node.options) for node in net.nodes], dtype=np.int64)
         rows = int((options ** len(axes)).max(initial=0))
@@ -100,25 +103,27 @@ class Lines:
         return [values[part].reshape(shape) for part, shape in zip(self.of_link, self.shapes, strict=True)]
 
     def along(self, axis: int, rows: Rows) -> Line:
-        """Return the costs of every node's rows that differ from the given ones, [nodes, axes], in this axis only.
-
-        Also those of every link's option pairs along this axis. An infinite cost marks an option that is not allowed.
+        """Return costs of every option that nodes may take on this axis while `rows`, [nodes, axes], hold on the
+        others, and of every link's pairs of such options. Infinite: not allowed.
         """
         at, own = self.rows.along(axis, rows), self.rows
-        cost, memory = self._links(rows, axis, at[self.taken], self.weights[0].owner, self.place)
+        cost, memory = self._link_costs(rows, axis, at[self.taken], self.weights[0].owner, self.place)
         return Line(own.costs(at), own.memory[at], own.transient[at], own.relative[at], cost, memory)
 
     def at(self, rows: Rows) -> Line:
         """Return the costs of one strategy: [nodes] and [links]. rows: [nodes, axes]."""
         at, own = self.rows.at(rows), self.rows
-        cost, memory = self._links(rows, None, at[self.consumer], slice(None), self.order)
+        cost, memory = self._link_costs(rows, None, at[self.consumer], slice(None), self.order)
         return Line(own.cost[at], own.memory[at], own.transient[at], own.relative[at], cost, memory)
 
-    def _links(self, rows: Rows, axis: int | None, consumers: Ints, owner: Any, place: Ints) -> tuple[Array, Array]:
-        """Return cost and bytes kept of all links, at their places in the result.
+    def _link_costs(
+        self, rows: Rows, axis: int | None, consumers: Ints, owner: Any, place: Ints
+    ) -> tuple[Array, Array]:
+        """Return cost and bytes kept of all links, each entry at its position in `place` (activations, then weights).
 
-        consumers: of each weight's pair the consumer's row in the nodes' tables, whose work overlaps its transfers.
-        owner: of each such pair its link.
+        axis: along which all option pairs are read, or None for one strategy's pairs. consumers: for each of a weight's
+        entries the consumer's row in the nodes' tables, whose work overlaps the transfers. owner: the weight link of
+        each such entry. Weights keep no memory.
         """
         moved, kept = sum(lookup.read(rows, axis) for lookup in self.moved), self.kept.read(rows, axis)
         exposed = exposed_cost(
@@ -141,6 +146,7 @@ class _Lookup:
     """
 
     def __init__(self, net: Net, tables: Sequence[tuple[int, Ints, Array]], axes: int) -> None:
+        """Concatenate the tables. A table of values that several links share (the same object) is held once."""
         none = np.zeros(0, np.int64)
         links = [net.links[number] for number, _, _ in tables]
         self.ends = np.array([(link.producer, link.consumer) for link in links], dtype=np.int64).reshape(-1, 2)
@@ -156,7 +162,9 @@ class _Lookup:
         self.start = np.array([starts[id(values)] for _, _, values in tables], dtype=np.int64)
 
     def read(self, rows: Rows, axis: int | None) -> Array:
-        """Return the values of one strategy, [links]; along an axis those of all pairs of options: [pairs]."""
+        """Return the value of each link under one strategy, [links]; with an axis, of all its pairs of options on that
+        axis while the other axes stay: [pairs of all links]. rows: [nodes, axes].
+        """
         given, taken = rows[self.ends[:, 0]], rows[self.ends[:, 1]]
         here = self.flat[self.first[:, None] + given * self.width[:, None] + taken]  # [links, axes]
         numbers = self.start + (here * self.powers).sum(axis=1)
@@ -175,6 +183,12 @@ class _Rows:
     """
 
     def __init__(self, costs: Costs, axes: tuple[Axis, ...], options: Ints) -> None:
+        """Compute the costs of every row of every node; forward and backward seconds only of nodes that read a
+        parameter.
+
+        The cost of a row that is not allowed (`_allowed_rows`) is infinite. shared: None for the objective `time`; else
+        1 for nodes without products and for pinned ones.
+        """
         count, nodes = len(axes), costs.net.nodes
         self.options, self.powers = options, options[:, None] ** np.arange(count, dtype=np.int64)
         sizes = options**count
@@ -206,17 +220,19 @@ class _Rows:
         return result
 
     def along(self, axis: int, rows: Rows) -> Ints:
-        """Return the table indices of the rows that differ in one axis: [options of all nodes]."""
+        """Return the table indices of each node's rows that have every option on this axis and `rows` on the others:
+        [options of all nodes].
+        """
         power = self.powers[:, axis]
         base = self.at(rows) - rows[:, axis] * power
         result: Ints = base[self.owner] + self.option * power[self.owner]
         return result
 
     def costs(self, at: Ints) -> Array:
-        """Return the costs at these table indices: [options of all nodes].
+        """Return the costs at these table indices, one per option of every node: [options of all nodes].
 
-        With the objective symtensor, which has no computation cost, a row is infinite if it repeats products on several
-        ranks and another row does not.
+        With the objective symtensor, which has no computation cost, infinite for options that split a node's products
+        into fewer parts than another allowed one of the same node does.
         """
         cost: Array = self.cost[at]
         if self.shared is None:
@@ -227,6 +243,9 @@ class _Rows:
 
 
 def _allowed_rows(costs: Costs, node: Node, rows: Rows, axes: Sequence[Axis]) -> NDArray[np.bool_]:
+    """Return for each row whether its parts divide the sizes (see `rows.allowed`), without ZeRO options unless
+    `costs.flat`.
+    """
     able = allowed(costs.net, node, rows, axes)
     if not costs.flat:
         able = able & ~np.array([option.zero > 0 for option in node.options])[rows].any(axis=1)

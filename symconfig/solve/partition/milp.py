@@ -61,10 +61,12 @@ def spent_s() -> float:
 
 
 def solve(space: Space, limit_s: float = np.inf) -> Answer:
-    """Return the cheapest choice that fits, or the best found within `limit_s` CPU seconds, with a lower bound.
+    """Return the cheapest choice that fits, or the best that CBC finds within `limit_s` CPU seconds, with a lower
+    bound.
 
-    choice is None if none fits (then the bound is infinite and `proved` is True) or none was found (`proved` False). An
-    answer above the memory limit by less than the solver's tolerance is excluded and the programme solved again.
+    choice is None if none fits (then the bound is infinite and `proved` is True) or if CBC finds none, fails or is
+    killed (`proved` False). A choice that exceeds the memory limit by less than CBC's tolerance is excluded by a
+    constraint, and CBC run again in the time that is left.
     """
     end = spent_s() + limit_s
     model, taken, fixed, scale = _programme(space)
@@ -86,7 +88,9 @@ def solve(space: Space, limit_s: float = np.inf) -> Answer:
 def _programme(space: Space) -> tuple[Any, list[list[Any]], float, float]:
     """Return the PuLP model, its x variables by node and choice, the constant cost and the scale of the objective.
 
-    The true cost is constant + objective / scale. Costs are reduced by each node's and pair's minimum.
+    The true cost is constant + objective / scale: costs are reduced by each node's and pair's minimum. Choices with
+    equal lines in a pair's tables share its y variables; infinite entries have none. Without a finite memory limit the
+    model has no constraint of memory.
     """
     model = pulp.LpProblem("partition", pulp.LpMinimize)
     taken = [
@@ -130,7 +134,7 @@ def _sum(terms: Terms, factor: float) -> Any:
 
 
 def _equal_choices(pair: Edge, v: int) -> list[Ints]:
-    """Return groups of v's choices that have equal cost and memory in the pair's tables."""
+    """Return the choices of node v in groups (index arrays) with equal cost and memory lines in the pair's tables."""
     cost, memory = side(pair, v)
     table: Array = cost if memory is None else np.concatenate((cost, memory), axis=1)
     groups: dict[bytes, list[int]] = {}
@@ -140,10 +144,12 @@ def _equal_choices(pair: Edge, v: int) -> list[Ints]:
 
 
 def _run(model: Any, limit_s: float) -> tuple[int, float]:
-    """Run CBC and assign its values to the variables. Return PuLP's solution status and the lower bound.
+    """Run CBC on the model and assign its values to the model's variables. Return a PuLP solution status and a lower
+    bound.
 
-    The status is LpSolutionNoSolutionFound, with a bound of -inf, if CBC fails or is killed after twice the limit.
-    PuLP's own call returns no bound, does not say whether time ran out, and waits for a CBC that exceeds its limit.
+    Optimal: the bound is the objective. Infeasible (only if CBC ended before `limit_s`): infinite. IntegerFeasible, or
+    NoSolutionFound: the bound in CBC's log, else -inf. NoSolutionFound and -inf, with no values assigned, if CBC fails,
+    is killed after twice the limit, or leaves no readable solution.
     """
     with tempfile.TemporaryDirectory() as folder:
         given, solution = Path(folder) / "model.mps", Path(folder) / "solution"

@@ -46,8 +46,8 @@ class Pin:
     def of_node(self, net: Net, node: Node) -> tuple[Fixed, ...]:
         """Return the constraints that the pin puts on a node's options; empty if it concerns other nodes.
 
-        A tensor is pinned at the node that makes it, or at its readers if it is an input of the program; copies are
-        left free.
+        An operator's pin concerns operators of its names. A tensor is pinned at the node that makes or (a parameter)
+        holds it, or at every reader if it is an input of the program, once per port; copies are left free.
         """
         if not self.tensor:
             return tuple(self._layout(node)) if node.operator is not None and node.name in self.names else ()
@@ -57,9 +57,10 @@ class Pin:
         return tuple(Fixed(_splits_dim(port, cut.name), cut.parts, cut.level) for port in ports)
 
     def _layout(self, node: Node) -> Iterator[Fixed]:
-        """Yield for every option of a node its number of ranks: 1 in all for options that the layout does not name.
+        """Yield a constraint for every option of a node but the first ("whole"): its number of ranks on all levels
+        together, the product of the layout's parts for it, 1 if the layout does not name it.
 
-        A second constraint follows for each level that the layout names.
+        Another constraint follows for each level that the layout names for the option.
         """
         for option in node.options[1:]:
             those = tuple(other is option for other in node.options)
@@ -79,10 +80,12 @@ class Named:
     gpus: int
 
     def of_node(self, net: Net, node: Node) -> tuple[Fixed, ...]:
-        """Return the constraints of the strategy on a node's options; empty if the node is free.
+        """Return the strategy's one constraint on a node's options; empty if the node is free (copies, and operators
+        without a batch dim that can be split).
 
-        data, zero1 to zero3: operators with a batch dim split it over all GPUs, parameters are replicated or sharded
-        flat over all GPUs by the ZeRO stage (a frozen one only by stage 3). tensor: no operator splits the batch.
+        data, zero1 to zero3: operators split batch dims over all GPUs; parameters are sharded by the strategy's ZeRO
+        stage over all GPUs, or replicated if they have no option of it (data; frozen ones but for zero3). tensor: no
+        operator splits a batch dim, parameters are free.
         """
         batch = tuple(bool(o.split and net.program.batch.intersection(o.split.loops)) for o in node.options)
         if node.operator is not None:
@@ -107,7 +110,10 @@ def pinned(net: Net, pins: Sequence[Pin | Named]) -> Net:
 
 
 def touched(program: Program, pins: Sequence[Pin | Named], start: int, stop: int) -> tuple[tuple[int, int], ...]:
-    """Return (index of the operator from `start` on, index of the pin) for each pin that applies to an operator."""
+    """Return (operator's index counted from `start`, index of the pin) for each pin of an operator in [start, stop).
+
+    A pin of a tensor belongs to each operator that reads or writes it. `Named` pins are left out.
+    """
     places = []
     for place, op in enumerate(program.operators[start:stop]):
         names = {operand.name for operand in (*op.inputs, *op.outputs)}
@@ -117,7 +123,7 @@ def touched(program: Program, pins: Sequence[Pin | Named], start: int, stop: int
 
 
 def read(texts: Iterable[str], net: Net, letters: Mapping[str, str]) -> tuple[Pin, ...]:
-    """Parse pins for a program. Raise InputError with the problems of all invalid pins.
+    """Return the pins in the texts, in order. Raise InputError with the problems of all invalid texts.
 
     letters: dim to the letter that tables show for it; pins may use either.
     """
@@ -133,9 +139,10 @@ def read(texts: Iterable[str], net: Net, letters: Mapping[str, str]) -> tuple[Pi
 
 
 def _read(text: str, net: Net, dims: Mapping[str, str]) -> Pin:
-    """Parse one pin: TENSOR.DIM=NUMBER, or OPERATOR=LAYOUT if the value is no number.
+    """Return the pin in a text: TENSOR.DIM=NUMBER, or OPERATOR=LAYOUT if the value is no number.
 
-    Raises InputError if it is malformed or names an unknown tensor, dim or operator.
+    dims: letter to dim. Names may be patterns, and cover all copies in folded repeats. Raise InputError if it is
+    malformed, no tensor or operator matches, or a matching tensor lacks the dim.
     """
     name, equals, value = (part.strip() for part in text.partition("="))
     if not (name and equals and value):
@@ -157,9 +164,10 @@ def _read(text: str, net: Net, dims: Mapping[str, str]) -> Pin:
 
 
 def _tensor_and_dim(name: str, net: Net, dims: Mapping[str, str]) -> tuple[str, str]:
-    """Split TENSOR.DIM at the first dot between a known tensor and a known dim, since both names may contain dots.
+    """Split TENSOR.DIM at the first dot after which a dim (or its letter) of the program stands and before which a
+    tensor's name or pattern, since both names may contain dots.
 
-    Falls back to the last dot, whether or not the names are known.
+    Without such a dot, split at the last dot, whether or not the names exist ("" as tensor without a dot).
     """
     for dot in re.finditer(r"\.", name):
         tensor, dim = name[: dot.start()], name[dot.end() :]
@@ -172,10 +180,10 @@ def _tensor_and_dim(name: str, net: Net, dims: Mapping[str, str]) -> tuple[str, 
 
 
 def _cuts(text: str, value: str, nodes: Sequence[Node], dims: Mapping[str, str]) -> Iterator[Cut]:
-    """Parse `batch/2, ffn/4·nvlink`, `batch over 2·nvlink, 4·rail` or `whole` (yields nothing).
+    """Yield the cuts in a layout: `batch/2, ffn/4·nvlink`, `batch over 2·nvlink, 4·rail`, or none for `whole`.
 
-    A count without a name belongs to the name before it. Raises InputError for a name that one of the nodes has no
-    option of, or a malformed count.
+    A count without a name belongs to the name before it; options may be named by WORDS or their dim's letter. Raise
+    InputError for a name that one of the nodes has no option of, or a missing or malformed count.
     """
     words, name = {word: option for option, word in WORDS.items()}, ""
     for item in value.split(","):
@@ -199,9 +207,9 @@ def _cuts(text: str, value: str, nodes: Sequence[Node], dims: Mapping[str, str])
 
 
 def operators(net: Net, name: str, field: str) -> tuple[int, ...]:
-    """Return the sorted nodes of the operators that match a name or pattern. Raise InputError if none does.
+    """Return the sorted node indices of the operators that match a name or pattern (see `_matching`).
 
-    field: the field that the error names; its hint lists similar names.
+    Raise InputError if none does. field: the field that the error names; its hint lists similar names.
     """
     every = zip(net.program.operators, net.node_of, strict=True)
     known: dict[str, list[int]] = {}
@@ -212,9 +220,8 @@ def operators(net: Net, name: str, field: str) -> tuple[int, ...]:
 
 
 def _tensors(net: Net, name: str) -> frozenset[str]:
-    """Return the tensors that match a name or pattern, with all copies in folded repeats.
-
-    Raises InputError if none matches.
+    """Return the names of the inputs, activations and parameters that match a name or pattern, with all copies of each
+    in folded repeats. Raise InputError if none matches.
     """
     program = net.program
     places: dict[str, object] = {tensor: ("input", tensor) for tensor in program.inputs}
@@ -226,9 +233,10 @@ def _tensors(net: Net, name: str) -> frozenset[str]:
 
 
 def _matching(name: str, known: Iterable[str], kind: str, field: str) -> list[str]:
-    """Return [the exact match], else all names that match as a glob or with numbers replaced by *.
+    """Return [name] if it is known, else all known names that match it as a glob, or whose numbers replaced by * give
+    it, or that it gives with its own numbers replaced.
 
-    Raises InputError if there are none; its hint lists similar names.
+    Raise InputError if there are none; the hint has names that end in it, else similar ones, else the first three.
     """
     every = list(known)
     matches = [one for one in every if one == name] or [
@@ -245,8 +253,9 @@ def _matching(name: str, known: Iterable[str], kind: str, field: str) -> list[st
 def check(nets: Sequence[Net], pins: Sequence[Pin], meshes: Sequence[Mesh], most: int) -> None:
     """Raise InputError for pins with an unknown level, or that no row of a node satisfies in any net and mesh shape.
 
-    nets: of each number of microbatches, with the same nodes. most: axes that a mesh is cut into. Nodes are checked
-    only if all levels are known.
+    nets: one for each number of microbatches, with the same nodes. most: axes that a mesh is cut into. Nodes are
+    checked only if all levels are known: each pin by itself, then all of a node together; one problem per node,
+    duplicates once.
     """
     levels = {level.name: None for mesh in meshes for level in mesh.levels}
     problems = [
@@ -273,8 +282,12 @@ def _satisfiable(net: Net, node: Node, pins: Sequence[Pin], axes: Sequence[Axis]
 
 
 def _impossible(nodes: Sequence[tuple[Net, Node]], pins: Sequence[Pin], shapes: Sequence[Sequence[Axis]]) -> Problem:
-    """Return the problem of pins that no row of a node satisfies: of one pin, with the numbers of parts that are
-    possible, or of several pins together. nodes: the node in the network of each number of microbatches."""
+    """Return the problem of pins that no row of a node satisfies.
+
+    Several pins: only that they contradict each other. One of a tensor: with the numbers of parts that are possible on
+    any shape. One of an operator: with the sizes that its parts must divide. nodes: (net, node) of each number of
+    microbatches.
+    """
     (net, node), pin = nodes[0], pins[0]
     name, gpus = general(node.name), max(prod(axis.size for axis in axes) for axes in shapes)
     if len(pins) > 1:
@@ -292,7 +305,9 @@ def _impossible(nodes: Sequence[tuple[Net, Node]], pins: Sequence[Pin], shapes: 
 
 
 def _parts(net: Net, node: Node, pin: Pin, axes: Sequence[Axis]) -> Iterator[int]:
-    """Yield the divisors of the number of GPUs into which the pin's dim can be split at this node."""
+    """Yield the divisors of the number of GPUs into which the pin's dim can be split at this node on the pin's level,
+    whatever the node's other pins.
+    """
     rows, gpus = every_row(replace(node, fixed=()), net, axes), prod(axis.size for axis in axes)
     for parts in (number for number in range(1, gpus + 1) if gpus % number == 0):
         other = replace(pin, cuts=(replace(pin.cuts[0], parts=parts),))

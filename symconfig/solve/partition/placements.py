@@ -96,7 +96,7 @@ def table_of(net: Net, axes: Sequence[Axis], rows: Rows) -> Table:
 def runs_of(axes: Sequence[Axis], rows: Rows) -> list[list[int]]:
     """Return groups of adjacent axes of one level on which every node has the same option, outermost group first.
 
-    Each group is a dim of the device mesh, a list of indices into `axes`.
+    Each group is a dim of the device mesh, a list of indices into `axes`, in their order (innermost first).
     """
     result: list[list[int]] = []
     for index, axis in enumerate(axes):
@@ -119,7 +119,10 @@ class Table:
 
     @property
     def mesh(self) -> tuple[MeshDim, ...]:
-        """Return the dims of the device mesh, outermost first; names of levels with several dims get a number."""
+        """Return the dims of the device mesh, outermost first, named by their level.
+
+        The dims of a level that has several are numbered from the outermost: rail_0, rail_1.
+        """
         levels = [self.axes[run[0]].level for run in self.runs]
         names = [
             level if levels.count(level) == 1 else f"{level}_{levels[:index].count(level)}"
@@ -131,7 +134,9 @@ class Table:
         )
 
     def options(self) -> dict[str, tuple[Option, ...]]:
-        """Return, by operator name, the option that each operator has on each mesh dim, in its own unfolded loops."""
+        """Return, by operator name, the option of the operator itself (not of its folded representative) on each mesh
+        dim.
+        """
         program, result = self.net.program, {}
         for op, node in zip(program.operators, self.net.node_of, strict=True):
             own = operator_options(program, op)
@@ -152,8 +157,10 @@ def _placement(place: int) -> Placement:
     return Placement("Shard", place) if place >= 0 else Placement("Replicate")
 
 
-def _local(shape: tuple[int, ...], cuts: Sequence[Placement], mesh: Sequence[MeshDim]) -> tuple[int, ...]:
-    """Return the shape on the first rank; uneven splits round up, as torch.chunk does."""
+def _local_shape(shape: tuple[int, ...], cuts: Sequence[Placement], mesh: Sequence[MeshDim]) -> tuple[int, ...]:
+    """Return the shape on the first rank: each Shard divides its dim by the mesh dim's size, rounded up as in
+    torch.chunk.
+    """
     sizes = list(shape)
     for placement, dim in zip(cuts, mesh, strict=True):
         if placement.dim is not None:
@@ -162,9 +169,10 @@ def _local(shape: tuple[int, ...], cuts: Sequence[Placement], mesh: Sequence[Mes
 
 
 def _parameters(table: Table) -> Iterator[tuple[str, ParameterPlacement]]:
-    """Yield path and placements of every parameter, in the stored shape, with notes on what DTensor cannot express.
+    """Yield the path (or tensor's name without one) and the placements of every parameter, on its stored shape.
 
-    A split within a stored dim becomes Replicate.
+    Flat (ZeRO-3) is Shard(0). A split of a dim that is not the outermost part of a stored dim becomes Replicate, with a
+    note; so do mesh dims of ZeRO stages 1 and 2, whose note names what is sharded.
     """
     net, mesh = table.net, table.mesh
     for parameter, index in zip(net.program.parameters, net.parameter_of, strict=True):
@@ -180,15 +188,15 @@ def _parameters(table: Table) -> Iterator[tuple[str, ParameterPlacement]]:
         within = [dims[p.dim] for p, now in zip(wanted, places, strict=True) if p.dim is not None and now.dim is None]
         notes = [WITHIN_NOTE.format(dims=" and ".join(dict.fromkeys(within)))] if within else []
         note = "; ".join([*notes, *_notes(zero, mesh)])
-        local = _local(shape, places, mesh)
+        local = _local_shape(shape, places, mesh)
         yield parameter.path or parameter.tensor.name, ParameterPlacement(dims, shape, places, local, note)
 
 
 def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """Return, for each dim, the stored dim that it is the outermost part of, else WHOLE.
+    """Return, for each dim, the index of the stored dim whose outermost part it is, else WHOLE.
 
-    WHOLE for an inner part and for a dim of size 1. Groups of dims are matched with groups of stored dims of equal
-    size; equal shapes map one to one.
+    WHOLE for an inner part, for a dim that is not an exact part, and for size 1. Groups of dims are matched with groups
+    of stored dims of equal product, in order; equal shapes map one to one.
     """
     if tuple(sizes) == tuple(shape):
         return tuple(range(len(sizes)))
@@ -208,7 +216,9 @@ def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _notes(zero: Sequence[int], mesh: Sequence[MeshDim]) -> list[str]:
-    """Return notes for the mesh dims on which the parameter or its optimizer state is flat (ZeRO stages 1 to 3)."""
+    """Return notes on a parameter: one if it is flat (ZeRO-3) on some mesh dim, and one for each of the stages 1 and 2
+    with the mesh dims that have it. zero: the stage on each mesh dim, 0 for none.
+    """
     notes = [FLAT_NOTE] if 3 in zero else []
     for stage, what in _WHAT.items():
         dims = [dim.name for dim, at in zip(mesh, zero, strict=True) if at == stage]
@@ -220,8 +230,9 @@ def _notes(zero: Sequence[int], mesh: Sequence[MeshDim]) -> list[str]:
 def _modules(table: Table) -> Iterator[tuple[str, ModulePlacement]]:
     """Yield path and placements of each module's inputs and outputs, in program order.
 
-    Operators with the same path form a module; one without a path is its own. Weights and tensors within the module are
-    left out, as are outputs that only the module itself reads.
+    Operators with the same path form a module; one without a path is its own, by name. Inputs are activations that
+    other modules make, placed as the first reader needs them. Left out: weights, and outputs that only the module
+    itself reads; outputs that nothing reads are kept.
     """
     operators = table.net.program.operators
     inside: dict[str, list[int]] = {}
@@ -298,9 +309,10 @@ def distribute(module, mesh):
 
 
 def python(placements: Placements) -> str:
-    """Return the text of a Python file with the tables of placements and functions that apply them.
+    """Return the text of a Python file with the tables of placements and functions that apply them to a module.
 
-    Paths that differ in numbers only and lie alike are one entry, with * for the numbers.
+    Paths that differ in numbers only are one entry, with * for the numbers, if all have the same dims, shapes,
+    placements and notes; module's tensor names may differ.
     """
 
     def side(tensors: tuple[TensorPlacement, ...]) -> str:
@@ -327,8 +339,10 @@ def python(placements: Placements) -> str:
 
 
 def _table(entries: Mapping[str, tuple[object, str]]) -> str:
-    """Return the lines of a table: path and text of each entry. Of paths that differ in numbers only and have one key
-    the last text stands for all, with * for the numbers, in tensors' names too.
+    """Return the lines of a table from path to (key, text).
+
+    If all of several paths that differ in numbers only have the same key, the last one's text stands for them, with *
+    for each number in path and text; else each path has its own line.
     """
     patterns: dict[str, dict[str, tuple[object, str]]] = {}
     for path, entry in entries.items():

@@ -63,14 +63,21 @@ class Edge:
         return self.cost if self.memory is None or price == 0 else self.cost + price * self.memory
 
     def line(self, v: int, other: int, price: float) -> Array:
-        """Return cost + price x memory for each choice of v, given the index of the other node's choice."""
+        """Return cost + price x memory for each choice of node v, given the choice `other` (an index) of the edge's
+        other node.
+
+        v: one of the edge's two nodes, by number. Without memory or with price 0, the cost.
+        """
         at_u = v == self.u
         mine, line = (self.rows, np.s_[:, self.columns[other]]) if at_u else (self.columns, np.s_[self.rows[other]])
         cost = self.cost[line].take(mine)
         return cost if self.memory is None or price == 0 else cost + price * self.memory[line].take(mine)
 
     def cut(self, of_u: Bools, of_v: Bools) -> Edge:
-        """Return the edge with only the choices in two masks; table lines that no remaining choice uses are removed."""
+        """Return the edge with only the choices marked in two masks, [choices] of u and of v.
+
+        Rows and columns of the tables that no remaining choice uses are removed, and the others renumbered.
+        """
         rows, columns = self.rows[of_u], self.columns[of_v]
         (above, first), (left, second) = (np.unique(at, return_inverse=True) for at in (rows, columns))
         if len(above) * len(left) == self.cost.size:
@@ -95,7 +102,9 @@ class Problem:
         return nodes + sum(float(edge.cost[edge.place(choice)]) for edge in self.edges)
 
     def memory(self, choice: Sequence[int]) -> float:
-        """Return an assignment's bytes at the peak: all that is held plus the largest transient."""
+        """Return an assignment's bytes at the peak: all bytes held by nodes and edges, plus the largest transient of a
+        node.
+        """
         held = sum(float(node.memory[c]) for node, c in zip(self.nodes, choice, strict=True))
         held += sum(float(edge.memory[edge.place(choice)]) for edge in self.edges if edge.memory is not None)
         return held + max(float(node.transient[c]) for node, c in zip(self.nodes, choice, strict=True))
@@ -119,9 +128,10 @@ class Solution:
 
 
 def assemble(costs: Costs, rows: Sequence[Rows], memory_limit: float, gamma: float = float("inf")) -> Problem:
-    """Return the problem of choosing one row per node. rows: of every node, [rows, axes].
+    """Return the problem of choosing one row per node: a node per node of the net, an edge per link.
 
-    memory_limit: bytes of tensors that a GPU may hold at once. gamma: divides Cost_mem in the costs of nodes.
+    rows: of every node, [rows, axes]. memory_limit: bytes of tensors that a GPU may hold at once. gamma: Cost_mem /
+    gamma is added to the costs of nodes (inf: nothing). An edge's memory is None if it is zero everywhere.
     """
     nodes = tuple(_node(costs, i, rows[i], gamma) for i in range(len(costs.net.nodes)))
     edges = []
@@ -137,6 +147,6 @@ def _node(costs: Costs, index: int, rows: Rows, gamma: float) -> Node:
 
 
 def price(costs: Costs, rows: Rows, gamma: float = float("inf")) -> tuple[float, float]:
-    """Return the cost and the bytes at the peak of one strategy. rows: [nodes, axes]."""
+    """Return the cost (with Cost_mem / gamma; infinite if forbidden) and peak bytes of one strategy, [nodes, axes]."""
     problem, alone = assemble(costs, [row[None] for row in rows], float("inf"), gamma), (0,) * len(rows)
     return problem.cost(alone), problem.memory(alone)

@@ -55,8 +55,8 @@ class Space:
 def space(problem: Problem) -> Space | None:
     """Return the choices that no infinite cost, memory or neighbour forbids, or None if a node has none left.
 
-    Edges between the same two nodes are summed to one pair, edges of a node with itself are added to its own costs, and
-    pairs of zeros are dropped.
+    Edges between the same two nodes are summed to one pair with u < v, edges of a node with itself are added to its own
+    cost and memory, and pairs without cost and memory are dropped.
     """
     cost, memory = [node.cost for node in problem.nodes], [node.memory for node in problem.nodes]
     joined: dict[tuple[int, int], Edge] = {}
@@ -91,18 +91,18 @@ def space(problem: Problem) -> Space | None:
 
 
 def restrict(old: Space, keep: Sequence[Bools]) -> Space | None:
-    """Return the space with the choices in the masks that have a compatible choice at every neighbour.
+    """Return the space with the choices in the masks that have a compatible choice at every neighbour, transitively.
 
-    None if a node has no choice left; `old` itself if every choice stays.
+    None if a node has no choice left; `old` itself if every choice stays. `old` and `keep` are not changed.
     """
     keep = _supported(old, keep)
     if not all(mask.any() for mask in keep):
         return None
-    return old if all(mask.all() for mask in keep) else _cut(old, keep)
+    return old if all(mask.all() for mask in keep) else _masked(old, keep)
 
 
-def _cut(old: Space, keep: Sequence[Bools]) -> Space:
-    """Return the space with only the choices in the masks, whether or not neighbours support them."""
+def _masked(old: Space, keep: Sequence[Bools]) -> Space:
+    """Return a copy of the space with only the choices in the masks; incompatible ones are not removed."""
 
     def cut(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
         return tuple(array[mask] for array, mask in zip(arrays, keep, strict=True))
@@ -115,9 +115,9 @@ def _cut(old: Space, keep: Sequence[Bools]) -> Space:
 
 
 def _supported(now: Space, keep: Sequence[Bools]) -> list[Bools]:
-    """Return the masks without choices that are incompatible with every choice of a neighbour (arc consistency).
+    """Return the masks without choices that are incompatible with every kept choice of a neighbour (arc consistency).
 
-    The masks given are not changed.
+    The masks given are not changed. A mask may end up all False.
     """
     keep = [mask.copy() for mask in keep]
     finite = ((index, np.isfinite(pair.cost)) for index, pair in enumerate(now.pairs))
@@ -139,7 +139,9 @@ def _supported(now: Space, keep: Sequence[Bools]) -> list[Bools]:
 
 
 def _sum(one: Edge, other: Edge) -> Edge:
-    """Return the sum of two edges between the same nodes; choices share a line if they do so in both edges."""
+    """Return the sum of two edges with the same u and the same v. Choices share a row or column if they do so in both
+    edges. The memory is None if both have none.
+    """
     (above, below), rows = _both(one.rows, other.rows)
     (left, right), columns = _both(one.columns, other.columns)
 
@@ -159,24 +161,24 @@ def _both(first: Ints, second: Ints) -> tuple[Ints, Ints]:
 
 
 def undominated(now: Space) -> Space:
-    """Return the space without dominated choices: another choice of the node costs and holds no more in any assignment.
+    """Return the space without dominated choices (see `_undominated`); `now` itself if there are none.
 
-    Nodes are reduced one after the other, so one of two equal choices stays. Time: choices^2 x neighbours' choices.
+    Nodes are reduced one after the other, and of two equal choices one stays. Time: choices^2 x neighbours' choices.
     """
     for v in range(len(now.kept)):
         keep = _undominated(now, v)
         if not keep.all():
             masks = [np.ones(size, dtype=bool) for size in now.sizes]
             masks[v] = keep
-            now = _cut(now, masks)
+            now = _masked(now, masks)
     return now
 
 
 def _undominated(now: Space, v: int) -> Bools:
-    """Return the mask of a node's choices that no remaining choice dominates.
+    """Return the mask of the choices of node v that no other kept choice dominates: [choices].
 
-    A choice dominates if, summed over neighbours' worst cases, it has no higher cost or memory, and no larger
-    transient.
+    A rival dominates a choice if its transient is no larger, and its cost and its memory are no higher even with the
+    largest differences that neighbours' choices (for costs: those that the dominated one is compatible with) can add.
     """
     columns = [side(now.pairs[p], v) for p, _ in now.around[v]]
     size = len(now.kept[v])

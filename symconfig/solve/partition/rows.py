@@ -26,31 +26,35 @@ MOST = 20_000  # rows of one node before it is refused: pairs of rows would not 
 def spaces(
     costs: Costs, axes: Sequence[Axis], upper: float = float("inf"), gamma: float = float("inf")
 ) -> list[Rows] | None:
-    """Return every node's rows, [rows, axes], in which a partition may cost at most `upper`, judged by nodes alone.
+    """Return every node's rows, [rows, axes], in which a partition may cost at most `upper`, judged by nodes alone;
+    None if a node has no such row.
 
-    None if a node has no such row. A parameter is split as one of its operators reads it, and is whole or flat on its
-    other axes; a pinned one has every row that its pins allow.
+    gamma: Cost_mem / gamma is added to the costs. Operators and copies have the rows of `every_row` and `shared_out`. A
+    parameter is split as one of its consumers reads it, and is whole or flat on its other axes; a pinned one has every
+    row that its pins allow. Raise InputError if a node has more than MOST rows.
     """
     nodes, result = costs.net.nodes, [np.zeros((1, len(axes)), dtype=np.int64)] * len(costs.net.nodes)
     operators = [index for index, node in enumerate(nodes) if node.parameter is None]
     for index in operators:
         result[index] = shared_out(costs, nodes[index], every_row(nodes[index], costs.net, axes))
     alone: dict[int, Array] = {}
-    if not all(map(len, result)) or not _within(costs, result, operators, alone, upper, gamma):
+    if not all(map(len, result)) or not _drop_costly_rows(costs, result, operators, alone, upper, gamma):
         return None
     parameters = [index for index, node in enumerate(nodes) if node.parameter is not None]
     for index in parameters:
         result[index] = _parameter_rows(index, costs, axes, result)
-    return result if all(map(len, result)) and _within(costs, result, parameters, alone, upper, gamma) else None
+    return (
+        result if all(map(len, result)) and _drop_costly_rows(costs, result, parameters, alone, upper, gamma) else None
+    )
 
 
-def _within(
+def _drop_costly_rows(
     costs: Costs, rows: list[Rows], more: Sequence[int], alone: dict[int, Array], upper: float, gamma: float
 ) -> bool:
-    """Drop rows that cost more than all other nodes' minima leave of `upper`. Return whether every node can have a row.
+    """Drop rows that cost more than their node's minimum plus what the sum of all minima in `alone` leaves of `upper`.
 
-    rows and alone (costs of rows by node) are changed in place; alone gains the nodes `more`. Nothing happens without
-    an upper cost.
+    Return False, dropping none, if the minima exceed `upper`; else True. rows and alone (costs by node) are changed in
+    place; alone first gains the nodes `more`. With an infinite `upper`, nothing happens and True is returned.
     """
     if upper == float("inf"):
         return True
@@ -67,7 +71,11 @@ def _within(
 
 
 def allowed(net: Net, node: Node, rows: Rows, axes: Sequence[Axis]) -> np.ndarray:
-    """Return for each row whether the parts of every loop or dim divide its size: [rows]."""
+    """Return for each row (an option per mesh axis) whether the product of the axes that split a loop or dim divides
+    its size, for all of them: [rows].
+
+    Options without parts (whole, flat, pending, partial) are always allowed.
+    """
     sizes, members = net.program.sizes, dict[str, list[int]]()
     for index, option in enumerate(node.options):
         for loop in option.split.loops if option.split else (option.name,) if option.parts else ():
@@ -82,10 +90,10 @@ def allowed(net: Net, node: Node, rows: Rows, axes: Sequence[Axis]) -> np.ndarra
 
 
 def shared_out(costs: Costs, node: Node, rows: Rows) -> Rows:
-    """Return the rows that split the products into the most parts; for the objective symtensor only.
+    """Return the rows that split an operator's products into the most parts, for the objective symtensor only.
 
-    That objective has no computation cost, so repeated products would look free. With times, and for parameters and
-    operators without products, all rows are returned.
+    That objective has no computation cost, so repeated products would look free. All rows are returned for the
+    objective `time`, and for parameters, copies and memory-bound operators.
     """
     if costs.timed or node.operator is None or node.operator.work is Work.MEMORY:
         return rows
@@ -96,7 +104,12 @@ def shared_out(costs: Costs, node: Node, rows: Rows) -> Rows:
 
 
 def as_fixed(node: Node, rows: Rows, axes: Sequence[Axis], so_far: bool = False) -> NDArray[np.bool_]:
-    """Return for each row whether it satisfies the node's pins, [rows]; so_far: or may do so with further axes."""
+    """Return for each row (an option per mesh axis) whether it satisfies all pins of the node: [rows]; all True without
+    pins.
+
+    A pin: the product of the axes (of its level) that take one of its options is `parts`. so_far: that product need
+    only divide `parts`, so that further axes may complete it.
+    """
     fits = np.ones(len(rows), dtype=bool)
     for fixed in node.fixed:
         sizes = [axis.size if fixed.level in ("", axis.level) else 1 for axis in axes]
@@ -106,23 +119,24 @@ def as_fixed(node: Node, rows: Rows, axes: Sequence[Axis], so_far: bool = False)
 
 
 def every_row(node: Node, net: Net, axes: Sequence[Axis]) -> Rows:
-    """Return all rows of a node that the dims' divisors and pins allow: [rows, axes].
+    """Return all rows of a node, an option per mesh axis, that the dims' divisors and the pins allow: [rows, axes].
 
-    Raises InputError if there are more than MOST.
+    Raise InputError if more than MOST remain after any axis (pins not completed yet).
     """
 
     def able(rows: Rows, cut: Sequence[Axis]) -> NDArray[np.bool_]:
         return allowed(net, node, rows, cut) & as_fixed(node, rows, cut, so_far=True)
 
-    rows = _grown(node, len(node.options), axes, able)
+    rows = _rows_axis_by_axis(node, len(node.options), axes, able)
     return rows[as_fixed(node, rows, axes)]
 
 
 def completions(node: Node, costs: Costs, axes: Sequence[Axis]) -> tuple[NDArray[np.int64], Rows]:
-    """Return a number for each option of a pinned node, and the rows of such numbers that satisfy its pins.
+    """Return a number for each option of a pinned node, [options], and the rows of such numbers that satisfy its pins.
 
-    Numbers are the options themselves, unless the node has more than MOST rows: then options that the pins do not
-    distinguish share one, and divisors are not checked.
+    Numbers are the options, and rows as in `every_row` and `shared_out`, unless the node could have more than MOST
+    rows. Then options that the pins do not distinguish share a number, and divisors are not checked. Raise InputError
+    if more than MOST rows remain.
     """
     if len(node.options) ** len(axes) <= MOST:
         return np.arange(len(node.options)), shared_out(costs, node, every_row(node, costs.net, axes))
@@ -130,14 +144,18 @@ def completions(node: Node, costs: Costs, axes: Sequence[Axis]) -> tuple[NDArray
     kinds, numbers = np.unique(members, axis=0, return_inverse=True)
     fixed = (replace(one, options=tuple(kind.tolist())) for one, kind in zip(node.fixed, kinds.T, strict=True))
     alike = replace(node, fixed=tuple(fixed))
-    rows = _grown(node, len(kinds), axes, lambda rows, cut: as_fixed(alike, rows, cut, so_far=True))
+    rows = _rows_axis_by_axis(node, len(kinds), axes, lambda rows, cut: as_fixed(alike, rows, cut, so_far=True))
     return numbers.reshape(-1), rows[as_fixed(alike, rows, axes)]
 
 
-def _grown(
+def _rows_axis_by_axis(
     node: Node, options: int, axes: Sequence[Axis], able: Callable[[Rows, Sequence[Axis]], NDArray[np.bool_]]
 ) -> Rows:
-    """Return rows built axis by axis, keeping those that `able` accepts. Raise InputError if more than MOST remain."""
+    """Return all rows of options 0 to `options` - 1, built axis by axis, that `able` accepts at every length: [rows,
+    axes].
+
+    able: from the partial rows and their axes to a mask. Raise InputError if more than MOST remain at any length.
+    """
     rows = np.zeros((1, 0), dtype=np.int64)
     for at in range(len(axes)):
         rows = np.concatenate([np.column_stack([rows, np.full(len(rows), option)]) for option in range(options)])
@@ -153,9 +171,10 @@ def _grown(
 
 
 def _parameter_rows(index: int, costs: Costs, axes: Sequence[Axis], spaces: Sequence[Rows]) -> Rows:
-    """Return a parameter's rows: split as a reader splits it, and each unsplit axis whole or flat: [rows, axes].
+    """Return a parameter's rows, [rows, axes]: each axis split as in a row of one of its consumers, else whole or flat.
 
-    A pinned parameter has every row that its pins allow. Flat rows are left out unless `costs.flat`.
+    spaces: rows of the other nodes. A parameter without consumers is whole or flat on every axis; a pinned one has
+    every row that its pins allow. Rows with flat (ZeRO) options are left out unless `costs.flat`.
     """
     net, node = costs.net, costs.net.nodes[index]
     if node.fixed:
@@ -225,7 +244,11 @@ class Layout:
 
 
 def layout(port: Port, row: Sequence[int], axes: Sequence[Axis], backward: bool = False) -> Layout:
-    """Return the layout of the port's tensor under a row, or with `backward` that of its gradient."""
+    """Return the layout of the port's tensor under a row (an option per mesh axis), or with `backward` that of its
+    gradient.
+
+    Axes of one level on one dim are joined to one part.
+    """
 
     def place(option: int) -> int:
         return port.places[option].backward if backward else port.places[option].forward
@@ -247,15 +270,18 @@ def gathered(axes: Sequence[Axis], those: Sequence[bool]) -> tuple[Part, ...]:
 
 
 def does(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[str, tuple[Part, ...]], ...]:
-    """Return the options in a row, each with the parts (level and ranks) that take it; the unsplit option is last."""
+    """Return (name, parts) of each option in a row (an option per mesh axis): per level the ranks of the axes that take
+    it. Option 0 (whole) is last.
+    """
     taken = sorted(set(row), key=lambda option: (option == 0, option))
     return tuple((node.options[o].name, gathered(axes, [option == o for option in row])) for o in taken)
 
 
 def worded(node: Node, row: Sequence[int], axes: Sequence[Axis], name: Callable[[str], str] = str) -> str:
-    """Return a row as text, `batch over 8·rail, heads over 8·nvlink`, or "one rank" without axes.
+    """Return a row (an option per mesh axis) as text, `batch over 8·rail, heads over 8·nvlink`; "one rank" without
+    axes.
 
-    name: maps an option's name to its display name.
+    The options whole, pending and partial are named by WORDS. name: maps any other option's name to its display name.
     """
     uses = [
         f"{WORDS.get(option, name(option))} over " + ", ".join(f"{part.size}·{part.level}" for part in parts)

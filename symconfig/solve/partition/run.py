@@ -132,9 +132,10 @@ def net_of(programs: Programs, turns: int) -> Net:
 
 
 def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
-    """Yield a case for each number of microbatches (ascending) and each `keep`, with pins applied.
+    """Yield a case for each number of microbatches (in the order of ask.turns) and each of ask.keeps, with pins
+    applied.
 
-    Keep.BORDERS is left out for programs without repeats.
+    Keep.BORDERS is left out for programs without repeats. The pinned network is shared by the cases of one number.
     """
     for turns in ask.turns:
         once = pinned(net_of(programs, turns), ask.pins)
@@ -144,6 +145,7 @@ def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
 
 
 def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
+    """Return the costs of a case on these axes: rates in seconds, or for the objective symtensor in elements."""
     timed = ask.objective is Objective.TIME
     speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes)
     gpu = machine(ask.cluster, ask.precision, gpus=ask.mesh.gpus)
@@ -151,11 +153,12 @@ def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
 
 
 def partition(programs: Programs, ask: Ask) -> Partition | None:
-    """Return the best partition that fits, or None if none was found. Raise InputError if the space is too large.
+    """Return the best partition that fits, or None if none was found. Raise InputError if a node has too many rows.
 
-    The adaptive solver tries the cases on every shape of the mesh; more microbatches only if memory was the limit.
-    Unless ask.solver is ADAPTIVE, the exact solver then improves on them, the cheapest first (AUTO: only the best
-    case's training).
+    The adaptive solver tries each case on every shape of the mesh. Left out: cases whose least bytes exceed the memory
+    limit; more microbatches if memory ruled out nothing with fewer (not for EXACT); with symtensor, cases after the
+    first that fits. Unless ask.solver is ADAPTIVE, the exact solver then searches the tried cases and shapes, the
+    cheapest first, for less than the best (AUTO: only those with the best one's training).
     """
     search, tried = _Search(ask), list[tuple[float, Case, tuple[Axis, ...], Division | None]]()
     shapes = ask.mesh.shapes(FEW)
@@ -190,8 +193,8 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
 
 
 def baselines(programs: Programs, found: Partition) -> dict[str, Partition | None]:
-    """Return, by name, what the adaptive solver finds if it keeps to a well-known strategy (see `Named`) instead of the
-    pins: the fastest of the microbatches and `keeps` asked for. None if no such strategy fits mesh and memory.
+    """Return, by name in NAMES, the adaptive solver's best partition with this strategy in place of the pins, else as
+    `found` was asked for (symtensor: with its gamma); None if none fits.
     """
     ask = replace(found.ask, solver=Solver.ADAPTIVE, gamma=None if found.costs.timed else found.gamma)
     return {name: partition(programs, replace(ask, pins=(Named(name, ask.mesh.gpus),))) for name in NAMES}
@@ -212,7 +215,9 @@ class _Search:
         return self.best.cost if self.best is not None else np.inf
 
     def adapted(self, case: Case, axes: tuple[Axis, ...]) -> Adapted:
-        """Run the adaptive solver on a case. A partition below the ceiling becomes the incumbent."""
+        """Run the adaptive solver on a case, below the incumbent's cost, and record the trial. What it finds becomes
+        the incumbent.
+        """
         costs = costs_of(case, self.ask, axes)
         adapted = adaptive(costs, axes, self.ask.memory_limit, self.ask.gamma, self.ceiling)
         self.trials.append(Trial("adaptive", axes, case.training))
@@ -230,10 +235,12 @@ class _Search:
         return adapted
 
     def exact(self, case: Case, axes: tuple[Axis, ...], first: Division | None, left: int) -> None:
-        """Run the exact solver on all rows of every node; record its bound and update the incumbent.
+        """Run the exact solver on all rows of every node that may cost less than the incumbent; record the trial with
+        its bound, and make a cheaper partition the incumbent.
 
-        first: the adaptive solver's partition on these axes, the start. left: number of searches that share the
-        remaining time, with this one. Does nothing but set left_out if time is used up and there is an incumbent.
+        first: the adaptive solver's partition on these axes, or None, the start. left: number of searches, with this
+        one, that share the remaining CPU time; each gets at least a second. If the time is used up and there is an
+        incumbent, only set left_out. With symtensor, gamma is the request's, else the incumbent's, else infinite.
         """
         began, ask, ceiling = spent_s(), self.ask, self.ceiling
         if self.best is not None and self.spent_s >= ask.limit_s:
@@ -245,7 +252,7 @@ class _Search:
         rows = spaces(costs, axes, ceiling, gamma)
         if rows is not None:
             problem = assemble(costs, rows, ask.memory_limit, gamma)
-            start = _places(rows, first.rows) if first is not None else None
+            start = _row_indices(rows, first.rows) if first is not None else None
             limit_s = max((ask.limit_s - self.spent_s) / left, 1.0)
             solution = exact.solve(problem, start, limit_s, ceiling)
             bound = min(solution.bound, ceiling)  # rows that cost more are not in the problem
@@ -264,9 +271,11 @@ class _Search:
         self.trials.append(Trial(str(ask.solver), axes, case.training, bound))
 
     def result(self, shapes: int) -> Partition | None:
-        """Return the incumbent with its bound and what is proved, or None. shapes: number of shapes of the mesh.
+        """Return the incumbent with its bound, what is proved and all trials, or None. shapes: number of shapes of the
+        mesh.
 
-        The bound is 0 unless every shape was searched with the incumbent's training.
+        The bound is 0 unless the exact solver ran on every shape with the incumbent's training. closed: also no case
+        was left out and no other training's bound is below the cost.
         """
         best = self.best
         if best is None:
@@ -279,7 +288,7 @@ class _Search:
         return replace(best, bound=bound, optimal=optimal, closed=closed, trials=tuple(self.trials))
 
 
-def _places(rows: Sequence[Rows], strategy: Strategy) -> tuple[int, ...] | None:
-    """Return the index of each node's row within `rows`; None if one of them is not there."""
+def _row_indices(rows: Sequence[Rows], strategy: Strategy) -> tuple[int, ...] | None:
+    """Return the index of each node's row within `rows`; None if a node's row is not there."""
     places = [np.flatnonzero((some == np.array(row)).all(axis=1)) for some, row in zip(rows, strategy, strict=True)]
     return tuple(int(at[0]) for at in places) if all(len(at) for at in places) else None

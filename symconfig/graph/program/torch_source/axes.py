@@ -75,7 +75,7 @@ class Axes:
 
     def factor(self, axis: int, lengths: Sequence[int]) -> Group:
         """Factor a leaf, and all leaves parallel to it, into new axes of these lengths, outermost first, and return its
-        factors.
+        factors, which are distinct from each other and from all that the leaf is distinct from.
 
         Asserts that the axis is not factored yet and that the product of the lengths is its length.
         """

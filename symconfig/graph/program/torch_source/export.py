@@ -27,12 +27,13 @@ from symconfig.errors import InputError, Problem
 def traced(module: Module, args: Sequence[Any], kwargs: Mapping[str, Any], source: str) -> ExportedProgram:
     """Return the module's graph, traced without mutation; linear, attention and norms stay single operators.
 
-    Raise InputError, for any exception, with its reason and the last line outside of torch.
+    Traced are only the tensors at the top level of its output; warnings and prints are suppressed. Raise InputError,
+    for any exception, with its reason and the last line outside of torch.
     """
     try:
         with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # torch prints graphs
             warnings.simplefilter("ignore")
-            with _plain(module):
+            with _with_tensor_outputs(module):
                 exported = torch.export.export(module, tuple(args), dict(kwargs), strict=False)
             return exported.run_decompositions({})
     except Exception as error:  # whatever the user's own code raises, too
@@ -40,9 +41,12 @@ def traced(module: Module, args: Sequence[Any], kwargs: Mapping[str, Any], sourc
 
 
 @contextmanager
-def _plain(module: Module) -> Iterator[None]:
-    """Make the module return a tuple of its output's tensors inside the context; other outputs (caches, settings) are
-    not traced. An output without tensors at its top level is unchanged.
+def _with_tensor_outputs(module: Module) -> Iterator[None]:
+    """Make the module return a tuple of the tensors at its output's top level (of a dict, its values) inside the
+    context.
+
+    Other parts (caches, settings) are dropped; an output without such tensors, or a single tensor, is unchanged.
+    `forward` is restored at the end.
     """
     given, own = module.forward, "forward" in vars(module)
 
@@ -63,8 +67,8 @@ def _plain(module: Module) -> Iterator[None]:
 
 
 def _problem(error: Exception, source: str) -> Problem:
-    """Return the problem of a module that cannot be traced, at the last line of the traceback outside of torch, if
-    there is one.
+    """Return the problem of a module that cannot be traced: the exception's type and first line, at the last line of
+    the traceback outside of torch and this file, if there is one.
     """
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if "/torch/" not in frame.filename and frame.filename != __file__]
@@ -100,24 +104,27 @@ def _(done: Tensor, weights: Tensor, routes: Tensor) -> Tensor:
     return done.new_empty(weights.shape[0], done.shape[-1])
 
 
-def _stacked(module: Module) -> bool:
-    """Return whether the module holds its experts' weights as single tensors, up[E, ...] and down[E, ...] (transformers
-    from version 5 on).
+def _has_stacked_experts(module: Module) -> bool:
+    """Return whether the module holds its experts' weights as single tensors of three dims, gate_up_proj (or up_proj)
+    and down_proj (transformers from version 5 on).
     """
-    up, down = _up(module), getattr(module, "down_proj", None)
+    up, down = _up_weight(module), getattr(module, "down_proj", None)
     return all(isinstance(weight, Tensor) and weight.dim() == 3 for weight in (up, down))
 
 
-def _up(module: Module) -> Tensor | None:
+def _up_weight(module: Module) -> Tensor | None:
     up = getattr(module, "gate_up_proj", None)
     return up if up is not None else getattr(module, "up_proj", None)
 
 
-def _balanced(module: Module, tokens: Tensor, routes: Tensor, weights: Tensor) -> Tensor:
-    """Return the experts' result with balanced routing: the module's forward pass, in which each expert gets equally
-    many slots.
+def _balanced_forward(module: Module, tokens: Tensor, routes: Tensor, weights: Tensor) -> Tensor:
+    """Return the result [T, H] of stacked experts, for tracing only: each expert gets equally many slots, whatever
+    `routes` says.
+
+    tokens: [T, H]. routes, weights: [T, K]. Up projection, activation (or gate) and down projection run on dispatched
+    slots, with biases if the module has them. Executed outside of tracing, `dispatch` raises NotImplementedError.
     """
-    up, down = _up(module), module.down_proj
+    up, down = _up_weight(module), module.down_proj
     assert isinstance(up, Tensor)
     assert isinstance(down, Tensor)
     given = dispatch(tokens, routes, up.shape[0])
@@ -151,13 +158,14 @@ NOTE = (
 
 @contextmanager
 def static(module: Module) -> Iterator[list[str]]:
-    """Replace the forward pass of expert modules by balanced routing inside the context, and restore it at the end.
+    """Replace the forward pass of modules with stacked experts by balanced routing inside the context, and restore it.
 
-    Yields one note per kind of replaced module; empty if none is replaced.
+    Modules whose instance has a `forward` of its own are left as they are. Yields one note per class of replaced
+    modules; empty if none is replaced.
     """
-    replaced = [part for part in module.modules() if _stacked(part) and "forward" not in vars(part)]
+    replaced = [part for part in module.modules() if _has_stacked_experts(part) and "forward" not in vars(part)]
     for part in replaced:
-        part.forward = partial(_balanced, part)
+        part.forward = partial(_balanced_forward, part)
     count = Counter(type(part).__name__ for part in replaced)
     try:
         yield [NOTE.format(count=times, name=name) for name, times in count.items()]

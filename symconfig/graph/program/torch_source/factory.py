@@ -20,10 +20,11 @@ def load_module(source: str) -> Program:
     """Return the forward pass of the module that `PACKAGE.MODULE:FACTORY` makes, as a program.
 
     The factory returns a module and example inputs (a tuple of arguments, a dict of named ones, or one tensor), or a
-    module with the attribute `example_inputs`. It runs with the meta device as default, so nothing takes memory.
-    The module is traced as it is, training or not; if an output is a single number, that is the loss. The first dim of
-    the first example input counts the examples.
-    Raises InputError: nothing of that name, torch is missing, not traceable, or operators without a rule (all of them).
+    module with the attribute `example_inputs`. It runs with the meta device as default, so nothing takes memory. The
+    module is traced as it is, training or not; outputs that are single numbers are the losses. The first dim of the
+    first example input that is read counts the examples. Raise InputError if nothing has that name, torch is missing,
+    the module cannot be traced, no output depends on a trained weight, or operators have no rule (all are named). Other
+    exceptions of the factory pass through.
     """
     return program_of(*made(source), source)
 
@@ -38,7 +39,7 @@ def made(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     package, colon, name = source.partition(":")
     if not (package and colon and name):
         raise InputError("not the name of a factory", got=repr(source), need=NEED)
-    with _here():
+    with _current_folder_importable():
         try:
             thing: Any = importlib.import_module(package)
         except ImportError as error:
@@ -48,7 +49,7 @@ def made(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
                 raise InputError(f"{package} has no {name}", need=NEED)
             thing = getattr(thing, part)
         with torch.device("meta"):
-            return _made(thing, source, torch)
+            return _module_on_meta(thing, source, torch)
 
 
 def program_of(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Program:
@@ -70,11 +71,12 @@ def _torch() -> Any:
         raise InputError("a PyTorch module needs PyTorch, which is not installed", hint=install.TORCH) from error
 
 
-def _made(factory: Any, source: str, torch: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def _module_on_meta(factory: Any, source: str, torch: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return (module, positional inputs, named inputs), moved to the meta device, from a factory or a module itself.
 
-    A single input that is neither list, tuple nor dict is one positional input. Raise InputError without a module or
-    inputs.
+    A factory is called; inputs are the second of two things that it returns, else the module's `example_inputs`. A dict
+    gives named inputs, a list or tuple positional ones, anything else is a single one. Raise InputError without a
+    module or inputs.
     """
     made = factory() if callable(factory) and not isinstance(factory, torch.nn.Module) else factory
     module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
@@ -92,8 +94,10 @@ def _made(factory: Any, source: str, torch: Any) -> tuple[Any, tuple[Any, ...], 
 
 
 @contextmanager
-def _here() -> Iterator[None]:
-    """Add the current folder to the module search path inside the context, as `python -m` does."""
+def _current_folder_importable() -> Iterator[None]:
+    """Put the current folder first in the module search path inside the context, as `python -m` does; if it is in the
+    path already, nothing changes.
+    """
     path = os.getcwd()
     added = path not in sys.path
     if added:

@@ -44,8 +44,9 @@ class Walk:
     times: Counter[str] = field(default_factory=Counter)
 
     def value(self, arg: Any) -> Any:
-        """Return an argument with nodes replaced by their values, also inside lists and tuples; anything else is
-        returned as it is. A constant is entered as an input of the program the first time it is read.
+        """Return an argument with nodes replaced by their values; lists and tuples become lists of such; anything else
+        is returned as it is. A constant gets its value (see `_constant`, usually a new input) the first time it is
+        read.
         """
         if isinstance(arg, Node):
             if arg not in self.values:
@@ -57,9 +58,10 @@ class Walk:
 
     def call(self, node: Node) -> None:
         """Lower one operator into `values`, or enter it in `constants` if it only fills a tensor or all its inputs are
-        constants.
+        constants (also if it has none).
 
-        An output that the rule does not make is recorded as a missing operator.
+        getitem takes an output of a lowered operator; one that the rule does not make is recorded as a missing
+        operator.
         """
         if node.target is getitem:
             source, index = node.args
@@ -76,8 +78,8 @@ class Walk:
             self.values[node] = self._recorded(node)
 
     def _constant(self, node: Node) -> Any:
-        """Return the value of a constant: a view of another constant, None for an empty tensor, else a new input of the
-        program whose broadcast dims (stride 0) are not stored.
+        """Return the value of a constant node: a view, if it only views another tensor; None, if it is empty; else a
+        new input of the program, named after its buffer or node, whose broadcast dims (stride 0) are not stored.
         """
         rule = IN_PLACE.get(name_of(node)) if node.op == "call_function" else None
         if rule is not None and node.all_input_nodes:
@@ -91,10 +93,11 @@ class Walk:
         return self.recorder.repeated(value, made.shape)
 
     def _recorded(self, node: Node) -> Any:
-        """Return the value, or list of values, that the operator's rule makes, and note its steps; None for an operator
-        without tensor results or with an empty first result.
+        """Return the value that the operator's rule makes, or a list for an operator with several outputs, and note its
+        steps.
 
-        An operator without a rule, or whose rule raises NotImplementedError, is recorded as missing.
+        None for an operator without tensor results or with an empty first result. An operator without a rule, or whose
+        rule raises NotImplementedError, is recorded as missing.
         """
         known, results = RULES.get(name_of(node)), results_of(node)
         if not results or 0 in results[0].shape:  # nothing to compute
@@ -147,7 +150,9 @@ def walk(exported: ExportedProgram, paths: Mapping[str, str]) -> Walk:
     """Return the recorded operators of a traced graph. Raises nothing for operators without a rule: they are recorded
     as missing.
 
-    paths: for every name of a parameter the one name that stands for it (tied parameters have several).
+    Tied parameters are one. Buffers and inputs that are no tensors are constants. Outputs are those with a gradient:
+    the single numbers among them (losses), or without any all. paths: for every name of a parameter the one that stands
+    for it.
     """
     steps = Walk()
     specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
@@ -193,7 +198,9 @@ def path_of(node: Node) -> str:
 
 
 def results_of(node: Node) -> tuple[Result, ...]:
-    """Return the shape, bytes per element and kind of each tensor that the node makes; other results are left out."""
+    """Return shape, bytes per element and whether it is floating of each tensor that the node makes; other results
+    (None, numbers) are left out.
+    """
     made = node.meta.get("val")
     several = made if isinstance(made, (list, tuple)) else [made]
     return tuple(
@@ -240,11 +247,11 @@ def lowered(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str
 
 
 def _program(walked: Walk, namer: _Namer, name: str, notes: Sequence[str]) -> Program:
-    """Return the program of the recorded steps, with names for all dims. All parameters are in it, also those that no
-    operator reads.
+    """Return the program of the recorded steps that the outputs need, with names for all dims. All parameters are in
+    it, also those that no operator reads; of the inputs and constants those that are read.
 
-    The batch dim is the first dim of the first input that is read; no batch dim without one. Raise InputError as
-    `_check_rules`.
+    The batch dim is the first dim of the first input that is read and has one of more than one element; else none.
+    Raise InputError with all operators without a rule that the outputs need.
     """
     recorder, inputs, parameters, outputs = walked.recorder, walked.inputs, walked.parameters, walked.outputs
     steps = _needed(recorder.steps, [value.made for value in outputs])
@@ -311,7 +318,7 @@ def _problem(step: Recorded, times: int) -> Problem:
 
 def _named_operator(step: Recorded, namer: _Namer) -> Operator:
     """Return a recorded step as an operator over named dims, with duplicate inputs merged; without gradients and saved
-    tensors if no output has a gradient.
+    tensors if no output has a gradient. Tensors and dims without names are named.
     """
     inputs, outputs, residues = (tuple(map(namer.use, some)) for some in (step.inputs, step.outputs, step.residues))
     named = {label: namer.dims(group) for label, group in step.loops.items()}
@@ -375,7 +382,9 @@ class _Namer:
         return self.call(group, "loop")
 
     def tensor(self, made: Made) -> Tensor:
-        """Return the tensor over named dims, created and named at the first call."""
+        """Return the tensor over named dims, cached by its name; leaf axes without a name get `OWNER:NUMBER`, the
+        tensor's name without ".weight" and the position.
+        """
         if made.name not in self.tensors:
             owner = made.name.removesuffix(".weight")
             dims = [self.call((axis,), f"{owner}:{number}") for number, axis in enumerate(made.axes)]

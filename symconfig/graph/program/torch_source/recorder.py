@@ -132,7 +132,10 @@ class Recorder:
     def missing(
         self, name: str, path: str, operator: str, inputs: Sequence[Value], results: Sequence[Result]
     ) -> list[Value]:
-        """Record an operator without a rule and return new values for its results, so that the walk can go on."""
+        """Record an operator without a rule and return new values for its results, so that the walk can go on.
+
+        They have new axes, related to none, and a gradient if an input has one and they are floating.
+        """
         flows = any(value.gradient for value in inputs)
         made = [
             self.fed(_numbered(name, n), out.shape, out.element_bytes, flows and out.floating)
@@ -162,7 +165,7 @@ class Recorder:
         windows = tuple(how.windows)
         for label in windows:
             self._window(label, inputs, outputs, loops)
-        seen = [self._seen(name, path, value, labels, loops, windows) for value, labels in inputs]
+        seen = [self._input_operand(name, path, value, labels, loops, windows) for value, labels in inputs]
         for labels, result in (*outputs, *residues):
             for loop, size in zip(labels, result.shape, strict=True):
                 if loop and size > 1 and loop not in loops:
@@ -178,11 +181,12 @@ class Recorder:
         return values
 
     def copied(self, name: str, path: str, value: Value, shape: Sequence[int], *, keep: bool = True) -> Value:
-        """Record a copy into `shape` and return it, for a view whose borders cross those of the known dims.
+        """Record a copy of the value into `shape`, a reshape with the traffic of a copy, and return it.
 
-        keep: unchanged dims keep their axes; else all dims get new ones.
+        keep: dims that the reshape leaves as they are keep their axes; else all dims get new ones. Dims before and
+        after that hold the same elements are split together at their outermost loops.
         """
-        blocks = _blocks([self.axes.size(dim) for dim in value.dims], shape)
+        blocks = _matching_dims([self.axes.size(dim) for dim in value.dims], shape)
         old: list[str | None] = [None] * value.rank
         new: list[str | None] = [None] * len(shape)
         for before, after in blocks:
@@ -202,8 +206,8 @@ class Recorder:
         outputs: Sequence[tuple[Labels, Result]],
         loops: dict[str, Group],
     ) -> None:
-        """Enter the loop of a window's output: the axes of an input's dim of the same size, else a new axis; none for
-        size 1.
+        """Enter a spatial loop in `loops`, with the size of the output's dim of this label: the axes of an input's dim
+        of the same size, else a new axis; none for size 1.
         """
         size = next(size for labels, out in outputs for at, size in zip(labels, out.shape, strict=True) if at == label)
         given = [value.dims[list(labels).index(label)] for value, labels in inputs if label in labels]
@@ -212,14 +216,16 @@ class Recorder:
             self._loop(label, equal[0] if equal else (self.axes.new(size),), loops)
 
     def _loop(self, label: str, group: Group, loops: dict[str, Group]) -> None:
-        """Enter a loop with the axes of `group`, or with parallel copies if another loop has one of those."""
+        """Enter a loop in `loops` with the axes of `group`, or with new ones parallel to them if another loop has one
+        of those; all loops' axes are made distinct.
+        """
         used = {leaf for other in loops.values() for leaf in self.axes.leaves(other)}
         if used & set(self.axes.leaves(group)):
             group = self.axes.copy(group)
         loops[label] = group
         self.axes.distinct(list(loops.values()))
 
-    def _seen(
+    def _input_operand(
         self, name: str, path: str, value: Value, labels: Labels, loops: dict[str, Group], windows: Sequence[str]
     ) -> Operand:
         """Return an input as operand and relate its axes to the loops, entering new ones. Records a copy first if its
@@ -241,7 +247,7 @@ class Recorder:
             if not fits:  # products such as 3 x 4 and 4 x 3
                 shape = [self.axes.size(dim) for dim in value.dims]
                 own = self.copied(f"{name}.copy", path, value, shape, keep=False)
-                return self._seen(name, path, own, labels, loops, windows)
+                return self._input_operand(name, path, own, labels, loops, windows)
             along.append((dim, loops[label]))
         return Operand(value.made, tuple(along))
 
@@ -256,7 +262,7 @@ def _numbered(name: str, number: int) -> str:
     return f"{name}.{number}" if number else name
 
 
-def _blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+def _matching_dims(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """Return pairs of positions (old dims, new dims) of consecutive dims with equal products, in as many blocks as
     possible. Dims of size 1 are in no block.
     """
@@ -384,8 +390,8 @@ class Call:
         return [labels[at] for at in positions] or words
 
     def viewed(self, value: Value, shape: Sequence[int]) -> Value:
-        """Return a view of the value in another shape. Nothing is recorded, except a copy if the new borders cross
-        those of the known dims.
+        """Return a view of the value in another shape. Nothing is recorded, except a copy (`NAME.copy`) if the new
+        borders cross those of the known dims; dims may be factored.
         """
         flat = tuple(axis for dim in value.dims for axis in dim)
         dims = self.recorder.axes.regroup(flat, shape)

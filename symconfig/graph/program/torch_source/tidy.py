@@ -11,8 +11,8 @@ from symconfig.graph.program.program import Program
 
 
 def tidy(program: Program) -> Program:
-    """Return an equivalent program with each chain of element-wise operators as one operator, without the tensors
-    inside a chain and without unused dims.
+    """Return an equivalent program with each chain of element-wise operators (see `leaders`) as one operator at the
+    place of its last, without the tensors inside a chain and without unused dims.
     """
     operators = program.operators
     leader = leaders(program)
@@ -31,8 +31,10 @@ def tidy(program: Program) -> Program:
 def leaders(program: Program) -> list[int]:
     """Return, for each operator, the index of the last operator of its chain; its own index if it joins none.
 
-    An operator joins the chain that alone reads its results, if both are memory-bound, iterate alike, and neither a
-    program output nor a useful partial sum is lost.
+    An operator joins the one chain that reads all its results if: both ends are memory-bound, split single loops and
+    have no halo; the results are read along the loops that they are made in, and none is a program output; sums inside
+    stay in the chain (`_sums_stay_inside`); both or neither have a backward; and an addition of several origins (see
+    `_adding_several_origins`) joins only a chain that is linear throughout.
     """
     operators = program.operators
     readers: dict[str, list[tuple[int, Use]]] = {}
@@ -40,8 +42,8 @@ def leaders(program: Program) -> list[int]:
         for operand in op.inputs:
             readers.setdefault(operand.name, []).append((index, operand))
     leader = list(range(len(operators)))
-    simple, linear = [_simple(op) for op in operators], [op.linear for op in operators]
-    sums = _sums(program, {tensor for tensor, some in readers.items() if len(some) > 1})
+    simple, linear = [_can_be_chained(op) for op in operators], [op.linear for op in operators]
+    sums = _adding_several_origins(program, {tensor for tensor, some in readers.items() if len(some) > 1})
     ends = set(program.outputs)
     for index in reversed(range(len(operators))):
         op = operators[index]
@@ -52,13 +54,13 @@ def leaders(program: Program) -> list[int]:
         last = operators[chains.pop()]
         alike = all(operand.loops == output.loops for _, operand, output in reads)
         free = op.name not in sums or linear[leader[reads[0][0]]]
-        if alike and free and _simple(last) and _inside(op, last) and op.backward == last.backward:
+        if alike and free and _can_be_chained(last) and _sums_stay_inside(op, last) and op.backward == last.backward:
             leader[index] = leader[reads[0][0]]
             linear[leader[index]] &= op.linear
     return leader
 
 
-def _sums(program: Program, shared: Collection[str]) -> set[str]:
+def _adding_several_origins(program: Program, shared: Collection[str]) -> set[str]:
     """Return the names of linear operators that add tensors of several origins: they can work on partial sums, but
     could not inside a chain.
 
@@ -74,18 +76,18 @@ def _sums(program: Program, shared: Collection[str]) -> set[str]:
         if op.linear and len(mine) > 1:
             sums.add(op.name)
         for output in op.outputs:
-            end = not _simple(op) or output.name in shared
+            end = not _can_be_chained(op) or output.name in shared
             origins[output.name] = frozenset({output.name}) if end else mine
     return sums
 
 
-def _simple(op: Operator) -> bool:
+def _can_be_chained(op: Operator) -> bool:
     return op.work is Work.MEMORY and all(len(split.loops) == 1 and not split.halo for split in op.splits)
 
 
-def _inside(op: Operator, last: Operator) -> bool:
-    """Return whether every loop that `op` sums over is a loop of the last operator's outputs, as in a norm, or no
-    split of `op` runs along such a loop; only then the sum stays inside the chain.
+def _sums_stay_inside(op: Operator, last: Operator) -> bool:
+    """Return whether an operator may precede `last` in a chain: every loop that it sums over is a loop of the last
+    operator's outputs, as in a norm, or it has no split along a loop that its own outputs lack.
     """
     out = {loop for output in last.outputs for loop in output.loops}
     mine = {loop for output in op.outputs for loop in output.loops}
@@ -93,10 +95,11 @@ def _inside(op: Operator, last: Operator) -> bool:
 
 
 def _chain_operator(program: Program, parts: Sequence[Operator]) -> Operator:
-    """Return a chain as one operator, named after the last; a single operator is returned as it is.
+    """Return a chain as one operator; a single operator is returned as it is.
 
-    It reads what no part makes, saves what any part saves, and its traffic is that of all parts. Its path is that of
-    the innermost module with all parts.
+    Name, outputs, work and gradients are the last part's. It reads what no part makes, saves what any part saves
+    (results of parts last), and is linear if all parts are. Its traffic moves the bytes that all parts move by theirs.
+    Its path is that of the innermost module with all parts.
     """
     last = parts[-1]
     if len(parts) == 1:
@@ -127,8 +130,10 @@ def _chain_operator(program: Program, parts: Sequence[Operator]) -> Operator:
 
 
 def _splits(parts: Sequence[Operator], loops: Iterable[str]) -> Iterable[Split]:
-    """Yield a split for each loop that all parts with this loop can split. Partial results are reduced inside, except
-    one of the last part alone.
+    """Yield a split for each loop that all parts with this loop can split.
+
+    sums: partial results reduced inside, those of the parts themselves and one for each part whose outputs lack the
+    loop; the last part's own partial result is not reduced unless another part's is.
     """
     for loop in loops:
         sums = 0

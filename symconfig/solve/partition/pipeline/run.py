@@ -49,9 +49,10 @@ class Pipeline:
 
 
 def pipeline(programs: Programs, ask: Ask, least: int, most: int) -> Pipeline | None:
-    """Return the fastest pipeline of `least` to `most` stages over all numbers of microbatches, or None if none fits.
+    """Return the fastest pipeline of `least` to `most` stages over all numbers of microbatches in ask.turns, or None if
+    none fits. `solved` counts the tensor solver's runs for all numbers.
 
-    The solver AUTO solves stages with the adaptive one. solved: runs of the tensor solver in all.
+    With ask.solver AUTO stages are solved by ADAPTIVE. Raise InputError as `partition`.
     """
     best: Pipeline | None = None
     solved = 0
@@ -63,23 +64,28 @@ def pipeline(programs: Programs, ask: Ask, least: int, most: int) -> Pipeline | 
         stages = given[0]
         solved += stages.solved
         if chosen is not None:
-            best = _made(stages, chosen)
+            best = _as_pipeline(stages, chosen)
     return replace(best, solved=solved) if best is not None else None
 
 
 def _stages(program: Program, ask: Ask) -> tuple[Stages, Bounds]:
-    """Return the program's stages to be solved and lower bounds on them. ask.turns: the one number of microbatches."""
+    """Return the stages of a program's layers, none solved yet, and lower bounds on them. ask.turns: one number of
+    microbatches.
+    """
     folding = fold(program)
-    meshes, work = submeshes(ask.mesh), _work(folding, ask)
+    meshes, work = submeshes(ask.mesh), _operator_seconds(folding, ask)
     cuts = layers(work, crossing(folding.program), folding.runs, LAYERS)
     parts = Parts(folding.program)
-    each, stored = (np.add.reduceat(of, cuts[:-1]) for of in (work, _stored(parts, ask)))
+    each, stored = (np.add.reduceat(of, cuts[:-1]) for of in (work, _state_bytes(parts, ask)))
     bounds = Bounds(each, stored, tuple(mesh.gpus for mesh in meshes), ask.turns[0])
     return Stages(parts, cuts, meshes, ask), bounds
 
 
-def _stored(parts: Parts, ask: Ask) -> Array:
-    """Return the bytes of weights, gradients and optimizer states, each at its first reader: [operators]."""
+def _state_bytes(parts: Parts, ask: Ask) -> Array:
+    """Return the bytes of weights, gradients and optimizer states, each counted at its first reader: [operators].
+
+    Frozen parameters count with their weights only, unread ones at the first operator.
+    """
     result: Array = np.zeros(len(parts.program.operators))
     for parameter in parts.program.parameters:
         kept = ask.training.gradient_bytes + ask.training.optimizer_bytes if parameter.trainable else 0.0
@@ -88,8 +94,10 @@ def _stored(parts: Parts, ask: Ask) -> Array:
     return result
 
 
-def _work(folding: Folding, ask: Ask) -> Array:
-    """Return the seconds of computation of one forward and one backward pass on one GPU: [operators]."""
+def _operator_seconds(folding: Folding, ask: Ask) -> Array:
+    """Return the seconds of computation of each operator, forward and backward for one microbatch on one GPU:
+    [operators].
+    """
     whole = net(folding.program, folding.of, folding.runs)
     costs = costs_of(Case(whole, ask.training), ask, ())
     one = np.zeros((1, 0), dtype=np.int64)
@@ -98,8 +106,10 @@ def _work(folding: Folding, ask: Ask) -> Array:
     return np.array([seconds[index] for index in whole.node_of])
 
 
-def _made(stages: Stages, chosen: Chosen) -> Pipeline:
-    """Return the chosen stages as a pipeline; `like` maps a stage to the first with the same work and strategy."""
+def _as_pipeline(stages: Stages, chosen: Chosen) -> Pipeline:
+    """Return the chosen stages as a pipeline; `like` maps a stage to the first with equal layers, mesh, strategy and
+    Keep.
+    """
     every = list(zip(chosen.places, chosen.stages, strict=True))
     names = [(stages.key(p.first, p.stop), p.mesh, stage.partition.rows, stage.keep) for p, stage in every]
     return Pipeline(
@@ -118,9 +128,11 @@ UNEVEN = 0.5  # of a layer's mean work: how far a cut may be moved to where less
 
 
 def layers(work: Array, crossing: Array, runs: Sequence[Run], most: int) -> tuple[int, ...]:
-    """Return the first operator of each layer and the end of the last: at most `most` layers of similar work.
+    """Return the index of the first operator of each layer and the end of the last: at most `most` layers of similar
+    work.
 
-    work: [operators], seconds. crossing: [operators + 1], bytes that cross each cut; cuts move to where few do.
+    work: [operators], seconds. crossing: [operators + 1], bytes that cross each cut. Light instances of repeats are not
+    cut; of too many cuts those stay where locally the fewest bytes cross, then those with the most even work.
     """
     before: Array = np.concatenate([[0.0], np.cumsum(work)])
     room = UNEVEN * before[-1] / most
@@ -131,7 +143,9 @@ def layers(work: Array, crossing: Array, runs: Sequence[Run], most: int) -> tupl
 
 
 def _allowed_cuts(before: Array, runs: Sequence[Run], heaviest: float) -> list[int]:
-    """Return the possible cuts: ends of operators, except inside a repeat's instance lighter than `heaviest`."""
+    """Return the possible cuts, 0 and the end included: all but those inside instances of repeats whose work is at most
+    `heaviest`. before: [operators + 1], work before each operator.
+    """
     inside: set[int] = set()
     for run in runs:
         if before[run.start + run.period] - before[run.start] <= heaviest:
@@ -141,7 +155,9 @@ def _allowed_cuts(before: Array, runs: Sequence[Run], heaviest: float) -> list[i
 
 
 def _low_traffic_cuts(places: Sequence[int], before: Array, crossing: Array, span: float) -> list[int]:
-    """Return the cuts with the fewest bytes crossing among those within `span` of work around them."""
+    """Return those of the cuts that no other one within `span` of work before or after beats in bytes crossing; equals
+    stay.
+    """
     at, bytes_ = before[list(places)], crossing[list(places)]
     lows, highs = np.searchsorted(at, at - span, "left"), np.searchsorted(at, at + span, "right")
     every = zip(places, bytes_, lows.tolist(), highs.tolist(), strict=True)
@@ -149,7 +165,11 @@ def _low_traffic_cuts(places: Sequence[int], before: Array, crossing: Array, spa
 
 
 def _balanced_cuts(places: Sequence[int], before: Array, most: int) -> tuple[int, ...]:
-    """Return the cuts into most/2 to `most` layers with the least relative mean square of work."""
+    """Return the cuts, first and last included, into most/2 to `most` layers with the least relative mean square of
+    work.
+
+    before: work before each place. Assumes more than `most` layers between the places.
+    """
     square = (before[None, :] - before[:, None]) ** 2  # [from, to]
     square[np.tril_indices(len(before))] = np.inf
     least, came, uneven = square[0].copy(), [np.zeros(len(before), np.int64)], [np.inf]

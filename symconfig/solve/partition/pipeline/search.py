@@ -45,7 +45,9 @@ class Bounds:
     turns: int
 
     def step_s(self, place: Place) -> float:
-        """Return a lower bound in seconds on the step of every pipeline that contains this stage."""
+        """Return a lower bound in seconds on the step of every pipeline that contains this stage: its work and that of
+        the rest, each spread evenly over its GPUs, and the slower one again for all microbatches but one.
+        """
         mine, others = self._shares(self.work, place)
         return mine + others + (self.turns - 1) * max(mine, others)
 
@@ -54,7 +56,11 @@ class Bounds:
         return max(self._shares(self.stored, place))
 
     def _shares(self, of: Array, place: Place) -> tuple[float, float]:
-        """Return the amount per GPU of the stage and per GPU of the rest, spread evenly; 0 if no GPU is left."""
+        """Return the amount per GPU of the stage, and that of all other layers per GPU outside of it (0 if none is
+        left).
+
+        of: amounts by layer.
+        """
         whole, mine = float(of.sum()), float(of[place.first : place.stop].sum())
         gpus, rest = self.gpus[place.mesh], self.gpus[-1] - self.gpus[place.mesh]
         return mine / gpus, (whole - mine) / rest if rest else 0.0
@@ -62,7 +68,8 @@ class Bounds:
     def places(self, least: int) -> Iterator[Place]:
         """Yield the possible stages of pipelines with at least `least` stages.
 
-        The whole mesh takes all layers, and is yielded only for least 1; a part of the mesh never does.
+        A stage leaves a layer and a GPU to each further stage. The whole mesh takes all layers, and is yielded only for
+        least 1; on a part of the mesh a stage never has all layers.
         """
         count = len(self.work)
         for mesh, gpus in enumerate(self.gpus[:-1]):
@@ -75,10 +82,11 @@ class Bounds:
 
 
 def search(stages: Stages, bounds: Bounds, least: int, most: int, below_s: float) -> Chosen | None:
-    """Return the fastest pipeline of `least` to `most` stages that takes less than below_s seconds, or None.
+    """Return the fastest pipeline of `least` to `most` stages that takes at most below_s seconds, or None.
 
-    The step limit grows by _WIDER until a pipeline below it is found or every stage was tried; stages are solved on
-    demand, which changes `stages`.
+    Stages are those whose lower bounds fit memory and a limit of the step; the limit begins 25 % above the least bound
+    and grows by _WIDER until a pipeline below it is found or every stage was tried. Stages are solved on demand, which
+    changes `stages`.
     """
     able = (place for place in bounds.places(least) if bounds.memory(place) <= stages.ask.memory_limit)
     every = [(bounds.step_s(place), place) for place in able]
@@ -98,9 +106,11 @@ def search(stages: Stages, bounds: Bounds, least: int, most: int, below_s: float
 
 
 def _fastest(stages: Stages, places: Sequence[Place], bounds: Bounds, least: int, most: int) -> Chosen | None:
-    """Return the fastest pipeline of these stages, or None if they cannot cover all layers and GPUs.
+    """Return the fastest pipeline of these stages, or None if they cannot cover all layers and GPUs or none of them
+    fits.
 
     Unsolved stages count with their lower bounds; those in the best pipeline are solved, until it has only solved ones.
+    A stage with n stages behind it holds min(n + 1, turns) microbatches in flight.
     """
     count, turns = len(bounds.work), bounds.turns
     most = min(most, count, bounds.gpus[-1])
@@ -135,6 +145,9 @@ class _Entry:
 
 
 def _entry(bounds: Bounds, place: Place, unit: int, stage: Stage | float) -> _Entry:
+    """Return a solved stage's entry; for a float, a lower bound on a stage's whole step, an entry of bounds without a
+    stage.
+    """
     gpus, turns = bounds.gpus[place.mesh], bounds.turns
     if isinstance(stage, Stage):
         return _Entry(place, gpus // unit, stage.turn_s, stage.busy_s(turns), stage)
@@ -145,10 +158,12 @@ def _entry(bounds: Bounds, place: Place, unit: int, stage: Stage | float) -> _En
 def _cheapest(
     rows: Sequence[Sequence[_Entry]], layers: int, gpus: int, least: int, most: int
 ) -> tuple[float, list[_Entry]]:
-    """Return the least step in seconds of `least` to `most` stages and these stages, or (inf, []) if there is none.
+    """Return the least step in seconds of `least` to `most` stages and these stages, first to last; (inf, []) if none
+    exist.
 
-    Enumerates the slowest stage; the least sum of the stages below that limit is a dynamic programme over the number of
-    stages, the first layer and the GPUs. rows: the stages by how many are behind them. gpus: of the mesh, in units.
+    Enumerates the slowest stage's busy seconds; the least sum of turns below that limit is a dynamic programme over the
+    number of stages, the first layer and the GPUs. rows: entries by the number of stages behind. gpus: of the mesh, in
+    units; all are used.
     """
     rows = [sorted(some, key=lambda entry: entry.place) for some in rows]
     places = [np.array([(e.place.first, e.place.stop, e.gpus) for e in some], np.int64).reshape(-1, 3) for some in rows]

@@ -56,7 +56,7 @@ class Stage:
         return self.partition.costs.training.keep
 
     def in_place(self) -> Stage:
-        """Return the stage with `alive` microbatches in flight also recorded in its partition."""
+        """Return the stage with its `alive` and `memory` entered in its partition, too."""
         ask, costs = self.partition.ask, self.partition.costs
         costs = replace(costs, training=replace(costs.training, alive=self.alive))
         ask = replace(ask, training=replace(ask.training, alive=self.alive))
@@ -87,7 +87,7 @@ class Stages:
         return self.ask.turns[0]
 
     def key(self, first: int, stop: int) -> Hashable:
-        """Return a key that equal stretches of layers share, pins included; cached."""
+        """Return a hashable that stretches of layers share if they are equal but for names, pins included; cached."""
         known = self._keys.get((first, stop))
         if known is None:
             start, end = self.cuts[first], self.cuts[stop]
@@ -96,10 +96,11 @@ class Stages:
         return known
 
     def known(self, place: Place, alive: int) -> Stage | float | None:
-        """Return the fastest stage that fits, a lower bound on its step in seconds, or None if none fits.
+        """Return the fastest stage that fits, a float (lower bound on its step in seconds) if only solving it within
+        the memory limit can tell, or None if none fits.
 
-        Solves the stage without a memory limit on first call and caches it: if that fits, it is the fastest; if not,
-        its seconds are the bound until `stage` solves it within the limit. alive: microbatches in flight.
+        On the first call the stage is solved without a limit, for ask.keeps[0] only, and cached. If that fits with
+        `alive` microbatches in flight, it is the answer; else what `stage` has cached; else its seconds are the bound.
         """
         key = self.key(place.first, place.stop), place.mesh
         if key not in self._free:
@@ -112,9 +113,8 @@ class Stages:
         return free.partition.cost if free is not None else None
 
     def stage(self, place: Place, alive: int) -> Stage | None:
-        """Return the fastest stage that fits, or None if none does.
-
-        Solves it within the memory limit if necessary, and caches it. alive: microbatches in flight.
+        """Return the fastest stage that fits with `alive` microbatches in flight, or None. Solved if necessary, and
+        cached.
         """
         known = self.known(place, alive)
         if isinstance(known, float):
@@ -123,9 +123,10 @@ class Stages:
         return known
 
     def _limited(self, place: Place, alive: int) -> Stage | None:
-        """Return the fastest stage within the memory limit, or None.
+        """Return the fastest stage within the memory limit, or None if none fits.
 
-        The stage for one microbatch less in flight is reused if it still fits; if that does not exist, none does.
+        The stage for one microbatch less in flight is reused if it still fits with `alive`; if there is none, none fits
+        here. Only otherwise is the tensor solver run.
         """
         if alive > 1:
             fewer = self.stage(place, alive - 1)
@@ -134,7 +135,9 @@ class Stages:
         return self._solve(place, alive, self.ask)
 
     def _solve(self, place: Place, alive: int, ask: Ask) -> Stage | None:
-        """Run the tensor solver on a stretch of layers; counts it in `solved`. None if nothing fits."""
+        """Return the stage that the tensor solver finds for a place with this request, or None if nothing fits; counts
+        the run in `solved`. The request's mesh and `alive` are replaced.
+        """
         self.solved += 1
         mesh, training = self.meshes[place.mesh], replace(ask.training, alive=alive)
         start, stop = self.cuts[place.first], self.cuts[place.stop]
@@ -142,13 +145,14 @@ class Stages:
         answer = partition(lambda turns: program, replace(ask, mesh=mesh, training=training))
         if answer is None:
             return None
-        return self._staged(answer, start, stop, mesh.gpus)
+        return self._as_stage(answer, start, stop, mesh.gpus)
 
-    def _staged(self, answer: Partition, start: int, stop: int, gpus: int) -> Stage:
-        """Return a partition as a stage, with seconds and bytes per microbatch.
+    def _as_stage(self, answer: Partition, start: int, stop: int, gpus: int) -> Stage:
+        """Return a partition of the operators [start, stop) as a stage.
 
-        They come from one more microbatch, since both are linear. once_s includes the reduction of shared weights'
-        gradients.
+        turn_s and each_bytes are what one more microbatch (one more in flight) adds, since both are linear; once_s is
+        the rest of the cost, plus a message with the gradients of weights shared with other stages, split over the
+        `gpus`.
         """
         costs, turns, alive = answer.costs, answer.costs.training.turns, answer.costs.training.alive
         more = replace(costs, training=replace(costs.training, turns=turns + 1, alive=alive + 1))
@@ -166,17 +170,19 @@ class Stages:
 def submeshes(mesh: Mesh) -> tuple[Mesh, ...]:
     """Return the sub-meshes of one GPU up to the whole mesh, in ascending order of GPUs.
 
-    Inner levels are whole, and the outermost has a divisor of its size. Powers of two that add up to the whole always
-    have room in it (Alpa, OSDI 2022, appendix A).
+    Each has whole inner levels, and of its outermost level a divisor of the size from 2 on. Powers of two that add up
+    to the whole always have room in it (Alpa, OSDI 2022, appendix A).
     """
     meshes = [Mesh(())]
     for index, level in enumerate(mesh.levels):
         sizes = [size for size in range(2, level.size + 1) if level.size % size == 0]
-        meshes += [Mesh((*mesh.levels[:index], _part(level, size))) for size in sizes]
+        meshes += [Mesh((*mesh.levels[:index], _smaller_level(level, size))) for size in sizes]
     return tuple(meshes)
 
 
-def _part(level: MeshLevel, size: int) -> MeshLevel:
-    """Return a level with fewer domains. Without a switch its bandwidth shrinks to the links within the part."""
+def _smaller_level(level: MeshLevel, size: int) -> MeshLevel:
+    """Return a level of `size` domains. Without a switch (level.mesh) its bandwidth shrinks in proportion to the links
+    left.
+    """
     links = (size - 1) / (level.size - 1) if level.mesh else 1.0
     return replace(level, size=size, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * links)

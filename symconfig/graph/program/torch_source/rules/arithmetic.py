@@ -58,9 +58,11 @@ def pointwise(
     return call.emit(function, inputs, labels, part=part, result=result)
 
 
-def _plain(function: Function | str, call: Call) -> Answer:
-    """Record an element-wise operator. With a number in place of the second tensor, it becomes `shift`, `scale` or
-    `reciprocal`.
+def _elementwise(function: Function | str, call: Call) -> Answer:
+    """Record an element-wise operator of all tensor arguments and return its result.
+
+    With a number or a scalar without gradient in place of one of two tensors, add, sub and rsub become `shift`, mul and
+    div `scale`, and a division of it by the tensor `reciprocal`.
     """
     name = call.operator.removeprefix("aten.")
     values = [value for value in call.tensors if not value.scalar]
@@ -71,7 +73,9 @@ def _plain(function: Function | str, call: Call) -> Answer:
 
 
 def _cast(call: Call) -> Answer:
-    """Record a cast; return the input itself if the element size stays the same, unless the gradient would differ."""
+    """Record a cast; return the input itself if the element size stays the same and either the input has a gradient or
+    the result is not floating.
+    """
     given: Value = call["self"]
     if given.made.element_bytes == call.result.element_bytes and (given.gradient or not call.result.floating):
         return given
@@ -79,7 +83,9 @@ def _cast(call: Call) -> Answer:
 
 
 def _glu(call: Call) -> Answer:
-    """Record one half of a dim times the sigmoid of the other half."""
+    """Record one half of a dim times the sigmoid of the other half, as one operator that keeps its input. The halves
+    cannot be split between ranks.
+    """
     x: Value = call["self"]
     dim, labels = call["dim"] % x.rank, labels_of(x.rank)
     halves = call.factored(x, dim, 2)
@@ -94,9 +100,9 @@ def _dropout(call: Call) -> Answer:
     return [call.emit("dropout", [(x, labels)], labels, residues=[(labels, call.result.shape, 1.0)]), None]
 
 
-def _whole_along(call: Call) -> Answer:
-    """Record an operator whose elements depend on all along some dims (cumulative sums, differences), which cannot be
-    split.
+def _scan(call: Call) -> Answer:
+    """Record an operator whose elements depend on all along the dims that `dim` or `dims` names (cumulative sums,
+    differences, flips), which cannot be split. It keeps its input.
     """
     labels = labels_of(call["self"].rank)
     return call.emit(OF_INPUTS, [(call["self"], labels)], labels, over=call.named(labels, ["dim", "dims"]))
@@ -117,8 +123,8 @@ def _reduction(function: Function, call: Call) -> Answer:
 
 
 def _layer_norm(function: str, sums: int, call: Call) -> Answer:
-    """Record a norm over the last dims with one set of fp32 statistics per row; further results are None. sums:
-    statistics per row.
+    """Record a norm over the last dims, `normalized_shape`, and return [it, None, None]. It saves `sums` fp32
+    statistics per row; weight and bias are left out where they are None.
     """
     x: Value = call["input"]
     labels = labels_of(x.rank)
@@ -129,8 +135,9 @@ def _layer_norm(function: str, sums: int, call: Call) -> Answer:
 
 
 def _batch_norm(call: Call) -> Answer:
-    """Record a norm over all dims but the second, with statistics of the batch, or the running ones when not training;
-    further results are None.
+    """Record a norm over all dims but the second and return [it, None, …] for the call's results.
+
+    Statistics are of the batch, an operator of its own; the running ones, if there are any, when not training.
     """
     x: Value = call["input"]
     trains = call.args.get("training", call.args.get("train", True))
@@ -148,9 +155,11 @@ def _group_norm(call: Call) -> Answer:
 
 
 def _normalised(call: Call, x: Value, labels: Labels, left: Labels, past: Sequence[Value], channels: Labels) -> Value:
-    """Record statistics over the dims that are not in `left`, then the normalisation, and return its result.
+    """Record statistics over the dims that are not in `left`, then the normalisation, and return its result, shaped as
+    x.
 
-    past: running statistics, used instead if there are any. channels: dims of weight and bias.
+    past: running statistics, read instead of recording any if not empty. channels: labels of the dims of weight and
+    bias (call arguments, None for none), which are viewed in that shape.
     """
     size = dict(zip(labels, call.shape(x), strict=True))
     stats = [(value, left) for value in past]
@@ -162,9 +171,11 @@ def _normalised(call: Call, x: Value, labels: Labels, left: Labels, past: Sequen
     return call.emit(NORMALISE, [(x, labels), *stats, *weights], labels, result=call.of(call.shape(x)))
 
 
-def _of_rows(function: Function | str, call: Call) -> Answer:
-    """Record a loss for each row, whose classes are in dim 1 (dim 0 of a vector), and their mean or sum if `reduction`
-    is set.
+def _row_loss(function: Function | str, call: Call) -> Answer:
+    """Record a loss for each row, whose classes are in dim 1 (dim 0 of a vector), then its mean or sum unless
+    `reduction` is 0 (see `_averaged`).
+
+    The target has a class per row or, with the rank of the logits, a probability per class.
     """
     x, target = call["self"], call["target"]
     at, labels, shape = min(1, x.rank - 1), labels_of(x.rank), call.shape(x)
@@ -174,8 +185,10 @@ def _of_rows(function: Function | str, call: Call) -> Answer:
     return _averaged(call, call.emit(function, inputs, rows, part="rows", result=result, over=[labels[at]]))
 
 
-def _loss(call: Call) -> Answer:
-    """Record an element-wise loss and its mean or sum if `reduction` is set."""
+def _elementwise_loss(call: Call) -> Answer:
+    """Record an element-wise loss of all tensors, in the shape of the one with most dims, then its mean or sum unless
+    `reduction` is 0 or it is a single number already.
+    """
     result = call.of(call.shape(max(call.tensors, key=lambda value: value.rank)))
     return _averaged(call, pointwise(call, OF_INPUTS, call.tensors, part="each", result=result))
 
@@ -194,11 +207,11 @@ FILLED = frozenset(
 )
 
 RULES: Mapping[str, Rule] = {
-    **{names: partial(_plain, function) for names, function in KEPT.items()},
+    **{names: partial(_elementwise, function) for names, function in KEPT.items()},
     "_to_copy to type_as": _cast,
     "native_dropout dropout": _dropout,
     "glu": _glu,
-    "cumsum cumprod diff flip": _whole_along,
+    "cumsum cumprod diff flip": _scan,
     "sum mean": partial(_reduction, LINEAR),
     "amax amin max min var std var_mean prod norm linalg_vector_norm": partial(_reduction, MAXIMUM),
     "any all argmax argmin": partial(_reduction, MAXIMUM),
@@ -207,9 +220,9 @@ RULES: Mapping[str, Rule] = {
     "rms_norm _fused_rms_norm": partial(_layer_norm, "norm", 1),
     "batch_norm native_batch_norm _native_batch_norm_legit_functional": _batch_norm,
     "group_norm native_group_norm": _group_norm,
-    "cross_entropy_loss": partial(_of_rows, "cross_entropy"),
-    "nll_loss nll_loss_nd": partial(_of_rows, MASKED),  # of logarithms of probabilities
-    "mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy_with_logits": _loss,
+    "cross_entropy_loss": partial(_row_loss, "cross_entropy"),
+    "nll_loss nll_loss_nd": partial(_row_loss, MASKED),  # of logarithms of probabilities
+    "mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy_with_logits": _elementwise_loss,
 }
 
 
@@ -223,7 +236,7 @@ EXPERTS: Mapping[str, Rule] = {
 
 
 def _matmul(call: Call) -> Answer:
-    """Record a matrix product of tensors of any rank, with leading dims broadcast."""
+    """Record a matrix product of tensors of any rank, with leading dims broadcast; a tensor of one dim is a vector."""
     x: Value = call["self"]
     y: Value = call["other"]
     batch = [f"b{n}" for n in range(max(x.rank, y.rank) - 2)]
@@ -234,8 +247,9 @@ def _matmul(call: Call) -> Answer:
 
 
 def _einsum(call: Call) -> Answer:
-    """Record a product of two operands. Raise NotImplementedError for other numbers of operands, an ellipsis or
-    repeated letters.
+    """Record a product of two operands and return it. Without "->" the result has the letters that occur once, sorted.
+
+    Raise NotImplementedError for other numbers of operands, an ellipsis or a letter twice in one operand.
     """
     terms, _, out = call["equation"].replace(" ", "").partition("->")
     inputs = terms.split(",")
@@ -248,10 +262,11 @@ def _einsum(call: Call) -> Answer:
 
 
 def _attention(call: Call) -> Answer:
-    """Record attention of q[…, queries, d], k[…, keys, d], v[…, keys, e] and return it; key/value heads may be shared
-    by groups of query heads.
+    """Record attention of q[…, queries, d], k[…, keys, d], v[…, keys, e] and return it.
 
-    Values of a mask are not read: without `is_causal` every query attends to every key, as kernels compute it.
+    With `enable_gqa`, fewer key/value heads are shared by equal groups of query heads. Values of a mask are not read:
+    it is an operand, and only with `is_causal` and as many queries as keys does a query attend to (keys + 1) / 2 keys,
+    else to all, as kernels compute it.
     """
     q: Value = call["query"]
     k, v, mask = call["key"], call["value"], call.args.get("attn_mask")
@@ -284,15 +299,15 @@ def _attention(call: Call) -> Answer:
     return call.viewed(y, out.shape)
 
 
-def _rows(call: Call, table: Value, ids: Value, dim: int) -> Value:
-    """Record a look-up of table[…, rows, …] at ids[…] and return […, ids…, …]."""
+def _look_up(call: Call, table: Value, ids: Value, dim: int) -> Value:
+    """Record a look-up of rows of `table` along `dim` at `ids` and return it: the dims of ids in place of that dim."""
     rows, labels = [f"row{n}" for n in range(ids.rank)], labels_of(table.rank)
     return call.emit("gather", [(table, labels), (ids, rows)], [*labels[:dim], *rows, *labels[dim + 1 :]])
 
 
 def _index(call: Call) -> Answer:
     """Record indexing by tensors: one index is a look-up along one dim; several pick single elements, from dims that
-    cannot be split.
+    cannot be split, and are broadcast together (scalars are not read).
 
     Raise NotImplementedError if several indexed dims are not adjacent.
     """
@@ -300,7 +315,7 @@ def _index(call: Call) -> Answer:
     given = {dim: index for dim, index in enumerate(call["indices"]) if index is not None}
     first, labels = min(given), labels_of(table.rank)
     if len(given) == 1:
-        return _rows(call, table, given[first], first)
+        return _look_up(call, table, given[first], first)
     if sorted(given) != list(range(first, first + len(given))):
         raise NotImplementedError("indices into dims that are not side by side")
     rows = [f"row{n}" for n in range(max(index.rank for index in given.values()))]
@@ -309,8 +324,12 @@ def _index(call: Call) -> Answer:
     return call.emit(MASKED, [(table, labels), *inputs], out, over=[labels[dim] for dim in given])
 
 
-def _along(call: Call) -> Answer:
-    """Record a gather or scatter by an index of the same rank along a dim that cannot be split."""
+def _gather_or_scatter(call: Call) -> Answer:
+    """Record a gather or scatter by an index of the same rank along a dim that cannot be split.
+
+    Other dims of an operand that differ in size from the result's cannot be split either; tensors of another rank are
+    left out.
+    """
     x: Value = call["self"]
     dim, labels = call["dim"] % x.rank, labels_of(x.rank)
     inputs: list[tuple[Value, Labels]] = []
@@ -324,7 +343,7 @@ def _along(call: Call) -> Answer:
 
 
 def _topk(call: Call) -> Answer:
-    """Record the choice of the largest along a dim and return (values, indices)."""
+    """Record the choice (topk) or sorting along a dim, as a route, and return [values, indices]."""
     labels = labels_of(call["self"].rank)
     over = labels[call["dim"]]
     out = [label if label != over else "chosen" for label in labels]
@@ -346,7 +365,7 @@ STATEMENTS: Mapping[str, Rule] = {
     "scaled_dot_product_attention": _attention,
     "embedding": says("result[rows...,channels...] = gather(weight[row,channels...], indices[rows...])"),
     "index": _index,
-    "index_select": lambda call: _rows(call, call["self"], call["index"], call["dim"] % call["self"].rank),
-    "gather scatter scatter_add index_add": _along,
+    "index_select": lambda call: _look_up(call, call["self"], call["index"], call["dim"] % call["self"].rank),
+    "gather scatter scatter_add index_add": _gather_or_scatter,
     "topk sort": _topk,
 }

@@ -49,11 +49,11 @@ def _transpose(call: Call) -> Answer:
     return Value(x.made, tuple(dims))
 
 
-def _take(call: Call, x: Value, dim: int, taken: Sequence[tuple[int, int, Result]], keep: bool = True) -> list[Value]:
-    """Record the parts [start, end) of a dim and return them. keep: the parts keep the dim; else each must be a single
-    row.
+def _slices(call: Call, x: Value, dim: int, taken: Sequence[tuple[int, int, Result]], keep: bool = True) -> list[Value]:
+    """Record the parts (start, end, result) of a dim, by one operator without traffic forward, and return them.
 
-    If all parts are equal and aligned, they are rows of an outer factor, so that the dim inside may be split; else
+    keep: the parts keep the dim; else each must be a single row. If all parts are equally long and begin at multiples
+    of their length, shorter than the dim, they are rows of an outer factor, so that the dim inside may be split; else
     the dim cannot be.
     """
     size, inside = call.size(x, dim), labels_of(x.rank)
@@ -75,8 +75,9 @@ def _take(call: Call, x: Value, dim: int, taken: Sequence[tuple[int, int, Result
 
 
 def _slice(call: Call) -> Answer:
-    """Record a slice; return the input itself for a whole dim. A slice with a step counts as one of the same length
-    from the start.
+    """Record a slice and return it; the input itself for a whole dim with step 1.
+
+    A slice with a step, or whose length differs from the result's, counts as one of the result's length from the start.
     """
     x: Value = call["self"]
     dim, size = call["dim"] % x.rank, call.size(call["self"], call["dim"])
@@ -85,12 +86,13 @@ def _slice(call: Call) -> Answer:
         return x
     if call["step"] != 1 or end - start != call.result.shape[dim]:
         start, end = 0, call.result.shape[dim]  # every n-th row: as much of it
-    return _take(call, x, dim, [(start, end, call.result)])[0]
+    return _slices(call, x, dim, [(start, end, call.result)])[0]
 
 
-def _rows(call: Call) -> Answer:
-    """Record the row at `index` without its dim, or (`unbind`) each row in a list. A dim of size 1 is dropped by a
-    view.
+def _select_or_unbind(call: Call) -> Answer:
+    """Record the row at `index` without its dim and return it, or without that argument (`unbind`) a list of each row.
+
+    A dim of size 1 is dropped by a view, and nothing recorded.
     """
     x: Value = call["self"]
     dim = call["dim"] % x.rank
@@ -99,7 +101,7 @@ def _rows(call: Call) -> Answer:
     else:
         first = call.args.get("index", 0) % call.size(x, dim)
         taken = [(at, at + 1, result) for at, result in enumerate(call.results, first)]
-        rows = _take(call, x, dim, taken, keep=False)
+        rows = _slices(call, x, dim, taken, keep=False)
     return rows[0] if "index" in call.args else rows
 
 
@@ -108,13 +110,16 @@ def _split(call: Call) -> Answer:
     if len(call.results) == 1:
         return [x]
     ends = accumulate(result.shape[dim] for result in call.results)
-    return _take(call, x, dim, [(end - one.shape[dim], end, one) for end, one in zip(ends, call.results, strict=True)])
+    return _slices(
+        call, x, dim, [(end - one.shape[dim], end, one) for end, one in zip(ends, call.results, strict=True)]
+    )
 
 
 def _cat(call: Call) -> Answer:
     """Record a concatenation and return it; empty tensors are left out, a single one is returned as it is.
 
-    Equal parts become rows of an outer factor; unequal ones lie one after the other, and the dim cannot be split.
+    Equal parts are stacked as rows of an outer factor, which cannot be split; unequal ones lie one after the other, and
+    the dim cannot be split.
     """
     values: list[Value] = [value for value in call["tensors"] if value is not None]  # without empty ones
     dim = call["dim"] % values[0].rank
@@ -130,16 +135,17 @@ def _cat(call: Call) -> Answer:
 
 
 def _stacked(call: Call, values: Sequence[Value], dim: int, shape: Sequence[int]) -> Value:
-    """Record values stacked along a new dim and return the result, of this shape."""
+    """Record values stacked along a new dim, which cannot be split, and return the result, of this shape."""
     labels = labels_of(len(shape) - 1)
     given, out = [(value, labels) for value in values], [*labels[:dim], "part", *labels[dim:]]
     result = replace(call.result, shape=tuple(shape))
     return call.emit(LINEAR, given, out, result=result, over=["part"], traffic=GRADIENT_IN_PLACE)
 
 
-def _changed(call: Call) -> Answer:
-    """Record padding, rolling or a write into a copy. Dims whose size changes, or of which a part is written, cannot be
-    split.
+def _pad_or_write(call: Call) -> Answer:
+    """Record padding, rolling, resampling or a write into a copy, as one operator of all tensor arguments.
+
+    Dims in which an argument differs from the result, and dims in the argument `dims`, cannot be split.
     """
     values = call.tensors
     shape = call.result.shape
@@ -157,7 +163,7 @@ def _changed(call: Call) -> Answer:
     return call.emit(LINEAR, inputs, out, over=sorted(moved))
 
 
-def _row_written(call: Call) -> Answer:
+def _select_scatter(call: Call) -> Answer:
     """Record the write of one row of a dim, which cannot be split, into a copy."""
     x, row, dim = call["self"], call["src"], call["dim"] % call["self"].rank
     labels = labels_of(x.rank)
@@ -165,7 +171,7 @@ def _row_written(call: Call) -> Answer:
 
 
 def _detach(call: Call) -> Answer:
-    """Record a view without a gradient; return the input itself if it has none."""
+    """Record a view without a gradient and without traffic; return the input itself if it has none."""
     x: Value = call["self"]
     if not x.gradient:
         return x
@@ -197,22 +203,24 @@ RULES: Mapping[str, Rule] = {
     "repeat": _repeat,
     "repeat_interleave": _repeat_interleave,
     "slice": _slice,
-    "select unbind": _rows,
+    "select unbind": _select_or_unbind,
     "split split_with_sizes chunk tensor_split": _split,
     "cat": _cat,
     "stack": lambda call: _stacked(call, call["tensors"], call["dim"] % len(call.result.shape), call.result.shape),
-    "pad constant_pad_nd roll slice_scatter copy": _changed,
-    "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d": _changed,
-    "upsample_bicubic2d upsample_trilinear3d": _changed,
-    "select_scatter": _row_written,
+    "pad constant_pad_nd roll slice_scatter copy": _pad_or_write,
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d": _pad_or_write,
+    "upsample_bicubic2d upsample_trilinear3d": _pad_or_write,
+    "select_scatter": _select_scatter,
     "detach": _detach,
     "pixel_shuffle": _pixel_shuffle,
 }
 
 
 def _convolution(call: Call) -> Answer:
-    """Record a convolution of x[n, c, …] with w[o, c, …], in groups, and its bias. Raise NotImplementedError if
-    transposed.
+    """Record a convolution of x[n, c, …] with w[o, c / groups, …], and its bias as an operator of its own if there is
+    one.
+
+    x is padded first where the output has more rows. Raise NotImplementedError if transposed.
     """
     if call.args.get("transposed"):
         raise NotImplementedError("a transposed convolution")
@@ -235,8 +243,9 @@ def _convolution(call: Call) -> Answer:
 
 
 def _transposed(call: Call) -> Answer:
-    """Record a transposed convolution as a product: each element makes one window. Raise NotImplementedError for
-    overlapping or padded windows, or groups.
+    """Record a transposed convolution as a product (each element makes one window), and its bias if there is one.
+
+    Raise NotImplementedError unless the stride is the window, without padding and groups.
     """
     x, weight = call["input"], call["weight"]
     shape, kernel = call.shape(x), call.shape(weight)[2:]
@@ -270,7 +279,11 @@ def _pool(maximum: bool, call: Call) -> Answer:
 
 
 def _adaptive(maximum: bool, call: Call) -> Answer:
-    """Record a pool to a fixed size; an average to a single element is a mean over the dims."""
+    """Record a pool to the size `output_size` and return [it, None, …]; its windows are disjoint, of the input's size
+    over the output's, rounded up.
+
+    An average to a single element is a mean over the dims, returned as it is.
+    """
     x: Value = call["self"]
     size = list(call["output_size"])
     over = range(x.rank - len(size), x.rank)
@@ -289,8 +302,8 @@ def _pooled(call: Call, windows: Sequence[Window], maximum: bool) -> list[Value 
 
 
 def _padded(call: Call, x: Value, space: Sequence[int]) -> Value:
-    """Record zero padding of x[n, group, c, …] where the output has more rows than x, and return it; x itself if it has
-    not.
+    """Record padding of x[n, group, c, …] to the spatial sizes `space` where these are larger, and return it; x itself
+    if none is. Padded dims cannot be split.
     """
     shape = call.shape(x)
     wide = [*shape[:3], *(max(old, new) for old, new in zip(shape[3:], space, strict=True))]
@@ -304,7 +317,9 @@ def _padded(call: Call, x: Value, space: Sequence[int]) -> Value:
 
 
 def _windows(kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> list[Window]:
-    """Return one window per spatial dim. A single stride or dilation holds for all dims."""
+    """Return one window per spatial dim: (kernel - 1) * dilation + 1 rows. A single stride or dilation holds for all
+    dims.
+    """
     count = len(kernel)
     strides, gaps = [(list(given) * count)[:count] for given in (stride, dilation)]
     return [Window(1 + (size - 1) * gap, step) for size, step, gap in zip(kernel, strides, gaps, strict=True)]
