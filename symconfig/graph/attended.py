@@ -21,11 +21,9 @@ def _reach(model: ModelDescriptor) -> dict[str, int | None]:
 
 def keys(model: ModelDescriptor, seq_length: int, packing: Packing | None = None) -> dict[str, float]:
     """Return the mean number of keys per query of a model at `seq_length`, by kind of attention; with packing, within a
-    query's document.
-
-    FULL, WINDOW and CHOSEN are always there, with all keys if the model has no window or indexer; WINDOW is cut into
-    chunks for chunked attention. RUNS and CHOSEN_RUNS, a window's keys and the compressed ones, only if a mixer
-    compresses keys.
+    query's document. FULL, WINDOW and CHOSEN are always there, with all keys if the model has no window or indexer;
+    WINDOW is cut into chunks for chunked attention. RUNS and CHOSEN_RUNS, a window's keys and the compressed ones, only
+    if a mixer compresses keys.
     """
     chunked = model.chunked_attention
     mean = {
@@ -46,9 +44,7 @@ def visible(model: ModelDescriptor, seq_length: int) -> dict[str, float]:
 
 def _runs(model: ModelDescriptor) -> Iterator[tuple[str, int, int | None]]:
     """Yield (kind, tokens per compressed key, reach) for each kind of compressed keys whose rate a mixer of the model
-    states.
-
-    reach: number of tokens whose compressed keys a query reads, the rate times index_topk; None: all of them.
+    states. reach: number of tokens whose compressed keys a query reads, the rate times index_topk; None: all of them.
     """
     sizes: dict[str, int] = {}
     for mixer in model.mixers:

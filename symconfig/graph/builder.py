@@ -271,9 +271,8 @@ class Builder:
 
     def mark_operators(self) -> None:
         """Add the recompute module OPERATORS, in place, to operators of the layer (module LAYER) that are memory-bound
-        or every second product with a weight.
-
-        Products with a weight are counted over all operators of the block, the ones outside the layer included.
+        or every second product with a weight. Products with a weight are counted over all operators of the block, the
+        ones outside the layer included.
         """
         products = 0
         for index, op in enumerate(self.operators):
@@ -290,9 +289,8 @@ class Builder:
         place: Place = Place.LAYER,
         leaves: Sequence[Tensor] = (),
     ) -> Block:
-        """Return a block of all operators appended so far, with gradients removed where they need none (`flowing`).
-
-        Its inputs are `inputs` and then the tensors taken from other blocks. leaves: inputs before which nothing is
+        """Return a block of all operators appended so far, with gradients removed where they need none (`flowing`). Its
+        inputs are `inputs` and then the tensors taken from other blocks. leaves: inputs before which nothing is
         trained, so that they get no gradient.
         """
         silent = {tensor.name for tensor in leaves}
@@ -341,10 +339,9 @@ class Context:
         return self.model.adapter is not None and any(name in self.model.adapter.target_modules for name in names)
 
     def separate(self, whole: str, aliases: Sequence[str]) -> bool:
-        """Return whether the parts of a fused linear layer (names `aliases`) are separate products.
-
-        False if the fused layer (`whole`) has an adapter. Else true if the implementation neither joins linear layers
-        nor lists `whole` in `linear.products`, or if a part has an adapter and the implementation's adapters are PLAIN.
+        """Return whether the parts of a fused linear layer (names `aliases`) are separate products. False if the fused
+        layer (`whole`) has an adapter. Else true if the implementation neither joins linear layers nor lists `whole` in
+        `linear.products`, or if a part has an adapter and the implementation's adapters are PLAIN.
         """
         if self.adapted((whole,)):
             return False
@@ -360,11 +357,9 @@ def in_eight_bits(tensor: Tensor) -> Tensor:
 def _splits(
     loops: Iterable[str], along: Container[str], together: Sequence[Sequence[str]], sums: Mapping[str, int]
 ) -> tuple[Split, ...]:
-    """Return the splits of an operator that is not a product, in the order of `loops`, each once.
-
-    A loop of a group in `together` (the first such group) is split with its group, with 0 reductions. Another loop is
-    split by itself if it is in `along`, with the reductions that `sums` gives (default 0). Loops in neither have no
-    split.
+    """Return the splits of an operator that is not a product, in the order of `loops`, each once. A loop of a group in
+    `together` (the first such group) is split with its group, with 0 reductions. Another loop is split by itself if it
+    is in `along`, with the reductions that `sums` gives (default 0). Loops in neither have no split.
     """
     groups = {loop: tuple(group) for group in reversed(together) for loop in group}
     lone = {loop: (loop,) for loop in loops if loop in along}

@@ -30,11 +30,10 @@ class ParameterCount:
 
 @lru_cache(maxsize=128)
 def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
-    """Return the exact parameter counts of the unpadded model, each kind of block times its number. Cached.
-
-    A tied head is counted once; adapters count as trainable and in the total. Active: experts count by the share that
-    computes for one token. Biases of the routers' scores of families in SCORE_BIAS, which are untrained, are added to
-    total and active, not to by_part. with_mtp: include the multi-token-prediction layers.
+    """Return the exact parameter counts of the unpadded model, each kind of block times its number. Cached. A tied head
+    is counted once; adapters count as trainable and in the total. Active: experts count by the share that computes for
+    one token. Biases of the routers' scores of families in SCORE_BIAS, which are untrained, are added to total and
+    active, not to by_part. with_mtp: include the multi-token-prediction layers.
     """
     sizes = dim_sizes(model)
     kinds = blocks(model)
@@ -60,9 +59,7 @@ def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
 @lru_cache(maxsize=128)
 def largest_trained(model: ModelDescriptor) -> int:
     """Return the number of elements of the largest weight that is not frozen, with all experts of a layer as one
-    weight. Cached.
-
-    Raise ValueError if all weights are frozen.
+    weight. Cached. Raise ValueError if all weights are frozen.
     """
     sizes = dim_sizes(model)
     weights = (weight for block in blocks(model).values() for op in block.operators for weight in op.weights)
@@ -71,9 +68,8 @@ def largest_trained(model: ModelDescriptor) -> int:
 
 def _block(block: Block, sizes: dict[str, float], share: float, tied: bool) -> tuple[int, int, int]:
     """Return (total, active, trainable) parameters of one block. Skips weights that another block holds and, if `tied`,
-    the table of the last block.
-
-    share: ratio of experts that one token activates, by which active counts weights with an experts dim.
+    the table of the last block. share: ratio of experts that one token activates, by which active counts weights with
+    an experts dim.
     """
     total = active = trainable = 0
     for op in block.operators:

@@ -41,11 +41,10 @@ def _extent(dims: Sequence[str], parts: Mapping[str, tuple[str, ...]]) -> Monomi
 
 
 def tasks(op: Operator, scheme: Scheme) -> list[Task]:
-    """Return the work of an operator on one rank, one task or more per pass, without collectives.
-
-    Matmul: products of the forward, of each gradient that it computes, and their extras (`_matmuls`). Attention: one
-    AttentionWork per pass, run in cp steps if cp splits the sequence, else in 1. Any other: memory traffic, and sorting
-    of slots. An operator without a backward has forward tasks only.
+    """Return the work of an operator on one rank, one task or more per pass, without collectives. Matmul: products of
+    the forward, of each gradient that it computes, and their extras (`_matmuls`). Attention: one AttentionWork per
+    pass, run in cp steps if cp splits the sequence, else in 1. Any other: memory traffic, and sorting of slots. An
+    operator without a backward has forward tasks only.
     """
     if op.work is Work.MATMUL:
         return _matmuls(op, scheme)
@@ -126,11 +125,9 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Task]:
 
 def _sorting(op: Operator, scheme: Scheme) -> list[Task]:
     """Return the traffic of sorting slots by expert on one rank, one Traffic without launches per pass; empty if
-    `op.sorts` is 0.
-
-    Moved: `op.sorts` times the local elements of the first activation or output with a SLOTS dim; times etp outside the
-    expert leg, where slots are gathered from all expert-tensor ranks. among: experts per rank if `sorts_experts`, else
-    None.
+    `op.sorts` is 0. Moved: `op.sorts` times the local elements of the first activation or output with a SLOTS dim;
+    times etp outside the expert leg, where slots are gathered from all expert-tensor ranks. among: experts per rank if
+    `sorts_experts`, else None.
     """
     if not op.sorts:
         return []
@@ -145,11 +142,9 @@ def _sorting(op: Operator, scheme: Scheme) -> list[Task]:
 @lru_cache(maxsize=256)
 def derive(block: Block, scheme: Scheme) -> DerivedBlock:
     """Return everything that follows on one rank from a block's operators and a scheme's layouts. Cached by equal
-    blocks.
-
-    boundary: local elements of the first input or, if that has no hidden dim, the first output that has one, in the
-    layout of an element-wise operator; if neither has one, of a plain [B, S, D] stream. legs: only of operators that
-    are part of an expert dispatch. Weights that another block holds are left out.
+    blocks. boundary: local elements of the first input or, if that has no hidden dim, the first output that has one, in
+    the layout of an element-wise operator; if neither has one, of a plain [B, S, D] stream. legs: only of operators
+    that are part of an expert dispatch. Weights that another block holds are left out.
     """
     flow = Flow(block, scheme)
     overwritten = {use.tensor.name for op in block.operators if op.overwrites for use in op.activations}
@@ -186,10 +181,8 @@ class Flow:
 
     def __init__(self, block: Block, scheme: Scheme) -> None:
         """Fill `tensors`, `produced` (producer, layout) and `uses` (consumer, layout) by tensor name, in operator
-        order.
-
-        Produced are the block's inputs (producer None), outputs of operators, with partial axes, and saved or held
-        tensors that nothing produced before, such as statistics and masks. A block output has one more use, with
+        order. Produced are the block's inputs (producer None), outputs of operators, with partial axes, and saved or
+        held tensors that nothing produced before, such as statistics and masks. A block output has one more use, with
         consumer None. Raise KeyError for an activation that nothing has produced.
         """
         self.block, self.scheme = block, scheme
@@ -225,9 +218,8 @@ class Flow:
 
     def collectives(self) -> list[Collective]:
         """Return the collectives of the block by tensor: of the forward, of the tensor's gradient, and gathers that the
-        backward repeats.
-
-        Index tensors and losses have forward ones only; a tensor without a gradient has no gradient collectives.
+        backward repeats. Index tensors and losses have forward ones only; a tensor without a gradient has no gradient
+        collectives.
         """
         result: list[Collective] = []
         for name, tensor in self.tensors.items():
@@ -239,11 +231,9 @@ class Flow:
 
     def _forward(self, name: str, tensor: Tensor) -> list[Collective]:
         """Return the forward collectives of a tensor: the moves from its production layout to each distinct layout of
-        its uses; empty if these are all equal.
-
-        The owner is the producer for reductions (run `producer.sums` times) and for block outputs, else the first
-        consumer in that layout. The owner's forward can overlap the collective, in chunks, unless it is memory-bound or
-        there is no owner.
+        its uses; empty if these are all equal. The owner is the producer for reductions (run `producer.sums` times) and
+        for block outputs, else the first consumer in that layout. The owner's forward can overlap the collective, in
+        chunks, unless it is memory-bound or there is no owner.
         """
         producer, produced = self.produced[name]
         result = []
@@ -290,10 +280,8 @@ class Flow:
 
     def _regathered(self, name: str, tensor: Tensor) -> list[Collective]:
         """Return the collectives that the backward repeats because a shard was kept where a consumer's backward needs
-        the layout of its forward; once for each such layout.
-
-        Skipped are block outputs, consumers whose backward does not need the tensor, and `apart` ones, which keep it
-        gathered.
+        the layout of its forward; once for each such layout. Skipped are block outputs, consumers whose backward does
+        not need the tensor, and `apart` ones, which keep it gathered.
         """
         _, produced = self.produced[name]
         result, seen = [], set()
@@ -341,10 +329,9 @@ class Flow:
         return result
 
     def _needed_in(self, name: str, op: Operator) -> Layout:
-        """Return the layout in which an operator's backward reads a tensor: that in which its forward reads it.
-
-        If the tensor is not its input: the production layout (without partial axes) if the operator produced it or no
-        operator reads it, else the first consumer's layout.
+        """Return the layout in which an operator's backward reads a tensor: that in which its forward reads it. If the
+        tensor is not its input: the production layout (without partial axes) if the operator produced it or no operator
+        reads it, else the first consumer's layout.
         """
         producer, produced = self.produced[name]
         layouts = {user.name: layout for user, layout in reversed(self.uses[name]) if user}
@@ -382,10 +369,8 @@ def _collective(
     times: int = 1,
     chunked: bool = False,
 ) -> Collective:
-    """Return the collective of a move of a tensor. owner: its name and leg are set, or "" and APART for None.
-
-    behind: (operator, phase) that can overlap it, or None. Expert copies and groups are 1 unless the move's axes
-    include ep.
+    """Return the collective of a move of a tensor. owner: its name and leg are set, or "" and APART for None. behind:
+    (operator, phase) that can overlap it, or None. Expert copies and groups are 1 unless the move's axes include ep.
     """
     return Collective(
         tensor=tensor.name,
@@ -407,9 +392,8 @@ def _collective(
 
 def _gradient_layout(op: Operator, use: Use, scheme: Scheme) -> Layout:
     """Return the layout in which the backward of `op` leaves the gradient of an input: split over each axis that splits
-    a loop of the input, and partial over all other axes that split `op`.
-
-    A permutation between tokens and slots (loops with both) leaves no partial sums: those axes are absent.
+    a loop of the input, and partial over all other axes that split `op`. A permutation between tokens and slots (loops
+    with both) leaves no partial sums: those axes are absent.
     """
     dim_of = dict(zip(use.loops, use.tensor.dims, strict=True))
     relabels = not {*d.SLOT_DIMS}.isdisjoint(op.loops) and d.SEQUENCE in op.loops
@@ -425,11 +409,9 @@ def _gradient_layout(op: Operator, use: Use, scheme: Scheme) -> Layout:
 
 def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace:
     """Return the memory alive during an operator's backward, on one rank: its activations and outputs; outputs only if
-    `in_place`.
-
-    A 4-bit weight is added, for its 16-bit copy. A tensor named in `overwritten` is left out, as its gradient takes the
-    memory of the saved tensor. weight: elements of the first weight's gradient, for a trained matmul only. buffer:
-    elements of the first output, for a `buffered` operator only.
+    `in_place`. A 4-bit weight is added, for its 16-bit copy. A tensor named in `overwritten` is left out, as its
+    gradient takes the memory of the saved tensor. weight: elements of the first weight's gradient, for a trained matmul
+    only. buffer: elements of the first output, for a `buffered` operator only.
     """
     moved = op.outputs if op.in_place else (*op.activations, *op.outputs)
     moved = (*moved, *(use for use in op.inputs if isinstance(use.tensor, Weight) and use.tensor.quantised))
@@ -445,10 +427,9 @@ def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace
 
 
 def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
-    """Return the shards of an operator's weights on one rank, without `shared` ones, which another block holds.
-
-    The axes along which a gradient is partial are data_axes (dp, cp, edp) or other_axes. matrix: a weight of a matmul
-    that has two dims or more besides experts.
+    """Return the shards of an operator's weights on one rank, without `shared` ones, which another block holds. The
+    axes along which a gradient is partial are data_axes (dp, cp, edp) or other_axes. matrix: a weight of a matmul that
+    has two dims or more besides experts.
     """
     result = []
     for weight in op.weights:
@@ -488,7 +469,6 @@ def _row(op: Operator, weight: Weight, layout: Layout) -> Monomial:
 
 def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout, tuple[str, ...]]:
     """Return (layout of a weight on one rank, axes along which its gradient is partial) for the axes that split `op`.
-
     An axis other than cp that splits a dim of the weight splits the weight there. Along any other axis the gradient is
     partial, unless the axis splits only contracted loops and leaves the output whole behind the reduction: the bias of
     a row-parallel layer.

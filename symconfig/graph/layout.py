@@ -105,10 +105,8 @@ class Move:
 @lru_cache(maxsize=4096)
 def moves(produced: Layout, used: Layout, elements: Monomial) -> tuple[Move, ...]:
     """Return the collectives that turn layout `produced` into `used`, in the order of `changes`; empty if the layouts
-    are equal or slices suffice. Cached.
-
-    elements: of the unsharded tensor. Each Move has all axes of one collective, and the elements of its larger buffer
-    on one rank.
+    are equal or slices suffice. Cached. elements: of the unsharded tensor. Each Move has all axes of one collective,
+    and the elements of its larger buffer on one rank.
     """
     axes = [axis for axis in AXES if produced.where(axis) != used.where(axis)]
     if not axes:

@@ -26,10 +26,9 @@ from symconfig.graph.scheme import Scheme
 
 def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_heads: bool = False) -> dict[str, Block]:
     """Return each kind of block of a model by name, built once: encoders and embedding, layer kinds by first
-    appearance, then multi-token prediction and head; without kinds of which the model has none.
-
-    Raise InputError for a mixer that is unknown or whose sizes or switches do not fit it. how: None for
-    Implementation(); replaced by `written_for` the model_type. shared_heads: see Scheme.
+    appearance, then multi-token prediction and head; without kinds of which the model has none. Raise InputError for a
+    mixer that is unknown or whose sizes or switches do not fit it. how: None for Implementation(); replaced by
+    `written_for` the model_type. shared_heads: see Scheme.
     """
     how = (how or Implementation()).written_for(model.model_type)
     problems = [
@@ -58,9 +57,8 @@ def blocks_of(model: ModelDescriptor) -> tuple[str, ...]:
 
 def mixer_pieces(model: ModelDescriptor, exchanged: bool = False) -> int:
     """Return the greatest number of tensor-parallel ranks that divides the `pieces` dims (heads, groups) of all mixers:
-    the gcd of their sizes; 0 if no mixer has such dims.
-
-    exchanged: use `exchanged_pieces` instead, the limit for ranks that exchange heads for the sequence.
+    the gcd of their sizes; 0 if no mixer has such dims. exchanged: use `exchanged_pieces` instead, the limit for ranks
+    that exchange heads for the sequence.
     """
     mixers = [parts().mixer(name) for name in blocks_of(model)]
     names = [name for mixer in mixers for name in (mixer.exchanged_pieces if exchanged else mixer.pieces)]

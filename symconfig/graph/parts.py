@@ -110,9 +110,8 @@ class Parts:
 
 @cache
 def parts() -> Parts:
-    """Import every file of `graph/blocks` and return the Mixers and Ends listed in their `PARTS`, if any. Cached.
-
-    Ends are sorted by Place. tensor_dims: the graph's, then those of the parts; exchanged_dims: those of mixers.
+    """Import every file of `graph/blocks` and return the Mixers and Ends listed in their `PARTS`, if any. Cached. Ends
+    are sorted by Place. tensor_dims: the graph's, then those of the parts; exchanged_dims: those of mixers.
     """
     listed: list[Mixer | End] = []
     for module in sorted(pkgutil.iter_modules(blocks.__path__), key=lambda module: module.name):

@@ -25,9 +25,8 @@ class Policy:
 
 def apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str] = frozenset()) -> Policy:
     """Return what the block keeps and recomputes if these modules are recomputed; cached in `block.recomputed` by
-    (modules, offload).
-
-    offload: operators whose saved tensors move to host memory, unless an operator outside the set needs them, too.
+    (modules, offload). offload: operators whose saved tensors move to host memory, unless an operator outside the set
+    needs them, too.
     """
     known: dict[object, Policy] = block.recomputed
     key = (modules, offload)

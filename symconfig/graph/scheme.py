@@ -64,10 +64,8 @@ class Scheme:
 
     def layout(self, op: Operator, use: Use, produced: bool = False) -> Layout:
         """Return the layout of a tensor as `op` reads it or, if `produced`, produces it. Each axis is placed at the
-        tensor's dim along the first loop that it splits there.
-
-        An axis that splits no loop of the tensor is absent; if `produced`, it is partial where it splits a contracted
-        loop.
+        tensor's dim along the first loop that it splits there. An axis that splits no loop of the tensor is absent; if
+        `produced`, it is partial where it splits a contracted loop.
         """
         dim_of = dict(zip(use.loops, use.tensor.dims, strict=True))
         places: dict[str, Place] = {}

@@ -133,10 +133,8 @@ class Sharding:
 
     def ways(self, used: Layout, summed: tuple[str, ...], trained: bool = True) -> tuple[Way[Layout], ...]:
         """Return a weight's changes of layout in a step, in order; if not `trained`, only those of the weight itself in
-        FORWARD and KEPT.
-
-        A trained one also has a REDUCTION of its gradient over the axes that are still partial, between the gradient
-        reduction and UPDATE. used, summed: see `layouts`.
+        FORWARD and KEPT. A trained one also has a REDUCTION of its gradient over the axes that are still partial,
+        between the gradient reduction and UPDATE. used, summed: see `layouts`.
         """
         layouts = self.layouts(used, summed)
         *ways, update = layouts.ways()
@@ -147,9 +145,8 @@ class Sharding:
 @cache
 def over_replicas(sharding: Sharding) -> tuple[tuple[Way[Layout], tuple[Move, ...]], ...]:
     """Return the (change of layout, its collectives) of a weight of one element that is replicated over dp only, or
-    over dp and INSTANCES if `sharding.instances`. Cached.
-
-    Changes without collectives are left out; `over_tensor` is ignored.
+    over dp and INSTANCES if `sharding.instances`. Cached. Changes without collectives are left out; `over_tensor` is
+    ignored.
     """
     replicas = ("dp", INSTANCES) if sharding.instances else ("dp",)
     ways = replace(sharding, over_tensor=False).ways(Layout(), replicas)

@@ -87,11 +87,9 @@ def _kernel(ctx: Context) -> Kernel:
 
 def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) -> Tensor:
     """Append attention as separate products with softmax and, if the model has it, dropout, which saves a mask; return
-    it per head, [B, S, heads, channels of v].
-
-    Before that, keys and values are repeated per query head if the implementation copies them. A WIDE kernel widens q,
-    k and v to fp32 (and scores in fp32); with `wide_products` only q and k. A MASKED kernel's scores have a buffer of
-    their size.
+    it per head, [B, S, heads, channels of v]. Before that, keys and values are repeated per query head if the
+    implementation copies them. A WIDE kernel widens q, k and v to fp32 (and scores in fp32); with `wide_products` only
+    q and k. A MASKED kernel's scores have a buffer of their size.
     """
     width = v.loops[-1]
     if copies_kv(ctx, k):
@@ -172,9 +170,8 @@ def _saved_by_sinks(sinks: list[Weight], weights: Tensor) -> list[Tensor]:
 
 def _masked_softmax(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[Weight]) -> Tensor:
     """Append a mask, written over the (already scaled) scores and saved by every layer, and the softmax of the result,
-    which saves the weights; return the weights.
-
-    With sinks one more column is saved, and traffic is doubled, since they are joined to the scores by a copy.
+    which saves the weights; return the weights. With sinks one more column is saved, and traffic is doubled, since they
+    are joined to the scores by a copy.
     """
     masked = Tensor("masked_scores", scores.dims)
     mask = Tensor("causal_mask", (d.SEQUENCE, d.KEYS), Element.MASK)
@@ -246,9 +243,7 @@ def lend_kv(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor
 
 def borrow_kv(ctx: Context, rows: Sequence[str], widths: tuple[str, str], kind: LayerKind) -> tuple[Tensor, Tensor]:
     """Return the (keys, values) that an earlier layer lends to layers of this kind, recorded as inputs from another
-    block.
-
-    rows: their dims but the channels. widths: dims of the channels of keys and of values.
+    block. rows: their dims but the channels. widths: dims of the channels of keys and of values.
     """
     k, v = (Tensor(name, (*rows, width)) for name, width in zip(shared_kv_names(kind), widths, strict=True))
     return ctx.build.from_elsewhere(k), ctx.build.from_elsewhere(v)
@@ -264,9 +259,8 @@ def shared_kv_names(kind: LayerKind) -> tuple[str, str]:
 
 def output(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
     """Append gate (if the model has one) and output projection to the heads o[B, S, A, C], copied first if the
-    implementation needs it, and return o[B, S, D].
-
-    gate: the projected gate; None: it is projected from the layer's input x.
+    implementation needs it, and return o[B, S, D]. gate: the projected gate; None: it is projected from the layer's
+    input x.
     """
     o = apply_gate(ctx, x, contiguous(ctx, o), gate, ctx.model.qkv_bias)
     return to_stream(ctx, "o_proj", o, ctx.model.attention_out_bias, aliases=("c_proj",))
@@ -290,20 +284,17 @@ def apply_rope(
     times: tuple[int | Fraction, int | Fraction] = (1, 1),
 ) -> Tensor:
     """Append a rotary embedding of x[..., C] and return it under the name `to`; it saves `saved_angles`, and C cannot
-    be split.
-
-    channels: the dim of the rotated channels. times: (forward, backward) traffic as a multiple of one read and one
-    write.
+    be split. channels: the dim of the rotated channels. times: (forward, backward) traffic as a multiple of one read
+    and one write.
     """
     kept, out, whole = saved_angles(ctx, name, channels), Tensor(to, given.dims), given.dims[-1:]
     return ctx.build.elementwise(name, [given], out, traffic=times, saves=kept, whole=whole, linear=True)
 
 
 def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
-    """Append the query/key norm of x[B, S, A, C] in the module qk_norm and return it.
-
-    By qk_norm_of: "head" norms C with a weight [C], "unit" norms C without one, "all_heads" norms A and C together with
-    a weight [A, C], any other norms C with a weight [A, C].
+    """Append the query/key norm of x[B, S, A, C] in the module qk_norm and return it. By qk_norm_of: "head" norms C
+    with a weight [C], "unit" norms C without one, "all_heads" norms A and C together with a weight [A, C], any other
+    norms C with a weight [A, C].
     """
     of, heads = ctx.model.qk_norm_of, x.dims[-2:]
     weight = {"head": heads[1:], "unit": ()}.get(of, heads)
@@ -312,7 +303,6 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
 
 def apply_gate(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = False) -> Tensor:
     """Return o multiplied by the sigmoid of a gate, which saves both; o itself if the model has no attention gate.
-
     gate: None: it is projected from the layer's input x, per channel or per head as the model has it, with a bias if
     `bias`; an adapter may target it as gate_proj.
     """
@@ -328,9 +318,8 @@ def apply_gate(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bo
 
 def saved_angles(ctx: Context, name: str, channels: str) -> list[Tensor]:
     """Return the [cosines, sines] ([S, channels], fp32 if `wide_angles`) that the rotation `name` saves; empty if they
-    are computed once for all layers (Angles.ONCE).
-
-    With Angles.APART they are named after the rotation; else all rotations of a layer return the same two tensors.
+    are computed once for all layers (Angles.ONCE). With Angles.APART they are named after the rotation; else all
+    rotations of a layer return the same two tensors.
     """
     angles, element = ctx.how.rotation.angles, Element.FP32 if ctx.how.rotation.wide_angles else Element.ACTIVATION
     if angles is Angles.ONCE:

@@ -72,10 +72,9 @@ def linear(
 def projected(
     ctx: Context, name: str, x: Tensor, out: Tensor, bias: bool = False, over: int = 1, **more: Any
 ) -> Tensor:
-    """Append a linear layer with result `out`, and return it or, if an adapter targets the layer, their sum.
-
-    over: number of last dims of x that are contracted; the weight's output dims are those of `out` behind the others of
-    x. more: arguments of `linear`.
+    """Append a linear layer with result `out`, and return it or, if an adapter targets the layer, their sum. over:
+    number of last dims of x that are contracted; the weight's output dims are those of `out` behind the others of x.
+    more: arguments of `linear`.
     """
     inner, width = x.dims[-over:], out.dims[len(x.dims) - over :]
     return linear(ctx, name, x, inner, width, [Use(out)], bias, **more)[0]
@@ -119,9 +118,7 @@ def adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> None:
     """Append outputs + scale * (x * A[inner, R]) * B[R, width] as tensors named as the outputs with ".sum"; return
-    nothing.
-
-    A and B are replicated layers if the implementation's adapters are PLAIN, else tensor-parallel ones.
+    nothing. A and B are replicated layers if the implementation's adapters are PLAIN, else tensor-parallel ones.
     """
     lay = _whole_adapter if ctx.how.adapters is Adapters.PLAIN else _split_adapter
     ups = lay(ctx, name, x, inner, width, outputs)
@@ -189,10 +186,9 @@ def _split_adapter(
 
 
 def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], use: Use) -> Tensor:
-    """Append B, split by columns, beside a row-parallel layer, and return its scaled delta.
-
-    With Adapters.EXCHANGED the columns are exchanged for the output's layout by an all-to-all (a2a_experimental in
-    megatron-bridge, peft/utils.py); else they are gathered over tp first.
+    """Append B, split by columns, beside a row-parallel layer, and return its scaled delta. With Adapters.EXCHANGED the
+    columns are exchanged for the output's layout by an all-to-all (a2a_experimental in megatron-bridge, peft/utils.py);
+    else they are gathered over tp first.
     """
     cut, whole = (Tensor(f"{name}.delta_{part}", use.tensor.dims) for part in ("columns", "gathered"))
     split = tuple(d.ADAPTER_COLUMNS if dim == d.HIDDEN else dim for dim in width)
@@ -298,7 +294,6 @@ def normed(
     ctx: Context, name: str, x: Tensor, over: Sequence[str], weights: Sequence[Weight], centred: bool, module: str
 ) -> Tensor:
     """Append a norm over the dims `over` with these weights, in the recompute module `module`, and return the result.
-
     The implementation's norm kernel says what is saved and moved; one that the kind of norm lacks counts as EAGER. A
     LayerNorm of PyTorch whose weights are all frozen moves less in its backward. centred: LayerNorm, with two
     reductions (mean, variance) instead of one.

@@ -151,10 +151,9 @@ def _projected(ctx: Context, x: Tensor, name: str, width: str) -> Tensor:
 
 
 def _combined(ctx: Context, x: Tensor, done: Tensor, probabilities: Tensor, indices: Tensor) -> Tensor:
-    """Append the combination and return moe_out with x's dims: the sum of each token's slots.
-
-    It is weighted, and then also saves the experts' results, unless the experts weight their activation
-    (`weighted_inside`) or read weighted tokens (`input_scaled`).
+    """Append the combination and return moe_out with x's dims: the sum of each token's slots. It is weighted, and then
+    also saves the experts' results, unless the experts weight their activation (`weighted_inside`) or read weighted
+    tokens (`input_scaled`).
     """
     moe = ctx.model.experts
     weighed = ctx.how.experts.weighted_inside or (moe is not None and moe.input_scaled)
@@ -265,9 +264,8 @@ def sorting(rows: tuple[str, ...]) -> list[Tensor]:
 def indexed_choice(moe: Experts, rows: tuple[str, ...], scores: Element) -> list[Tensor]:
     """Return the tensors that Transformers' routers save, the chosen indices first (models/*/modeling_*.py:
     *TopKRouter): with softmax after the choice, only the chosen scores; else all scores, a mask for groups without a
-    correction bias, and, if weights are normalised, the chosen scores and their sum.
-
-    scores: the element type of scores. Tensors that only lead to indices are not saved.
+    correction bias, and, if weights are normalised, the chosen scores and their sum. scores: the element type of
+    scores. Tensors that only lead to indices are not saved.
     """
     result = [Tensor("router_indices", (*rows, CHOICES), Element.INDEX)]
     if moe.softmax_after_topk:

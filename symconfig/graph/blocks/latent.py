@@ -73,9 +73,8 @@ def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, low: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """Append attention over latent keys, which all heads share, and return its heads [B, S, A, value channels].
-
-    The part of the up projection that makes keys is applied to queries, the part that makes values to the result
+    """Append attention over latent keys, which all heads share, and return its heads [B, S, A, value channels]. The
+    part of the up projection that makes keys is applied to queries, the part that makes values to the result
     (Megatron-LM core_v0.19, absorbed_mla.py). The indexer that chooses keys, and its loss if it is trained, are
     appended, too. low: (low-rank queries, latent keys and values, the keys' rotary part), not yet normed.
     """
@@ -102,9 +101,8 @@ def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, low: tuple[Tensor, Tenso
 
 
 def _up_part(ctx: Context, name: str, x: Tensor, dims: tuple[str, str, str], out: Tensor) -> Tensor:
-    """Append the product of x with one part of the KV up projection, one matrix per head, and return `out`.
-
-    name: "keys" or "values", in the weight's name. dims: of the weight: head, contracted, result.
+    """Append the product of x with one part of the KV up projection, one matrix per head, and return `out`. name:
+    "keys" or "values", in the weight's name. dims: of the weight: head, contracted, result.
     """
     weight = ctx.weight(f"kv_up_proj.weight.{name}", *dims)
     ctx.build.matmul(f"kv_up_{name}", x, weight, contracted=dims[1:2], outputs=[Use(out)])

@@ -83,10 +83,9 @@ def _unsplit(vocab: str) -> tuple[str, ...]:
 
 def head(ctx: Context) -> Block:
     """Return the block that makes the loss from the stream: streams merged if there are several, final norm if the
-    model has one, logits, cross-entropy.
-
-    Over a split vocabulary the loss reduces three partial results per token: maximum, target logit, sum. A model with
-    `num_labels` has that many values per token and their loss instead, on every tensor-parallel rank.
+    model has one, logits, cross-entropy. Over a split vocabulary the loss reduces three partial results per token:
+    maximum, target logit, sum. A model with `num_labels` has that many values per token and their loss instead, on
+    every tensor-parallel rank.
     """
     x = Tensor("last_hidden", stream_dims(ctx))
     one = merge_streams(ctx, x)
@@ -204,7 +203,6 @@ def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Append the sublayers that this layer has (mixer, MLP or experts), each with a residual, and return the stream.
-
     With parallel_residual both read x, and their sum is one branch; with shared_input_norm the MLP reads the mixer's
     norm.
     """
@@ -232,10 +230,8 @@ def _hyper_connected(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 def _mixer_sublayer(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
     """Append norm (if the model norms before sublayers) and mixer of a layer and return (the mixer's input, its
-    result).
-
-    Two parallel mixers of a layer read the same input and are summed. The result is normed if the model norms after
-    sublayers. A norm that is fused with the next linear layer cannot be recomputed by itself.
+    result). Two parallel mixers of a layer read the same input and are summed. The result is normed if the model norms
+    after sublayers. A norm that is fused with the next linear layer cannot be recomputed by itself.
     """
     mixers = [parts().mixer(name) for name in (kind.mixer, kind.beside) if name is not None]
     normed = x
@@ -253,10 +249,9 @@ def _mixer_sublayer(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, T
 
 
 def _mlp_sublayer(ctx: Context, stream: Tensor, kind: LayerKind, normed: Tensor | None = None) -> Tensor:
-    """Append the MLP or the experts and return their result, normed if the model norms after sublayers.
-
-    Input: the stream itself if the model does not norm before sublayers; else `normed` or, if that is None, a norm of
-    the stream that is appended.
+    """Append the MLP or the experts and return their result, normed if the model norms after sublayers. Input: the
+    stream itself if the model does not norm before sublayers; else `normed` or, if that is None, a norm of the stream
+    that is appended.
     """
     if not ctx.model.norm_before_sublayer:
         normed = stream
@@ -286,10 +281,8 @@ def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None, kind: LayerKind) -
 
 def mtp(ctx: Context) -> Block:
     """Return the block of a multi-token-prediction layer (DeepSeek-V3): two norms, a column-parallel projection of both
-    joined, gathered over tp, a layer of the last layer's kind, a final norm, logits and loss.
-
-    Inputs: the hidden stream and the embedded next tokens. Outputs: the stream and a loss, whose output weight the
-    head's block holds.
+    joined, gathered over tp, a layer of the last layer's kind, a final norm, logits and loss. Inputs: the hidden stream
+    and the embedded next tokens. Outputs: the stream and a loss, whose output weight the head's block holds.
     """
     hidden, embedded = Tensor("mtp_hidden", _STREAM), Tensor("mtp_embedded", _STREAM)
     with ctx.build.module(LAYER):

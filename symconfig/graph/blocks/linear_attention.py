@@ -172,9 +172,8 @@ def _repeated(ctx: Context, tensor: Tensor) -> Tensor:
 
 def _gates(ctx: Context, b: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     """Append beta = sigmoid(b) and decay = -exp(A_log) softplus(a + dt_bias) as one operator, and return (beta, fp32
-    decay), each per value head.
-
-    It saves beta and two fp32 terms of the decay; with a WHOLE scan also the rates exp(A_log) and their negatives.
+    decay), each per value head. It saves beta and two fp32 terms of the decay; with a WHOLE scan also the rates
+    exp(A_log) and their negatives.
     """
     beta, decay = Tensor("beta", b.dims), Tensor("decay", a.dims, Element.FP32)
     steps, soft = (Tensor(name, a.dims, Element.FP32) for name in ("decay_steps", "decay_softplus"))

@@ -56,10 +56,8 @@ def keys_read(ctx: Context, kind: LayerKind, x: Tensor, low: Tensor) -> Read:
 
 def with_loss(ctx: Context, o: Tensor, q: Tensor, k: Tensor, read: Read) -> Tensor:
     """Return attention's result o under the name "NAME_with_loss", a view that joins the loss that trains the indexer;
-    o itself if `read` has no trained indexer or no choice.
-
-    The target, the attention's scores of the chosen keys, is made without gradients. q, k: the attention's queries, and
-    the keys that all heads share.
+    o itself if `read` has no trained indexer or no choice. The target, the attention's scores of the chosen keys, is
+    made without gradients. q, k: the attention's queries, and the keys that all heads share.
     """
     if read.learned is None or read.chosen is None:
         return o
@@ -90,10 +88,9 @@ def _trained(ctx: Context) -> bool:
 
 
 def _chosen(ctx: Context, x: Tensor, low: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
-    """Append the indexer and return ((queries, keys, head weights), indices of the keys that each query reads).
-
-    Queries come from `low`, keys and head weights from x. If the indexer is trained, the projections have gradients of
-    weights only and the norm and rotations have gradients; else nothing has. Scores and choice never have.
+    """Append the indexer and return ((queries, keys, head weights), indices of the keys that each query reads). Queries
+    come from `low`, keys and head weights from x. If the indexer is trained, the projections have gradients of weights
+    only and the norm and rotations have gradients; else nothing has. Scores and choice never have.
     """
     q, k = Tensor("index_q", (*_ROWS, HEADS, CHANNELS)), Tensor("index_k", (*_ROWS, CHANNELS))
     weights, trained = Tensor("index_weights", (*_ROWS, HEADS)), _trained(ctx)
@@ -141,10 +138,9 @@ def _rotated(ctx: Context, name: str, x: Tensor) -> Tensor:
 
 
 def _scores(ctx: Context, q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
-    """Append the indexer's scores and return I[B, S, T] in fp32, for each query and key.
-
-    One kernel over the keys before a query; for a MASKED implementation PyTorch's three operators over all keys:
-    products by head, ReLU, and the sum weighted by head.
+    """Append the indexer's scores and return I[B, S, T] in fp32, for each query and key. One kernel over the keys
+    before a query; for a MASKED implementation PyTorch's three operators over all keys: products by head, ReLU, and the
+    sum weighted by head.
     """
     scores, keys = Tensor("index_scores", (*_ROWS, d.KEYS), Element.FP32), Use(k).renamed(*_TO_KEYS)
     if ctx.how.attention.choosing is not Choosing.MASKED:
@@ -210,10 +206,9 @@ def _rope(ctx: Context, name: str, given: Tensor) -> Tensor:
 
 def _compressed_keys(ctx: Context, x: Tensor, low: Tensor, name: str) -> tuple[list[Tensor], str]:
     """Append what makes the compressed keys of the attention `name`, and return (tensors that a query reads beyond its
-    window, the symbol for the number of all its keys).
-
-    PLAIN: none, a window. HEAVY: heavily compressed keys, all of them read. SPARSE: compressed keys and the indices
-    that an indexer without gradients chooses. low: the low-rank queries, from which the indexer makes its queries.
+    window, the symbol for the number of all its keys). PLAIN: none, a window. HEAVY: heavily compressed keys, all of
+    them read. SPARSE: compressed keys and the indices that an indexer without gradients chooses. low: the low-rank
+    queries, from which the indexer makes its queries.
     """
     if name == PLAIN:
         return [], WINDOW

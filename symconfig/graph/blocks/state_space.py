@@ -20,11 +20,9 @@ def convolution(
     ctx: Context, name: str, given: Sequence[Tensor], channels: str, kernel: str, bias: bool = False
 ) -> list[Tensor]:
     """Append a causal convolution per channel along the sequence, with its activation, as one operator over all of
-    `given`, and return its results, in order.
-
-    It saves its inputs (causal-conv1d, causal_conv1d_interface.py). One weight [channels, kernel] covers all inputs,
-    with a bias [channels] if `bias`. Its multiply-adds are left out: they take little time compared with the memory
-    traffic.
+    `given`, and return its results, in order. It saves its inputs (causal-conv1d, causal_conv1d_interface.py). One
+    weight [channels, kernel] covers all inputs, with a bias [channels] if `bias`. Its multiply-adds are left out: they
+    take little time compared with the memory traffic.
     """
     results = [Tensor(f"{tensor.name}_convolved", tensor.dims) for tensor in given]
     weights = [ctx.weight(f"{name}.weight", channels, kernel)]
@@ -47,10 +45,9 @@ def gated_norm(
     ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation, module: str = "scan_norm"
 ) -> Tensor:
     """Append RMSNorm over each head's channels, times the activation of a gate, in the recompute module `module`, and
-    return the result.
-
-    With a FUSED norm these are two operators (the activation's kind then makes no difference), else Transformers' chain
-    as one. The sequence is not split there, as in Megatron-LM's gated delta net (_gated_norm_and_a2a): cp splits heads.
+    return the result. With a FUSED norm these are two operators (the activation's kind then makes no difference), else
+    Transformers' chain as one. The sequence is not split there, as in Megatron-LM's gated delta net
+    (_gated_norm_and_a2a): cp splits heads.
     """
     with ctx.build.module(module):
         if ctx.how.norm is not NormKernel.FUSED:
@@ -66,10 +63,8 @@ def gated_norm(
 
 def _eager_gated_norm(ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation) -> Tensor:
     """Append Transformers' RMSNormGated, one operator with the launches and traffic of an eager fp32 chain, and return
-    the result.
-
-    It saves an fp32 copy, the gate's activation, normed and scaled values, statistics and, for SiLU, the fp32 gate.
-    With SiLU normed and scaled values are 16-bit (modeling_qwen3_next.py), with a sigmoid fp32
+    the result. It saves an fp32 copy, the gate's activation, normed and scaled values, statistics and, for SiLU, the
+    fp32 gate. With SiLU normed and scaled values are 16-bit (modeling_qwen3_next.py), with a sigmoid fp32
     (modeling_kimi_linear.py).
     """
 
@@ -223,10 +218,9 @@ CONV_WIDTH, CONV_JOINED = "short_conv_width", "joined_short_conv_width"
 
 def short_conv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Append a gated short convolution (LFM2) and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`;
-    `kind` is not used. The convolution needs the sequence undivided.
-
-    C times the convolution of B times x, each a third of one projection; both products are element-wise kernels. The
-    switch conv_bias gives projections and convolution a bias. Transformers' Lfm2ShortConv.
+    `kind` is not used. The convolution needs the sequence undivided. C times the convolution of B times x, each a third
+    of one projection; both products are element-wise kernels. The switch conv_bias gives projections and convolution a
+    bias. Transformers' Lfm2ShortConv.
     """
     rows, bias = x.dims[:-1], CONV_BIAS in ctx.model.mixer(SHORT_CONV).switches
     before, behind, value = (Tensor(name, (*rows, CONV_WIDTH)) for name in ("conv_b", "conv_c", "conv_x"))

@@ -24,11 +24,9 @@ INPUT = Tensor("layer_input", (*_ROWS, INPUT_SIZE))
 
 def layer_inputs(ctx: Context, tokens: Tensor, embedded: Tensor) -> None:
     """Append the per-layer inputs of all layers, as one tensor of which each layer reads a slice, and return nothing;
-    appends nothing for a model without them.
-
-    An embedding of each token for every layer (Gemma 4; Transformers' Gemma4TextModel, project_per_layer_inputs): a
-    table gives all layers' at once, and a projection of the token's usual embedding, normed by layer, is added. The
-    tensor is held until the backward.
+    appends nothing for a model without them. An embedding of each token for every layer (Gemma 4; Transformers'
+    Gemma4TextModel, project_per_layer_inputs): a table gives all layers' at once, and a projection of the token's usual
+    embedding, normed by layer, is added. The tensor is held until the backward.
     """
     if ctx.model.layer_inputs is None:
         return

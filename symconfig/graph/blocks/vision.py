@@ -120,10 +120,9 @@ def embedding(ctx: Context) -> Block:
 
 
 def layer(ctx: Context, *, kind: str, keys: str) -> Block:
-    """Return the block of a tower's layer: norm, attention and residual, norm, MLP and residual.
-
-    It can be recomputed (module LAYER) if the tower is split or the framework recomputes towers. In a frozen tower the
-    input gets no gradient. kind: the block's kind. keys: the dim of keys per query: of the image, or of a window.
+    """Return the block of a tower's layer: norm, attention and residual, norm, MLP and residual. It can be recomputed
+    (module LAYER) if the tower is split or the framework recomputes towers. In a frozen tower the input gets no
+    gradient. kind: the block's kind. keys: the dim of keys per query: of the image, or of a window.
     """
     vision = _vision(ctx.model)
     tower = _Tower.of(ctx, vision.frozen)
@@ -218,10 +217,9 @@ def _mlp(tower: _Tower, prefix: str, x: Tensor, width: str, gate: bool, bias: bo
 
 
 def _activation(tower: _Tower, name: str, x: Tensor, out: Tensor) -> Tensor:
-    """Append the activation of an MLP without a gate, which saves x, and return `out`.
-
-    quick_gelu also saves its sigmoid: Transformers makes it of three kernels (activations.py): x 1.702, sigmoid, x
-    times that, with seven passes forward where one kernel makes two, and nine backward for three.
+    """Append the activation of an MLP without a gate, which saves x, and return `out`. quick_gelu also saves its
+    sigmoid: Transformers makes it of three kernels (activations.py): x 1.702, sigmoid, x times that, with seven passes
+    forward where one kernel makes two, and nine backward for three.
     """
     if tower.vision.hidden_act != "quick_gelu":
         return tower.ctx.build.elementwise(name, [x], out, saves=[x])
@@ -274,9 +272,8 @@ def _steps(tower: _Tower, prefix: str, x: Tensor, steps: Sequence[Step]) -> Tens
 def _width_names(prefix: str, steps: Sequence[Step], split: bool) -> list[str]:
     """Return the names of the channel dims before each step and after the last one: HIDDEN first, the language model's
     hidden size after the last linear layer, and a name of its own after other joins and linear layers. Other steps keep
-    the name.
-
-    In a split tower with two linear layers, the first one's result is split (MERGER), and the second one contracts it.
+    the name. In a split tower with two linear layers, the first one's result is split (MERGER), and the second one
+    contracts it.
     """
     names, linears = [HIDDEN], sum(step.kind == "linear" for step in steps)
     left = linears
@@ -295,9 +292,8 @@ def _width_names(prefix: str, steps: Sequence[Step], split: bool) -> list[str]:
 
 def _step(tower: _Tower, name: str, x: Tensor, step: Step, inner: str, result: str, outer: str) -> Tensor:
     """Append one step of a projector and return its result: a norm; a gated MLP; a linear layer; an activation; a join
-    or pool of patches into tokens, which for a join by image is a view, else a copy.
-
-    inner, outer: the channel dims before and after it. result: the name of the result; unused for norms and gated MLPs.
+    or pool of patches into tokens, which for a join by image is a view, else a copy. inner, outer: the channel dims
+    before and after it. result: the name of the result; unused for norms and gated MLPs.
     """
     build = tower.ctx.build
     if step.kind in ("layernorm", "rmsnorm"):
@@ -319,9 +315,8 @@ def _step(tower: _Tower, name: str, x: Tensor, step: Step, inner: str, result: s
 
 def merge(ctx: Context, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Append the replacement of image tokens in the stream x[B, S, D] by image features and return (the stream,
-    (features,)); it saves a mask. Without a vision tower, return (x, ()).
-
-    tp ranks do so before they split the sequence (Megatron-Bridge, models/qwen_vl/modeling_qwen25_vl.py).
+    (features,)); it saves a mask. Without a vision tower, return (x, ()). tp ranks do so before they split the sequence
+    (Megatron-Bridge, models/qwen_vl/modeling_qwen25_vl.py).
     """
     if ctx.model.vision is None:
         return x, ()
