@@ -127,8 +127,8 @@ class Builder:
     def product(
         self, name: str, x: Use, y: Use, contracted: Sequence[str], output: Tensor, buffered: bool = False
     ) -> Tensor:
-        """Append the matrix product of two activations, summed over `contracted`, and return `output`. buffered: see
-        Operator.
+        """Append the matrix product of two activations, summed over `contracted`, and return `output`. Its loops are
+        those of x and then of y, each once. buffered: see Operator.
         """
         made, loops = (Use(output),), loops_of((x, y))
         self._add(Operator(name, Work.MATMUL, loops, (x, y), made, tuple(contracted), buffered=buffered))
@@ -321,8 +321,8 @@ class Context:
         return self.model.adapter is not None
 
     def weight(self, name: str, *dims: str, shared: bool = False, joined: bool = False) -> Weight:
-        """Return a new weight of the base model: frozen if there are adapters, in 4 bits with QLoRA unless it is a
-        vector or a vocabulary table. shared, joined: see Weight.
+        """Return a new weight of the base model: frozen if there are adapters, in 4 bits with QLoRA unless it has fewer
+        than two dims or the dim VOCAB. shared, joined: see Weight.
         """
         adapter = self.model.adapter
         quantised = adapter is not None and adapter.method == "qlora" and len(dims) > 1 and d.VOCAB not in dims

@@ -142,9 +142,11 @@ def _sorting(op: Operator, scheme: Scheme) -> list[Task]:
 @lru_cache(maxsize=256)
 def derive(block: Block, scheme: Scheme) -> DerivedBlock:
     """Return everything that follows on one rank from a block's operators and a scheme's layouts. Cached by equal
-    blocks. boundary: local elements of the first input or, if that has no hidden dim, the first output that has one, in
-    the layout of an element-wise operator; if neither has one, of a plain [B, S, D] stream. legs: only of operators
-    that are part of an expert dispatch. Weights that another block holds are left out.
+    blocks.
+
+    boundary: local elements, in the layout of an element-wise operator, of the first input or, if that has no hidden
+    dim, the first output; of a plain [B, S, D] stream if neither has one. legs: only of operators that are part of an
+    expert dispatch. Weights that another block holds are left out.
     """
     flow = Flow(block, scheme)
     overwritten = {use.tensor.name for op in block.operators if op.overwrites for use in op.activations}

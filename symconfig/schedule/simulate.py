@@ -61,8 +61,8 @@ def simulate(times: Times, m: int, group: int | None = None, paired: bool = Fals
 def not_simulated(shape: Shape) -> str | None:
     """Return why a step of this shape cannot be simulated, as a sentence; None if it can.
 
-    Megatron-LM refuses it (`problem`, first), or m, or four groups of at least pp if fewer, have more than 2 MOST_TASKS
-    tasks.
+    Megatron-LM refuses it (`problem`, which comes first), or it has more than 2 MOST_TASKS tasks, of at most four
+    groups (each max(group, pp) microbatches): longer steps are extrapolated from these.
     """
     tasks = 2 * shape.pp * shape.vpp * min(shape.m, 4 * max(shape.group, shape.pp))
     too_long = f"the step is too long to be simulated (got {tasks:,} tasks, need <= {2 * MOST_TASKS:,})"
@@ -99,8 +99,8 @@ class _Stage:
     ) -> None:
         """Create a stage at time 0, with its gathers queued and its reductions placed. tasks, warm: as of `orders`.
 
-        paired: tasks after the warm-up are in pairs of a forward and a backward. Work takes `times.slow` longer on this
-        stage.
+        paired: tasks after the warm-up are in pairs of a forward and a backward. `times.slow` multiplies the seconds of
+        work.
         """
         self.times, self.shape, self.stage = times, shape, stage
         self.tasks, self.warm = tasks, warm

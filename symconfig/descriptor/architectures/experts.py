@@ -180,12 +180,12 @@ _PUBLISHED = pairs(
 
 
 def _mimo(reader: Reading) -> None:
-    """Set MiMo's window (sliding_window_size + 1 where both are given), twice the key/value heads, dense layers and
-    rope's fractions.
+    """Set MiMo's window, twice the key/value heads, dense layers and rope's fractions.
 
-    Values of the published file that Transformers' class would not build are problems; null is not. Without
-    mlp_layer_types the first layer is dense. partial_rotary_factor becomes that of sliding layers in rope_parameters,
-    if stated; that of the file gives wide_rotary_dim of the mixers.
+    The window is sliding_window_size + 1, where that is given and the model has one. Values of the published file that
+    Transformers' class would not build are problems; null is not. Without mlp_layer_types the first layer is dense.
+    partial_rotary_factor becomes that of sliding layers in rope_parameters, if stated; that of the file gives
+    wide_rotary_dim of the mixers.
     """
     values, fields, number = reader.values, reader.fields, reader.fields["num_hidden_layers"]
     granted = {

@@ -135,9 +135,8 @@ IDLE_UNLESS_READ: Mapping[str, re.Pattern[str]] = MappingProxyType(
 
 
 def idle_unless_read(key: str) -> str | None:
-    """Return what a key is about if its name is that of a loss weight or a drafting model, else None.
-
-    Such keys do not change the trained model unless the family's table reads them.
+    """Return what a key is about if its name is that of a loss weight or of a drafting model's setting, else None. Such
+    keys do not change the trained model unless the family's table reads them.
     """
     return next((why for why, pattern in IDLE_UNLESS_READ.items() if pattern.fullmatch(key)), None)
 

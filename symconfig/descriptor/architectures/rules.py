@@ -70,7 +70,7 @@ def _attention_scale(value: Any, reader: Reading) -> float | None:
     return None if scalar == reader.fields.get("head_dim") else scalar
 
 
-def _turned(turned: Any, reader: Reading) -> float | None:
+def _rotated(turned: Any, reader: Reading) -> float | None:
     """Return `turned`, a number of a head's channels that rope rotates, divided by the head's width.
 
     The width is head_dim, else hidden_size / heads. None for null or where the file states a partial_rotary_factor that
@@ -148,7 +148,7 @@ def attention_scale(key: str = "attention_multiplier") -> Rule:
     return link(key, "query_pre_attn_scalar", _attention_scale, attention_scale_of, "out of range")
 
 
-turned_channels = link("rotary_dim", "partial_rotary_factor", _turned, lambda model: model.rotary_dim, "out of range")
+turned_channels = link("rotary_dim", "partial_rotary_factor", _rotated, lambda model: model.rotary_dim, "out of range")
 one_or_all_heads = link(
     "multi_query",
     "num_key_value_heads",

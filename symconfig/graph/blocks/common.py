@@ -120,7 +120,7 @@ def adapter(
     """Append outputs + scale * (x * A[inner, R]) * B[R, width] as tensors named as the outputs with ".sum"; return
     nothing. A and B are replicated layers if the implementation's adapters are PLAIN, else tensor-parallel ones.
     """
-    lay = _whole_adapter if ctx.how.adapters is Adapters.PLAIN else _split_adapter
+    lay = _replicated_adapter if ctx.how.adapters is Adapters.PLAIN else _parallel_adapter
     ups = lay(ctx, name, x, inner, width, outputs)
     for use, up in zip(outputs, ups, strict=True):
         total = Tensor(f"{use.tensor.name}.sum", use.tensor.dims)
@@ -139,7 +139,7 @@ def _adapter_dropout(ctx: Context, name: str, x: Tensor, loops: Sequence[str] = 
     return ctx.build.elementwise(f"{name}.lora_dropout", [x], out, saves=[mask], loops=loops)
 
 
-def _whole_adapter(
+def _replicated_adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> list[Tensor]:
     """Append an adapter's dropout (if it has one) and both products, neither of them a parallel layer, and return an
@@ -154,7 +154,7 @@ def _whole_adapter(
     return [up.tensor for up in ups]
 
 
-def _split_adapter(
+def _parallel_adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> list[Tensor]:
     """Append an adapter (dropout, if it has one, A, B, scaling) of two tensor-parallel layers without sequence

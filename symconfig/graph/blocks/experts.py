@@ -188,11 +188,12 @@ def _kept_to_sort(ctx: Context, rows: tuple[str, ...]) -> list[Tensor]:
 
 
 def _biased(ctx: Context, done: Tensor) -> Tensor:
-    """Append the addition of each expert's bias times the slot's probability, and return the result.
+    """Append the addition of each expert's bias times the slot's probability, as a loop over the experts, and return
+    the result in the type of `done`.
 
-    A loop over the experts in eager kernels; the fp32 probabilities make the sum fp32. In units of the bf16 tensor:
-    forward 2 (product), 5 (sum), 4 (joined), 3 (narrowed); backward 3 (widened), 3 (narrowed), 2 (joined), 6 and 6
-    (gradients of probabilities and bias, with their sums). One kernel would move 2 each way.
+    The fp32 probabilities make the sum fp32. Traffic in units of the bf16 tensor: forward 2 (product), 5 (sum), 4
+    (joined), 3 (narrowed); backward 3 (widened), 3 (narrowed), 2 (joined), 6 and 6 (gradients of probabilities and
+    bias, with their sums). One kernel would move 2 in each pass.
     """
     out = Tensor(f"{done.name}_biased", done.dims)
     return ctx.build.elementwise("expert_bias", [done], out, traffic=(7, 10), per=(d.EXPERTS,), launches=BIAS_LAUNCHES)
@@ -252,8 +253,8 @@ def _balance(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
 
 
 def sorting(rows: tuple[str, ...]) -> list[Tensor]:
-    """Return the tensors that Megatron-LM's `permute` saves: the order of all (token, expert) pairs, and the token of
-    each slot in use.
+    """Return the index tensors that Megatron-LM's `permute` saves: the order of all (token, expert) pairs [*rows,
+    experts], and the token of each slot in use [*rows, choices].
     """
     return [
         Tensor("sorted_pairs", (*rows, ROUTES), Element.INDEX),

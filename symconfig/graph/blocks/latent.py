@@ -37,7 +37,7 @@ def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     if ctx.model.latent is not None and ctx.model.latent.q_lora_rank is not None:
         low, bias = Tensor("q_low", (*rows, Q_RANK)), ctx.model.qkv_bias
         q_source, q_names = projected(ctx, "q_down_proj", x, low, bias, aliases=_Q_DOWN), _Q_UP
-    kv_low, shared = _low_keys(ctx, x)
+    kv_low, shared = _kv_down(ctx, x)
     if kind.keys is not Keys.ALL and ctx.how.attention.choosing is Choosing.ABSORBED:
         o = _absorbed(ctx, x, kind, (q_source, kv_low, shared))
         return to_stream(ctx, "o_proj", o, ctx.model.attention_out_bias)
@@ -109,7 +109,7 @@ def _up_part(ctx: Context, name: str, x: Tensor, dims: tuple[str, str, str], out
     return out
 
 
-def _low_keys(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
+def _kv_down(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
     """Append the KV down projection of x and return (low-rank keys and values [B, S, rank], the keys' rotary part [B,
     S, rope], which all heads share); views of one tensor if the implementation has `views`.
     """

@@ -220,7 +220,9 @@ def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _hyper_connected(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append both sublayers, each of which reads and writes all residual streams, and return the streams."""
+    """Append the mixer and then the MLP or experts, each of which reads one stream made of all residual streams and
+    writes into all of them, and return the streams.
+    """
     given, link = read_streams(ctx, "attention_streams", x)
     _, attended = _mixer_sublayer(ctx, given, kind)
     x = write_streams(ctx, "attention_residual", x, attended, link)

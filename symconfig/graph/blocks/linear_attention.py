@@ -41,19 +41,18 @@ def normalised(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 def delta_rule(
     ctx: Context, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, shares: Sequence[Sequence[str]] = ()
 ) -> Tensor:
-    """Append the chunked delta rule and return o[B, S, H, V] of q, k[B, S, H, K] and v[B, S, H, V].
+    """Append the chunked delta rule with decays (arXiv 2406.06484, 2412.06464; flash-linear-attention) and return o[B,
+    S, H, V] of q, k[B, S, H, K] and v[B, S, H, V]. The sequence and both kinds of channels cannot be split.
 
-    The chunked delta rule with decays (Yang et al. 2024, arXiv 2406.06484, 2412.06464), of flash-linear-attention.
-    It saves its inputs, the summed decays and the inverted matrix of each chunk and, with decays by channel, the
-    scores (ChunkGatedDeltaRuleFunction, ChunkKDAFunction). Per chunk of C tokens the updates of the state are
-    condensed into two products of an inverted triangular matrix (the WY form, section 3.2) with keys and values. Per
-    token and head of K key and V value channels that takes 3 C K + 2 C V + 3 K V multiply-adds; the inversion
-    itself, some C C / 3, is left out.
+    It saves its inputs, with summed decays in place of `decay`, and the inverted matrix of each chunk; with decays by
+    channel also the scores (ChunkGatedDeltaRuleFunction, ChunkKDAFunction). Per chunk of C tokens the updates of the
+    state are condensed into two products of an inverted triangular matrix (the WY form, section 3.2) with keys and
+    values. Per token and head that takes 3 C K + 2 C V + 3 K V multiply-adds; the inversion, some C C / 3, is left out.
 
     Args:
         decay: fp32, per head or per key channel.
         beta: the strength of each update.
-        shares: loops that are split together: heads of keys that serve several heads of values.
+        shares: groups of loops that are split as one: heads of keys that serve several heads of values.
     """
     heads, values, keys = v.dims[-2], v.dims[-1], k.dims[-1]
     by_channel = keys in decay.dims

@@ -127,10 +127,10 @@ def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
 
 
 def _clamped(ctx: Context, half: Tensor) -> Tensor:
-    """Append the clamp of gate or up to the model's limits, in eager kernels, and return it.
+    """Append the clamp of `half` (gate or up) to the model's limits and return it, "NAME_clamped"; it saves its input.
 
-    Forward they clamp and join the halves again: four passes where one kernel makes two. Backward a masked copy of
-    the gradient, joined again: five passes for three.
+    Eager kernels clamp and join the halves again: four passes forward where one kernel makes two. Backward a masked
+    copy of the gradient, joined again: five passes for three.
     """
     out = Tensor(f"{half.name}_clamped", half.dims)
     return ctx.build.elementwise(f"{half.name}_clamp", [half], out, saves=[half], traffic=(2, Fraction(5, 3)))

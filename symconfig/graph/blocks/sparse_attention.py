@@ -45,7 +45,7 @@ def keys_read(ctx: Context, kind: LayerKind, x: Tensor, low: Tensor) -> Read:
     learned = chosen = None
     with ctx.build.part("indexer"):
         if kind.keys is Keys.CHOSEN:
-            learned, chosen = _chosen(ctx, x, low)
+            learned, chosen = _indexer(ctx, x, low)
         if ctx.how.attention.choosing is Choosing.MASKED:
             mask = Tensor("index_mask", (*_ROWS, d.KEYS))
             given = [] if chosen is None else [chosen]
@@ -87,7 +87,7 @@ def _trained(ctx: Context) -> bool:
     return ctx.how.attention.choosing is Choosing.ABSORBED and has is not None and has.loss_coef > 0 and not ctx.frozen
 
 
-def _chosen(ctx: Context, x: Tensor, low: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+def _indexer(ctx: Context, x: Tensor, low: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
     """Append the indexer and return ((queries, keys, head weights), indices of the keys that each query reads). Queries
     come from `low`, keys and head weights from x. If the indexer is trained, the projections have gradients of weights
     only and the norm and rotations have gradients; else nothing has. Scores and choice never have.
@@ -167,20 +167,19 @@ PLAIN, HEAVY, SPARSE = "shared_kv_attention", "heavily_compressed_attention", "c
 
 
 def compressed_attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str) -> Tensor:
-    """Append DeepSeek-V4's attention of this name (without, with heavily or with sparsely read compressed keys) and
-    return o[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not used.
+    """Append DeepSeek-V4's attention `name` (PLAIN, HEAVY or SPARSE) and return o[B, S, D] from x[B, S, D]. Sizes come
+    from `ctx.model`; `kind` is not used.
 
-    A query reads a window of keys and, before it, compressed keys, each made of several tokens.
+    A query reads a window of keys and, except for PLAIN, compressed keys before it: HEAVY all, each of 128 tokens,
+    SPARSE those that an indexer with smaller compressed keys chooses, each of a run of 4 tokens that overlaps with the
+    run before. A compressed key is the mean of a run of tokens, weighed by a softmax of a gate and a learned position.
 
-    One head of keys, which are the values, too; queries are low-rank and normed, heads have sinks. A compressed key
-    is the weighed mean of a run of tokens, by a softmax over the run of a gate and a learned position; its angles
-    are its own. A heavily compressed one is of 128 tokens, and a query reads all before it. Else runs of 4 overlap
-    with those before, which have columns of their own, and an indexer with smaller compressed keys of its own
-    chooses those that a query reads. The heads' results are turned back, projected by groups of heads to a low rank,
-    and those to the stream. Transformers' DeepseekV4Attention, HCACompressor, CSACompressor, Indexer, GroupedLinear.
+    There is one head of keys, which are the values, too; queries are low-rank and normed, heads have sinks. The heads'
+    results are rotated back, projected by groups of heads to a low rank, and from it to the stream. Transformers'
+    DeepseekV4Attention, HCACompressor, CSACompressor, Indexer, GroupedLinear.
 
     The kernel is taken as one that keeps both kinds of keys and a query's choice; Transformers' eager one joins the
-    keys under a mask. C head_dim, W columns that are compressed, R q_lora_rank, G o_groups.
+    keys under a mask.
     """
     low, q = Tensor("q_low", (*_ROWS, RANK)), Tensor("q", (*_ROWS, d.HEADS, d.HEAD_DIM))
     low = norm(ctx, "q_a_norm", projected(ctx, "q_a_proj", x, low), RANK)

@@ -48,7 +48,9 @@ def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _normed_and_rotated(ctx: Context, given: Tensor) -> Tensor:
-    """Return queries or keys after the model's norm and rotary embedding; unchanged if it has neither."""
+    """Return queries or keys after the norm, if the model has query/key norms, and the rotary embedding, if its
+    position is ROPE, both appended; the tensor as given if it has neither.
+    """
     name = given.name
     if ctx.model.qk_norm:
         given = norm(ctx, f"{name}_norm", given, WIDTH, "qk_norm")
