@@ -39,10 +39,11 @@ def _apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str]
     """Return the policy of `apply`, uncached. Each operator belongs to its outermost module in `modules`, or to none.
 
     A tensor made outside of modules, or a block input, is kept if a backward needs it or a recomputed operator reads
-    it. One made inside is kept if an operator outside its module needs it or reruns with it, and the module does not
-    discard its outputs; if it is dropped and needed, its unit lists the dropped tensors of its storage. If one view of
-    a storage is kept, all are. All operators in modules rerun; if `block.stops_early`, without those after the last
-    dropped tensor needed in each.
+    it. One made inside is kept only if the module does not discard its outputs and an operator outside the module needs
+    it in its backward, or reads it and is recomputed; if it is dropped but needed, the module's unit lists the dropped
+    tensors of its storage. If one view of a storage is kept, all are. Offloaded are kept tensors that only operators in
+    `offload` need. All operators in modules rerun; with `block.stops_early`, not those behind the last dropped tensor
+    needed in each.
     """
     users = _users(block)
     unit = [next((name for name in names if name in modules), None) for _, names in block.modules]

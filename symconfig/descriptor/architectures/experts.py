@@ -72,8 +72,8 @@ def _hunyuan_keys(model: ModelDescriptor) -> Mapping[str, Any]:
 
 
 def _ernie(values: Values, layers: int) -> list[bool]:
-    """Return for each layer whether it has experts: from start_index to end_index (-1 or null: the last layer) those
-    whose number, from 1, moe_layer_interval divides (null or 0: 1).
+    """Return for each layer whether it has experts: those with index from start_index to end_index (-1 or null: the
+    last layer) whose index + 1 moe_layer_interval divides (null or 0: 1).
     """
     first, last, step = (values[f"moe_layer_{name}"] for name in ("start_index", "end_index", "interval"))
     last = layers if last in (-1, None) else last
@@ -81,10 +81,10 @@ def _ernie(values: Values, layers: int) -> list[bool]:
 
 
 def _ernie_layers(model: ModelDescriptor) -> Mapping[str, Any]:
-    """Return the first and last layer with experts and the interval of the first two; num_hidden_layers for both
-    without any.
+    """Return the indices of the first and last layer with experts and the interval of the first two; num_hidden_layers
+    for both indices without any.
 
-    The interval is 1 if only one layer has experts, or if it does not divide the first one's number, from 1.
+    The interval is 1 if only one layer has experts, or if it does not divide the first index + 1.
     """
     which = [index for index, moe in enumerate(model.moe_layers) if moe] or [model.num_hidden_layers]
     apart = which[1] - which[0] if len(which) > 1 and not (which[0] + 1) % (which[1] - which[0]) else 1

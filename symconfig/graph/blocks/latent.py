@@ -28,9 +28,9 @@ def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
     Queries come from a low rank if the model has a rank for them, else from x. Low-rank queries and keys are normed,
     inside the recomputed module mla_up_proj if norms are part of linear layers. tp does not split the down projections,
-    so that their results stay split by sequence. A gate follows if the model has one. If the layer does not read all
-    keys and the implementation's choice is ABSORBED, attention is over latent keys instead (`_absorbed`), without a
-    gate.
+    so that their results stay split by sequence. Sinks and a gate are added if the model has them. If the layer does
+    not read all keys and the implementation's choice is ABSORBED, attention is over latent keys instead (`_absorbed`),
+    without sinks and gate.
     """
     rows = (d.BATCH, d.SEQUENCE)
     q_source, q_names = x, ("q_proj",)

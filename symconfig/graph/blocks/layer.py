@@ -202,9 +202,9 @@ def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append the sublayers that this layer has (mixer, MLP or experts), each with a residual, and return the stream.
-    With parallel_residual both read x, and their sum is one branch; with shared_input_norm the MLP reads the mixer's
-    norm.
+    """Append the sublayers that this layer has (mixer, MLP or experts), each with a residual (dropout of the branch if
+    the model has it), and return the stream. With parallel_residual both read x, and their sum is one branch; with
+    shared_input_norm the MLP then reads the mixer's norm.
     """
     if kind.mixer == NO_MIXER:
         return residual(ctx, "mlp_residual", x, _mlp_sublayer(ctx, x, kind))

@@ -44,8 +44,8 @@ def layer_inputs(ctx: Context, tokens: Tensor, embedded: Tensor) -> None:
 
 
 def add_layer_input(ctx: Context, stream: Tensor) -> Tensor:
-    """Return the stream plus a narrow projection of it, gated by the layer's slice of the per-layer inputs, widened and
-    normed, all appended. The slice is recorded as an input from another block.
+    """Return the stream plus (with dropout, if the model has it) a narrow projection of it, gated by the layer's slice
+    of the per-layer inputs, widened and normed, all appended. The slice is recorded as an input from another block.
     """
     given = ctx.build.from_elsewhere(INPUT)
     gate, active, product = (Tensor(f"layer_input_{name}", given.dims) for name in ("gate", "active", "product"))
