@@ -20,10 +20,10 @@ def _reach(model: ModelDescriptor) -> dict[str, int | None]:
 
 
 def keys(model: ModelDescriptor, seq_length: int, packing: Packing | None = None) -> dict[str, float]:
-    """Return the mean number of keys per query of a model, by kind of attention; with packing, within a query's
-    document.
-
-    The kinds with compressed keys (RUNS, CHOSEN_RUNS) are present only if a mixer of the model compresses keys.
+    """Return the mean number of keys per query of a model at `seq_length`, by kind of attention; with packing, within a
+    query's document. FULL, WINDOW and CHOSEN are always there, with all keys if the model has no window or indexer;
+    WINDOW is cut into chunks for chunked attention. RUNS and CHOSEN_RUNS, a window's keys and the compressed ones, only
+    if a mixer compresses keys.
     """
     chunked = model.chunked_attention
     mean = {
@@ -34,8 +34,8 @@ def keys(model: ModelDescriptor, seq_length: int, packing: Packing | None = None
 
 
 def visible(model: ModelDescriptor, seq_length: int) -> dict[str, float]:
-    """Return the number of keys of the query that attends to the most, by kind of attention; packing is
-    not regarded.
+    """Return, by kind of attention, the number of keys of the query that attends to the most: the reach of the kind, at
+    most `seq_length`; kinds with compressed keys add those to a window's. Packing and chunks are ignored.
     """
     seen = {name: float(min(reach or seq_length, seq_length)) for name, reach in _reach(model).items()}
     runs = {name: seen[WINDOW] + min(reach or seq_length, seq_length) / rate for name, rate, reach in _runs(model)}
@@ -43,8 +43,8 @@ def visible(model: ModelDescriptor, seq_length: int) -> dict[str, float]:
 
 
 def _runs(model: ModelDescriptor) -> Iterator[tuple[str, int, int | None]]:
-    """Yield (kind, tokens per compressed key, tokens whose compressed keys a query reads or None for all), one for each
-    kind of compressed keys that the model has.
+    """Yield (kind, tokens per compressed key, reach) for each kind of compressed keys whose rate a mixer of the model
+    states. reach: number of tokens whose compressed keys a query reads, the rate times index_topk; None: all of them.
     """
     sizes: dict[str, int] = {}
     for mixer in model.mixers:
@@ -57,11 +57,12 @@ def _runs(model: ModelDescriptor) -> Iterator[tuple[str, int, int | None]]:
 def attended(
     seq_length: int, window: int | None = None, packing: Packing | None = None, chunked: bool = False
 ) -> float:
-    """Return the mean number of keys per query under the causal mask.
+    """Return the mean number of keys per query under the causal mask, counted as length / 2 without a window.
 
     Args:
         window: tokens that a query sees at most; None or 0: all before it.
-        packing: lengths of documents, cut to `seq_length`, with their weights; None: one document of `seq_length`.
+        packing: lengths of documents, cut to `seq_length`, with their weights (None: equal); None: one document of
+            `seq_length`.
         chunked: a query sees only its own chunk of `window` tokens, as if that were a document.
     """
     lengths: tuple[int, ...] = packing.lengths if packing else (seq_length,)

@@ -77,9 +77,10 @@ def silenced(tensor: Tensor, silent: set[str]) -> Tensor:
 def flowing(operators: Sequence[Operator], silent: set[str]) -> Iterator[Operator]:
     """Yield the operators with `gradients` and their tensors' `gradient` adjusted to inputs that need no gradient.
 
-    An operator whose activations all lack a gradient makes gradients of its trained weights only, or none; without
-    trained weights it also leaves its recompute modules. silent: names of inputs without a gradient; mutated:
-    outputs of operators without gradients are added. Unchanged operators are yielded as they are.
+    If no activation of an operator has a gradient, it computes WEIGHTS gradients if it has trained weights, else NONE,
+    and then leaves its recompute modules. An operator with gradients NONE, from the start or thereby, adds its outputs
+    to `silent` (names of tensors without a gradient, mutated). Index tensors never have a gradient. An operator without
+    a change is yielded as the same object.
     """
 
     def use(old: Use) -> Use:

@@ -68,8 +68,8 @@ class Builder:
 
     @contextmanager
     def no_gradient(self, weights: bool = False) -> Iterator[None]:
-        """Make operators inside the context run forward only or, with `weights`, compute gradients of their weights
-        only.
+        """Set the gradients of operators made inside the context to NONE or, with `weights`, to WEIGHTS only; on exit
+        the previous value is restored.
         """
         before, self.gradients = self.gradients, Gradients.WEIGHTS if weights else Gradients.NONE
         yield
@@ -98,10 +98,12 @@ class Builder:
     ) -> None:
         """Append the operator outputs = x * weight (+ bias), summed over `contracted`; return nothing.
 
+        Its loops are the dims of x, those of the weight, then `loops`, each once.
+
         Args:
-            keeps: a converted copy of x that the backward reads instead of x.
-            loops: of length one, in addition to those of x and weight.
-            sums_bias: the bias gradient is a separate kernel; ignored without a trained bias.
+            keeps: a converted copy of x that the backward reads instead of x; None: x itself.
+            loops: further loops of length one.
+            sums_bias: the bias gradient is a separate kernel; ignored without a bias that is trained.
             low_precision, per, apart, remade: see Operator.
         """
         nest = dict.fromkeys((*x.dims, *weight.dims, *loops))
@@ -125,8 +127,8 @@ class Builder:
     def product(
         self, name: str, x: Use, y: Use, contracted: Sequence[str], output: Tensor, buffered: bool = False
     ) -> Tensor:
-        """Append the matrix product of two activations, summed over `contracted`, and return `output`. buffered: see
-        Operator.
+        """Append the matrix product of two activations, summed over `contracted`, and return `output`. Its loops are
+        those of x and then of y, each once. buffered: see Operator.
         """
         made, loops = (Use(output),), loops_of((x, y))
         self._add(Operator(name, Work.MATMUL, loops, (x, y), made, tuple(contracted), buffered=buffered))
@@ -164,11 +166,12 @@ class Builder:
 
         Args:
             further: outputs beside the first that no operator reads.
-            together: groups of loops that are split together or not at all: each group's loops hold whole pieces of
+            loops: loops that precede those of inputs, output and weights; they are not split unless an activation has
+                them.
+            together: groups of loops that are split together or not at all: each group's loops hold integer pieces of
                 one another.
-            reduces: loops over which it computes statistics inside itself, with the number of reductions. By
-                default
-            `contracted` with `sums` each; nothing if the operator is linear, as its output is then a partial sum.
+            reduces: loops over which it computes statistics inside itself, with the number of reductions. None:
+                `contracted` with `sums` each; nothing if `linear`, as its output is then a partial sum.
             whole: loops that nothing may split.
             saves, holds, traffic, per, launches, sorts, sorts_experts, products, scratch: see Operator.
         """
@@ -233,11 +236,12 @@ class Builder:
     ) -> Tensor:
         """Append fused (flash) attention and return its output, "attention_heads": [*q.loops[:-1], v.loops[-1]].
 
-        It saves q, k, v, the output and the softmax statistics, but nothing of size sequence x keys. Neither the
-        keys of a query nor the channels of a head can be split. Heads are the second last dim.
+        It saves q, k, v, the output and fp32 softmax statistics, nothing of size sequence x keys. Keys and channels
+        cannot be split. Heads are the second last loop; if k's differ from q's, both are split together.
 
         Args:
             keys: the symbol for keys per query, see Operator.
+            weights: inputs after the activations, such as sinks.
             in_fp8: it saves fp8 copies of q, k, v and the output instead.
             sparse: indices of the keys that it reads, or a mask over them.
             keeps: of `sparse`, the tensors that it saves.
@@ -266,8 +270,9 @@ class Builder:
         return output
 
     def mark_operators(self) -> None:
-        """Add the recompute module OPERATORS to the layer's memory-bound operators and every second product with a
-        weight.
+        """Add the recompute module OPERATORS, in place, to operators of the layer (module LAYER) that are memory-bound
+        or every second product with a weight. Products with a weight are counted over all operators of the block, the
+        ones outside the layer included.
         """
         products = 0
         for index, op in enumerate(self.operators):
@@ -284,8 +289,9 @@ class Builder:
         place: Place = Place.LAYER,
         leaves: Sequence[Tensor] = (),
     ) -> Block:
-        """Return a block of all operators appended so far. leaves: inputs before which nothing is trained, which
-        therefore get no gradient.
+        """Return a block of all operators appended so far, with gradients removed where they need none (`flowing`). Its
+        inputs are `inputs` and then the tensors taken from other blocks. leaves: inputs before which nothing is
+        trained, so that they get no gradient.
         """
         silent = {tensor.name for tensor in leaves}
         operators = tuple(flowing(self.operators, silent))
@@ -315,8 +321,8 @@ class Context:
         return self.model.adapter is not None
 
     def weight(self, name: str, *dims: str, shared: bool = False, joined: bool = False) -> Weight:
-        """Return a new weight of the base model: frozen if there are adapters, in 4 bits with QLoRA unless it is a
-        vector or a vocabulary table. shared, joined: see Weight.
+        """Return a new weight of the base model: frozen if there are adapters, in 4 bits with QLoRA unless it has fewer
+        than two dims or the dim VOCAB. shared, joined: see Weight.
         """
         adapter = self.model.adapter
         quantised = adapter is not None and adapter.method == "qlora" and len(dims) > 1 and d.VOCAB not in dims
@@ -333,10 +339,9 @@ class Context:
         return self.model.adapter is not None and any(name in self.model.adapter.target_modules for name in names)
 
     def separate(self, whole: str, aliases: Sequence[str]) -> bool:
-        """Return whether the parts of a fused linear layer (`aliases`) are separate products.
-
-        False if the fused layer itself (`whole`) has an adapter. True if the implementation does not fuse it, or a
-        part has an adapter of its own and the implementation's adapters are PLAIN.
+        """Return whether the parts of a fused linear layer (names `aliases`) are separate products. False if the fused
+        layer (`whole`) has an adapter. Else true if the implementation neither joins linear layers nor lists `whole` in
+        `linear.products`, or if a part has an adapter and the implementation's adapters are PLAIN.
         """
         if self.adapted((whole,)):
             return False
@@ -352,10 +357,9 @@ def in_eight_bits(tensor: Tensor) -> Tensor:
 def _splits(
     loops: Iterable[str], along: Container[str], together: Sequence[Sequence[str]], sums: Mapping[str, int]
 ) -> tuple[Split, ...]:
-    """Return the splits of an operator that is not a product, in the order of `loops`.
-
-    A loop of a group in `together` is split with its group and reduces nothing. Another one is split alone if it is
-    in `along`, with the reductions that `sums` gives (default 0). Other loops cannot be split.
+    """Return the splits of an operator that is not a product, in the order of `loops`, each once. A loop of a group in
+    `together` (the first such group) is split with its group, with 0 reductions. Another loop is split by itself if it
+    is in `along`, with the reductions that `sums` gives (default 0). Loops in neither have no split.
     """
     groups = {loop: tuple(group) for group in reversed(together) for loop in group}
     lone = {loop: (loop,) for loop in loops if loop in along}

@@ -30,10 +30,10 @@ class ParameterCount:
 
 @lru_cache(maxsize=128)
 def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
-    """Return the exact parameter counts of the unpadded model. A tied head is counted once; adapters count as trainable
-    and in the total. Cached.
-
-    with_mtp: include the multi-token-prediction layers.
+    """Return the exact parameter counts of the unpadded model, each kind of block times its number. Cached. A tied head
+    is counted once; adapters count as trainable and in the total. Active: experts count by the share that computes for
+    one token. Biases of the routers' scores of families in SCORE_BIAS, which are untrained, are added to total and
+    active, not to by_part. with_mtp: include the multi-token-prediction layers.
     """
     sizes = dim_sizes(model)
     kinds = blocks(model)
@@ -58,8 +58,8 @@ def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
 
 @lru_cache(maxsize=128)
 def largest_trained(model: ModelDescriptor) -> int:
-    """Return the number of elements of the largest trained weight, with all experts of a layer as one weight. Cached.
-    Raise ValueError if no weight is trained.
+    """Return the number of elements of the largest weight that is not frozen, with all experts of a layer as one
+    weight. Cached. Raise ValueError if all weights are frozen.
     """
     sizes = dim_sizes(model)
     weights = (weight for block in blocks(model).values() for op in block.operators for weight in op.weights)
@@ -67,8 +67,9 @@ def largest_trained(model: ModelDescriptor) -> int:
 
 
 def _block(block: Block, sizes: dict[str, float], share: float, tied: bool) -> tuple[int, int, int]:
-    """Return (total, active, trainable) parameters of a block. Skips weights held by another block and a tied head's
-    table. share: ratio of experts that one token activates.
+    """Return (total, active, trainable) parameters of one block. Skips weights that another block holds and, if `tied`,
+    the table of the last block. share: ratio of experts that one token activates, by which active counts weights with
+    an experts dim.
     """
     total = active = trainable = 0
     for op in block.operators:
@@ -94,13 +95,15 @@ MLP: frozenset[AdapterTarget] = frozenset(("gate_proj", "up_proj", "down_proj", 
 
 @lru_cache(maxsize=64)
 def targets(model: ModelDescriptor) -> Targets:
-    """Return the names of a model's linear layers, including fused ones, that `Adapter.target_modules` accepts and for
-    which an adapter trains a weight. Cached.
+    """Return the names of a model's linear layers, including fused ones, that `Adapter.target_modules` accepts, that
+    `model.names_target` and for which an adapter on that layer trains a weight in some block. Cached.
     """
     names: Targets = get_args(AdapterTarget)
 
     def trained(name: AdapterTarget) -> bool:
-        """Return whether an adapter on this layer only trains a weight."""
+        """Return whether an adapter of rank 1 on this layer, and on no other, gives any block a weight that is not
+        frozen.
+        """
         adapter = Adapter(r=1, lora_alpha=1.0, target_modules=(name,))
         every = blocks(model.model_copy(update={"adapter": adapter})).values()
         return any(not weight.frozen for block in every for op in block.operators for weight in op.weights)

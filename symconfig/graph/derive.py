@@ -41,8 +41,10 @@ def _extent(dims: Sequence[str], parts: Mapping[str, tuple[str, ...]]) -> Monomi
 
 
 def tasks(op: Operator, scheme: Scheme) -> list[Task]:
-    """Return the work of an operator on one rank, forward and backward, without collectives; forward only if it has no
-    backward.
+    """Return the work of an operator on one rank, one task or more per pass, without collectives. Matmul: products of
+    the forward, of each gradient that it computes, and their extras (`_matmuls`). Attention: one AttentionWork per
+    pass, run in cp steps if cp splits the sequence, else in 1. Any other: memory traffic, and sorting of slots. An
+    operator without a backward has forward tasks only.
     """
     if op.work is Work.MATMUL:
         return _matmuls(op, scheme)
@@ -66,10 +68,12 @@ _GRADIENTS = ((Phase.INPUT, Phase.INPUT), (Phase.INPUT, Phase.WEIGHT))  # of a p
 
 
 def _matmuls(op: Operator, scheme: Scheme) -> list[Task]:
-    """Return the products of an operator on one rank: forward, the gradients that it makes, and forward once more if
-    `remade`.
+    """Return the products of a matmul on one rank: forward, the gradient of each of the two operands that `op.gives`,
+    and, if `remade` and it has a backward, the forward product again in the INPUT pass.
 
-    Adds the traffic of a separate bias gradient, and of dequantising a 4-bit weight before each product.
+    The gradient of the first operand is INPUT work, that of the second is WEIGHT work if the operator has weights, else
+    INPUT. Traffic is added for a separate bias gradient (`sums_bias`, with a backward: reads the outputs) and, for each
+    product and each 4-bit weight, for dequantising it. Each task's turns: the product of the local sizes of `op.per`.
     """
     parts = scheme.parts(op)
     product, turns = op.factors.of(lambda loops: _extent(loops, parts)), _extent(op.per, parts)
@@ -88,9 +92,12 @@ def _matmuls(op: Operator, scheme: Scheme) -> list[Task]:
 
 
 def _traffic(op: Operator, scheme: Scheme) -> list[Task]:
-    """Return the memory traffic of an operator on one rank, by pass, including scratch tensors and sorting.
+    """Return the memory traffic of an operator on one rank, one Traffic per pass (backward only if it has one), then
+    that of sorting.
 
-    Weights are left out: they are vectors, or tables of which a look-up reads as much as it writes.
+    Moved per pass: local elements of the tensors of `op.moved` times `op.traffic`, and of scratch tensors times their
+    passes. Weights are left out: they are vectors, or tables of which a look-up reads as much as it writes. turns:
+    local size of `op.per` times launches. Inner products count once forward, and GRADIENTS + `remade` times backward.
     """
     parts = scheme.parts(op)
     turns = _extent(op.per, parts)
@@ -117,10 +124,10 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Task]:
 
 
 def _sorting(op: Operator, scheme: Scheme) -> list[Task]:
-    """Return the traffic of sorting slots by expert on one rank, forward and backward; empty if the operator sorts
-    nothing.
-
-    Outside the expert leg, slots are those gathered from all expert-tensor ranks.
+    """Return the traffic of sorting slots by expert on one rank, one Traffic without launches per pass; empty if
+    `op.sorts` is 0. Moved: `op.sorts` times the local elements of the first activation or output with a SLOTS dim;
+    times etp outside the expert leg, where slots are gathered from all expert-tensor ranks. among: experts per rank if
+    `sorts_experts`, else None.
     """
     if not op.sorts:
         return []
@@ -134,8 +141,12 @@ def _sorting(op: Operator, scheme: Scheme) -> list[Task]:
 
 @lru_cache(maxsize=256)
 def derive(block: Block, scheme: Scheme) -> DerivedBlock:
-    """Return everything that follows from a block's operators and a scheme's layouts, on one rank. Cached by equal
-    blocks, since most options of a framework change some blocks only.
+    """Return everything that follows on one rank from a block's operators and a scheme's layouts. Cached by equal
+    blocks.
+
+    boundary: local elements, in the layout of an element-wise operator, of the first input or, if that has no hidden
+    dim, the first output; of a plain [B, S, D] stream if neither has one. legs: only of operators that are part of an
+    expert dispatch. Weights that another block holds are left out.
     """
     flow = Flow(block, scheme)
     overwritten = {use.tensor.name for op in block.operators if op.overwrites for use in op.activations}
@@ -171,6 +182,11 @@ class Flow:
     """Record the producer and the consumers of every tensor of a block, with their layouts."""
 
     def __init__(self, block: Block, scheme: Scheme) -> None:
+        """Fill `tensors`, `produced` (producer, layout) and `uses` (consumer, layout) by tensor name, in operator
+        order. Produced are the block's inputs (producer None), outputs of operators, with partial axes, and saved or
+        held tensors that nothing produced before, such as statistics and masks. A block output has one more use, with
+        consumer None. Raise KeyError for an activation that nothing has produced.
+        """
         self.block, self.scheme = block, scheme
         self.tensors: dict[str, Tensor] = {}
         self.produced: dict[str, tuple[Operator | None, Layout]] = {}
@@ -189,8 +205,8 @@ class Flow:
             self.uses[tensor.name].append((None, self._at_border(tensor)))
 
     def _at_border(self, tensor: Tensor) -> Layout:
-        """Return the layout of a block's input or output: of the stream, or of a tensor that another block makes, as an
-        element-wise operator would have it; of any other (ids, losses) the same, but not split over tp.
+        """Return the layout of a block's input or output: that of an element-wise operator on the tensor, which is not
+        split over tp unless it is a stream ([B, S, ..., D]) or a tensor that another block makes (`elsewhere`).
         """
         layout = _elementwise_layout(tensor, self.scheme)
         if (*tensor.dims[:2], *tensor.dims[-1:]) == _STREAM.dims or tensor.name in self.block.elsewhere:
@@ -203,8 +219,9 @@ class Flow:
         self.uses[tensor.name] = []
 
     def collectives(self) -> list[Collective]:
-        """Return the collectives of the block: forward, of gradients, and gathers repeated in the backward. Indices and
-        losses have forward ones only.
+        """Return the collectives of the block by tensor: of the forward, of the tensor's gradient, and gathers that the
+        backward repeats. Index tensors and losses have forward ones only; a tensor without a gradient has no gradient
+        collectives.
         """
         result: list[Collective] = []
         for name, tensor in self.tensors.items():
@@ -215,8 +232,10 @@ class Flow:
         return result
 
     def _forward(self, name: str, tensor: Tensor) -> list[Collective]:
-        """Return the forward collectives of a tensor: one change of layout for each distinct layout in which it is
-        used; empty if it is used only as produced.
+        """Return the forward collectives of a tensor: the moves from its production layout to each distinct layout of
+        its uses; empty if these are all equal. The owner is the producer for reductions (run `producer.sums` times) and
+        for block outputs, else the first consumer in that layout. The owner's forward can overlap the collective, in
+        chunks, unless it is memory-bound or there is no owner.
         """
         producer, produced = self.produced[name]
         result = []
@@ -230,10 +249,13 @@ class Flow:
         return result
 
     def _backward(self, name: str, tensor: Tensor) -> list[Collective]:
-        """Return the collectives of a tensor's gradient, from the layouts of its contributions to that of production.
+        """Return the collectives of a tensor's gradient: the moves from the layout of each contribution to the
+        production layout without partial axes.
 
-        Contributions of the same layout are summed locally first, except those of an operator that reduces by itself
-        (`apart`). Consumers that give no input gradient are skipped.
+        Contributions of equal layout are summed locally and moved once, except that of an `apart` operator if the
+        production layout has no tp. Consumers that compute no input gradients are skipped; a block output contributes
+        in its border layout. A trained matmul's weight gradient or an attention's backward can overlap the collective;
+        else, for an all-gather, in chunks, the producer's input gradient if it is a matmul.
         """
         producer, produced = self.produced[name]
         wanted = produced.summed()
@@ -259,7 +281,10 @@ class Flow:
         return result
 
     def _regathered(self, name: str, tensor: Tensor) -> list[Collective]:
-        """Return the gathers that the backward repeats because only the shard was kept; one for each layout."""
+        """Return the collectives that the backward repeats because a shard was kept where a consumer's backward needs
+        the layout of its forward; once for each such layout. Skipped are block outputs, consumers whose backward does
+        not need the tensor, and `apart` ones, which keep it gathered.
+        """
         _, produced = self.produced[name]
         result, seen = [], set()
         for op, layout in self.uses[name]:
@@ -273,10 +298,12 @@ class Flow:
         return result
 
     def held(self) -> list[Held]:
-        """Return every activation on one rank, once for each layout in which a backward needs it, or as produced if
-        none does.
+        """Return a Held for every activation on one rank and each layout in which it is kept for a backward; if no
+        backward needs it, one in the layout of production, without partial axes.
 
-        Views of a tensor of the block, and tensors that another block holds, have 0 elements.
+        An `apart` operator keeps the layout that it uses, others that of `_kept_layout`. Views of a tensor of the
+        block, in its production layout, and tensors that another block holds have 0 elements. storage: the tensor's
+        own, or its own name if others are views of it; "" in any other layout.
         """
         result, viewed = [], {tensor.storage for tensor in self.tensors.values()}
         for name, tensor in self.tensors.items():
@@ -304,9 +331,9 @@ class Flow:
         return result
 
     def _needed_in(self, name: str, op: Operator) -> Layout:
-        """Return the layout in which an operator's backward reads a tensor: that of its forward. If the tensor is not
-        its input, the first consumer's layout, or that of production if the operator made it or no operator reads
-        it.
+        """Return the layout in which an operator's backward reads a tensor: that in which its forward reads it. If the
+        tensor is not its input: the production layout (without partial axes) if the operator produced it or no operator
+        reads it, else the first consumer's layout.
         """
         producer, produced = self.produced[name]
         layouts = {user.name: layout for user, layout in reversed(self.uses[name]) if user}
@@ -315,8 +342,8 @@ class Flow:
         return produced.summed() if op is producer or not layouts else next(reversed(layouts.values()))
 
     def _kept_element(self, tensor: Tensor, names: list[str]) -> Element:
-        """Return the element type in which a tensor is kept: MATMUL_INPUT if only low-precision products need it, else
-        its own.
+        """Return the element type in which a tensor is kept: MATMUL_INPUT if it is an ACTIVATION that only
+        low-precision products in `names` need, and `names` is not empty; else its own type.
         """
         low = {op.name for op in self.block.operators if op.low_precision}
         if names and tensor.kind is Element.ACTIVATION and low.issuperset(names):
@@ -324,8 +351,8 @@ class Flow:
         return tensor.kind
 
     def _kept_layout(self, produced: Layout, used: Layout) -> Layout:
-        """Return the layout in which a tensor is kept: as produced if `used` is gathered from it over tp and cp only,
-        or is a slice of it; else as used.
+        """Return the layout in which a tensor is kept: `produced` if `used` follows from it by all-gathers over tp and
+        cp only, or is a slice of it without communication; else `used`.
         """
         changed = list(moves(produced, used, d.elements(())))
         if not changed and set(produced.places) < set(used.places):
@@ -344,8 +371,8 @@ def _collective(
     times: int = 1,
     chunked: bool = False,
 ) -> Collective:
-    """Return the collective of a move. behind: (operator, phase) that can overlap it, or None. Expert copies and groups
-    are set only for moves over ep.
+    """Return the collective of a move of a tensor. owner: its name and leg are set, or "" and APART for None. behind:
+    (operator, phase) that can overlap it, or None. Expert copies and groups are 1 unless the move's axes include ep.
     """
     return Collective(
         tensor=tensor.name,
@@ -366,8 +393,9 @@ def _collective(
 
 
 def _gradient_layout(op: Operator, use: Use, scheme: Scheme) -> Layout:
-    """Return the layout in which the backward of `op` leaves the gradient of an input: split as the input is, and
-    partial over axes that split other loops; a permutation of tokens into slots leaves no partial sums.
+    """Return the layout in which the backward of `op` leaves the gradient of an input: split over each axis that splits
+    a loop of the input, and partial over all other axes that split `op`. A permutation between tokens and slots (loops
+    with both) leaves no partial sums: those axes are absent.
     """
     dim_of = dict(zip(use.loops, use.tensor.dims, strict=True))
     relabels = not {*d.SLOT_DIMS}.isdisjoint(op.loops) and d.SEQUENCE in op.loops
@@ -382,10 +410,10 @@ def _gradient_layout(op: Operator, use: Use, scheme: Scheme) -> Layout:
 
 
 def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace:
-    """Return the memory alive during an operator's backward, on one rank.
-
-    A tensor in `overwritten` is left out, as its gradient takes the memory of the saved tensor. An in-place operator
-    counts outputs only. A 4-bit weight counts with a 16-bit copy; only a trained product has a weight gradient.
+    """Return the memory alive during an operator's backward, on one rank: its activations and outputs; outputs only if
+    `in_place`. A 4-bit weight is added, for its 16-bit copy. A tensor named in `overwritten` is left out, as its
+    gradient takes the memory of the saved tensor. weight: elements of the first weight's gradient, for a trained matmul
+    only. buffer: elements of the first output, for a `buffered` operator only.
     """
     moved = op.outputs if op.in_place else (*op.activations, *op.outputs)
     moved = (*moved, *(use for use in op.inputs if isinstance(use.tensor, Weight) and use.tensor.quantised))
@@ -401,7 +429,10 @@ def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace
 
 
 def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
-    """Return the shards of an operator's weights on one rank, without those that another block holds."""
+    """Return the shards of an operator's weights on one rank, without `shared` ones, which another block holds. The
+    axes along which a gradient is partial are data_axes (dp, cp, edp) or other_axes. matrix: a weight of a matmul that
+    has two dims or more besides experts.
+    """
     result = []
     for weight in op.weights:
         if weight.shared:
@@ -429,8 +460,8 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
 
 
 def _row(op: Operator, weight: Weight, layout: Layout) -> Monomial:
-    """Return the elements on one rank of one row of a weight: the dims that a product sums over, or that one look-up
-    reads.
+    """Return the elements on one rank of one row of a weight: the product of its dims that a matmul contracts or, for
+    any other operator, of all dims after the first; the experts dim is left out of both.
     """
     dims = [dim for dim in weight.dims if dim != d.EXPERTS]
     across = [dim for dim in dims if dim in op.contracted] if op.work is Work.MATMUL else dims[1:]
@@ -439,7 +470,11 @@ def _row(op: Operator, weight: Weight, layout: Layout) -> Monomial:
 
 
 def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout, tuple[str, ...]]:
-    """Return the layout of a weight, never split over cp, and the axes along which its gradient is partial."""
+    """Return (layout of a weight on one rank, axes along which its gradient is partial) for the axes that split `op`.
+    An axis other than cp that splits a dim of the weight splits the weight there. Along any other axis the gradient is
+    partial, unless the axis splits only contracted loops and leaves the output whole behind the reduction: the bias of
+    a row-parallel layer.
+    """
     places, summed = {}, []
     for axis, splits in scheme.assign(op).items():
         mine = [dim for dim in splits if dim in weight.dims]

@@ -83,6 +83,7 @@ class Layout:
         return Layout(tuple((axis, place) for axis, place in self.places if place != PARTIAL))
 
     def __str__(self) -> str:
+        """Return each axis as "partial(axis)", "flat/axis" or "dim/axis", joined by commas; "whole" without axes."""
         return (
             ", ".join(
                 f"partial({axis})" if place == PARTIAL else f"{'flat' if place == FLAT else place}/{axis}"
@@ -103,9 +104,9 @@ class Move:
 
 @lru_cache(maxsize=4096)
 def moves(produced: Layout, used: Layout, elements: Monomial) -> tuple[Move, ...]:
-    """Return the collectives that turn layout `produced` into `used`, in order; empty if none is needed. Cached.
-
-    elements: of the whole tensor.
+    """Return the collectives that turn layout `produced` into `used`, in the order of `changes`; empty if the layouts
+    are equal or slices suffice. Cached. elements: of the unsharded tensor. Each Move has all axes of one collective,
+    and the elements of its larger buffer on one rank.
     """
     axes = [axis for axis in AXES if produced.where(axis) != used.where(axis)]
     if not axes:
@@ -122,11 +123,11 @@ def changes(
     given: Sequence[Column], taken: Sequence[Column], size: Any, ranks: Sequence[Any]
 ) -> Iterator[tuple[Kind, list[tuple[int, Truth]], Any]]:
     """Yield the collectives that change a layout, in order: (kind, [(axis, where it happens)], elements of its larger
-    buffer on one rank).
+    buffer on one rank). A kind that happens nowhere is left out.
 
-    Partial becomes sharded by a reduce-scatter and replicated by an all-reduce; sharded becomes replicated by an
-    all-gather and sharded otherwise by an all-to-all. Replicated to sharded or partial is free. Slices come first,
-    as they shrink what moves, gathers last.
+    First, sharding a replicated axis is a free slice, which shrinks the size. Then partial to sharded is a
+    reduce-scatter, sharded to another place an all-to-all, partial to replicated an all-reduce, sharded to replicated
+    (or partial) an all-gather. Replicated to partial is free. Arrays broadcast: `where` is then an array of bools.
 
     Args:
         given: the place of each axis before, as one number or an array over many layouts.

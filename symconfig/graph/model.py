@@ -25,12 +25,10 @@ from symconfig.graph.scheme import Scheme
 
 
 def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_heads: bool = False) -> dict[str, Block]:
-    """Return each kind of block of a model, built once, in order: encoders, embedding, layer kinds by first appearance,
-    then multi-token prediction and head.
-
-    Raise InputError for a mixer that is unknown or whose sizes or switches do not fit it. how: defaults to
-    Implementation(), replaced by that of the model's own class where the framework uses it. shared_heads: see
-    Scheme.
+    """Return each kind of block of a model by name, built once: encoders and embedding, layer kinds by first
+    appearance, then multi-token prediction and head; without kinds of which the model has none. Raise InputError for a
+    mixer that is unknown or whose sizes or switches do not fit it. how: None for Implementation(); replaced by
+    `written_for` the model_type. shared_heads: see Scheme.
     """
     how = (how or Implementation()).written_for(model.model_type)
     problems = [
@@ -58,10 +56,9 @@ def blocks_of(model: ModelDescriptor) -> tuple[str, ...]:
 
 
 def mixer_pieces(model: ModelDescriptor, exchanged: bool = False) -> int:
-    """Return the greatest number of tensor-parallel ranks that divides the heads and groups of all mixers; 0 if no
-    mixer limits it.
-
-    exchanged: use the limit for ranks that exchange heads for the sequence (`exchanged_pieces`) instead.
+    """Return the greatest number of tensor-parallel ranks that divides the `pieces` dims (heads, groups) of all mixers:
+    the gcd of their sizes; 0 if no mixer has such dims. exchanged: use `exchanged_pieces` instead, the limit for ranks
+    that exchange heads for the sequence.
     """
     mixers = [parts().mixer(name) for name in blocks_of(model)]
     names = [name for mixer in mixers for name in (mixer.exchanged_pieces if exchanged else mixer.pieces)]
@@ -70,8 +67,8 @@ def mixer_pieces(model: ModelDescriptor, exchanged: bool = False) -> int:
 
 
 def repeated_pieces(model: ModelDescriptor) -> tuple[str, ...]:
-    """Return the dims that are copied if there are fewer of them than ranks that exchange heads for the sequence; empty
-    for mixers that cannot exchange.
+    """Return the `pieces` dims that are not `exchanged_pieces`: those copied if there are fewer of them than ranks that
+    exchange heads for the sequence. Mixers without `exchanged_pieces` are skipped.
     """
     mixers = [parts().mixer(name) for name in blocks_of(model)]
     return tuple(
@@ -102,8 +99,9 @@ class _Structure:
 
 
 def structure(model: ModelDescriptor) -> tuple[object, ...]:
-    """Return a hashable key of all that a model's blocks depend on. Dims are symbols in blocks, so that the fields in
-    `_NUMBERS` are left out.
+    """Return a hashable key, equal for models with equal blocks: the distinct layer kinds, the last layer's kind if
+    there is multi-token prediction (else None), whether heads are grouped and whether there is one key/value head, the
+    mixers' structure, and all fields but `_NUMBERS`, whose values are symbols in blocks.
     """
     kinds, extra = tuple(dict.fromkeys(model.layer_kinds)), model.num_nextn_predict_layers > 0
     grouped = (model.num_attention_heads != model.num_key_value_heads, model.num_key_value_heads == 1)
@@ -133,7 +131,9 @@ def shares_heads(model: ModelDescriptor, tp: int) -> bool:
 
 
 def sequence(model: ModelDescriptor) -> tuple[str, ...]:
-    """Return the kind of every block in order, with a kind repeated as often as the model has it."""
+    """Return the kind of every block of the model in order: blocks before the layers, one kind per layer, blocks behind
+    them; a kind is repeated as often as the model has it.
+    """
     repeated = [(end.place, (end.kind,) * end.count(model)) for end in _ends(model)]
     before = [kind for place, kinds in repeated if place.begins for kind in kinds]
     behind = [kind for place, kinds in repeated if not place.begins for kind in kinds]
@@ -143,8 +143,9 @@ def sequence(model: ModelDescriptor) -> tuple[str, ...]:
 def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
     """Return the size of each dim of the model, by dim name, without batch, sequence and degrees.
 
-    `padded_vocab_size` is the unpadded vocabulary here, since padding depends on the target. An optional part that
-    the model lacks has size 0 or is absent.
+    `padded_vocab_size` is the unpadded vocabulary. Dims of experts, wide MLPs, adapters, per-layer inputs and streams
+    are absent if the model lacks these; absent optional numbers are 0, expert groups 1. Sizes of mixers and of blocks
+    before or after the layers replace equal names, and sizes that the descriptor states for its mixers replace these.
     """
     heads, kv, width = model.num_attention_heads, model.num_key_value_heads, model.head_dim
     value = model.v_head_dim or width

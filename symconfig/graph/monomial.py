@@ -43,7 +43,9 @@ class Monomial:
         return Monomial(_times(self.coefficient, inverse), _merged(self.powers, other.powers, -1))
 
     def substitute(self, values: Mapping[str, Monomial]) -> Monomial:
-        """Return the monomial with each symbol in `values` replaced by its monomial; self if there is none."""
+        """Return the monomial with each symbol in `values` replaced by its monomial, raised to the symbol's power; the
+        object itself if no symbol of it is in `values`.
+        """
         if not any(name in values for name, _ in self.powers):
             return self
         result = Monomial(self.coefficient)
@@ -61,8 +63,8 @@ class Monomial:
         return result
 
     def whole(self, numbers: Mapping[str, int]) -> int:
-        """Return the exact value as an integer. Raise ValueError if it is not one, KeyError for a symbol without a
-        number.
+        """Return the exact value as an integer. Raise ValueError if it is no integer, KeyError for a symbol that
+        `numbers` lacks.
         """
         above, below = self.coefficient.numerator, self.coefficient.denominator
         for name, power in self.powers:

@@ -301,8 +301,8 @@ class Operator:
 
     @property
     def factors(self) -> Factors[list[str]]:
-        """Return the loops of a matrix product, sorted into batch (in both operands), m (first), n (second) and k
-        (contracted).
+        """Return the loops of a matrix product, sorted into batch (in both operands), m (first only), n (second only)
+        and k (`contracted`, in its order); other loops of the operator are left out.
         """
         first, second = (set(use.loops) for use in self.inputs[:2])
         free = [loop for loop in self.loops if loop not in self.contracted]
@@ -357,9 +357,9 @@ class Operator:
 
     @property
     def reads_back(self) -> tuple[Use, ...]:
-        """Return what its backward reads in addition to gradients; empty without a backward.
-
-        A product reads each factor only if the other one has a gradient, and its saved copy in place of the first.
+        """Return what its backward reads in addition to gradients: `saves`; empty without a backward. A matmul instead
+        reads its first factor, or in its place the tensors in `saves`, only if the second has a gradient, and its
+        second factor only if the first has one.
         """
         if self.work is not Work.MATMUL or not self.backward:
             return self.saves if self.backward else ()
@@ -373,10 +373,9 @@ class Operator:
         return (*read, *(use.tensor for use in self.holds)) if self.backward else ()
 
     def moved(self, forward: bool) -> tuple[Use, ...]:
-        """Return what a memory-bound operator reads and writes in a pass. A saved input or output counts once.
-
-        Backward: gradients of its outputs, saved tensors, and the gradients that it computes; empty without a
-        backward.
+        """Return what a memory-bound operator reads and writes in a pass. A saved input or output counts once. Forward:
+        inputs, outputs and further saved tensors. Backward: outputs with a gradient, saved tensors, and the inputs
+        whose gradients it computes; empty without a backward.
         """
         known = {use.name: use for use in (*self.inputs, *self.outputs)}
         if forward:

@@ -57,8 +57,9 @@ class Mixer:
     divides: Mapping[str, str] = field(default_factory=dict)
 
     def problems(self, stated: Declared) -> Iterator[str]:
-        """Yield a sentence for each fault in what a descriptor states of the mixer: missing, unknown or indivisible
-        sizes, and unknown switches.
+        """Yield a sentence for each fault in a descriptor's statement of the mixer: one for all needed sizes that are
+        missing or 0, one for all unknown sizes, one for all unknown switches, and one for each non-zero pair of
+        `divides` that does not divide.
         """
         sizes, known = stated.sizes, (*self.needs, *self.may)
         missing = [name for name in self.needs if not sizes.get(name)]
@@ -109,8 +110,8 @@ class Parts:
 
 @cache
 def parts() -> Parts:
-    """Import every file of `graph/blocks` and return the parts listed in their `PARTS`; ends in the order of Place.
-    Cached.
+    """Import every file of `graph/blocks` and return the Mixers and Ends listed in their `PARTS`, if any. Cached. Ends
+    are sorted by Place. tensor_dims: the graph's, then those of the parts; exchanged_dims: those of mixers.
     """
     listed: list[Mixer | End] = []
     for module in sorted(pkgutil.iter_modules(blocks.__path__), key=lambda module: module.name):

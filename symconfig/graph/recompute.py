@@ -24,9 +24,9 @@ class Policy:
 
 
 def apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str] = frozenset()) -> Policy:
-    """Return what the block keeps and recomputes if these modules are recomputed; cached in `block.recomputed`.
-
-    offload: operators whose saved tensors move to host memory, unless another operator needs them, too.
+    """Return what the block keeps and recomputes if these modules are recomputed; cached in `block.recomputed` by
+    (modules, offload). offload: operators whose saved tensors move to host memory, unless an operator outside the set
+    needs them, too.
     """
     known: dict[object, Policy] = block.recomputed
     key = (modules, offload)
@@ -36,11 +36,14 @@ def apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str] 
 
 
 def _apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str]) -> Policy:
-    """Return the policy of `apply`, uncached.
+    """Return the policy of `apply`, uncached. Each operator belongs to its outermost module in `modules`, or to none.
 
-    Each operator belongs to its outermost module in `modules`. A tensor made outside of them is kept if a backward
-    or a recomputed operator reads it. A tensor made inside is kept if an operator outside its module needs it and
-    the module does not discard its outputs. If one view of a storage is kept, all are.
+    A tensor made outside of modules, or a block input, is kept if a backward needs it or a recomputed operator reads
+    it. One made inside is kept only if the module does not discard its outputs and an operator outside the module needs
+    it in its backward, or reads it and is recomputed; if it is dropped but needed, the module's unit lists the dropped
+    tensors of its storage. If one view of a storage is kept, all are. Offloaded are kept tensors that only operators in
+    `offload` need. All operators in modules rerun; with `block.stops_early`, not those behind the last dropped tensor
+    needed in each.
     """
     users = _users(block)
     unit = [next((name for name in names if name in modules), None) for _, names in block.modules]
@@ -90,7 +93,9 @@ class _Users:
 
 
 def _users(block: DerivedBlock) -> _Users:
-    """Return the block's users; cached in `block.recomputed`."""
+    """Return the block's users, built from `block.held` and `block.modules`; cached in `block.recomputed`. Raise
+    KeyError for a held tensor whose operator is not in `block.modules`.
+    """
     if _Users not in block.recomputed:
         place = {op: place for place, (op, _) in enumerate(block.modules)}
         storages: dict[str, list[int]] = {}
@@ -118,7 +123,9 @@ def _bits(places: Iterable[int]) -> int:
 
 
 def _after_last_needed(block: DerivedBlock, unit: Mapping[str, str | None], kept: Sequence[bool]) -> frozenset[str]:
-    """Return the operators at the end of each recomputed module that make no dropped tensor that a backward needs."""
+    """Return, over all recomputed modules in `unit` (operator to module or None), the operators behind the last one
+    that makes a dropped tensor that a backward needs; all of a module without one.
+    """
     makers = {held.producer for keep, held in zip(kept, block.held, strict=True) if held.needed_by and not keep}
     result = set()
     for module in {name for name in unit.values() if name}:

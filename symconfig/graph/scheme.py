@@ -31,7 +31,15 @@ class Scheme:
     shared_heads: bool = False
 
     def assign(self, op: Operator) -> dict[str, tuple[str, ...]]:
-        """Return, for each axis, the loops of `op` that it splits; axes that split none are absent."""
+        """Return, for each axis, the loops of `op` that it splits; axes that split none are absent. tp and cp skip
+        loops in `op.whole`.
+
+        dp: batch. cp: the exchanged dims of the parts if the operator needs the sequence undivided; under a2a, query
+        and key/value heads of an operator with a keys loop; else the sequence. tp: all dims of `parts().tensor_dims`;
+        if there are none, the sequence with sequence_parallel, but not beside a loop WHOLE_VOCAB or GATHERED. With slot
+        loops, etp, ep and edp: all the slots if the sequence is a loop, too (a permutation), else expert widths,
+        experts and slots.
+        """
         loops, free = set(op.loops), set(op.loops).difference(op.whole)
         axes: dict[str, tuple[str, ...]] = {"dp": _present(loops, (d.BATCH,))}
         core = d.KEYS in loops
@@ -55,8 +63,9 @@ class Scheme:
         return {"etp": _present(loops, d.EXPERT_TENSOR_DIMS), "ep": (d.EXPERTS,), "edp": slots}
 
     def layout(self, op: Operator, use: Use, produced: bool = False) -> Layout:
-        """Return the layout of a tensor as `op` reads it or, if `produced`, as it produces it: then partial over axes
-        that split a contracted loop.
+        """Return the layout of a tensor as `op` reads it or, if `produced`, produces it. Each axis is placed at the
+        tensor's dim along the first loop that it splits there. An axis that splits no loop of the tensor is absent; if
+        `produced`, it is partial where it splits a contracted loop.
         """
         dim_of = dict(zip(use.loops, use.tensor.dims, strict=True))
         places: dict[str, Place] = {}

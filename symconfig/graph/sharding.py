@@ -109,7 +109,11 @@ class Sharding:
     def layouts(self, used: Layout, summed: tuple[str, ...]) -> Layouts[Layout]:
         """Return the layouts of a weight. used: as operators read it. summed: axes over which its gradient is partial.
 
-        Axes of `summed` that are not data axes stay partial in the reduced gradient.
+        A shard is `used` cut FLAT over the data axes of `summed` but INSTANCES and, with `over_tensor`, over tp if the
+        weight is no expert's (no edp) and not split over tp. stored and state are a shard if `weight` or `state` is
+        set, else `used`. The gradient is reduced to a shard if `state` is set without `whole_gradients`, else to
+        `used`, and stays partial over the axes of `summed` that are not data axes or cut. Between microbatches it is
+        the reduced one if `gradient` is set, else as produced.
         """
         data = tuple(axis for axis in summed if axis in DATA)
         cut = [axis for axis in data if axis != INSTANCES]
@@ -128,8 +132,9 @@ class Sharding:
         )
 
     def ways(self, used: Layout, summed: tuple[str, ...], trained: bool = True) -> tuple[Way[Layout], ...]:
-        """Return a weight's changes of layout in a step, in order; without those of gradients and the update if it is
-        not `trained`. The sum over axes that are not data axes follows the gradient reduction.
+        """Return a weight's changes of layout in a step, in order; if not `trained`, only those of the weight itself in
+        FORWARD and KEPT. A trained one also has a REDUCTION of its gradient over the axes that are still partial,
+        between the gradient reduction and UPDATE. used, summed: see `layouts`.
         """
         layouts = self.layouts(used, summed)
         *ways, update = layouts.ways()
@@ -139,8 +144,9 @@ class Sharding:
 
 @cache
 def over_replicas(sharding: Sharding) -> tuple[tuple[Way[Layout], tuple[Move, ...]], ...]:
-    """Return the changes of layout of a weight of one element that need collectives, each with its collectives, if dp
-    (and INSTANCES) are its only axes. Cached.
+    """Return the (change of layout, its collectives) of a weight of one element that is replicated over dp only, or
+    over dp and INSTANCES if `sharding.instances`. Cached. Changes without collectives are left out; `over_tensor` is
+    ignored.
     """
     replicas = ("dp", INSTANCES) if sharding.instances else ("dp",)
     ways = replace(sharding, over_tensor=False).ways(Layout(), replicas)

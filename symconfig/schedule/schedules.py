@@ -43,9 +43,11 @@ PAIRED_INTERLEAVED = Schedule(
 
 
 def problem(shape: Shape) -> str | None:
-    """Return why Megatron-LM refuses a shape, as a sentence with got and need; None if it runs it.
+    """Return why Megatron-LM refuses a shape, as a sentence with got and need, the first reason only; None if it runs
+    it.
 
-    As forward_backward_pipelining_with_interleaving of megatron-core 0.16.1 raises; one chunk per stage always runs.
+    One chunk per stage always runs. Interleaved needs pp >= 2, m >= pp, pp <= group <= m, and m a multiple of group or
+    with a remainder of at least pp (megatron-core 0.16.1, forward_backward_pipelining_with_interleaving).
     """
     pp, vpp, m, group = shape
     if vpp == 1:
@@ -77,11 +79,13 @@ def warm_up(pp: Number, vpp: Number, group: Number, stage: Number) -> Number:
 
 @lru_cache(maxsize=8)
 def orders(shape: Shape, paired: bool = False) -> tuple[tuple[tuple[Task, ...], int], ...]:
-    """Return for each stage its tasks in order, and the number of forwards in its warm-up. Cached.
+    """Return for each stage (its tasks in order, the number of forwards in its warm-up). Cached.
 
-    After the warm-up one forward and one backward alternate, then the remaining backwards follow. Chunks take turns as
-    in get_schedule_table of megatron-core: a group of microbatches through each, backwards from the last chunk to the
-    first. paired: the warm-up has one forward more; each later forward is to run together with the backward after it.
+    After the warm-up one forward and one backward alternate, then the remaining backwards follow. A stage with one
+    chunk warms up with pp - stage - 1 forwards, others with `warm_up`, at most all. Chunks take turns as in
+    get_schedule_table of megatron-core: a group of microbatches through each, backwards from the last chunk to the
+    first. paired: an interleaved warm-up has one forward more; each later forward is to run together with the backward
+    after it.
     """
     pp, vpp, m, group = shape
     in_a_row = group if vpp > 1 else m
@@ -105,8 +109,10 @@ def orders(shape: Shape, paired: bool = False) -> tuple[tuple[tuple[Task, ...], 
 @lru_cache(maxsize=4096)
 def held(stage: int, pp: int, vpp: int, group: int, microbatches: int) -> NDArray[np.float64]:
     """Return how many microbatches' activations a stage holds of each chunk, at every moment of a possible peak.
+    Cached.
 
-    [moments, vpp]; the first moment is that of the stage's first backward. A stage of one chunk has one moment. Cached.
+    [moments, vpp]: the first moment is before the stage's first backward, each further one a forward and a backward
+    later, over one turn of the chunks at most. A stage of one chunk has one moment, with min(microbatches, pp - stage).
     """
     if vpp == 1:
         return np.array([[float(min(microbatches, pp - stage))]])
@@ -116,7 +122,8 @@ def held(stage: int, pp: int, vpp: int, group: int, microbatches: int) -> NDArra
     steps = np.arange(float(min(group * vpp, total - ahead + 1)))[:, None]
 
     def done(passes: Any, place: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return how many microbatches passed a chunk after `passes` passes of all chunks.
+        """Return, for each chunk, how many microbatches went through it after `passes` chunk passes of the stage, at
+        most all.
 
         place: the chunk's index in the order of the passes.
         """

@@ -27,13 +27,14 @@ MOST_TASKS = 2**18  # of a step that is simulated whole; a longer one is extrapo
 def simulate(times: Times, m: int, group: int | None = None, paired: bool = False) -> Timeline:
     """Return the timeline of one step of m microbatches: 1F1B for one chunk per stage, else interleaved.
 
-    A step of more than MOST_TASKS tasks is simulated in part and extrapolated (`Timeline.left_out`).
+    A step of more than MOST_TASKS tasks is simulated for fewer microbatches and extrapolated (`Timeline.left_out`) by
+    the pace between two simulations, no faster than the busiest stage.
 
-    group: microbatches that pass a chunk in a row if interleaved; None for pp. paired: forwards after the warm-up of an
-    interleaved schedule run together with backwards.
+    group: microbatches that pass a chunk in a row if interleaved; None or 0 for pp. paired: forwards after the warm-up
+    of an interleaved schedule run together with backwards; ignored with one chunk per stage.
 
     Raises:
-        InputError: the schedule cannot have this shape, or has too many tasks even for a part.
+        InputError: `not_simulated`: the schedule cannot have this shape, or has too many tasks even for a part.
     """
     pp, vpp = times.forward.shape
     shape = Shape(pp, vpp, m, group or pp)
@@ -60,7 +61,8 @@ def simulate(times: Times, m: int, group: int | None = None, paired: bool = Fals
 def not_simulated(shape: Shape) -> str | None:
     """Return why a step of this shape cannot be simulated, as a sentence; None if it can.
 
-    Megatron-LM refuses the shape, or four groups of microbatches have more than 2 MOST_TASKS tasks.
+    Megatron-LM refuses it (`problem`, which comes first), or it has more than 2 MOST_TASKS tasks, of at most four
+    groups (each max(group, pp) microbatches): longer steps are extrapolated from these.
     """
     tasks = 2 * shape.pp * shape.vpp * min(shape.m, 4 * max(shape.group, shape.pp))
     too_long = f"the step is too long to be simulated (got {tasks:,} tasks, need <= {2 * MOST_TASKS:,})"
@@ -68,7 +70,11 @@ def not_simulated(shape: Shape) -> str | None:
 
 
 def _simulated(times: Times, shape: Shape, paired: bool) -> Timeline:
-    """Return the timeline of a whole step, every task simulated; the stages advance in turn, each until it waits."""
+    """Return the timeline of a step, every task simulated; the stages advance in turn, each until it waits for a
+    message.
+
+    The schedule is 1F1B with one chunk per stage, whatever `paired` is; else interleaved, paired or not.
+    """
     paired = paired and shape.vpp > 1
     schedule = ONE_F_ONE_B if shape.vpp == 1 else PAIRED_INTERLEAVED if paired else INTERLEAVED
     arrived: list[float | None] = [None] * (2 * shape.pp * shape.vpp * shape.m) + [0.0]
@@ -91,7 +97,11 @@ class _Stage:
     def __init__(
         self, times: Times, shape: Shape, stage: int, paired: bool, tasks: tuple[Task, ...], warm: int
     ) -> None:
-        """Create a stage at time 0, with its gathers queued. tasks, warm: as of `orders`; paired: whether they pair."""
+        """Create a stage at time 0, with its gathers queued and its reductions placed. tasks, warm: as of `orders`.
+
+        paired: tasks after the warm-up are in pairs of a forward and a backward. `times.slow` multiplies the seconds of
+        work.
+        """
         self.times, self.shape, self.stage = times, shape, stage
         self.tasks, self.warm = tasks, warm
         self.pairs = (warm, len(tasks) - warm) if paired else (len(tasks), 0)  # forwards and backwards in turn
@@ -119,9 +129,11 @@ class _Stage:
         self.windows.append(Window(kind, chunk, start_s, self.until))
 
     def _queue_gathers(self) -> None:
-        """Queue all gathers, if there are any, in the order of the first forwards; on demand, only note these forwards.
+        """Set `ready` for each chunk's first forward and, unless on demand, occupy the channel with the gathers in
+        their order.
 
-        If gathers run apart, the first forwards wait for all of them.
+        The time is when the gather ends, less what the forward overlaps with; if gathers run APART, when all end; on
+        demand 0. Nothing without gathers.
         """
         gather, start = self.times.gather, self.times.gathers
         if gather is None:
@@ -143,11 +155,12 @@ class _Stage:
         return self.hide[chunk // self.shape.pp] * self.seconds[FORWARD][chunk // self.shape.pp]
 
     def _place_reductions(self) -> None:
-        """Note after which task each chunk's reduction may start, if there are any; after the last if they run apart.
+        """Set `reductions`: after which task each chunk's reduction may start; after all tasks if APART. Nothing
+        without them.
 
-        Stage i's reductions start i backwards after its gradients are complete, so that all stages start together and
-        what a reduction slows on one is not waited for on the next (Megatron-LM, --align-grad-reduce, on by default);
-        one that overlaps with its own backward does not wait.
+        That is i backwards after its last one on stage i, at most the last backward, so that all stages start together
+        and what a reduction slows on one is not waited for on the next (Megatron-LM, --align-grad-reduce, on by
+        default); a chunk that overlaps with its own backward (`hide` > 0) does not wait.
         """
         if self.times.reduce is None:
             return
@@ -159,10 +172,16 @@ class _Stage:
             self.reductions[len(self.tasks) if self.times.reduces is Start.APART else n].append(chunk)
 
     def advance(self, arrived: list[float | None]) -> None:
-        """Run tasks until one waits for a message; add what they make to `arrived`.
+        """Run tasks until one waits for a message; record their starts, ends and the clock, and add their results to
+        `arrived`.
 
-        arrived: when the output of each forward, then the gradient of each backward, is at the stage that needs it, by
-        chunk and microbatch, and at -1 the model's input; None while it is not made.
+        A task starts when clock, message and, for a first forward, weights are there. It takes its seconds, busy_s more
+        if a message came from another stage, and contention slows it while the channel is busy. Of a pair the forward
+        takes none, and the backward has both, less the saved seconds. A result is there at the end, lag_s later on
+        another stage. Then reductions that wait for the task are queued.
+
+        arrived: by kind, chunk and microbatch, when a forward's output or a backward's gradient is at the stage that
+        needs it; at -1 the model's input; None while it is not made. Mutated.
         """
         (pp, vpp, m, _), times, tasks = self.shape, self.times, self.tasks
         busy_s, lag_s, contention = times.busy_s, times.lag_s, times.contention
@@ -209,7 +228,11 @@ class _Stage:
         self.clock = clock
 
     def _with_weights(self, n: int, clock: float, arrived_s: float) -> float:
-        """Return when the weights of task n, a chunk's first forward, are there; if on demand, gather them."""
+        """Return when task n, a chunk's first forward, has its weights: the clock or its `ready` time, the later one.
+
+        On demand, the gather is queued at the latest of clock, the input's arrival and the channel's end, and the time
+        is its end, less what the forward overlaps with, or its start if that is later.
+        """
         if self.times.gather is None or self.times.gathers is not Start.ON_DEMAND:
             return max(clock, self.ready[n])
         chunk, start = self.tasks[n][1], max(clock, arrived_s, self.until)
@@ -217,9 +240,11 @@ class _Stage:
         return max(start, self.until - self._overlapped_s(chunk))
 
     def _reduced(self, n: int, clock: float, own_s: float) -> float:
-        """Reduce the gradients that may be after task n, each when the channel is free; return the later clock.
+        """Queue the reductions that may start after task n and return the clock, later by contention times what
+        overlaps.
 
-        A part may overlap with the backward that makes them, which contention slows. own_s: the backward's seconds.
+        Each starts when the channel is free, at the earliest `hide` times own_s, the backward's seconds, before the
+        clock.
         """
         assert self.times.reduce is not None
         for chunk in self.reductions[n]:
@@ -230,7 +255,10 @@ class _Stage:
         return clock
 
     def track(self) -> Track:
-        """Return what the stage did, after the reductions that run apart."""
+        """Return what the stage did; first, reductions that run APART are queued after its last task, without overlap.
+
+        It finishes at its clock or the end of its channel's last collective, whichever is later.
+        """
         if len(self.tasks) in self.reductions:
             self.hide = [0.0] * self.shape.vpp
             self._reduced(len(self.tasks), self.clock, 0.0)

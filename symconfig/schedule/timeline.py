@@ -149,7 +149,9 @@ class Timeline:
     def events(self, stage: int) -> Iterator[Event]:
         """Yield the events of one stage: its tasks in order with their messages, then its data-parallel collectives.
 
-        Microbatches that were left out of the simulation have no events.
+        A task's receive comes first, its parts (forward; recompute, backward, weight) share the other time in
+        proportion, and a send follows its end. A pair's forward is yielded with its backward. Parts and collectives
+        without time, receives without busy_s, and microbatches that were left out of the simulation have no events.
         """
         track, pairs = self.tracks[stage], self._pairs(stage)
         for n, task in enumerate(track.tasks):
@@ -184,10 +186,11 @@ class Timeline:
         return [part for part in parts if part[2]]
 
     def held(self, stage: int) -> tuple[Array, NDArray[np.intp]]:
-        """Return times, [e], and the number of microbatches of each chunk held from then on, [e, vpp].
+        """Return times in order, [e], and the number of microbatches of each chunk held from then on, [e, vpp]; two per
+        microbatch and chunk.
 
         A microbatch is held from the start of its forward to the end of its backward; the forward of a pair only from
-        the pair's end on, since it takes memory as its partner frees it.
+        the pair's end on, since it takes memory as its partner frees it. At equal times backwards come first.
         """
         track = self.tracks[stage]
         begin = track.start_s.copy()

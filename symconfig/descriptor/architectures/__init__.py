@@ -107,9 +107,9 @@ REFUSED: Mapping[str, str] = {
 
 @cache
 def architectures() -> Mapping[str, Architecture]:
-    """Return every readable architecture by model_type, cached.
+    """Return every readable architecture by model_type, cached: all tables, completed by their class's defaults.
 
-    These are all tables, and the multimodal models around their text models.
+    Multimodal models around a text model with a table are added; a table of the same model_type takes precedence.
     """
     modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
     tables: list[dict[str, Architecture]] = [getattr(module, "ARCHITECTURES", {}) for module in modules]
@@ -121,7 +121,7 @@ def architectures() -> Mapping[str, Architecture]:
 def refused() -> Mapping[str, str]:
     """Return, by model_type, why a Transformers family cannot be described; without those that `architectures` has.
 
-    A multimodal family whose text model cannot be described has the reason of that one.
+    A multimodal family without a reason of its own in REFUSED has that of its text model.
     """
     outer: dict[str, tuple[str, str]] = {
         kind: row["text"] for kind, row in families().items() if row.get("text")
@@ -131,9 +131,11 @@ def refused() -> Mapping[str, str]:
 
 
 def _multimodal(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architecture]]:
-    """Yield (model_type, table) of each multimodal family whose text model is among `known`.
+    """Yield (model_type, table) of each multimodal family whose text model is among `known`; the tables have `text_of`
+    only.
 
-    The tables have `text_of` only.
+    Families of the recorded classes come first, then those around a text section unless they are in `known`, then
+    MULTIMODAL's own; a model_type may come twice.
     """
     for kind, row in families().items():
         section, inner = row.get("text") or ("", "")
@@ -150,7 +152,8 @@ def _multimodal(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Archit
 def _complete(kind: str, table: Architecture) -> Architecture:
     """Return the table with its class's defaults, types and aliases, and in `reads` the keys of its blocks and rules.
 
-    The table's own entries come first. Without a class in transformers.json only `reads` is extended.
+    The table's own entries take precedence. Aliases in defaults and types are replaced by the key that is read, and
+    keys that are sections are left out. Without a class in transformers.json only `reads` is extended.
     """
     of_blocks = chain.from_iterable(block.keys for block in table.blocks.values())
     of_rules = chain.from_iterable(rule.keys.split() for rule in table.rules)

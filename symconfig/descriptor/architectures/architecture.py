@@ -53,10 +53,10 @@ class Block:
         return (*(key for keys in sizes for key in keys), *filter(None, self.switches.values()))
 
     def mixer(self, values: Values) -> dict[str, Any]:
-        """Return the descriptor's mixer as a dict: block, sizes, active switches, beside_attention.
+        """Return the descriptor's mixer as a dict: block, sizes by name, names of active switches, beside_attention.
 
-        `sizes` and `switches` are left out where the block has none, beside_attention where it is false. A switch
-        without a key is always on.
+        `sizes` and `switches` are left out where the block has none, beside_attention where it is false. A switch is
+        active if it has no key or its key's value is true. Raises KeyError for a size's key that `values` lacks.
         """
         made: dict[str, Any] = {"block": self.name}
         if self.sizes:
@@ -73,7 +73,10 @@ class Block:
         return {} if mixer is None else dict(self._pairs(model, mixer))
 
     def _pairs(self, model: ModelDescriptor, mixer: Mixer) -> Iterator[tuple[str, Any]]:
-        """Yield (key, value) of each size of the mixer and of each switch that has a key."""
+        """Yield (key, value) of each size of the mixer, and (key, bool) of each switch that has a key.
+
+        A `Size` yields what its `write` returns; without `write`, its first key.
+        """
         for name, size in self.sizes.items():
             if not isinstance(size, Size):
                 yield size, mixer.sizes[name]
@@ -120,9 +123,8 @@ class Reading:
         self.problems.append(self.document.problem(what, (*self.path(key), *more), got=shown, need=need))
 
     def path(self, key: str) -> KeyPath:
-        """Return the key's path in the file, below `prefix`.
-
-        `section.key` is split where the architecture has that section.
+        """Return the key's path in the file: `prefix` and the key; `section.key` is two parts if the architecture has
+        the section.
         """
         inner = key.split(".") if key.partition(".")[0] in self.architecture.sections else (key,)
         return (*self.prefix, *inner)
@@ -152,7 +154,7 @@ def link(
 
     Args:
         read: Returns the value that each field gets; None leaves the fields unchanged. Raises ValueError with the need,
-            which becomes a problem at the key.
+            which becomes a problem at the key. Gets the key's value (or its default) and the Reading.
         write: Returns the key's value for a model; None leaves the key out, which is the default.
         what: Text of the problem where `read` raises.
     """
@@ -222,9 +224,11 @@ class Architecture:
         return frozenset(key.partition(".")[0] for key in keys if "." in key)
 
     def fields_of(self, key: str) -> tuple[str, ...]:
-        """Return the descriptor fields that a key's value is copied to.
+        """Return the descriptor fields that a key's value is copied to: empty for an ignored key, else those of
+        `names`.
 
-        Empty if the key is ignored or only rules read it.
+        Of a key not in `names`: empty if it is RULED or in `reads`; else those of NAMES, or the field of the key's
+        name, if there is one.
         """
         if key in self.ignored:
             return ()

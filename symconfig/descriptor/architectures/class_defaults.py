@@ -54,10 +54,9 @@ def row_of(kind: str) -> Mapping[str, Any] | None:
 
 
 def defaults(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row's defaults by config.json key, rope in the spelling of before Transformers 5.
+    """Return a row's defaults by config.json key; a null is a `Derived` for the keys in DERIVED.
 
-    A null default is a `Derived` where the class computes it from other keys. Rope's keys are only there if the class
-    has `rope_parameters`.
+    Rope's keys, as before Transformers 5, replace `rope_parameters`, and are only there if the class has it.
     """
     values = {key: DERIVED.get(key) if value is None else value for key, value in row["defaults"].items()}
     if values.pop("rope_parameters", None) is not None or "rope_parameters" in row["defaults"]:
@@ -107,9 +106,11 @@ def around() -> dict[str, tuple[str, str]]:
 
 
 def _rope(rope: Mapping[str, Any]) -> dict[str, Any]:
-    """Return rope_theta (default 10000.0) and rope_scaling (None for the default type) of a class.
+    """Return a class's rope_theta (default 10000.0) and rope_scaling (None for rope_type "default", else all other
+    keys).
 
-    rope_local_base_freq (the base of layers with a window) and partial_rotary_factor only where the class states them.
+    By layer type, the values are those of full_attention; rope_local_base_freq is that of sliding_attention, if there
+    is one. partial_rotary_factor only where the class states it.
     """
     local = rope.get("sliding_attention")
     whole = rope.get("full_attention", rope)

@@ -34,9 +34,8 @@ _NO_BIAS = "mlp_bias= "
 
 
 def _longcat(reader: Reading) -> None:
-    """Double num_hidden_layers, for each layer of LongCat's class has attention and MLP twice.
-
-    A null q_lora_rank is a problem.
+    """Double num_hidden_layers, for each layer of LongCat's class has attention and MLP twice; a null q_lora_rank is a
+    problem instead.
     """
     if reader.values["q_lora_rank"] is None:
         return reader.problem("LongCat's queries are low-rank", "q_lora_rank", got="null", need="a whole number")
@@ -69,7 +68,7 @@ def _shared_as_routed(reader: Reading) -> None:
 
 
 def _experts_per_tok(chosen: Any, reader: Reading) -> int:
-    """Return num_experts_per_tok; where it is null (or 0) 6, with a note for null: it is DeepSeek-V2's."""
+    """Return num_experts_per_tok; 6, DeepSeek-V2's, if it is null or 0, with a note appended to the reader for null."""
     if chosen is None:
         reader.notes.append("num_experts_per_tok is null, with which no token has experts: 6 is assumed, as of "
                             "DeepSeek-V2")  # fmt: skip
@@ -77,9 +76,11 @@ def _experts_per_tok(chosen: Any, reader: Reading) -> int:
 
 
 def _glm_indexers(values: Values, layers: int) -> Any:
-    """Return "full" (an indexer of its own) or "shared" for each layer, or index_topk_pattern where it is given.
+    """Return index_topk_pattern if it is given (not empty), else "full" (an indexer of its own) or "shared" for each
+    layer.
 
-    Else every index_topk_freq-th layer has one (default 1: all), shifted by index_skip_topk_offset.
+    Full are the layers before index_skip_topk_offset (null: 0) and from it - 1 on every index_topk_freq-th (null or
+    below 1: all).
     """
     step, offset = max(values["index_topk_freq"] or 1, 1), values["index_skip_topk_offset"] or 0
     return values["index_topk_pattern"] or [
@@ -101,7 +102,7 @@ _COMPRESSED = {
 
 
 def _deepseek_v4_layers(values: Values, layers: int) -> list[str]:
-    """Return each layer's type by compress_ratios, "" for an unknown ratio.
+    """Return each layer's type by compress_ratios, "" for an unknown ratio; ratios beyond the layers are cut off.
 
     Without it: two heavily compressed layers, then heavily compressed and compressed sparse in turn.
     """
@@ -111,10 +112,12 @@ def _deepseek_v4_layers(values: Values, layers: int) -> list[str]:
 
 
 def _deepseek_v4(reader: Reading) -> None:
-    """Set DeepSeek-V4's window (all layers), rope's fraction, experts (all layers), and two particulars.
+    """Set DeepSeek-V4's window, rope's fraction, experts of all layers, and two particulars.
 
-    Those are the number of layers that hash tokens to experts (default 3) and the rope base of compressed keys. Heads
-    that o_groups does not divide are a problem.
+    Heads that o_groups does not divide are a problem, and nothing is set. The window is of all layers, without a
+    pattern. The fraction is qk_rope_head_dim / head_dim, unless the file states another. Particulars: hash_layers, the
+    number of layers that hash tokens to experts (of mlp_layer_types, else num_hash_layers, default 3, at most all), and
+    compress_rope_theta.
     """
     values, fields = reader.values, reader.fields
     groups, heads = values["o_groups"], fields["num_attention_heads"]
@@ -135,7 +138,11 @@ def _deepseek_v4(reader: Reading) -> None:
 
 
 def _deepseek_v4_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the layers' attention and MLP types, rope's fraction and compress_rope_theta (default 160000.0)."""
+    """Return layer_types, mlp_layer_types, partial_rotary_factor and compress_rope_theta (default 160000.0).
+
+    A layer with another mixer than DeepSeek-V4's is heavily compressed. The first hash_layers (a particular, default 0)
+    are "hash_moe", the others "moe".
+    """
     called = {block.name: kind for kind, block in _COMPRESSED.items()}
     extra = {one.name: one.value for one in model.particulars}
     hashed = int(extra.get("hash_layers", 0))

@@ -29,10 +29,10 @@ def _smollm3(values: Values, layers: int) -> list[str]:
 
 
 def exaone4(values: Values, layers: int) -> list[str]:
-    """Return each layer's type by sliding_window_pattern: a number n (default 4), or letters that repeat, as LLLG.
+    """Return each layer's type by sliding_window_pattern: a number n (null: 4), or letters that repeat, as LLLG.
 
-    Every n-th layer is full, and every letter but L; all layers are without a window, or for a pattern that is 0 or
-    empty. A pattern of another type gives an empty list.
+    Full are every n-th layer, or all letters but L; the others have a window. All are full if sliding_window is null or
+    the pattern 0 or empty. A pattern of another type gives an empty list.
     """
     pattern = values["sliding_window_pattern"]
     pattern = 4 if pattern is None else pattern
@@ -50,9 +50,9 @@ def _rope_if_window(reader: Reading) -> None:
 
 
 def _exaone_pattern(reader: Reading) -> None:
-    """Restrict rope to layers with a window, if the file has one.
+    """Restrict rope to layers with a window, unless sliding_window is null; a wrong pattern is a problem instead.
 
-    A sliding_window_pattern other than null, a whole number >= 0, or letters L and G is a problem.
+    A sliding_window_pattern is null, an integer >= 0, or a word of the letters L and G.
     """
     pattern = reader.values["sliding_window_pattern"]
     word = isinstance(pattern, str) and bool(pattern) and set(pattern) <= {"L", "G"}
@@ -112,10 +112,12 @@ _ROTARY = family(
 
 
 def _falcon(reader: Reading) -> None:
-    """Set Falcon's key/value heads, parallel branches, shared norm, and ALiBi if the file says so.
+    """Set Falcon's key/value heads, parallel branches, shared norm, and position "alibi" if `alibi` is true.
 
-    The new decoder architecture has num_kv_heads; older ones have 1 with multi_query, else one for each head. Wrong
-    numbers of heads or norms, and a new architecture without parallel branches, are problems.
+    The new decoder architecture has num_kv_heads (null: one for each head) and always parallel branches, with a norm
+    each by default; older ones have 1 head with multi_query, else one for each head, and one norm by default.
+    parallel_attn false is a problem with the new one. Heads that are no integer >= 1, and norms other than 1 or 2, are
+    a problem that ends the rule.
     """
     values, fields = reader.values, reader.fields
     new, heads = values["new_decoder_architecture"], fields["num_attention_heads"]
@@ -138,7 +140,8 @@ def _falcon(reader: Reading) -> None:
 def _falcon_keys(model: ModelDescriptor) -> dict[str, Any]:
     """Return the keys of Falcon's generation: heads, parallel branches, norms and ALiBi.
 
-    It is the new decoder architecture if key/value heads are grouped, or if parallel branches have a norm each.
+    It is the new decoder architecture if there are 2 or more key/value heads but fewer than heads, or if parallel
+    branches have a norm each.
     """
     heads, kv = model.num_attention_heads, model.num_key_value_heads
     new = kv not in (1, heads) or (model.parallel_residual and not model.shared_input_norm)
@@ -153,7 +156,9 @@ def _falcon_keys(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def _opt(reader: Reading) -> None:
-    """Set whether there is a final norm. An embedding narrower than the model is a problem."""
+    """Set final_norm to false if the file removes the norm; an embedding narrower than the model (word_embed_proj_dim,
+    null: hidden_size) is a problem.
+    """
     values, fields = reader.values, reader.fields
     narrow = values["word_embed_proj_dim"]
     if narrow not in (None, fields["hidden_size"]):

@@ -48,9 +48,10 @@ def _minimax(reader: Reading) -> None:
 
 
 def _hunyuan(reader: Reading) -> None:
-    """Set the number of experts and of choices; lists are taken if all layers have the same number.
+    """Set the number of experts and of choices, and their key_of; a list is taken if all its values are equal.
 
-    Anything else, and expert widths or shared experts that Transformers' class would not build, are problems.
+    Other lists, and a moe_intermediate_size or num_shared_expert of the file other than intermediate_size or 1 (lists:
+    in any value), are problems; null is not.
     """
     for key, field in (("moe_topk", "experts.num_experts_per_tok"), ("num_experts", "experts.num_experts")):
         value = reader.values[key]
@@ -71,9 +72,8 @@ def _hunyuan_keys(model: ModelDescriptor) -> Mapping[str, Any]:
 
 
 def _ernie(values: Values, layers: int) -> list[bool]:
-    """Return for each layer whether it has experts: every moe_layer_interval-th from start_index to end_index.
-
-    An end_index of -1 or null is the last layer.
+    """Return for each layer whether it has experts: those with index from start_index to end_index (-1 or null: the
+    last layer) whose index + 1 moe_layer_interval divides (null or 0: 1).
     """
     first, last, step = (values[f"moe_layer_{name}"] for name in ("start_index", "end_index", "interval"))
     last = layers if last in (-1, None) else last
@@ -81,16 +81,20 @@ def _ernie(values: Values, layers: int) -> list[bool]:
 
 
 def _ernie_layers(model: ModelDescriptor) -> Mapping[str, Any]:
-    """Return the first and last layer with experts and the interval; the interval is 1 where none fits."""
+    """Return the indices of the first and last layer with experts and the interval of the first two; num_hidden_layers
+    for both indices without any.
+
+    The interval is 1 if only one layer has experts, or if it does not divide the first index + 1.
+    """
     which = [index for index, moe in enumerate(model.moe_layers) if moe] or [model.num_hidden_layers]
     apart = which[1] - which[0] if len(which) > 1 and not (which[0] + 1) % (which[1] - which[0]) else 1
     return {"moe_layer_start_index": which[0], "moe_layer_end_index": which[-1], "moe_layer_interval": apart}
 
 
 def _chunks(values: Values, layers: int) -> list[str]:
-    """Return "chunked" for layers with rope and full attention for those without, by no_rope_layers.
+    """Return "chunked_attention" for layers with rope and full attention for those without, by no_rope_layers.
 
-    Without a list of one entry per layer, every no_rope_layer_interval-th layer has full attention.
+    Unless that is a list of one entry per layer, every no_rope_layer_interval-th layer (null or 0: each) is full.
     """
     listed, step = values["no_rope_layers"], values["no_rope_layer_interval"]
     if not isinstance(listed, list) or len(listed) != layers:  # by the step, or refused by the rule for rope
@@ -110,9 +114,8 @@ def _temperature_tuning(reader: Reading) -> None:
 
 
 def _llama4_keys(model: ModelDescriptor) -> Mapping[str, Any]:
-    """Return the particulars, whether the attention's temperature is tuned, and the layers with experts.
-
-    It is tuned if the model has any particulars.
+    """Return the model's particulars by name, attn_temperature_tuning (true if there are any), and in moe_layers the
+    indices of the layers with experts.
     """
     values = {one.name: one.value for one in model.particulars}
     listed = [index for index, moe in enumerate(model.moe_layers) if moe]
@@ -120,7 +123,11 @@ def _llama4_keys(model: ModelDescriptor) -> Mapping[str, Any]:
 
 
 def _cohere_layers(values: Values, layers: int) -> list[str]:
-    """Return each layer's type: every n-th is full, the others sliding; dense layers in front have another n."""
+    """Return each layer's type: every n-th is full, the others sliding; the dense layers in front have another n.
+
+    n: prefix_dense_sliding_window_pattern for the first first_k_dense_replace layers, sliding_window_pattern, counted
+    anew, for the others.
+    """
     keys = ("first_k_dense_replace", "prefix_dense_sliding_window_pattern", "sliding_window_pattern")
     front, ahead, behind = (values[key] for key in keys)
     steps = [(i + 1) % ahead if i < front else (i - front + 1) % behind for i in range(layers)]
@@ -128,9 +135,11 @@ def _cohere_layers(values: Values, layers: int) -> list[str]:
 
 
 def _cohere(reader: Reading) -> None:
-    """Set the dense MLP's width, RMSNorm where rms_norm_eps is given, and the experts' scores.
+    """Set intermediate_size to prefix_dense_intermediate_size (null or 0: intermediate_size), and how experts are
+    scored.
 
-    How shared experts are combined is a particular.
+    With rms_norm_eps the norm is RMSNorm with it. expert_selection_fn gives the scores; "softmax" is after the choice.
+    With shared experts, their combination strategy is a particular unless it is "sum".
     """
     values, fields = reader.values, reader.fields
     fields["intermediate_size"] = values["prefix_dense_intermediate_size"] or values["intermediate_size"]
@@ -171,10 +180,12 @@ _PUBLISHED = pairs(
 
 
 def _mimo(reader: Reading) -> None:
-    """Set MiMo's window (sliding_window_size + 1), twice the key/value heads, dense layers and rope's fractions.
+    """Set MiMo's window, twice the key/value heads, dense layers and rope's fractions.
 
-    Values of the published file that Transformers' class would not build are problems. Without mlp_layer_types the
-    first layer is dense.
+    The window is sliding_window_size + 1, where that is given and the model has one. Values of the published file that
+    Transformers' class would not build are problems; null is not. Without mlp_layer_types the first layer is dense.
+    partial_rotary_factor becomes that of sliding layers in rope_parameters, if stated; that of the file gives
+    wide_rotary_dim of the mixers.
     """
     values, fields, number = reader.values, reader.fields, reader.fields["num_hidden_layers"]
     granted = {
@@ -201,7 +212,11 @@ def _mimo(reader: Reading) -> None:
 
 
 def _mimo_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return half the key/value heads, and rope_parameters for layers with and without a window."""
+    """Return num_key_value_heads, half the model's, and rope_parameters for full and sliding layers.
+
+    Full layers have rope_theta and the fraction of the wide mixer's rotary channels (without it, or if equal, the
+    model's); sliding ones rope_local_base_freq (unset: rope_theta) and the model's fraction.
+    """
     sizes = next((one.sizes for one in model.mixers if one.block == _WIDE.name), {})
     local = model.partial_rotary_factor
     turned = sizes.get("wide_rotary_dim", model.rotary_dim)

@@ -57,10 +57,11 @@ _EXPERTS = {
 
 
 def _gemma4(reader: Reading) -> None:
-    """Read Gemma 4's per-layer inputs, double-wide MLPs, experts and sizes of layers without a window.
+    """Read Gemma 4's per-layer inputs (if their size is not 0), double-wide MLPs, experts and sizes of layers without a
+    window.
 
-    Sets partial_rotary_factor to 1.0, as the file's is that of the layers without a window. Experts together with
-    double-wide MLPs are a problem.
+    Sets partial_rotary_factor to 1.0, as the file's is that of the layers without a window. MLPs are double-wide only
+    beside layers with shared keys and values; with experts (enable_moe_block) they are a problem.
     """
     values, fields = reader.values, reader.fields
     fields["partial_rotary_factor"] = 1.0
@@ -80,10 +81,11 @@ _SIZES = {"head_dim": "wide_head_dim", "num_key_value_heads": "wide_key_value_he
 
 
 def _sizes_of_layers(reader: Reading, section: Any) -> None:
-    """Set the sizes of layers without a window from per_layer_config, an object for each of them; nothing for null.
+    """Set the mixer's sizes from per_layer_config, an object by layer index; nothing for null or without such a mixer.
 
-    A size that it does not state is the file's. Sizes that differ between these layers, of other layers, or of other
-    keys are a problem.
+    It must have one and the same head_dim and num_key_value_heads (integers > 0) for every layer without a window, and
+    no other key or layer, or be empty; else it is a problem. A size that it does not state is the file's. The rotary
+    channels keep their share of the head.
     """
     if section is None:
         return
@@ -106,9 +108,10 @@ def _sizes_of_layers(reader: Reading, section: Any) -> None:
 
 
 def _beside_experts(reader: Reading) -> None:
-    """Set experts on all layers, with the dense MLP as their shared expert and intermediate_size 0.
+    """Set experts on all layers, with norms and normalised weights, the dense MLP as shared expert and
+    intermediate_size 0.
 
-    A missing number of experts or width is a problem.
+    A null number of experts, of choices or width is a problem that ends the function.
     """
     fields = reader.fields
     for key, field in _EXPERTS.items():
@@ -120,10 +123,11 @@ def _beside_experts(reader: Reading) -> None:
 
 
 def _gemma4_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the keys of per-layer inputs, shared keys and values, experts, and double-wide MLPs.
+    """Return the keys of per-layer inputs, shared keys and values, experts, and double-wide MLPs (bools for the last
+    two).
 
-    Without per-layer inputs their width is 0 and their vocabulary is left out. With experts intermediate_size is that
-    of the shared expert.
+    Without per-layer inputs their width is 0 and their vocabulary is left out; without experts their keys are. With
+    experts intermediate_size is that of the shared expert.
     """
     has, sparse = model.layer_inputs, model.experts
     keys: dict[str, Any] = {

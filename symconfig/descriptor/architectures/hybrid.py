@@ -55,7 +55,9 @@ def _nemotron_layers(values: Values, layers: int) -> list[str]:
 
 
 def _only_scans(reader: Reading) -> None:
-    """Set the heads of a model without attention and MLPs to those of its state space."""
+    """Set the heads, key/value heads and head_dim of a model without attention to those of its state space, and
+    mlp_layers to false for each layer.
+    """
     fields = reader.fields
     sizes = fields["mixers"][0]["sizes"]
     heads = sizes["mamba_num_heads"]
@@ -64,9 +66,10 @@ def _only_scans(reader: Reading) -> None:
 
 
 def _granite(reader: Reading) -> None:
-    """Set Granite 4's attention scale, and its MLP: the shared expert where there are experts, else a dense one.
+    """Set Granite 4's attention scale (attention_multiplier ** -2) and its dense MLP: intermediate_size 0 with experts.
 
-    Position is "none" unless position_embedding_type is rope.
+    Without experts it is shared_intermediate_size, and the experts' fields are deleted. Position is "none" unless
+    position_embedding_type is rope.
     """
     values, fields = reader.values, reader.fields
     fields["query_pre_attn_scalar"] = values["attention_multiplier"] ** -2
@@ -79,9 +82,11 @@ def _granite(reader: Reading) -> None:
 
 
 def _nemotron(reader: Reading) -> None:
-    """Set which layers are an MLP or experts alone, and the shared expert's width.
+    """Set which layers are nothing but an MLP or experts (mlp_layers), which have experts, and the shared expert's
+    width.
 
-    By layer_types, else hybrid_override_pattern. Without a layer of experts their fields are deleted.
+    By layer_types, in old or new spelling, else (null or empty) by hybrid_override_pattern. If no layer is experts,
+    their fields are deleted.
     """
     values, fields = reader.values, reader.fields
     listed = values["layer_types"] or _nemotron_layers(values, fields["num_hidden_layers"])
@@ -95,9 +100,9 @@ def _nemotron(reader: Reading) -> None:
 
 
 def _nemotron_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return each layer's type, and the shared expert's width if it is not 0.
+    """Return layer_types, and moe_shared_expert_intermediate_size if it is not 0.
 
-    A layer is attention, experts, an MLP or a state space alone.
+    A layer with attention is full_attention; another one "moe" or "mlp" by its MLP, and without MLP linear_attention.
     """
     alone = {Mlp.MOE: "moe", Mlp.DENSE: "mlp"}
     types = [FULL if kind.attends else alone.get(kind.mlp, LINEAR) for kind in model.kind_of_layer]
@@ -106,9 +111,10 @@ def _nemotron_keys(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def _lfm2(reader: Reading) -> None:
-    """Set intermediate_size to two thirds, times block_ffn_dim_multiplier, rounded up to block_multiple_of.
+    """Set intermediate_size to two thirds, rounded down; times block_ffn_dim_multiplier, rounded up to
+    block_multiple_of.
 
-    Unchanged if block_auto_adjust_ff_dim is false; not rounded without a multiplier.
+    Unchanged if block_auto_adjust_ff_dim is false; neither multiplied nor rounded up if the multiplier is null.
     """
     values = reader.values
     if not values["block_auto_adjust_ff_dim"]:
@@ -121,9 +127,9 @@ def _lfm2(reader: Reading) -> None:
 
 
 def _expand(key: str) -> Rule:
-    """Return a rule that writes `key` (Mamba-2's inner width over hidden_size), and reads nothing.
+    """Return a rule that reads nothing, and writes `key` (inner width of the first Mamba-2 mixer over hidden_size).
 
-    The key is left out unless it is a whole number above 0.
+    The key is left out unless the quotient is an integer above 0.
     """
 
     def write(model: ModelDescriptor) -> dict[str, Any]:

@@ -44,7 +44,9 @@ def alternatives(text: str) -> dict[str, tuple[Any, ...]]:
 
 
 def _value(word: str) -> Any:
-    """Return the member of `Derived` with this name, else the word as JSON, else the word itself."""
+    """Return the member of `Derived` with this name, else the word parsed as JSON, else the word itself if it is no
+    JSON.
+    """
     if word in Derived.__members__:
         return Derived[word]
     try:
@@ -133,9 +135,8 @@ IDLE_UNLESS_READ: Mapping[str, re.Pattern[str]] = MappingProxyType(
 
 
 def idle_unless_read(key: str) -> str | None:
-    """Return what a key is about if its name is that of a loss weight or a drafting model, else None.
-
-    Such keys do not change the trained model unless the family's table reads them.
+    """Return what a key is about if its name is that of a loss weight or of a drafting model's setting, else None. Such
+    keys do not change the trained model unless the family's table reads them.
     """
     return next((why for why, pattern in IDLE_UNLESS_READ.items() if pattern.fullmatch(key)), None)
 
@@ -167,9 +168,10 @@ _OF_JSON: Mapping[str, tuple[type, ...]] = {
 
 
 def type_of(key: str, default: object, annotated: str | None) -> str:
-    """Return the types that a key's value may have, joined by `|`: as annotated, else its default's.
+    """Return the types that a key's value may have, joined by `|`: "float" for FRACTIONS, else as annotated, without
+    None.
 
-    Empty (any type) if there is neither an annotation nor a default.
+    Without an annotation, the default's type: int for a `Derived`, list for a tuple, empty (any type) for None.
     """
     if key in FRACTIONS:
         return "float"

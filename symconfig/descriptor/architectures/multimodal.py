@@ -32,7 +32,8 @@ class Unfit(ValueError):
 
 
 def _steps(text: str, **widths: int) -> list[Fields]:
-    """Return projector steps as dicts from words: a step's kind, or the name of a linear layer's width.
+    """Return projector steps as dicts from words: {"kind": "linear", "width", "bias"} for a name in `widths`, else the
+    kind.
 
     widths: output channels by name. A minus behind the name means no bias.
     """
@@ -48,9 +49,9 @@ def _merged_width(tower: Values, hidden: str = "hidden_size") -> int:
 
 
 def _patches_per_side(key: str, ratio: float) -> int:
-    """Return how many patches along a side become one token, the inverse of `ratio`.
+    """Return how many patches along a side become one token, the inverse of `ratio`, an integer.
 
-    Raises Unfit at `key` unless it is a whole number.
+    Raises Unfit at `key` for a ratio outside 0 to 1 or that is not one over an integer.
     """
     side = round(1 / ratio) if 0 < ratio <= 1 else 0
     if not side or abs(side * ratio - 1) > 1e-9:
@@ -59,9 +60,10 @@ def _patches_per_side(key: str, ratio: float) -> int:
 
 
 def qwen(norm: str, hidden: str = "hidden_size") -> Callable[[Values, Values, int], Fields]:
-    """Return a function that makes Qwen2-VL's or Qwen2.5-VL's projector: norm, join, two linear layers.
+    """Return a function (tower, values around it, hidden_size) that makes the projector of Qwen2-VL or Qwen2.5-VL.
 
-    norm: its kind. hidden: the key of the tower's channels.
+    Its steps: norm, join, linear layer of the joined width, activation, linear layer to out_hidden_size, or to
+    hidden_size if `hidden` is embed_dim. norm: the norm's kind. hidden: the key of the tower's channels.
     """
     last = "hidden_size" if hidden == "embed_dim" else _OUT
     return lambda tower, around, out: {
@@ -86,7 +88,8 @@ def glm(tower: Values, around: Values, out: int) -> Fields:
 def gemma3(tower: Values, around: Values, out: int) -> Fields:
     """Return Gemma 3's projector (mean pooling, norm, linear layer) and how many patches a token has along a side.
 
-    Raises Unfit if the patches cannot be pooled into mm_tokens_per_image.
+    Without pooling if that is 1. Raises Unfit unless mm_tokens_per_image is a square whose side divides that of the
+    patches.
     """
     side, tokens = tower["image_size"] // tower["patch_size"], isqrt(around["mm_tokens_per_image"])
     if tokens**2 != around["mm_tokens_per_image"] or side % tokens:
@@ -97,9 +100,10 @@ def gemma3(tower: Values, around: Values, out: int) -> Fields:
 
 
 def llama4(tower: Values, around: Values, out: int) -> Fields:
-    """Return Llama 4's projector (join, three linear layers) and spatial_merge_size.
+    """Return Llama 4's projector (join, three linear layers without bias) and spatial_merge_size, by
+    pixel_shuffle_ratio.
 
-    Raises Unfit for widths that do not match.
+    Raises Unfit for a wrong ratio, or if the tower's widths differ from what the projector takes.
     """
     side = _patches_per_side("pixel_shuffle_ratio", tower["pixel_shuffle_ratio"])
     first, second = tower["projector_input_dim"], tower["projector_output_dim"]

@@ -47,9 +47,10 @@ def short(value: float) -> float:
 
 
 def scale(field: str, key: str, of: Callable[[float], float] = lambda value: value) -> Rule:
-    """Return a rule that sets `field` to `of` the key's value; null and 1 leave it unset, other values are a problem.
+    """Return a rule that sets `field` to `of` the key's value, to 12 digits; null and 1 leave it unset.
 
-    `of` must be its own inverse: the key is written as `of` the field, or of 1.0 where that is unset.
+    Anything but a number between 1e-12 and 1e12 is a problem. `of` must be its own inverse: the key is written as `of`
+    the field, or of 1.0 where that is unset or 0.
     """
 
     def read(value: Any, reader: Reading) -> float | None:
@@ -69,10 +70,11 @@ def _attention_scale(value: Any, reader: Reading) -> float | None:
     return None if scalar == reader.fields.get("head_dim") else scalar
 
 
-def _turned(turned: Any, reader: Reading) -> float | None:
+def _rotated(turned: Any, reader: Reading) -> float | None:
     """Return `turned`, a number of a head's channels that rope rotates, divided by the head's width.
 
-    None for null or where the file states partial_rotary_factor. Raises ValueError unless it is 1 to the head's width.
+    The width is head_dim, else hidden_size / heads. None for null or where the file states a partial_rotary_factor that
+    is read. Raises ValueError unless it is an integer from 1 to the width.
     """
     width = reader.fields.get("head_dim") or reader.fields["hidden_size"] // reader.fields["num_attention_heads"]
     if turned is None or {"partial_rotary_factor"} & reader.values.keys() & reader.data.keys():
@@ -83,7 +85,11 @@ def _turned(turned: Any, reader: Reading) -> float | None:
 
 
 def _rope_with_window(reader: Reading) -> None:
-    """Restrict rope to layers with a window: sets rope_layers, or position "none" where no layer has a window."""
+    """Restrict rope to layers with a window: sets position "none" if no layer has a window.
+
+    Else sets rope_layers to sliding_window_pattern; sets nothing if that is unset or empty (all layers have the
+    window).
+    """
     if "sliding_window" not in reader.fields:
         reader.fields["position"] = "none"
     elif pattern := reader.fields.get("sliding_window_pattern"):
@@ -93,8 +99,8 @@ def _rope_with_window(reader: Reading) -> None:
 def _rope_by_layer(reader: Reading) -> None:
     """Set rope_layers from no_rope_layers (1: the layer has rope), or position "none" if no layer has rope.
 
-    Without that list, every no_rope_layer_interval-th layer has no rope. Wrong values are problems. Sets nothing if all
-    layers have rope.
+    If that list is null or empty, every no_rope_layer_interval-th layer has no rope. Sets nothing if all layers have
+    rope. An interval that is no integer >= 1, or a list other than a 0 or 1 for each layer, is a problem.
     """
     layers, listed = reader.fields["num_hidden_layers"], reader.values["no_rope_layers"]
     every = reader.values["no_rope_layer_interval"]
@@ -122,7 +128,7 @@ def _four_times_hidden(reader: Reading) -> None:
 
 
 def _heads_fill_hidden(reader: Reading) -> None:
-    """Report a problem if a stated head_dim times the heads is not hidden_size; sets nothing."""
+    """Report a problem if the field head_dim is set and times the heads is not hidden_size; sets nothing."""
     fields = reader.fields
     heads, width = fields["num_attention_heads"], fields.get("head_dim")
     if width is not None and heads * width != fields["hidden_size"]:
@@ -142,7 +148,7 @@ def attention_scale(key: str = "attention_multiplier") -> Rule:
     return link(key, "query_pre_attn_scalar", _attention_scale, attention_scale_of, "out of range")
 
 
-turned_channels = link("rotary_dim", "partial_rotary_factor", _turned, lambda model: model.rotary_dim, "out of range")
+turned_channels = link("rotary_dim", "partial_rotary_factor", _rotated, lambda model: model.rotary_dim, "out of range")
 one_or_all_heads = link(
     "multi_query",
     "num_key_value_heads",
@@ -161,14 +167,19 @@ def particulars(
 ) -> Rule:
     """Return a rule that appends keys without effect on shapes or costs to the descriptor's `particulars`.
 
+    It writes each key of `off` with the model's value of that name, else the value in `off`; None is not written.
+
     Args:
-        off: Keys, each with the value that switches it off; null does, too. Such keys are not listed.
-        fixed: Functions that give what the class fixes, from the file's values; always listed.
+        off: Keys, each with the value that switches it off; null does, too. Such keys are not listed. Names are the
+            part of the key after its last dot.
+        fixed: Functions that give what the class fixes, from the file's values; always listed, never written.
     """
     named = {key: key.rpartition(".")[2] for key in off}
 
     def read(reader: Reading) -> None:
-        """Append the given keys that are not switched off, and what the class fixes, to `particulars`."""
+        """Append the keys that are not switched off, and what the class fixes, to `particulars`; sets nothing if there
+        are none.
+        """
         given = {key: reader.values[key] for key in off}
         present = {named[key]: value for key, value in given.items() if value not in (None, off[key])}
         present |= {name: of(reader.values) for name, of in (fixed or {}).items()}
@@ -186,7 +197,8 @@ def particulars(
 def with_experts(fields: dict[str, Any], moe: Iterable[bool]) -> None:
     """Set in `fields` which layers have experts, of one bool for each layer.
 
-    As first_k_dense_replace and moe_layer_freq where those two can express it, else as the list experts.layers.
+    As first_k_dense_replace and moe_layer_freq where those two can express it (no layer: the number of layers, 1), else
+    as the list experts.layers.
     """
     which = tuple(moe)
     placed = leading_and_every(which) if any(which) else (len(which), 1)
@@ -211,9 +223,10 @@ def without_experts(fields: dict[str, Any]) -> None:
 
 
 def shared_experts(number: str) -> Rule:
-    """Return a rule that reads the key of the number of shared experts to their total width.
+    """Return a rule that reads `number`, the key of the number of shared experts, to their total width.
 
-    Each is as wide as a routed expert; null counts as 0. Anything but a whole number >= 0 is a problem.
+    Each is as wide as a routed expert; null counts as 0. Anything but an integer >= 0 is a problem. It writes the width
+    over that of a routed expert, rounded down; nothing for a model without experts.
     """
 
     def read(shared: Any, reader: Reading) -> int:
@@ -233,15 +246,18 @@ _LETTERS = {"F": "full", "S": "shared"}
 
 
 def indexers(listed: Callable[[Values, int], Any], keys: str = "") -> Rule:
-    """Return a rule that sets indexer.layers, one bool per layer, from indexer_types.
+    """Return a rule that sets indexer.layers, one bool per layer, from indexer_types: true for "full" (or F), an
+    indexer of the layer's own, false for "shared" (or S).
 
-    "full" is an indexer of the layer's own, "shared" is not. `listed` returns the types where the file states none,
-    from the values and the number of layers; it reads `keys`. Sets nothing if every layer has its own; wrong types or a
-    wrong length are a problem.
+    `listed` returns the types where the file states none, from the values and the number of layers; it reads `keys`.
+    Sets nothing if every layer has its own; wrong types or a wrong length are a problem. It writes all layers as full
+    for a model without such a list.
     """
 
     def read(reader: Reading) -> None:
-        """Set indexer.layers if any layer shares another's choice; wrong types are a problem."""
+        """Set indexer.layers and its key_of if any layer is shared; other types than full and shared, or not one per
+        layer, are a problem.
+        """
         layers = reader.fields["num_hidden_layers"]
         given: Any = reader.values["indexer_types"] or listed(reader.values, layers)
         kinds = [_LETTERS.get(str(one), str(one)) for one in given] if isinstance(given, list | str) else []

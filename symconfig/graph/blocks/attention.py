@@ -39,12 +39,14 @@ _ROWS = {d.KEYS: 2}  # a softmax reduces the maximum and the sum of each row
 def core(
     ctx: Context, q: Tensor, k: Tensor, v: Tensor, read: Read, has_sinks: bool = False, channels: str | None = None
 ) -> Tensor:
-    """Append softmax(q k') v and return it per head, [B, S, heads, channels].
+    """Append softmax(q k') v in the module core_attn and return it per head, [B, S, heads, channels].
 
-    Key and value sequences are dims of their own, so that cp splits queries only. The kernel is fused or a chain of
-    operators as the implementation says.
+    The kernel is fused (FLASH) or a chain of operators, as the implementation says. A fused one under a MASKED choice
+    first repeats keys and values if they have fewer heads. Key and value sequences are dims of their own, so that cp
+    splits queries only.
 
     Args:
+        read: keys per query, and the choice of keys; a chain ignores it.
         has_sinks: add a learned sink per head.
         channels: the dim of the values if these are only the first channels of v; None: all of v.
     """
@@ -69,8 +71,8 @@ def core(
 
 
 def contiguous(ctx: Context, o: Tensor) -> Tensor:
-    """Return the attention result copied into the memory order of the output projection; o itself if the implementation
-    needs no copy.
+    """Return a copy of the attention result in the memory order of the output projection, appended; o itself if the
+    implementation needs no copy (`copies_result`).
     """
     if not ctx.how.attention.copies_result:
         return o
@@ -84,9 +86,10 @@ def _kernel(ctx: Context) -> Kernel:
 
 
 def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) -> Tensor:
-    """Append attention as separate products with softmax and dropout (if the model has them) and return it per head.
-
-    Keys and values are repeated or widened to fp32 first if the kernel requires it.
+    """Append attention as separate products with softmax and, if the model has it, dropout, which saves a mask; return
+    it per head, [B, S, heads, channels of v]. Before that, keys and values are repeated per query head if the
+    implementation copies them. A WIDE kernel widens q, k and v to fp32 (and scores in fp32); with `wide_products` only
+    q and k. A MASKED kernel's scores have a buffer of their size.
     """
     width = v.loops[-1]
     if copies_kv(ctx, k):
@@ -127,8 +130,9 @@ def _to_fp32(ctx: Context, x: Tensor) -> Tensor:
 def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
     """Append scaling, masking and softmax of the scores as the kernel does them, and return the attention weights.
 
-    A fused kernel reads the scores once, and its backward is in place. Otherwise each step is one kernel. IN_TURN,
-    NARROW and WIDE also apply a soft cap, which saves its tanh.
+    MASKED: see `_masked_softmax`. FUSED_SOFTMAX: one kernel, with an in-place backward. Others: one kernel per step:
+    scaling, a soft cap that saves its tanh (if the model has one), mask, softmax, which NARROW and WIDE run in the
+    scores' type and any other between a widening to fp32 and a narrowing. Sinks are weights of the softmax.
     """
     weights, kernel = Tensor("attention_weights", scores.dims, scores.element), _kernel(ctx)
     if kernel is Kernel.MASKED:
@@ -165,10 +169,9 @@ def _saved_by_sinks(sinks: list[Weight], weights: Tensor) -> list[Tensor]:
 
 
 def _masked_softmax(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[Weight]) -> Tensor:
-    """Append a mask that is written over the (already scaled) scores and saved by every layer, and their softmax;
-    return the weights.
-
-    Sinks are one more key of each query, joined to the scores by a copy: twice the traffic.
+    """Append a mask, written over the (already scaled) scores and saved by every layer, and the softmax of the result,
+    which saves the weights; return the weights. With sinks one more column is saved, and traffic is doubled, since they
+    are joined to the scores by a copy.
     """
     masked = Tensor("masked_scores", scores.dims)
     mask = Tensor("causal_mask", (d.SEQUENCE, d.KEYS), Element.MASK)
@@ -182,8 +185,8 @@ def _masked_softmax(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[W
 
 
 def copies_kv(ctx: Context, k: Tensor) -> bool:
-    """Return whether the implementation repeats keys and values for grouped-query attention; False if k already has a
-    head per query head.
+    """Return whether the implementation repeats keys and values for query heads: it does so (`copies_shared_heads`),
+    the model's query and key/value heads differ in number, and k does not have the query heads' dim.
     """
     grouped = ctx.model.num_attention_heads != ctx.model.num_key_value_heads
     return ctx.how.attention.copies_shared_heads and grouped and k.dims[-2] != d.HEADS
@@ -192,8 +195,10 @@ def copies_kv(ctx: Context, k: Tensor) -> bool:
 def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Append grouped-query attention and return o[B, S, D] from x[B, S, D].
 
-    A layer with borrowed keys and values computes only queries; one that lends them makes them inputs of later
-    layers.
+    If `kind` borrows keys and values, only queries are computed (`_with_borrowed`). Else, in order: projections, a copy
+    of the queries if keys are repeated, query/key norm if the model has it (of kind "unit" only in layers with rope),
+    value norm, rope where model and layer have it, lending of keys and values, the core over a window or all keys, gate
+    and output projection.
     """
     if kind.pairs is Pairs.BORROWED:
         return _with_borrowed(ctx, x, kind)
@@ -212,7 +217,9 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append attention with queries of this layer and keys and values of an earlier one; return o[B, S, D]."""
+    """Append attention with queries of this layer (normed and rotated where model and layer say so) and keys and values
+    of an earlier one; return o[B, S, D]. A gate is projected from x if the model has one.
+    """
     q = Tensor("q", (*x.dims[:-1], d.HEADS, d.HEAD_DIM))
     q = projected(ctx, "q_proj", x, q, ctx.model.qkv_bias)
     if ctx.model.qk_norm:
@@ -224,7 +231,9 @@ def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def lend_kv(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
-    """Return views of keys and values under the names by which later layers read them."""
+    """Append views of keys and values and return them under the names by which later layers read them
+    (`shared_kv_names`).
+    """
     names = shared_kv_names(kind)
     theirs = [Tensor(name, one.dims, storage=one.name) for name, one in zip(names, (k, v), strict=True)]
     for one, other in zip((k, v), theirs, strict=True):
@@ -233,9 +242,8 @@ def lend_kv(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor
 
 
 def borrow_kv(ctx: Context, rows: Sequence[str], widths: tuple[str, str], kind: LayerKind) -> tuple[Tensor, Tensor]:
-    """Return the keys and values that the last lending layer of this kind holds, as inputs from another block.
-
-    rows: their dims but the channels. widths: dims of the channels of keys and of values.
+    """Return the (keys, values) that an earlier layer lends to layers of this kind, recorded as inputs from another
+    block. rows: their dims but the channels. widths: dims of the channels of keys and of values.
     """
     k, v = (Tensor(name, (*rows, width)) for name, width in zip(shared_kv_names(kind), widths, strict=True))
     return ctx.build.from_elsewhere(k), ctx.build.from_elsewhere(v)
@@ -250,9 +258,9 @@ def shared_kv_names(kind: LayerKind) -> tuple[str, str]:
 
 
 def output(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
-    """Append gate (if the model has one) and output projection to the heads o[B, S, A, C], and return o[B, S, D].
-
-    x: the layer's input, from which a gate is computed if `gate` is None.
+    """Append gate (if the model has one) and output projection to the heads o[B, S, A, C], copied first if the
+    implementation needs it, and return o[B, S, D]. gate: the projected gate; None: it is projected from the layer's
+    input x.
     """
     o = apply_gate(ctx, x, contiguous(ctx, o), gate, ctx.model.qkv_bias)
     return to_stream(ctx, "o_proj", o, ctx.model.attention_out_bias, aliases=("c_proj",))
@@ -275,18 +283,18 @@ def apply_rope(
     channels: str = d.ROTARY,
     times: tuple[int | Fraction, int | Fraction] = (1, 1),
 ) -> Tensor:
-    """Append a rotary embedding of x[..., C] and return it under the name `to`.
-
-    channels: the dim of the rotated channels. times: (forward, backward) traffic as a multiple of one read and one
-    write.
+    """Append a rotary embedding of x[..., C] and return it under the name `to`; it saves `saved_angles`, and C cannot
+    be split. channels: the dim of the rotated channels. times: (forward, backward) traffic as a multiple of one read
+    and one write.
     """
     kept, out, whole = saved_angles(ctx, name, channels), Tensor(to, given.dims), given.dims[-1:]
     return ctx.build.elementwise(name, [given], out, traffic=times, saves=kept, whole=whole, linear=True)
 
 
 def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
-    """Append the query/key norm of x[B, S, A, C] by head, or over all heads, with the model's weights, and
-    return it.
+    """Append the query/key norm of x[B, S, A, C] in the module qk_norm and return it. By qk_norm_of: "head" norms C
+    with a weight [C], "unit" norms C without one, "all_heads" norms A and C together with a weight [A, C], any other
+    norms C with a weight [A, C].
     """
     of, heads = ctx.model.qk_norm_of, x.dims[-2:]
     weight = {"head": heads[1:], "unit": ()}.get(of, heads)
@@ -294,9 +302,9 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
 
 
 def apply_gate(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = False) -> Tensor:
-    """Return o multiplied by the sigmoid of a gate per channel or head; o itself if the model has no attention gate.
-
-    gate: None: it is projected from the layer's input x, with a bias if `bias`.
+    """Return o multiplied by the sigmoid of a gate, which saves both; o itself if the model has no attention gate.
+    gate: None: it is projected from the layer's input x, per channel or per head as the model has it, with a bias if
+    `bias`; an adapter may target it as gate_proj.
     """
     if ctx.model.attention_gate is None:
         return o
@@ -309,9 +317,9 @@ def apply_gate(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bo
 
 
 def saved_angles(ctx: Context, name: str, channels: str) -> list[Tensor]:
-    """Return the cosines and sines that a rotation saves; empty if they are computed once for all layers.
-
-    Unless the implementation makes them separately for queries and keys, both rotations return the same two tensors.
+    """Return the [cosines, sines] ([S, channels], fp32 if `wide_angles`) that the rotation `name` saves; empty if they
+    are computed once for all layers (Angles.ONCE). With Angles.APART they are named after the rotation; else all
+    rotations of a layer return the same two tensors.
     """
     angles, element = ctx.how.rotation.angles, Element.FP32 if ctx.how.rotation.wide_angles else Element.ACTIVATION
     if angles is Angles.ONCE:
@@ -328,9 +336,9 @@ def value_dim(model: ModelDescriptor) -> str:
 def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
     """Return the (forward, backward) traffic of rotating queries or keys, as a multiple of one read and one write.
 
-    YaRN also scales them, which a fused kernel may not support; the chain is then eager. Eager forward negates (1
-    pass), joins (2), multiplies twice (4), adds (3) and joins an empty rest (2); backward multiplies twice (4),
-    negates (1), joins the halves (2), adds up (3), and fills, copies and adds two slices' gradients (7).
+    An EAGER kernel: 5, 5. A fused one: 1, 1; but under YaRN with a factor above 1, unless it is FUSED_STRETCHED, 6 and
+    17/2 of an eager chain: forward negates (1 pass), joins (2), multiplies twice (4), adds (3), joins an empty rest
+    (2); backward multiplies twice (4), negates (1), joins halves (2), adds (3), and fills, copies and adds slices (7).
     """
     scaling = ctx.model.rope_scaling
     if ctx.how.rotation.kernel is RotationKernel.EAGER:
@@ -342,10 +350,11 @@ def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
 
 
 def projections(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
-    """Append the projections of x[B, S, D] and return ((q, k, v), gate).
+    """Append the projections of x[B, S, D] and return ((q, k, v), gate), each tensor with heads and channels.
 
-    gate: only where it is part of the fused QKV product; else None. A fused product's parts may be views of its
-    result.
+    With `ctx.shared_heads` see `_of_shared_heads`. Else one fused product, or three (`Context.separate`, by adapters
+    and implementation). A fused product also makes a gate per channel if the model has one, adds adapters of its parts,
+    and its parts are views if the implementation has `views`. gate: None with three products or without such a gate.
     """
     if ctx.shared_heads:
         return _of_shared_heads(ctx, x)
@@ -367,8 +376,8 @@ def projections(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor],
 
 
 def _fused_gates(ctx: Context, storage: str) -> list[Tensor]:
-    """Return the gate that the fused QKV product computes, in a list; empty without a gate per channel (Megatron-LM,
-    transformer/attention.py).
+    """Return the gate [B, S, A, C] that the fused QKV product computes, in a list; empty unless the model has a gate
+    per channel (Megatron-LM, transformer/attention.py).
     """
     if ctx.model.attention_gate != "channel":
         return []
@@ -377,13 +386,13 @@ def _fused_gates(ctx: Context, storage: str) -> list[Tensor]:
 
 
 def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
-    """Append a QKV projection that is gathered over tp, for fewer key/value heads than ranks; return ((q, k, v), gate
-    or None).
+    """Append a QKV projection that is gathered over tp, for fewer key/value heads than ranks; return ((q, k, v), gate),
+    gate None unless the model has one per channel.
 
-    Each rank takes one key/value head and its own queries of that head; gradients are summed over the ranks that
-    share a head. Megatron-LM core_v0.16, transformer/attention.py, get_query_key_value_tensors: the gathered tensor
-    is read and joined; backward it is filled with zeros, added to, and put in the ranks' order. Unless a norm or a
-    rotation copies them first, q, k, v are views that keep the gathered tensor alive.
+    Each rank takes one key/value head and its queries of that head; gradients are summed over the ranks that share a
+    head. The gathered tensor is read and joined; backward it is filled with zeros, added to, and put in the ranks'
+    order (Megatron-LM core_v0.16, transformer/attention.py, get_query_key_value_tensors). q, k, v are views that keep
+    the gathered tensor alive, unless a query/key norm or rope copies them and the implementation has no `views`.
     """
     rows, named = (d.BATCH, d.SEQUENCE), ("c_attn",)
     copied_result = ctx.model.position is Position.ROPE or ctx.model.qk_norm

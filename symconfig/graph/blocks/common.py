@@ -32,10 +32,11 @@ def linear(
     apart: bool = False,
     remade: bool = False,
 ) -> list[Tensor]:
-    """Append outputs = x * W[inner, width] (+ bias), with low-rank adapters where the model has them, and return the
-    results.
+    """Append outputs = x * W[inner, width] (+ bias), and return the tensors of `outputs`, or their sums with an adapter
+    ("NAME.sum") if the model has one for the layer's name or an alias.
 
-    Results are the tensors of `outputs`, or those after the adapter's sum.
+    Weights and x with an experts dim have one matrix per expert, run in one launch each unless the expert kernels are
+    FUSED. The product may run in low precision inside a layer (module LAYER) if its first output is an ACTIVATION.
 
     Args:
         inner: dims of x that are contracted.
@@ -71,31 +72,35 @@ def linear(
 def projected(
     ctx: Context, name: str, x: Tensor, out: Tensor, bias: bool = False, over: int = 1, **more: Any
 ) -> Tensor:
-    """Append a linear layer named `name` with result `out`, and return it (after an adapter's sum).
-
-    over: number of last dims of x that are contracted. more: arguments of `linear`.
+    """Append a linear layer with result `out`, and return it or, if an adapter targets the layer, their sum. over:
+    number of last dims of x that are contracted; the weight's output dims are those of `out` behind the others of x.
+    more: arguments of `linear`.
     """
     inner, width = x.dims[-over:], out.dims[len(x.dims) - over :]
     return linear(ctx, name, x, inner, width, [Use(out)], bias, **more)[0]
 
 
 def to_stream(ctx: Context, name: str, x: Tensor, bias: bool = False, **more: Any) -> Tensor:
-    """Append the output projection of all dims of x[B, S, ...] behind the sequence, and return
-    attention_out[B, S, D].
+    """Append the output projection of x[B, S, ...] and return attention_out[B, S, D] (or its sum with an adapter); all
+    dims of x behind the sequence are contracted. more: arguments of `linear`.
     """
     out = Tensor("attention_out", (*x.dims[:2], d.HIDDEN))
     return projected(ctx, name, x, out, bias, over=len(x.dims) - 2, **more)
 
 
 def with_adapter(ctx: Context, name: str, tensor: Tensor, aliases: Sequence[str] = ()) -> Tensor:
-    """Return the tensor that carries a linear layer's result: NAME.sum if it has an adapter, else the tensor itself."""
+    """Return the tensor that carries a linear layer's result: "NAME.sum" if an adapter targets `name` or an alias, else
+    the tensor itself.
+    """
     return Tensor(f"{tensor.name}.sum", tensor.dims) if ctx.adapted((name, *aliases)) else tensor
 
 
 def beside_fused(
     ctx: Context, name: str, x: Tensor, width: Sequence[str], part: Tensor, aliases: Sequence[str] = ()
 ) -> Tensor:
-    """Return a part of a fused linear layer's result, after the sum of an adapter of its own if it has one."""
+    """Return `part`, a part of a fused linear layer's result or, if an adapter targets its `name` or an alias, append
+    that adapter of x with output dims `width` and return the sum.
+    """
     if not ctx.adapted((name, *aliases)):
         return part
     adapter(ctx, name, x, x.dims[-1:], width, [Use(part)])
@@ -112,10 +117,10 @@ def residual(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
 def adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> None:
-    """Append outputs + scale * (x * A[inner, R]) * B[R, width]; the results are tensors named as the outputs with
-    `.sum`.
+    """Append outputs + scale * (x * A[inner, R]) * B[R, width] as tensors named as the outputs with ".sum"; return
+    nothing. A and B are replicated layers if the implementation's adapters are PLAIN, else tensor-parallel ones.
     """
-    lay = _whole_adapter if ctx.how.adapters is Adapters.PLAIN else _split_adapter
+    lay = _replicated_adapter if ctx.how.adapters is Adapters.PLAIN else _parallel_adapter
     ups = lay(ctx, name, x, inner, width, outputs)
     for use, up in zip(outputs, ups, strict=True):
         total = Tensor(f"{use.tensor.name}.sum", use.tensor.dims)
@@ -134,10 +139,12 @@ def _adapter_dropout(ctx: Context, name: str, x: Tensor, loops: Sequence[str] = 
     return ctx.build.elementwise(f"{name}.lora_dropout", [x], out, saves=[mask], loops=loops)
 
 
-def _whole_adapter(
+def _replicated_adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> list[Tensor]:
-    """Append both products of an adapter, neither of them a parallel layer, and return a delta for each output."""
+    """Append an adapter's dropout (if it has one) and both products, neither of them a parallel layer, and return an
+    unscaled delta for each output. A and B have an experts dim if x has one.
+    """
     batch, rows = ((d.EXPERTS,) if d.EXPERTS in x.dims else ()), tuple(dim for dim in x.dims if dim not in inner)
     x = _adapter_dropout(ctx, name, x) or x
     low = Tensor(f"{name}.low", (*rows, d.RANK))
@@ -147,14 +154,15 @@ def _whole_adapter(
     return [up.tensor for up in ups]
 
 
-def _split_adapter(
+def _parallel_adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> list[Tensor]:
-    """Append an adapter made of two tensor-parallel layers without sequence parallelism, and return a delta for each
-    output.
+    """Append an adapter (dropout, if it has one, A, B, scaling) of two tensor-parallel layers without sequence
+    parallelism, and return a delta for each output.
 
-    B is always split by its outputs. Beside a column-parallel layer, A is split by rank and its result gathered;
-    beside a row-parallel one, A is split by its inputs, its result reduced, and B's gathered.
+    Beside a row-parallel layer (tp may split a dim in `inner`) A is split by its inputs and its result reduced; there
+    is one output (`_row_delta`). Else A is split by rank and its result gathered, and the dropped-out x, gathered over
+    tp, is saved. B is split by its outputs where tp may split them.
     """
     by_rows = any(dim in parts().tensor_dims for dim in inner)
     rows = tuple(dim for dim in x.dims if dim not in inner)
@@ -178,10 +186,9 @@ def _split_adapter(
 
 
 def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], use: Use) -> Tensor:
-    """Append B beside a row-parallel layer and return its one delta.
-
-    Its columns are split, then gathered and split by sequence again where that is split; with Adapters.EXCHANGED,
-    exchanged for a part of the sequence (a2a_experimental in megatron-bridge, peft/utils.py).
+    """Append B, split by columns, beside a row-parallel layer, and return its scaled delta. With Adapters.EXCHANGED the
+    columns are exchanged for the output's layout by an all-to-all (a2a_experimental in megatron-bridge, peft/utils.py);
+    else they are gathered over tp first.
     """
     cut, whole = (Tensor(f"{name}.delta_{part}", use.tensor.dims) for part in ("columns", "gathered"))
     split = tuple(d.ADAPTER_COLUMNS if dim == d.HIDDEN else dim for dim in width)
@@ -262,13 +269,17 @@ def norm(
     weight: Sequence[str] | None = None,
     over: Sequence[str] | None = None,
 ) -> Tensor:
-    """Append RMSNorm or LayerNorm of x, as the model has it, and return the result, a tensor called `name`.
+    """Append RMSNorm or LayerNorm of x and return the result, a tensor called `name`.
+
+    It is LayerNorm if the model's norm is, but only over the hidden dim or in the module qk_norm; it has a bias only
+    over the hidden dim, beside a weight, if the model's norms have one.
 
     Args:
-        dim: the dim that is normalised; the others of several are in `over`.
+        dim: the dim that is normalised.
         module: the recompute module.
-        weight: dims of the weight; empty: no weight. Default: `dim`, unless the model has norms without weights.
-        over: several dims normalised together, in place of `dim`.
+        weight: dims of the weight; empty: no weight. None: `dim`, or no weight over the hidden dim of a model without
+            norm weights.
+        over: several dims normalised together, in place of `dim`; None: `dim`.
     """
     over, stream = over or (dim,), dim == d.HIDDEN
     centred = ctx.model.norm is Norm.LAYERNORM and (stream or module == _QK)
@@ -282,10 +293,10 @@ def norm(
 def normed(
     ctx: Context, name: str, x: Tensor, over: Sequence[str], weights: Sequence[Weight], centred: bool, module: str
 ) -> Tensor:
-    """Append a norm over the dims `over` with these weights, as the implementation's kernel runs it, and return the
-    result.
-
-    centred: subtract the mean, too, as LayerNorm does.
+    """Append a norm over the dims `over` with these weights, in the recompute module `module`, and return the result.
+    The implementation's norm kernel says what is saved and moved; one that the kind of norm lacks counts as EAGER. A
+    LayerNorm of PyTorch whose weights are all frozen moves less in its backward. centred: LayerNorm, with two
+    reductions (mean, variance) instead of one.
     """
     table = _LAYERNORM if centred else _RMSNORM
     kernel = table.get(ctx.how.norm, table[NormKernel.EAGER])
@@ -312,8 +323,9 @@ def normed(
 def _norm_keeps(
     kernel: _Kept, name: str, x: Tensor, over: Sequence[str], weights: Sequence[Weight]
 ) -> Iterator[Tensor]:
-    """Yield the tensors that a norm kernel saves: input, intermediate results, statistics and, by kernel and weights,
-    the normalised values and the copy of the weight.
+    """Yield the tensors that a norm kernel saves: x or an fp32 copy of it, fp32 intermediate results, and fp32
+    statistics per row; the normalised values only with a trained weight, a copy of the first weight only with any
+    weight, both only if the kernel saves them.
     """
     rows = tuple(dim for dim in x.dims if dim not in over)
     yield x if kernel.input is _HALF else Tensor(f"{name}.fp32", x.dims, kernel.input)

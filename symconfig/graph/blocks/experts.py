@@ -22,12 +22,14 @@ ONE_LOGIT = "shared_gate_width"
 
 
 def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
-    """Append a mixture of experts and return y[B, S, D]: the weighted sum of the chosen experts, plus the shared
-    expert.
+    """Append a mixture of experts and return y[B, S, D]: the weighted sum of the chosen experts of x.
 
-    stream: the tensor that x is the norm of; models with separate norms for router and experts read it instead of x.
-    Latent experts (Nemotron 3) stand between two projections of the stream, so that dispatched tokens are as wide as
-    the experts. A zero-computation choice (LongCat) takes no slot: its token comes back as it is.
+    With `norms_apart` the router reads a scaled norm of `stream` (of which x is a norm) and the experts another norm of
+    it, and the sum is normed. With `latent_size` tokens are projected down before the dispatch, and the sum up again
+    (Nemotron 3). With `input_scaled` slots are multiplied by their weights before the experts. Biases are added by
+    `_biased` unless kernels are FUSED; experts IN_TURN have their results joined. A shared expert of x is added if the
+    model has one. If every expert runs on each token, the dispatch reads no indices; a zero-computation choice
+    (LongCat) takes no slot.
     """
     moe = ctx.model.experts
     assert moe is not None
@@ -74,7 +76,13 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
 
 
 def router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Append the router and return (weights, indices) of each token's experts, [B, S, choices]."""
+    """Append the router of x and return (fp32 weights, indices) of each token's experts, [B, S, choices].
+
+    x is widened to fp32 first if the router is WIDE and routing INDEXED. What the choice saves follows from the
+    routing: FUSED saves logits and indices, INDEXED what Transformers' routers save, any other what Megatron-LM's does
+    and the indices. A bias for the choice, without gradient, is a weight if the model has it and the implementation
+    counts it. With `norms_apart` weights are multiplied by a learned scale per expert.
+    """
     moe = ctx.model.experts
     assert moe is not None
     rows = x.dims[:-1]
@@ -108,10 +116,10 @@ def _sorted(
 ) -> Tensor:
     """Append the permutation of tokens x into slots, or back, and return `out`.
 
-    Slots lie where their tokens lie: each part of the tokens has equally many of each expert. After an all-to-all,
-    slots are ordered by sender and copied to be ordered by expert, and the reverse on the way back: they are read
-    and written once more, unless a rank has one expert (`Operator.sorts`). If tokens are sent once per rank or node,
-    they are read there to fill the slots: nearly as much is read as slots are written if experts are many.
+    Each part of the tokens has equally many slots of each expert. After an all-to-all of SLOTS, these are ordered by
+    sender and copied to be ordered by expert: read and written once more (`sorts` 2), unless a rank has one expert. In
+    other dispatches tokens are sent once per rank or node and read there to fill the slots (`sorts` 1). Nothing is
+    sorted if every expert runs on each token.
     """
     slots, every = _slot_dim(ctx), ctx.how.experts.every_token
     by_slots = ctx.how.experts.dispatch is Dispatch.SLOTS
@@ -134,8 +142,8 @@ def _slot_dim(ctx: Context) -> str:
 
 
 def _projected(ctx: Context, x: Tensor, name: str, width: str) -> Tensor:
-    """Append the projection of a latent expert layer, to the experts' width or back to the stream's;
-    return the result.
+    """Append the projection `name` of a latent expert layer, with last dim `width` (the experts', or the stream's on
+    the way back), and a bias if the model has one; return the result, named `name` without "_proj".
     """
     moe, out = ctx.model.experts, Tensor(name.removesuffix("_proj"), (*x.dims[:-1], width))
     assert moe is not None
@@ -143,10 +151,9 @@ def _projected(ctx: Context, x: Tensor, name: str, width: str) -> Tensor:
 
 
 def _combined(ctx: Context, x: Tensor, done: Tensor, probabilities: Tensor, indices: Tensor) -> Tensor:
-    """Append the combination and return y[B, S, D]: the sum of each token's slots.
-
-    It is weighted, and saves the experts' results, unless the experts weight their activation or read weighted
-    tokens.
+    """Append the combination and return moe_out with x's dims: the sum of each token's slots. It is weighted, and then
+    also saves the experts' results, unless the experts weight their activation (`weighted_inside`) or read weighted
+    tokens (`input_scaled`).
     """
     moe = ctx.model.experts
     weighed = ctx.how.experts.weighted_inside or (moe is not None and moe.input_scaled)
@@ -156,8 +163,8 @@ def _combined(ctx: Context, x: Tensor, done: Tensor, probabilities: Tensor, indi
 
 
 def _kept_to_combine(ctx: Context, probabilities: Tensor, indices: Tensor) -> list[Tensor]:
-    """Return the tensors that the combination saves: probabilities and indices, or index tables; empty if every expert
-    runs on all tokens.
+    """Return the tensors that the combination saves: empty if every expert runs on all tokens; INDEXED: Transformers'
+    index tables and slot weights; CHAIN: the token of each slot; FUSED: probabilities and indices.
     """
     rows, experts = probabilities.dims[:-1], ctx.how.experts
     if experts.every_token:
@@ -168,8 +175,8 @@ def _kept_to_combine(ctx: Context, probabilities: Tensor, indices: Tensor) -> li
 
 
 def _kept_to_sort(ctx: Context, rows: tuple[str, ...]) -> list[Tensor]:
-    """Return the index tables that the dispatch saves; empty for fused kernels or if every expert runs on
-    all tokens.
+    """Return the index tables that the dispatch saves: Transformers' for INDEXED, Megatron-LM's for CHAIN routing;
+    empty for any other, or if every expert runs on all tokens. rows: dims of the tokens.
     """
     moe, routing = ctx.model.experts, ctx.how.experts.routing
     assert moe is not None
@@ -181,18 +188,21 @@ def _kept_to_sort(ctx: Context, rows: tuple[str, ...]) -> list[Tensor]:
 
 
 def _biased(ctx: Context, done: Tensor) -> Tensor:
-    """Append the addition of each expert's bias times the slot's probability, and return the result.
+    """Append the addition of each expert's bias times the slot's probability, as a loop over the experts, and return
+    the result in the type of `done`.
 
-    A loop over the experts in eager kernels; the fp32 probabilities make the sum fp32. In units of the bf16 tensor:
-    forward 2 (product), 5 (sum), 4 (joined), 3 (narrowed); backward 3 (widened), 3 (narrowed), 2 (joined), 6 and 6
-    (gradients of probabilities and bias, with their sums). One kernel would move 2 each way.
+    The fp32 probabilities make the sum fp32. Traffic in units of the bf16 tensor: forward 2 (product), 5 (sum), 4
+    (joined), 3 (narrowed); backward 3 (widened), 3 (narrowed), 2 (joined), 6 and 6 (gradients of probabilities and
+    bias, with their sums). One kernel would move 2 in each pass.
     """
     out = Tensor(f"{done.name}_biased", done.dims)
     return ctx.build.elementwise("expert_bias", [done], out, traffic=(7, 10), per=(d.EXPERTS,), launches=BIAS_LAUNCHES)
 
 
 def _shared(ctx: Context, x: Tensor, combined: Tensor, gated: bool) -> Tensor:
-    """Append the shared expert, with a sigmoid gate if `gated`, and return its sum with the routed experts' result."""
+    """Append the shared expert of x, normed with `norms_apart` and scaled by a sigmoid gate if `gated`, and return its
+    sum with `combined`, the routed experts' result. The gate has no adapter and is never held in 4 bits.
+    """
     with ctx.build.module("shared_experts"), ctx.build.part("shared_experts"):
         shared = mlp(ctx, x, d.SHARED_FFN, "shared_", False, "shared_act")
         if ctx.model.experts is not None and ctx.model.experts.norms_apart:
@@ -213,10 +223,11 @@ CHOICES = "num_experts_per_tok"
 
 def choice(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
     """Return the tensors that Megatron-LM's router saves in addition to the chosen indices
-    (`topk_routing_with_score_function`, and the scores of the balancing loss).
+    (`topk_routing_with_score_function`): scores of all experts for sigmoid, or for softmax before the choice without
+    normalisation; a mask for groups without a correction bias; chosen scores in all cases but that softmax; their sum
+    for sigmoid; and, with a balancing loss, its scores.
 
-    Tensors that only lead to indices are not saved, since no gradient reaches them. A choice by groups without a
-    bias masks the scores of the groups that are left out.
+    Tensors that only lead to indices are not saved, since no gradient reaches them.
     """
     first = moe.scoring_func == "softmax" and not moe.norm_topk_prob and not moe.softmax_after_topk
     result = []
@@ -232,7 +243,9 @@ def choice(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
 
 
 def _balance(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
-    """Return the scores that the balancing loss saves once more (`compute_routing_scores_for_aux_loss`)."""
+    """Return the fp32 scores that the balancing loss saves once more, and their sum per token for sigmoid scores
+    (`compute_routing_scores_for_aux_loss`).
+    """
     result = [Tensor("balance_scores", (*rows, ROUTES), Element.FP32)]
     if moe.scoring_func == "sigmoid":
         result.append(Tensor("balance_sum", rows, Element.FP32))
@@ -240,8 +253,8 @@ def _balance(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
 
 
 def sorting(rows: tuple[str, ...]) -> list[Tensor]:
-    """Return the tensors that Megatron-LM's `permute` saves: the order of all (token, expert) pairs, and the token of
-    each slot in use.
+    """Return the index tensors that Megatron-LM's `permute` saves: the order of all (token, expert) pairs [*rows,
+    experts], and the token of each slot in use [*rows, choices].
     """
     return [
         Tensor("sorted_pairs", (*rows, ROUTES), Element.INDEX),
@@ -251,9 +264,9 @@ def sorting(rows: tuple[str, ...]) -> list[Tensor]:
 
 def indexed_choice(moe: Experts, rows: tuple[str, ...], scores: Element) -> list[Tensor]:
     """Return the tensors that Transformers' routers save, the chosen indices first (models/*/modeling_*.py:
-    *TopKRouter).
-
-    Tensors that only lead to indices are not saved. scores: the element type of scores.
+    *TopKRouter): with softmax after the choice, only the chosen scores; else all scores, a mask for groups without a
+    correction bias, and, if weights are normalised, the chosen scores and their sum. scores: the element type of
+    scores. Tensors that only lead to indices are not saved.
     """
     result = [Tensor("router_indices", (*rows, CHOICES), Element.INDEX)]
     if moe.softmax_after_topk:
@@ -278,7 +291,7 @@ def tokens_of_slots(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
 
 def pairs_of_slots(rows: tuple[str, ...], wide: bool) -> list[Tensor]:
     """Return the tensors that Transformers saves on the way back: each slot's (token, expert) pair, each pair's slot,
-    and the slots' weights, in fp32 if `wide`.
+    and the slots' weights, in fp32 if `wide`, else as activations.
     """
     weights = Tensor("slot_weights", (*rows, CHOICES), Element.FP32 if wide else Element.ACTIVATION)
     return [_index("slot_pairs", rows), _index("pair_slots", rows), weights]

@@ -26,15 +26,18 @@ ONE_HEAD = "latent_heads"  # of the latent keys and values that all heads of a q
 def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Append multi-head latent attention and return o[B, S, D] from x[B, S, D].
 
-    The down projections have no dim that tp splits, so that they stay split by sequence. Queries are low-rank, too,
-    where the model has a rank for them. An ABSORBED implementation with an indexer attends over latent keys instead.
+    Queries come from a low rank if the model has a rank for them, else from x. Low-rank queries and keys are normed,
+    inside the recomputed module mla_up_proj if norms are part of linear layers. tp does not split the down projections,
+    so that their results stay split by sequence. Sinks and a gate are added if the model has them. If the layer does
+    not read all keys and the implementation's choice is ABSORBED, attention is over latent keys instead (`_absorbed`),
+    without sinks and gate.
     """
     rows = (d.BATCH, d.SEQUENCE)
     q_source, q_names = x, ("q_proj",)
     if ctx.model.latent is not None and ctx.model.latent.q_lora_rank is not None:
         low, bias = Tensor("q_low", (*rows, Q_RANK)), ctx.model.qkv_bias
         q_source, q_names = projected(ctx, "q_down_proj", x, low, bias, aliases=_Q_DOWN), _Q_UP
-    kv_low, shared = _low_keys(ctx, x)
+    kv_low, shared = _kv_down(ctx, x)
     if kind.keys is not Keys.ALL and ctx.how.attention.choosing is Choosing.ABSORBED:
         o = _absorbed(ctx, x, kind, (q_source, kv_low, shared))
         return to_stream(ctx, "o_proj", o, ctx.model.attention_out_bias)
@@ -70,11 +73,10 @@ def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, low: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """Append attention over latent keys, which all heads share, and return its heads [B, S, A, value channels].
-
-    The part of the up projection that makes keys is applied to queries, and the part that makes values to the result
-    (Megatron-LM core_v0.19, absorbed_mla.py). low: (low-rank queries, latent keys and values, the keys' rotary
-    part).
+    """Append attention over latent keys, which all heads share, and return its heads [B, S, A, value channels]. The
+    part of the up projection that makes keys is applied to queries, the part that makes values to the result
+    (Megatron-LM core_v0.19, absorbed_mla.py). The indexer that chooses keys, and its loss if it is trained, are
+    appended, too. low: (low-rank queries, latent keys and values, the keys' rotary part), not yet normed.
     """
     rows = (d.BATCH, d.SEQUENCE)
     q_source, kv_low = _low_norms(ctx, *low[:2], "latent_norm")
@@ -99,17 +101,17 @@ def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, low: tuple[Tensor, Tenso
 
 
 def _up_part(ctx: Context, name: str, x: Tensor, dims: tuple[str, str, str], out: Tensor) -> Tensor:
-    """Append the product of each head with its part of the KV up projection (`dims`: head, contracted, result); return
-    `out`.
+    """Append the product of x with one part of the KV up projection, one matrix per head, and return `out`. name:
+    "keys" or "values", in the weight's name. dims: of the weight: head, contracted, result.
     """
     weight = ctx.weight(f"kv_up_proj.weight.{name}", *dims)
     ctx.build.matmul(f"kv_up_{name}", x, weight, contracted=dims[1:2], outputs=[Use(out)])
     return out
 
 
-def _low_keys(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Append the KV down projection and return (low-rank keys and values, the keys' rotary part, which all heads
-    share).
+def _kv_down(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Append the KV down projection of x and return (low-rank keys and values [B, S, rank], the keys' rotary part [B,
+    S, rope], which all heads share); views of one tensor if the implementation has `views`.
     """
     storage, rows = "kv_down" if ctx.how.linear.views else "", (d.BATCH, d.SEQUENCE)
     kv_low = Tensor("kv_low", (*rows, KV_RANK), storage=storage)
@@ -120,8 +122,8 @@ def _low_keys(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _low_norms(ctx: Context, q_source: Tensor, kv_low: Tensor, module: str) -> tuple[Tensor, Tensor]:
-    """Return the norms of low-rank queries and of low-rank keys and values; queries that are not low-rank are
-    unchanged.
+    """Return (q_source, kv_low), both normed in the recompute module `module`; q_source is returned as given if it has
+    no low-rank dim.
     """
     if Q_RANK in q_source.dims:
         q_source = norm(ctx, "q_low_norm", q_source, Q_RANK, module)
@@ -129,6 +131,9 @@ def _low_norms(ctx: Context, q_source: Tensor, kv_low: Tensor, module: str) -> t
 
 
 def _sizes(model: ModelDescriptor) -> dict[str, float]:
+    """Return the sizes of latent attention's dims, with those of the indexer; empty for a model without latent
+    attention. A missing rank of queries is 0.
+    """
     if (low := model.latent) is None:
         return {}
     nope, rope, value = low.qk_nope_head_dim, low.qk_rope_head_dim, low.v_head_dim

@@ -43,9 +43,11 @@ _LOG_SOFTMAX = (2, Fraction(4, 3))
 
 
 def embedding(ctx: Context) -> Block:
-    """Return the block that makes x[B, S, D] from token ids and, with a vision tower, image features.
+    """Return the block that makes the stream from token ids and, with a vision tower, image features (inputs, too).
 
-    A look-up contracts the vocabulary: split over tp, its result is partial.
+    After the look-up, as the model has them: a norm, learned positions, the merge of image features, per-layer inputs,
+    dropout with a mask, several streams. A look-up contracts the vocabulary: split over tp, its result is partial; on
+    ranks with the entire table nothing splits it. Features get no gradient if nothing before them is trained.
     """
     vocab = d.WHOLE_VOCAB if ctx.whole_look_up else d.VOCAB
     tokens = Tensor("tokens", (d.BATCH, d.SEQUENCE), Element.INDEX)
@@ -80,10 +82,10 @@ def _unsplit(vocab: str) -> tuple[str, ...]:
 
 
 def head(ctx: Context) -> Block:
-    """Return the block that makes the loss from x[B, S, D]: final norm where there is one, logits, cross-entropy.
-
-    Over a split vocabulary the loss reduces three partial results per token: maximum, target logit, sum. A model
-    with `num_labels` has a few numbers per token instead of logits, on every tensor-parallel rank.
+    """Return the block that makes the loss from the stream: streams merged if there are several, final norm if the
+    model has one, logits, cross-entropy. Over a split vocabulary the loss reduces three partial results per token:
+    maximum, target logit, sum. A model with `num_labels` has that many values per token and their loss instead, on
+    every tensor-parallel rank.
     """
     x = Tensor("last_hidden", stream_dims(ctx))
     one = merge_streams(ctx, x)
@@ -95,7 +97,10 @@ def head(ctx: Context) -> Block:
 def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
     """Append the output projection and cross-entropy, and return the loss of each token, fp32 [B, S].
 
-    shared: the output weight is held by another block (multi-token prediction).
+    If losses are logged, reading the logits for them is one more operator. The loss holds copies of x and logits for
+    each of `deferred_gradients`, and for a LINEAR kernel a chunk as large as x. LINEAR and TILED kernels never have all
+    logits in memory; TILED recomputes the product. shared: the output weight is held by another block (multi-token
+    prediction).
     """
     kernel = ctx.how.loss.kernel
     logits = Tensor("logits", _LOGITS, Element.TILED if kernel in _BY_CHUNK else Element.ACTIVATION)
@@ -118,8 +123,8 @@ def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
 
 
 def _values_and_loss(ctx: Context, x: Tensor) -> Tensor:
-    """Append the head of a reward or value model and its loss, which saves fp32 values; return the loss of
-    each token.
+    """Append the head of a reward or value model (a projection to `num_labels`), a widening to fp32, and the loss,
+    which saves the fp32 values; return the loss of each token.
     """
     values, wide = (Tensor(name, (d.BATCH, d.SEQUENCE, d.LABELS), of) for name, of in _VALUES.items())
     values = projected(ctx, "score", x, values, ctx.model.lm_head_bias)
@@ -133,10 +138,14 @@ _VALUES = {"values": Element.ACTIVATION, "values_fp32": Element.FP32}
 
 
 def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
-    """Append the cross-entropy as the implementation's kernel computes it, and return the loss of each token.
+    """Append the cross-entropy as the implementation's kernel computes it, and return the loss of each token, fp32 [B,
+    S].
 
-    Gathered logits have a vocabulary dim that no axis splits. waits: tensors that it holds until its backward, in
-    addition.
+    IN_PLACE and APART are one kernel that saves the logits, IN_PLACE writing their gradient over them; LINEAR and TILED
+    save none. WIDE_IN_PLACE saves an fp32 copy, overwritten backward. Any other: an fp32 copy, a log-softmax that is
+    saved, and the pick of a number; the model's output, and with `kept_outputs` the copy and earlier outputs, stay
+    held. Gathered logits have a vocabulary dim that no axis splits. waits: further tensors that the loss holds until
+    its backward.
     """
     gathered = ctx.how.vocabulary.gathered_logits or ctx.whole_look_up
     vocab = d.WHOLE_VOCAB if gathered else d.VOCAB
@@ -173,7 +182,7 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
 
 def layer(ctx: Context, kind: LayerKind) -> Block:
     """Return the block of one transformer layer: a mixer (attention or an alternative), then MLP or experts, each
-    behind a norm.
+    behind a norm where the model has one; either is absent if `kind` lacks it. Marks recompute modules.
     """
     x = Tensor("layer_in", stream_dims(ctx))
     with ctx.build.module(LAYER):
@@ -183,7 +192,9 @@ def layer(ctx: Context, kind: LayerKind) -> Block:
 
 
 def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append a whole layer and return the stream, or all streams, behind it; at its end joins the layer's own input."""
+    """Append a layer and return the stream, or all streams, behind it; if the model has per-layer inputs and one
+    stream, that of the layer is added at the end.
+    """
     if ctx.model.streams is not None:
         return _hyper_connected(ctx, x, kind)
     out = _sublayers(ctx, x, kind)
@@ -191,7 +202,10 @@ def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append both sublayers with their residuals, or the one that this layer has, and return the stream."""
+    """Append the sublayers that this layer has (mixer, MLP or experts), each with a residual (dropout of the branch if
+    the model has it), and return the stream. With parallel_residual both read x, and their sum is one branch; with
+    shared_input_norm the MLP then reads the mixer's norm.
+    """
     if kind.mixer == NO_MIXER:
         return residual(ctx, "mlp_residual", x, _mlp_sublayer(ctx, x, kind))
     normed, attended = _mixer_sublayer(ctx, x, kind)
@@ -206,7 +220,9 @@ def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _hyper_connected(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append both sublayers, each of which reads and writes all residual streams, and return the streams."""
+    """Append the mixer and then the MLP or experts, each of which reads one stream made of all residual streams and
+    writes into all of them, and return the streams.
+    """
     given, link = read_streams(ctx, "attention_streams", x)
     _, attended = _mixer_sublayer(ctx, given, kind)
     x = write_streams(ctx, "attention_residual", x, attended, link)
@@ -215,7 +231,10 @@ def _hyper_connected(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _mixer_sublayer(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
-    """Append norm and mixer of a layer and return (the mixer's input, its result); two parallel mixers are summed."""
+    """Append norm (if the model norms before sublayers) and mixer of a layer and return (the mixer's input, its
+    result). Two parallel mixers of a layer read the same input and are summed. The result is normed if the model norms
+    after sublayers. A norm that is fused with the next linear layer cannot be recomputed by itself.
+    """
     mixers = [parts().mixer(name) for name in (kind.mixer, kind.beside) if name is not None]
     normed = x
     if ctx.model.norm_before_sublayer:
@@ -232,8 +251,9 @@ def _mixer_sublayer(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, T
 
 
 def _mlp_sublayer(ctx: Context, stream: Tensor, kind: LayerKind, normed: Tensor | None = None) -> Tensor:
-    """Append the MLP or the experts and return their result. normed: the norm of the stream if they share the mixer's;
-    None: their own.
+    """Append the MLP or the experts and return their result, normed if the model norms after sublayers. Input: the
+    stream itself if the model does not norm before sublayers; else `normed` or, if that is None, a norm of the stream
+    that is appended.
     """
     if not ctx.model.norm_before_sublayer:
         normed = stream
@@ -250,7 +270,9 @@ def _experts(ctx: Context, stream: Tensor, normed: Tensor | None) -> Tensor:
 
 
 def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None, kind: LayerKind) -> Tensor:
-    """Append the MLP, with a norm of the stream unless `normed` is given, and return its result."""
+    """Append the MLP and return its result. normed: its input; None: append a norm of the stream, in the module mlp if
+    it is fused with the linear layer, else before it. A wide layer has the wide width.
+    """
     if normed is None and not ctx.how.linear.norm_inside:
         normed = norm(ctx, "mlp_norm", stream)
     with ctx.build.module("mlp"):
@@ -260,10 +282,9 @@ def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None, kind: LayerKind) -
 
 
 def mtp(ctx: Context) -> Block:
-    """Return the block of a multi-token-prediction layer (DeepSeek-V3): two norms, a projection of both, a layer, a
-    final norm.
-
-    Its outputs are the stream and a loss; the loss uses the output weight that the head's block holds.
+    """Return the block of a multi-token-prediction layer (DeepSeek-V3): two norms, a column-parallel projection of both
+    joined, gathered over tp, a layer of the last layer's kind, a final norm, logits and loss. Inputs: the hidden stream
+    and the embedded next tokens. Outputs: the stream and a loss, whose output weight the head's block holds.
     """
     hidden, embedded = Tensor("mtp_hidden", _STREAM), Tensor("mtp_embedded", _STREAM)
     with ctx.build.module(LAYER):

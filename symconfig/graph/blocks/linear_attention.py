@@ -20,7 +20,9 @@ _KERNELS = (6, 9)  # that one call launches, forward and backward
 
 
 def normalised(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Append the scaling of each query and key to length one and return both; the results and the lengths are saved."""
+    """Append the scaling of each query and key to length one, as one operator, and return both; it saves the results
+    and the fp32 lengths.
+    """
     results = [Tensor(f"{tensor.name}_normed", tensor.dims) for tensor in (q, k)]
     lengths = [Tensor(f"{tensor.name}.lengths", tensor.dims[:-1], Element.FP32) for tensor in (q, k)]
     ctx.build.elementwise(
@@ -39,19 +41,18 @@ def normalised(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 def delta_rule(
     ctx: Context, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, shares: Sequence[Sequence[str]] = ()
 ) -> Tensor:
-    """Append the chunked delta rule and return o[B, S, H, V] of q, k[B, S, H, K] and v[B, S, H, V].
+    """Append the chunked delta rule with decays (arXiv 2406.06484, 2412.06464; flash-linear-attention) and return o[B,
+    S, H, V] of q, k[B, S, H, K] and v[B, S, H, V]. The sequence and both kinds of channels cannot be split.
 
-    The chunked delta rule with decays (Yang et al. 2024, arXiv 2406.06484, 2412.06464), of flash-linear-attention.
-    It saves its inputs, the summed decays and the inverted matrix of each chunk and, with decays by channel, the
-    scores (ChunkGatedDeltaRuleFunction, ChunkKDAFunction). Per chunk of C tokens the updates of the state are
-    condensed into two products of an inverted triangular matrix (the WY form, section 3.2) with keys and values. Per
-    token and head of K key and V value channels that takes 3 C K + 2 C V + 3 K V multiply-adds; the inversion
-    itself, some C C / 3, is left out.
+    It saves its inputs, with summed decays in place of `decay`, and the inverted matrix of each chunk; with decays by
+    channel also the scores (ChunkGatedDeltaRuleFunction, ChunkKDAFunction). Per chunk of C tokens the updates of the
+    state are condensed into two products of an inverted triangular matrix (the WY form, section 3.2) with keys and
+    values. Per token and head that takes 3 C K + 2 C V + 3 K V multiply-adds; the inversion, some C C / 3, is left out.
 
     Args:
         decay: fp32, per head or per key channel.
         beta: the strength of each update.
-        shares: loops that are split together: heads of keys that serve several heads of values.
+        shares: groups of loops that are split as one: heads of keys that serve several heads of values.
     """
     heads, values, keys = v.dims[-2], v.dims[-1], k.dims[-1]
     by_channel = keys in decay.dims
@@ -119,14 +120,13 @@ IN_WIDTH, DELTA_CHANNELS = "delta_in_width", "delta_conv_channels"
 
 
 def gated_delta_net(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append a gated delta net and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not used.
+    """Append a gated delta net (Qwen3-Next, Qwen3.5) and return y[B, S, D] from x[B, S, D]. Sizes come from
+    `ctx.model`; `kind` is not used.
 
-    Gated delta net (Qwen3-Next, Qwen3.5): linear attention whose state is corrected, not only added to.
-
-    x[B, S, D] -> q, k, v, z, b, a; a causal convolution over q, k, v; the delta rule by chunks; a gated norm; a
-    projection. Sizes are spelled as Qwen3NextConfig has them. Transformers' Qwen3NextGatedDeltaNet and
-    Qwen3_5GatedDeltaNet, whose projections are two and four: here each of six is one where they are not joined.
-    Megatron-LM's core/ssm/gated_delta_net has one.
+    x -> q, k, v, z, b, a; a causal convolution over q, k, v; q and k of length one; the delta rule by chunks; a gated
+    norm; a projection. With a GATED scan queries and keys are repeated for the value heads that they serve
+    (Megatron-LM's core/ssm/gated_delta_net); else the delta rule splits both heads together. Transformers'
+    Qwen3NextGatedDeltaNet and Qwen3_5GatedDeltaNet.
     """
     q, k, v, z, b, a = _parts_of_delta(ctx, x)
     q, k, v = convolution(ctx, "conv1d", [q, k, v], DELTA_CHANNELS, DELTA_KERNEL)
@@ -142,8 +142,8 @@ def gated_delta_net(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _parts_of_delta(ctx: Context, x: Tensor) -> list[Tensor]:
-    """Append the input projections, one product or six, and return [q, k, v, z, b, a]: the first four with heads and
-    channels, b and a with value heads only.
+    """Append the input projections and return [q, k, v, z, b, a]: the first four [B, S, heads, channels], b and a [B,
+    S, value heads]. One product if the implementation joins linear layers, else six.
     """
     wide = [
         Tensor(name, (*_ROWS, heads, channels))
@@ -170,9 +170,9 @@ def _repeated(ctx: Context, tensor: Tensor) -> Tensor:
 
 
 def _gates(ctx: Context, b: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-    """Append beta = sigmoid(b) and decay = -exp(A_log) softplus(a + dt_bias), and return both; the decay is fp32.
-
-    Saves the tensors that their derivatives need.
+    """Append beta = sigmoid(b) and decay = -exp(A_log) softplus(a + dt_bias) as one operator, and return (beta, fp32
+    decay), each per value head. It saves beta and two fp32 terms of the decay; with a WHOLE scan also the rates
+    exp(A_log) and their negatives.
     """
     beta, decay = Tensor("beta", b.dims), Tensor("decay", a.dims, Element.FP32)
     steps, soft = (Tensor(name, a.dims, Element.FP32) for name in ("decay_steps", "decay_softplus"))
@@ -204,13 +204,12 @@ KDA_VALUE_DIM, LOW, KDA_CHANNELS = "linear_value_channels", "linear_low_width", 
 
 
 def kimi_delta_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append Kimi delta attention and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not
-    used.
+    """Append Kimi delta attention (Kimi Linear, arXiv 2510.26692) and return y[B, S, D] from x[B, S, D]. Sizes come
+    from `ctx.model`; `kind` is not used.
 
-    Kimi delta attention (Kimi Linear, arXiv 2510.26692): the delta rule with a decay for each channel of a key.
-
-    Sizes are spelled as KimiLinearConfig has them; Transformers' KimiLinearDeltaAttention. Decays and output gates
-    come through narrow projections of one head's width, which no axis splits.
+    Separate q, k, v projections; a causal convolution; q and k of length one; the delta rule with a decay per key
+    channel and beta = sigmoid of a projection; a norm with a sigmoid gate; a projection. Decays and gates come through
+    projections of one head's width, which no axis splits. Transformers' KimiLinearDeltaAttention.
     """
     q, k, v = (
         projected(ctx, f"{part}_proj", x, Tensor(f"delta_{part}", (*_ROWS, HEADS, channels)))
@@ -234,7 +233,9 @@ def _low_rank(ctx: Context, x: Tensor, name: str, out: Tensor) -> Tensor:
 
 
 def _decay(ctx: Context, x: Tensor) -> Tensor:
-    """Append the decay -exp(A_log) softplus(f + dt_bias) of x[B, S, D] and return it, fp32 (KimiLinearForgetGate)."""
+    """Append the decay -exp(A_log) softplus(f + dt_bias), f a low-rank projection of x[B, S, D], and return it, fp32
+    [B, S, heads, channels] (KimiLinearForgetGate). It saves its terms, a mask and the rates.
+    """
     f = _low_rank(ctx, x, "f", Tensor("delta_f", (*_ROWS, HEADS, HEAD_DIM)))
     decay = Tensor("decay", f.dims, Element.FP32)
     kept = [Tensor(name, f.dims, Element.FP32) for name in ("decay_exp", "decay_sum", "decay_softplus")]

@@ -30,6 +30,10 @@ def mlp(
 ) -> Tensor:
     """Append an MLP through the dim `width`, gated if the model's is, and return y[..., D] with x's dims.
 
+    Gate and up are one fused product unless `Context.separate` (adapters, implementation). A clamped SwiGLU clamps both
+    first unless expert kernels are FUSED. A gate's activation is a kernel before the product unless `fused_activation`.
+    Ungated experts that weight inside have a further weighting kernel. xIELU has two learned slopes.
+
     Args:
         prefix: of all names.
         bias: of the linear layers; None: as the model has it.
@@ -85,12 +89,12 @@ def _weighted_experts(ctx: Context, width: str) -> Experts | None:
 
 
 def _kept(ctx: Context, inputs: list[Tensor], active: Tensor) -> list[Tensor]:
-    """Return the tensors that an activation saves: its inputs, mostly. ReLU saves its result instead, which the next
-    product saves anyway.
+    """Return the tensors that an activation saves: its inputs, and more in two cases; for ReLU of one input its result
+    `active`, which the next product saves anyway.
 
-    GELU by tanh as a chain (Transformers 5.24, activations.py:NewGELUActivation) also saves half of its input, the
-    tanh and one plus the tanh. xIELU is seven eager kernels (_xielu_python there): they also save where x is
-    positive, its product with a slope, its exponential less one, and that less x.
+    GELU by tanh as a CHAIN (Transformers 5.24, activations.py:NewGELUActivation) also saves half of its input, the tanh
+    and one plus the tanh. xIELU (_xielu_python there) also saves a mask where x is positive, its product with a slope,
+    its exponential less one, and that less x.
     """
     if ctx.model.hidden_act == "relu" and len(inputs) == 1:
         return [active]
@@ -103,8 +107,8 @@ def _kept(ctx: Context, inputs: list[Tensor], active: Tensor) -> list[Tensor]:
 
 
 def _kept_of_gate(ctx: Context, gate: Tensor, active: Tensor) -> list[Tensor]:
-    """Return the tensors that a gate's own activation saves; a clamped SwiGLU saves its sigmoid, too
-    (modeling_gpt_oss.py).
+    """Return the tensors that a gate's activation kernel saves: for a clamped SwiGLU the gate and its sigmoid
+    (modeling_gpt_oss.py), else as `_kept`.
     """
     if ctx.model.hidden_act == "clamped_swiglu":
         return [gate, Tensor(f"{gate.name}.sigmoid", gate.dims)]
@@ -112,8 +116,8 @@ def _kept_of_gate(ctx: Context, gate: Tensor, active: Tensor) -> list[Tensor]:
 
 
 def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
-    """Return the probabilities of an expert's slots if the activation saves them, that is if it weights by them and
-    routing is a chain; else empty. They are fp32 for sigmoid scores.
+    """Return the probabilities of an expert's slots, in a list, if the activation saves them: `width` is the routed
+    experts', the experts' input is not scaled, and routing is a CHAIN; else empty. They are fp32 for sigmoid scores.
     """
     moe = _weighted_experts(ctx, width)
     if moe is None or ctx.how.experts.routing is not Routing.CHAIN:
@@ -123,10 +127,10 @@ def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
 
 
 def _clamped(ctx: Context, half: Tensor) -> Tensor:
-    """Append the clamp of gate or up to the model's limits, in eager kernels, and return it.
+    """Append the clamp of `half` (gate or up) to the model's limits and return it, "NAME_clamped"; it saves its input.
 
-    Forward they clamp and join the halves again: four passes where one kernel makes two. Backward a masked copy of
-    the gradient, joined again: five passes for three.
+    Eager kernels clamp and join the halves again: four passes forward where one kernel makes two. Backward a masked
+    copy of the gradient, joined again: five passes for three.
     """
     out = Tensor(f"{half.name}_clamped", half.dims)
     return ctx.build.elementwise(f"{half.name}_clamp", [half], out, saves=[half], traffic=(2, Fraction(5, 3)))

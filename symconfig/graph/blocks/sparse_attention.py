@@ -24,28 +24,28 @@ _TO_KEYS = ((d.SEQUENCE, d.KEYS),)
 
 
 def keys_read(ctx: Context, kind: LayerKind, x: Tensor, low: Tensor) -> Read:
-    """Return the keys that a layer's attention reads, and append the indexer that chooses them, if the layer has one.
-    low: the low-rank queries from which the attention's queries are projected.
+    """Return the keys that a layer's attention reads. A layer that reads all has a window or all keys, and nothing is
+    appended.
 
-    Sparse attention (DeepSeek-V3.2, GLM-5): an indexer scores all keys before a query, and attention reads the best.
+    A layer with kind CHOSEN appends an indexer, which scores all keys before a query and chooses the best
+    (DeepSeek-V3.2, GLM-5); any other reads the choice of an earlier layer (chosen: None). A MASKED implementation makes
+    the choice a mask over all keys instead, kept for the backward. `learned` is set only where a loss trains the
+    indexer. low: the low-rank queries, from which the indexer's queries are projected.
 
-    I[B, S, T] = sum over the indexer's heads of w relu(q k'), with its own queries from the low-rank ones, one key
-    for all its heads, and a weight for each head from the layer's input (arXiv 2512.02556, section 2.1).
+    I[B, S, T] = sum over the indexer's heads of w relu(q k'), with one key for all its heads, and a weight for each
+    head from x (arXiv 2512.02556, section 2.1). No gradient flows to its inputs. Transformers runs it without gradients
+    (DeepseekV32Indexer); Megatron-LM trains it by a loss that draws its scores of the chosen keys to the attention's,
+    summed over heads (experimental_attention_variant/dsa.py). Its weights are counted, held and updated as all others.
 
-    Nothing flows back through it: its inputs are detached. Transformers runs it without gradients
-    (DeepseekV32Indexer); Megatron-LM trains it by a loss that draws its scores of the chosen keys to the
-    attention's, summed over all heads (experimental_attention_variant/dsa.py, with dsa_indexer_use_sparse_loss). Its
-    weights are counted, held and updated as all others are.
-
-    Tensor parallelism splits none of it: with sequence parallelism each rank has its part of the sequence, or
-    gathers all of it and finds the same choice as the others (Megatron-LM's DSAttention).
+    Tensor parallelism splits none of it: with sequence parallelism each rank has its part of the sequence, or gathers
+    it (Megatron-LM's DSAttention).
     """
     if kind.keys is Keys.ALL:
         return Read(WINDOW if kind.window else FULL)
     learned = chosen = None
     with ctx.build.part("indexer"):
         if kind.keys is Keys.CHOSEN:
-            learned, chosen = _chosen(ctx, x, low)
+            learned, chosen = _indexer(ctx, x, low)
         if ctx.how.attention.choosing is Choosing.MASKED:
             mask = Tensor("index_mask", (*_ROWS, d.KEYS))
             given = [] if chosen is None else [chosen]
@@ -55,10 +55,9 @@ def keys_read(ctx: Context, kind: LayerKind, x: Tensor, low: Tensor) -> Read:
 
 
 def with_loss(ctx: Context, o: Tensor, q: Tensor, k: Tensor, read: Read) -> Tensor:
-    """Return attention's result o, joined with the loss that trains the indexer; o itself if the indexer is not
-    trained.
-
-    q, k: the attention's queries, and the keys that all heads share.
+    """Return attention's result o under the name "NAME_with_loss", a view that joins the loss that trains the indexer;
+    o itself if `read` has no trained indexer or no choice. The target, the attention's scores of the chosen keys, is
+    made without gradients. q, k: the attention's queries, and the keys that all heads share.
     """
     if read.learned is None or read.chosen is None:
         return o
@@ -88,8 +87,11 @@ def _trained(ctx: Context) -> bool:
     return ctx.how.attention.choosing is Choosing.ABSORBED and has is not None and has.loss_coef > 0 and not ctx.frozen
 
 
-def _chosen(ctx: Context, x: Tensor, low: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
-    """Append the indexer and return ((queries, keys, head weights), indices of the keys that each query reads)."""
+def _indexer(ctx: Context, x: Tensor, low: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+    """Append the indexer and return ((queries, keys, head weights), indices of the keys that each query reads). Queries
+    come from `low`, keys and head weights from x. If the indexer is trained, the projections have gradients of weights
+    only and the norm and rotations have gradients; else nothing has. Scores and choice never have.
+    """
     q, k = Tensor("index_q", (*_ROWS, HEADS, CHANNELS)), Tensor("index_k", (*_ROWS, CHANNELS))
     weights, trained = Tensor("index_weights", (*_ROWS, HEADS)), _trained(ctx)
     more: dict[str, Any] = {"loops": _loops(ctx), "apart": trained}
@@ -107,7 +109,9 @@ def _chosen(ctx: Context, x: Tensor, low: Tensor) -> tuple[tuple[Tensor, Tensor,
 
 
 def _normed(ctx: Context, k: Tensor, trained: bool) -> Tensor:
-    """Append LayerNorm of the indexer's keys and return it; it saves tensors only if `trained`."""
+    """Append LayerNorm of the indexer's keys, with weight and bias, and return it; it saves its input and statistics
+    only if `trained`.
+    """
     affine = [ctx.weight(f"index_k_norm.{name}", CHANNELS) for name in ("weight", "bias")]
     normed, saves = Tensor("index_k_normed", k.dims), [k, Tensor("index_k_norm.statistics", _ROWS, Element.FP32)]
     return ctx.build.elementwise(
@@ -134,8 +138,9 @@ def _rotated(ctx: Context, name: str, x: Tensor) -> Tensor:
 
 
 def _scores(ctx: Context, q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
-    """Append the indexer's scores and return I[B, S, T] in fp32: one kernel over the keys before a query, or PyTorch's
-    products over all keys for a MASKED implementation.
+    """Append the indexer's scores and return I[B, S, T] in fp32, for each query and key. One kernel over the keys
+    before a query; for a MASKED implementation PyTorch's three operators over all keys: products by head, ReLU, and the
+    sum weighted by head.
     """
     scores, keys = Tensor("index_scores", (*_ROWS, d.KEYS), Element.FP32), Use(k).renamed(*_TO_KEYS)
     if ctx.how.attention.choosing is not Choosing.MASKED:
@@ -162,20 +167,19 @@ PLAIN, HEAVY, SPARSE = "shared_kv_attention", "heavily_compressed_attention", "c
 
 
 def compressed_attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str) -> Tensor:
-    """Append DeepSeek-V4's attention of this name (without, with heavily or with sparsely read compressed keys) and
-    return o[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not used.
+    """Append DeepSeek-V4's attention `name` (PLAIN, HEAVY or SPARSE) and return o[B, S, D] from x[B, S, D]. Sizes come
+    from `ctx.model`; `kind` is not used.
 
-    A query reads a window of keys and, before it, compressed keys, each made of several tokens.
+    A query reads a window of keys and, except for PLAIN, compressed keys before it: HEAVY all, each of 128 tokens,
+    SPARSE those that an indexer with smaller compressed keys chooses, each of a run of 4 tokens that overlaps with the
+    run before. A compressed key is the mean of a run of tokens, weighed by a softmax of a gate and a learned position.
 
-    One head of keys, which are the values, too; queries are low-rank and normed, heads have sinks. A compressed key
-    is the weighed mean of a run of tokens, by a softmax over the run of a gate and a learned position; its angles
-    are its own. A heavily compressed one is of 128 tokens, and a query reads all before it. Else runs of 4 overlap
-    with those before, which have columns of their own, and an indexer with smaller compressed keys of its own
-    chooses those that a query reads. The heads' results are turned back, projected by groups of heads to a low rank,
-    and those to the stream. Transformers' DeepseekV4Attention, HCACompressor, CSACompressor, Indexer, GroupedLinear.
+    There is one head of keys, which are the values, too; queries are low-rank and normed, heads have sinks. The heads'
+    results are rotated back, projected by groups of heads to a low rank, and from it to the stream. Transformers'
+    DeepseekV4Attention, HCACompressor, CSACompressor, Indexer, GroupedLinear.
 
     The kernel is taken as one that keeps both kinds of keys and a query's choice; Transformers' eager one joins the
-    keys under a mask. C head_dim, W columns that are compressed, R q_lora_rank, G o_groups.
+    keys under a mask.
     """
     low, q = Tensor("q_low", (*_ROWS, RANK)), Tensor("q", (*_ROWS, d.HEADS, d.HEAD_DIM))
     low = norm(ctx, "q_a_norm", projected(ctx, "q_a_proj", x, low), RANK)
@@ -200,10 +204,10 @@ def _rope(ctx: Context, name: str, given: Tensor) -> Tensor:
 
 
 def _compressed_keys(ctx: Context, x: Tensor, low: Tensor, name: str) -> tuple[list[Tensor], str]:
-    """Return the compressed keys (and chosen indices) that a query reads beyond its window, and the symbol for all its
-    keys. Empty for plain attention.
-
-    low: the low-rank queries, from which the indexer makes its own.
+    """Append what makes the compressed keys of the attention `name`, and return (tensors that a query reads beyond its
+    window, the symbol for the number of all its keys). PLAIN: none, a window. HEAVY: heavily compressed keys, all of
+    them read. SPARSE: compressed keys and the indices that an indexer without gradients chooses. low: the low-rank
+    queries, from which the indexer makes its queries.
     """
     if name == PLAIN:
         return [], WINDOW
@@ -215,9 +219,11 @@ def _compressed_keys(ctx: Context, x: Tensor, low: Tensor, name: str) -> tuple[l
 
 
 def compressed(ctx: Context, name: str, x: Tensor, width: str, runs: str, rate: str, channels: str) -> Tensor:
-    """Append the compressor and return the normed and rotated keys, one for each run of tokens: [B, runs, channels].
+    """Append the compressor `name` and return the normed and rotated keys, one for each run of tokens: [B, runs,
+    channels].
 
-    Saves the values (in the order of the runs if those overlap) and the weights, in fp32 and as they are used.
+    The pooling saves its values (in the order of the runs if these overlap, that is if `width` differs from
+    `channels`), its weights, and their softmax in fp32.
 
     Args:
         width: columns per token; wider than `channels` if runs overlap.
@@ -238,8 +244,8 @@ def compressed(ctx: Context, name: str, x: Tensor, width: str, runs: str, rate: 
 
 
 def _chosen_keys(ctx: Context, x: Tensor, low: Tensor) -> Tensor:
-    """Append an indexer over compressed keys of its own and return the indices of the compressed keys that each query
-    reads.
+    """Append an indexer over compressed keys of its own, smaller than the attention's, and return the indices [B, S,
+    choices] of the compressed keys that each query reads. Queries come from `low`, keys and head weights from x.
     """
     keys = compressed(ctx, "index", x, INDEX_WIDE, d.RUNS, RATE, CHANNELS)
     q, weights = Tensor("index_q", (*_ROWS, HEADS, CHANNELS)), Tensor("index_weights", (*_ROWS, HEADS))

@@ -19,11 +19,10 @@ from symconfig.graph.parts import Mixer
 def convolution(
     ctx: Context, name: str, given: Sequence[Tensor], channels: str, kernel: str, bias: bool = False
 ) -> list[Tensor]:
-    """Append a causal convolution per channel along the sequence, with its activation, and return the results: one
-    kernel for all of `given`.
-
-    It saves its inputs (causal-conv1d, causal_conv1d_interface.py). Its multiply-adds (kernel length per element)
-    are left out: they take little time compared with the memory traffic.
+    """Append a causal convolution per channel along the sequence, with its activation, as one operator over all of
+    `given`, and return its results, in order. It saves its inputs (causal-conv1d, causal_conv1d_interface.py). One
+    weight [channels, kernel] covers all inputs, with a bias [channels] if `bias`. Its multiply-adds are left out: they
+    take little time compared with the memory traffic.
     """
     results = [Tensor(f"{tensor.name}_convolved", tensor.dims) for tensor in given]
     weights = [ctx.weight(f"{name}.weight", channels, kernel)]
@@ -45,9 +44,10 @@ class Activation(StrEnum):
 def gated_norm(
     ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation, module: str = "scan_norm"
 ) -> Tensor:
-    """Append RMSNorm over each head's channels, times the activation of a gate, and return the result.
-
-    It is inside the part that cp splits by heads, as in Megatron-LM's gated delta net (_gated_norm_and_a2a).
+    """Append RMSNorm over each head's channels, times the activation of a gate, in the recompute module `module`, and
+    return the result. With a FUSED norm these are two operators (the activation's kind then makes no difference), else
+    Transformers' chain as one. The sequence is not split there, as in Megatron-LM's gated delta net
+    (_gated_norm_and_a2a): cp splits heads.
     """
     with ctx.build.module(module):
         if ctx.how.norm is not NormKernel.FUSED:
@@ -62,10 +62,10 @@ def gated_norm(
 
 
 def _eager_gated_norm(ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation) -> Tensor:
-    """Append Transformers' RMSNormGated, each step a kernel in fp32, and return the result.
-
-    A SiLU saves its input, a sigmoid its result. With SiLU the normed values are narrowed before they meet the
-    weight (modeling_qwen3_next.py), with a sigmoid they are not (modeling_kimi_linear.py).
+    """Append Transformers' RMSNormGated, one operator with the launches and traffic of an eager fp32 chain, and return
+    the result. It saves an fp32 copy, the gate's activation, normed and scaled values, statistics and, for SiLU, the
+    fp32 gate. With SiLU normed and scaled values are 16-bit (modeling_qwen3_next.py), with a sigmoid fp32
+    (modeling_kimi_linear.py).
     """
 
     def kept(part: str, element: Element) -> Tensor:
@@ -109,20 +109,18 @@ _RATES = tuple(Tensor(name, (HEADS,), Element.FP32) for name in ("decay_rate", "
 
 
 def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append a Mamba-2 mixer and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not used. tp
-    and cp split heads, and groups of heads that share B and C.
+    """Append a Mamba-2 mixer and return y[B, S, D] from x[B, S, D]. Sizes and switches (biases, the norm by group) come
+    from `ctx.model`; `kind` is not used. tp and cp split heads, and groups of heads that share B and C.
 
-    Mamba-2 (Dao & Gu 2024, arXiv 2405.21060): a state space with one decay per head, scanned by chunks.
-
-    x[B, S, D] -> z, x, B, C, dt; a causal convolution over x, B, C; the scan; a gate and a norm by group; a
-    projection. H mamba_num_heads, P mamba_head_dim, G n_groups, N ssm_state_size, K conv_kernel, Q chunk_size. Sizes
-    are spelled as NemotronHConfig has them. Transformers' Mamba2Mixer, BambaMixer, GraniteMoeHybridMambaLayer,
-    FalconH1Mixer, NemotronHMamba2Mixer; Megatron-LM's core/ssm/mamba_mixer.py.
+    x -> z, x, B, C, dt; a causal convolution over x, B, C; the scan; a gate and, with the switch gated_norm, a norm by
+    group; a projection (Dao & Gu 2024, arXiv 2405.21060; Transformers' Mamba2Mixer, BambaMixer, FalconH1Mixer,
+    NemotronHMamba2Mixer; Megatron-LM's core/ssm/mamba_mixer.py). The gate is inside the scan, except with that norm and
+    a WHOLE scan: there it is in the norm. With a WHOLE scan the output projection keeps the scan's result in place of
+    its input.
 
     The scan (section 6) has four products: inside a chunk C B' by group and (C B') x by head, then B' x into each
-    chunk's state and C times the state before it. What mamba-ssm keeps and makes again: ops/triton/ssd_combined.py,
-    MambaSplitConv1dScanCombinedFn: it keeps what the input projection gave and the scan's result before its gate;
-    backward it convolves again, and makes C B' and the states again.
+    chunk's state and C times the state before it. It keeps its inputs before the convolution, and its result before the
+    gate; backward it convolves again, and makes C B' and the states again (mamba-ssm, MambaSplitConv1dScanCombinedFn).
     """
     has = ctx.model.mixer(MAMBA2).switches
     # Z, x, B, C and dt: one product, whose parts tp cuts each by itself (Megatron-LM's partition_sizes).
@@ -189,8 +187,8 @@ def _scratch(convolved: Sequence[Tensor], scanned: Tensor) -> list[Scratch]:
 
 
 def _norm_of_groups(ctx: Context, x: Tensor, gate: Tensor | None) -> Tensor:
-    """Append RMSNorm by group, with a gate unless that is None, and return the result. With a gate, the backward
-    recomputes the result.
+    """Append RMSNorm by group, with a gate unless that is None, and return the result; it saves what it reads, and
+    statistics. With a gate, the backward recomputes the result, and the sequence is not split.
     """
     out, statistics = Tensor("ssm_norm", x.dims), Tensor("ssm_norm.statistics", (*_ROWS, GROUPS), Element.FP32)
     read = [x] if gate is None else [x, gate]
@@ -219,13 +217,10 @@ CONV_WIDTH, CONV_JOINED = "short_conv_width", "joined_short_conv_width"
 
 
 def short_conv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append a gated short convolution and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is
-    not used. It mixes along the sequence, which nothing splits there.
-
-    A gated short convolution (LFM2): C times the convolution of B times x, each a third of one projection.
-
-    Transformers' Lfm2ShortConv; its size is spelled as Lfm2Config has it. Both products are element-wise kernels of
-    PyTorch.
+    """Append a gated short convolution (LFM2) and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`;
+    `kind` is not used. The convolution needs the sequence undivided. C times the convolution of B times x, each a third
+    of one projection; both products are element-wise kernels. The switch conv_bias gives projections and convolution a
+    bias. Transformers' Lfm2ShortConv.
     """
     rows, bias = x.dims[:-1], CONV_BIAS in ctx.model.mixer(SHORT_CONV).switches
     before, behind, value = (Tensor(name, (*rows, CONV_WIDTH)) for name in ("conv_b", "conv_c", "conv_x"))

@@ -23,13 +23,10 @@ INPUT = Tensor("layer_input", (*_ROWS, INPUT_SIZE))
 
 
 def layer_inputs(ctx: Context, tokens: Tensor, embedded: Tensor) -> None:
-    """Append the per-layer inputs of all layers, as one tensor of which each layer reads a slice; nothing for a model
-    without them.
-
-    An embedding of each token for every layer (Gemma 4; Transformers' Gemma4TextModel,
-    project_per_layer_inputs). A table gives all layers' at once; a projection of the token's usual embedding, normed
-    by layer, is added to them. The whole tensor stays until the backward. At a layer's end its slice gates a narrow
-    projection of the stream, whose widened and normed result joins the stream. L input_layers, P layer_input_size.
+    """Append the per-layer inputs of all layers, as one tensor of which each layer reads a slice, and return nothing;
+    appends nothing for a model without them. An embedding of each token for every layer (Gemma 4; Transformers'
+    Gemma4TextModel, project_per_layer_inputs): a table gives all layers' at once, and a projection of the token's usual
+    embedding, normed by layer, is added. The tensor is held until the backward.
     """
     if ctx.model.layer_inputs is None:
         return
@@ -47,8 +44,8 @@ def layer_inputs(ctx: Context, tokens: Tensor, embedded: Tensor) -> None:
 
 
 def add_layer_input(ctx: Context, stream: Tensor) -> Tensor:
-    """Append a narrow projection of the stream, gated by the layer's own input, widened and normed; return its sum with
-    the stream.
+    """Return the stream plus (with dropout, if the model has it) a narrow projection of it, gated by the layer's slice
+    of the per-layer inputs, widened and normed, all appended. The slice is recorded as an input from another block.
     """
     given = ctx.build.from_elsewhere(INPUT)
     gate, active, product = (Tensor(f"layer_input_{name}", given.dims) for name in ("gate", "active", "product"))
@@ -86,10 +83,10 @@ def read_streams(ctx: Context, name: str, x: Tensor, last: bool = False) -> tupl
     Hyper-connections (arXiv:2409.19606; with doubly stochastic mixing mHC, arXiv:2512.24880): each sublayer reads a
     weighed sum of the streams and is written into each of them by a weight.
 
-    Weights follow from all streams of a token together: normed without weights, a product with a matrix of 2 N + N N
-    columns (N for the head), scaled by a few numbers, and a bias. Streams are mixed by the N N, whose rows and columns
-    sum to one after some iterations. All of it is made in fp32. Sigmoids and the softmax save their results; a division
-    saves dividend and divisor in each of the iterations. Transformers' DeepseekV4HyperConnection. N residual_streams.
+    Weights follow from all N streams of a token: normed without weights, a product with 2 N + N N columns (N for the
+    head), scaled, and a bias, all in fp32. Streams are mixed by the N N, whose rows and columns sum to one after some
+    iterations. Sigmoids and the softmax save their results; a division saves dividend and divisor of each iteration
+    (not for the head). Transformers' DeepseekV4HyperConnection.
     """
     wide, lengths = Tensor(f"{name}_wide", _ALL, Element.FP32), Tensor(f"{name}.statistics", _ROWS, Element.FP32)
     normed, over = Tensor(f"{name}_normed", _ALL, Element.FP32), {STREAMS: 1, d.HIDDEN: 1}
@@ -114,7 +111,9 @@ def read_streams(ctx: Context, name: str, x: Tensor, last: bool = False) -> tupl
 
 
 def write_streams(ctx: Context, name: str, x: Tensor, done: Tensor, link: Link | None) -> Tensor:
-    """Append the sublayer's result `done` to all streams x, mixed as the link says, and return the streams."""
+    """Append the sum of the sublayer's result `done`, weighed per stream, and all streams x, mixed by the link's
+    matrix, and return the streams, named `name`. Fails an assertion if the link is None.
+    """
     assert link is not None
     share = Tensor(f"{name}_share", _ALL)
     ctx.build.elementwise(f"{name}_share", [done, link.post], share, saves=[done, link.post])
@@ -142,7 +141,9 @@ def merge_streams(ctx: Context, x: Tensor) -> Tensor:
 
 
 def stream_sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Return the sizes of the dims of residual streams; empty for a model with one stream."""
+    """Return the sizes of the dims of residual streams; empty for a model with one stream. Divisions: 2 iterations - 1,
+    at least 1.
+    """
     if (has := model.streams) is None:
         return {}
     count, divisions = has.count, max(1, 2 * has.iterations - 1)

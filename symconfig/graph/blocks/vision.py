@@ -50,6 +50,9 @@ class _Tower:
 
     @staticmethod
     def of(ctx: Context, frozen: bool) -> _Tower:
+        """Return the tower of `ctx.model`, with weights frozen if `frozen` or the base model is. If the framework has
+        no module that splits the tower's type, `ctx.how.norm` is changed to EAGER in place: the tower is Transformers'.
+        """
         vision = _vision(ctx.model)
         split = vision.model_type in ctx.how.towers.split
         if not split:  # Transformers' module, however the language model's norms are computed
@@ -74,7 +77,7 @@ class _Tower:
     def linear(
         self, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use], bias: bool
     ) -> None:
-        """Append outputs = x * W[inner, width] (+ bias); never with an adapter."""
+        """Append outputs = x * W[inner, width], with a bias if `bias`; never with an adapter. Return nothing."""
         self.ctx.build.matmul(
             name,
             x,
@@ -97,8 +100,8 @@ def _vision(model: ModelDescriptor) -> Vision:
 
 
 def embedding(ctx: Context) -> Block:
-    """Return the block that makes x[B, I, P, H] from pixels: a product per patch, class token and positions where the
-    tower has them, a norm.
+    """Return the block that makes x[B, I, P, H] from pixels: a product per patch, then, each where the tower has it,
+    class token, positions, and a norm. Pixels get no gradient.
     """
     tower = _Tower.of(ctx, _vision(ctx.model).frozen)
     vision, build = tower.vision, ctx.build
@@ -117,9 +120,9 @@ def embedding(ctx: Context) -> Block:
 
 
 def layer(ctx: Context, *, kind: str, keys: str) -> Block:
-    """Return the block of a tower's layer, whose patches attend to all of their image or to a window.
-
-    kind: the block's kind. keys: the dim of keys per query.
+    """Return the block of a tower's layer: norm, attention and residual, norm, MLP and residual. It can be recomputed
+    (module LAYER) if the tower is split or the framework recomputes towers. In a frozen tower the input gets no
+    gradient. kind: the block's kind. keys: the dim of keys per query: of the image, or of a window.
     """
     vision = _vision(ctx.model)
     tower = _Tower.of(ctx, vision.frozen)
@@ -143,8 +146,8 @@ def _residual(tower: _Tower, name: str, stream: Tensor, branch: Tensor) -> Tenso
 
 
 def _attention(tower: _Tower, x: Tensor, keys: str) -> Tensor:
-    """Append the tower's attention, with norm and rotary embedding of queries and keys where it has them, and return it
-    with x's dims.
+    """Append the tower's attention, with norm and rotary embedding of queries and keys where it has them, and return
+    the projected result with x's dims. Results by image are joined by a copy in a tower that is not split.
     """
     vision, heads = tower.vision, tower.dim(HEADS)
     q, k, v = _projections(tower, x)
@@ -164,7 +167,9 @@ def _rotated(tower: _Tower, x: Tensor) -> Tensor:
 
 
 def _projections(tower: _Tower, x: Tensor) -> list[Tensor]:
-    """Append the projections and return [q, k, v], each [B, I, P, A, C]; those of a fused product are views of it."""
+    """Append the projections and return [q, k, v], each [B, I, P, A, C]: views of one fused product if the tower has
+    one or is split, else three products.
+    """
     heads, qkv, bias = tower.dim(HEADS), tower.dim(QKV), tower.vision.qkv_bias
     fused = tower.vision.fused_qkv or tower.split
     parts = [Tensor(name, (*x.dims[:-1], heads, HEAD_DIM), storage="qkv" if fused else "") for name in "qkv"]
@@ -177,7 +182,9 @@ def _projections(tower: _Tower, x: Tensor) -> list[Tensor]:
 
 
 def _core(tower: _Tower, q: Tensor, k: Tensor, v: Tensor, keys: str) -> Tensor:
-    """Append softmax(q k') v without a mask and return it per head. keys: the dim of keys per query."""
+    """Append softmax(q k') v without a mask, in the module core_attn, and return it per head: fused for a FLASH kernel,
+    else two products and a softmax. keys: the dim of keys per query.
+    """
     build = tower.ctx.build
     over, values = (Use(one).renamed((tower.sequence, keys)) for one in (k, v))
     heads = q.dims[-2]
@@ -192,7 +199,9 @@ def _core(tower: _Tower, q: Tensor, k: Tensor, v: Tensor, keys: str) -> Tensor:
 
 
 def _mlp(tower: _Tower, prefix: str, x: Tensor, width: str, gate: bool, bias: bool) -> Tensor:
-    """Append an MLP through `width`, gated if `gate`, and return the result, as wide as x."""
+    """Append an MLP through `width` and return the result, as wide as x. gate: a gate projection, its activation and
+    the product with up; else one activation of up. bias: of each linear layer. prefix: of all names.
+    """
     build = tower.ctx.build
     up, middle = (Tensor(f"{prefix}{name}", (*x.dims[:-1], width)) for name in ("up", "mlp_hidden"))
     tower.projected(f"{prefix}up_proj", x, up, bias)
@@ -208,10 +217,9 @@ def _mlp(tower: _Tower, prefix: str, x: Tensor, width: str, gate: bool, bias: bo
 
 
 def _activation(tower: _Tower, name: str, x: Tensor, out: Tensor) -> Tensor:
-    """Append the activation of an MLP without a gate and return `out`.
-
-    Transformers makes quick_gelu of three kernels (activations.py): x 1.702, sigmoid, x times that. Forward they
-    make seven passes where one kernel makes two; backward nine for three.
+    """Append the activation of an MLP without a gate, which saves x, and return `out`. quick_gelu also saves its
+    sigmoid: Transformers makes it of three kernels (activations.py): x 1.702, sigmoid, x times that, with seven passes
+    forward where one kernel makes two, and nine backward for three.
     """
     if tower.vision.hidden_act != "quick_gelu":
         return tower.ctx.build.elementwise(name, [x], out, saves=[x])
@@ -220,7 +228,10 @@ def _activation(tower: _Tower, name: str, x: Tensor, out: Tensor) -> Tensor:
 
 
 def projector(ctx: Context) -> Block:
-    """Return the block that makes the language model's tokens, features[B, I, T, D], from the last layer's patches."""
+    """Return the block that makes the language model's tokens, features[B, I, T, D], from the last layer's patches: a
+    norm (trained with the tower) if it has one, the class token dropped if there is one, and the projector's steps. The
+    input gets no gradient if the tower is frozen.
+    """
     vision = _vision(ctx.model)
     tower = _Tower.of(ctx, vision.projector_frozen)
     x = given = Tensor("vision_out", (*_ROWS, tower.sequence, HIDDEN))
@@ -235,8 +246,8 @@ def projector(ctx: Context) -> Block:
 
 
 def deepstack(ctx: Context) -> Block:
-    """Return the block that makes tokens from an earlier layer's patches and adds them to the language model's stream
-    at one of its first layers.
+    """Return the block that makes tokens from an earlier layer's patches by the deepstack's steps and adds them to the
+    language model's stream at one of its first layers. The input gets no gradient if the tower is frozen.
     """
     vision = _vision(ctx.model)
     tower = _Tower.of(ctx, vision.projector_frozen)
@@ -248,7 +259,9 @@ def deepstack(ctx: Context) -> Block:
 
 
 def _steps(tower: _Tower, prefix: str, x: Tensor, steps: Sequence[Step]) -> Tensor:
-    """Append all steps of a projector and return the last one's result, which has the language model's channels."""
+    """Append all steps of a projector and return the last one's result, named FEATURES; x itself if there are no steps.
+    prefix: of names and of dims between steps.
+    """
     names = _width_names(prefix, steps, tower.split)
     for index, (step, inner, outer) in enumerate(zip(steps, names, names[1:], strict=False)):
         last = index == len(steps) - 1
@@ -257,10 +270,10 @@ def _steps(tower: _Tower, prefix: str, x: Tensor, steps: Sequence[Step]) -> Tens
 
 
 def _width_names(prefix: str, steps: Sequence[Step], split: bool) -> list[str]:
-    """Return the names of the channel dims before each step and after the last one; a step that keeps the channels
-    keeps the name.
-
-    In a split tower with two linear layers, the first one's result is split, and the second one contracts it.
+    """Return the names of the channel dims before each step and after the last one: HIDDEN first, the language model's
+    hidden size after the last linear layer, and a name of its own after other joins and linear layers. Other steps keep
+    the name. In a split tower with two linear layers, the first one's result is split (MERGER), and the second one
+    contracts it.
     """
     names, linears = [HIDDEN], sum(step.kind == "linear" for step in steps)
     left = linears
@@ -278,10 +291,9 @@ def _width_names(prefix: str, steps: Sequence[Step], split: bool) -> list[str]:
 
 
 def _step(tower: _Tower, name: str, x: Tensor, step: Step, inner: str, result: str, outer: str) -> Tensor:
-    """Append one step of a projector (norm, gated MLP, linear, activation, join or pool of patches) and return its
-    result.
-
-    inner, outer: the channel dims before and after it. result: the name of the result.
+    """Append one step of a projector and return its result: a norm; a gated MLP; a linear layer; an activation; a join
+    or pool of patches into tokens, which for a join by image is a view, else a copy. inner, outer: the channel dims
+    before and after it. result: the name of the result; unused for norms and gated MLPs.
     """
     build = tower.ctx.build
     if step.kind in ("layernorm", "rmsnorm"):
@@ -302,11 +314,9 @@ def _step(tower: _Tower, name: str, x: Tensor, step: Step, inner: str, result: s
 
 
 def merge(ctx: Context, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Append the replacement of image tokens in the stream x[B, S, D] by image features; return (the stream, the
-    features).
-
-    Without a vision tower, (x, ()). Tensor-parallel ranks do so before they split the sequence (Megatron-Bridge,
-    models/qwen_vl/modeling_qwen25_vl.py and models/gemma_vl/modeling_gemma3_vl.py).
+    """Append the replacement of image tokens in the stream x[B, S, D] by image features and return (the stream,
+    (features,)); it saves a mask. Without a vision tower, return (x, ()). tp ranks do so before they split the sequence
+    (Megatron-Bridge, models/qwen_vl/modeling_qwen25_vl.py).
     """
     if ctx.model.vision is None:
         return x, ()
@@ -317,7 +327,9 @@ def merge(ctx: Context, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
 
 
 def sizes(model: ModelDescriptor) -> Mapping[str, float]:
-    """Return the size of each of the tower's dims; asserts that the model has one."""
+    """Return the size of each of the tower's dims, the dims that tp may split under two names (split, replicated), with
+    the widths between a projector's steps. Fails an assertion for a model without a tower.
+    """
     vision = _vision(model)
     split = {QKV: 3 * vision.hidden_size, HEADS: vision.num_attention_heads, FFN: vision.intermediate_size}
     return {
@@ -338,8 +350,8 @@ def sizes(model: ModelDescriptor) -> Mapping[str, float]:
 
 
 def _widths(vision: Vision) -> Iterable[tuple[str, int]]:
-    """Yield (dim, size) of the channels between a projector's steps, split or not, without the tower's and the model's
-    own.
+    """Yield (dim, size) of the channels between the steps of projector and deepstack, under the names of a split and of
+    an unsplit tower, and the inner width of each gated step; HIDDEN and the language model's hidden size are left out.
     """
     for prefix, steps in (("projector", vision.projector), ("deepstack", vision.deepstack)):
         widths = vision.widths(steps)

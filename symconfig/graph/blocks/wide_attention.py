@@ -22,9 +22,10 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Append attention with key/value heads and head widths of its own and return o[B, S, D] from x[B, S, D].
 
-    Query heads are as many as elsewhere. Projections are separate, and there are no sinks. With the switch
-    `keys_are_values` a value is its key before the key's norm and rotation. A layer with borrowed keys and values
-    computes only queries.
+    Query heads are the model's. Projections are separate; there are no sinks. Values have the head width unless the
+    mixer states another; with the switch `keys_are_values` they are the keys before norm and rotation. Values are
+    normed if the model has v_norm. A layer that borrows computes only queries; one that lends makes keys and values
+    inputs of later layers.
     """
     bias = ctx.model.qkv_bias
     q = projected(ctx, "q_proj", x, Tensor("q", (*_ROWS, d.HEADS, WIDTH)), bias)
@@ -47,7 +48,9 @@ def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _normed_and_rotated(ctx: Context, given: Tensor) -> Tensor:
-    """Return queries or keys after the model's norm and rotary embedding; unchanged if it has neither."""
+    """Return queries or keys after the norm, if the model has query/key norms, and the rotary embedding, if its
+    position is ROPE, both appended; the tensor as given if it has neither.
+    """
     name = given.name
     if ctx.model.qk_norm:
         given = norm(ctx, f"{name}_norm", given, WIDTH, "qk_norm")
