@@ -49,7 +49,7 @@ def facts(
 ) -> Fixed:
     """Return the facts that constraints read, of a model on a GPU architecture; what is not given stays UNKNOWN.
 
-    attention: the kernel that the job asks for. joined: GPUs that the fastest links connect.
+    attention: the kernel that the job asks for. joined: GPUs that the fastest links connect. KeyError: unknown backend.
     """
     runs_flash = flash(architecture, attention, FRAMEWORKS[backend].engine)
     return Fixed.of(model, runs_flash, joined, architecture, optimizer=optimizer, pretrained=pretrained)
