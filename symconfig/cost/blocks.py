@@ -218,8 +218,9 @@ def evaluate(
 ) -> BlockCost:
     """Return all costs of `block` at every point of `lattice`, overlap and CUDA graphs included.
 
-    Operators and collectives are those of the rank that all wait for, kept tensors of the mean rank. With blocking
-    launches the host's seconds are added to each operator, and one launch to each collective that takes time.
+    Operators and collectives are those of the rank that all wait for, workspaces the busiest rank's, kept tensors the
+    mean rank's. With blocking launches the host's seconds are added to each operator, and one launch to each collective
+    that takes time.
 
     known: a cache of collectives' seconds, as in `collectives_s`, shared by the blocks of this lattice; it is filled.
     None: no cache.

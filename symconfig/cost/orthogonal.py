@@ -138,6 +138,7 @@ def _iteration_s(rows: Array, columns: Array, machine: Machine) -> Array:
 def _sum_of_products_s(
     shapes: Iterator[tuple[Array, Array, Array]], short: Array, long: Array, machine: Machine
 ) -> Array:
+    """Return the seconds of products of shapes (m, n, k), one after the other, at the shape of short and long."""
     result: Array = np.zeros(np.broadcast_shapes(short.shape, long.shape))
     for m, n, k in shapes:
         result = result + product_s(machine, 1.0, m, n, k, efficiency=machine.efficiency, element_bytes=PRODUCT_BYTES)

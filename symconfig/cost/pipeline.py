@@ -101,12 +101,12 @@ def pipelined(
 ) -> dict[str, Array]:
     """Return the seconds of a step's passes by part (compute, recompute, communication) and the bubble: [..., n] each.
 
-    The parts are the slowest stage's, over all microbatches; "pipeline send/receive" only with several stages. Waits
-    for messages are added to `seconds`; what overlap of experts loses in the first and last passes, to the
-    communication.
+    The parts are the slowest stage's, over all microbatches; "pipeline send/receive", the waits for messages, only with
+    several stages. What overlap of experts loses in the first and last passes counts as communication, and messages'
+    lag on the way of one microbatch over all chunks and back as bubble.
 
-    seconds, rerun, communication: one microbatch through a stage, [s, ..., n]: all of it, and what of it is recompute
-    and exposed communication.
+    seconds, rerun, communication: one microbatch through a stage, [s, ..., n]: all of it without waits for messages,
+    and what of it is recompute and exposed communication.
     """
     m, pipelines, between = points.num_microbatches, setting.pipelines, messages(sums, points, setting)
     received, alike, hidden = (

@@ -157,8 +157,9 @@ def _gradients_at_peak(gradients: Array, held: Array, sums: Stages, points: Colu
 def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     """Return the bytes of weights, gradients and optimizer state of one rank by part; each broadcasts to [s, o, n].
 
-    Weights include low-precision copies, frozen weights, and at ZeRO 3 the gathered blocks; with offloaded weights only
-    those. Gradients and optimizer state are without their offloaded share.
+    Weights include low-precision copies, frozen weights, and at ZeRO 3 the gathered blocks; with offloaded weights they
+    are the gathered blocks alone. Gradients (with the further copies that some frameworks keep) and optimizer state are
+    without their offloaded share.
     """
     sizes, sharding, offloads = setting.bytes, setting.sharding, setting.offload
     dense, expert = dense_shared(sums, points, setting), sums.expert

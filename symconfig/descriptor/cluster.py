@@ -165,7 +165,7 @@ class ClusterDescriptor(Strict):
     def _consistent(self) -> Self:
         """Check names and sizes of the levels. Raises ValueError for the first problem.
 
-        Sizes must grow by whole factors from above 1, and only the last one is null.
+        Names must be unique. Sizes must be above 1 and grow by whole factors; the last one, and it alone, is null.
         """
         names, sizes = [level.name for level in self.levels], [level.size for level in self.levels]
         if twice := next((name for name in names if names.count(name) > 1), None):

@@ -242,9 +242,10 @@ def _types(model: ModelDescriptor, architecture: Architecture) -> Iterator[str]:
 
 
 def _default_types(architecture: Architecture, values: Mapping[str, Any], layers: int) -> list[str]:
-    """Return each layer's type if the file has no layer_types: the class's list, else its rule, else all full.
+    """Return each layer's type if the file has no layer_types: the class's list if it has one.
 
-    All are full too if `values` has use_sliding_window false and the class has no blocks.
+    Else all full if `values` has use_sliding_window false and the class no blocks; else by its rule, all full without
+    one.
     """
     if isinstance(listed := architecture.defaults.get("layer_types"), list):
         return listed

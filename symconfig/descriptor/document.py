@@ -94,7 +94,7 @@ def dotted(path: KeyPath) -> str:
 def shorten(value: object, limit: int = 60) -> str:
     """Return a value as printable text of at most `limit` characters; a longer one is cut and ends in "…".
 
-    Text stays as it is, other values become their repr. Characters that cannot be printed become "?".
+    Values other than text are shown by their repr. Characters that cannot be printed become "?".
     """
     text = value if isinstance(value, str) else repr(value)
     text = "".join(ch if ch.isprintable() else "?" for ch in text[: limit + 1])

@@ -101,8 +101,8 @@ def _places(
 ) -> tuple[dict[KeyPath, Place], dict[KeyPath, Place], list[Problem]]:
     """Return the places of keys, the places of values, and the problems of valid JSON text, by path.
 
-    Problems are duplicate keys, of which the first place is kept, and numbers that are not finite as floats, except the
-    words in `allowed`. Raises InputError beyond MAX_DEPTH levels.
+    Problems are duplicate keys (the first key's place is kept, and the last value's) and numbers that are not finite as
+    floats, except the words in `allowed`. Raises InputError beyond MAX_DEPTH levels.
     """
     keys: dict[KeyPath, Place] = {}
     values: dict[KeyPath, Place] = {}

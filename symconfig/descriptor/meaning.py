@@ -78,7 +78,7 @@ def _mixer(mixer: Mixer) -> dict[str, object]:
 
 
 def _without_effect(model: ModelDescriptor) -> Iterator[str]:
-    """Yield the names of fields without effect on what this model computes: unused, or equal to no value at all.
+    """Yield the names of fields without effect on what this model computes: unused, or at a value that changes nothing.
 
     TRAINED is among them. A name may come twice, and the model may lack the field.
     """

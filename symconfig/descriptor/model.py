@@ -164,8 +164,8 @@ class ModelDescriptor(Sparse):
     def _consistent(self) -> Self:
         """Check the fields against each other, sections included, and return the model.
 
-        Raises ValueError with all problems, joined by "; "; a missing intermediate_size is reported only if there is no
-        other problem before it.
+        Raises ValueError with all problems, joined by "; "; intermediate_size 0 beside dense layers is reported only if
+        the checks before it found nothing.
         """
         problems = []
         if self.num_attention_heads % self.num_key_value_heads:

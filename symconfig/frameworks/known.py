@@ -29,9 +29,9 @@ _WITHOUT_PREDICTION = "trained without its layers of multi-token prediction, whi
 
 
 def built(model: ModelDescriptor, backend: str) -> ModelDescriptor:
-    """Return the model as a framework builds it.
+    """Return the model as a framework builds it; the model itself for Megatron-LM.
 
-    Without Megatron-LM, Transformers' classes leave out multi-token prediction: a copy without it, and with a note.
+    For others, if it has multi-token prediction, a copy without, and with a note: Transformers' classes leave it out.
     """
     if not model.num_nextn_predict_layers or BACKENDS[backend].told_by is Medium.OPTIONS:
         return model
