@@ -162,8 +162,8 @@ def _exposed_without_pipeline(sums: Stages, points: Columns, setting: Setting) -
     """Return the exposed seconds of a step's exchange without a pipeline, or if every microbatch exchanges: [s, r, n].
 
     Gathers and reductions of each microbatch overlap with its forward and backward, those of once a step with the last
-    backward or the next forward (the gather not at all if the framework gathers apart). With sharded weights, blocks
-    larger than reuse_elements are gathered again for layers that are recomputed.
+    backward or the next forward (a gather with nothing under `gathers_apart`). With sharded weights, blocks larger than
+    reuse_elements are gathered again for layers that are recomputed.
     """
     moved, framework, hide = exchange(sums, points, setting), setting.framework, setting.framework.hide
     forward, backward = sums.ahead, sums.back
@@ -209,10 +209,10 @@ def gathered_s(sums: Stages, points: Columns, setting: Setting, work: Array, bef
 def _exposed_in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return the exposed seconds of a pipeline's exchange, once a step: [r, n].
 
-    With interleaving and overlap each chunk's collective overlaps with other microbatches; gathers only with fill time
-    if they are apart. Else reductions overlap with the first stage's own pass and with drain time, and gathers with
-    fill time, or, on demand, one stage's after the other. They come close to the simulator's for stages that are alike;
-    `chunks.overlap` says when each collective runs.
+    With interleaving and overlap each chunk's collective overlaps with groups of microbatches; gathers, under
+    `gathers_apart`, only with fill time. Else reductions overlap with the first stage's own pass and with drain time,
+    and gathers with fill time, or, under `demanded_gathers`, follow one another stage by stage. They come close to the
+    simulator's for stages that are alike; `pipeline.overlap` says when each collective runs.
     """
     moved, framework = exchange(sums, points, setting), setting.framework
     forward, backward = sums.ahead, sums.back

@@ -196,9 +196,9 @@ def dealt(whole: Any, ranks: Any, largest: Any, chunks: Any, bucket: Any) -> Any
     """Return the elements on the busiest rank if matrices are assigned to ranks undivided, chunk by chunk.
 
     A chunk is cut into buckets of `bucket` elements, each given to the ranks with the fewest elements: the busiest gets
-    an even share rounded up to halves of the largest matrix, or that matrix; of the remaining part of a bucket an even
-    share, or the largest matrix if it has it. whole: elements of all chunks. largest: of one matrix, 0 if freely
-    divisible.
+    an even share rounded up to halves of the largest matrix, at least that matrix; of the chunk's last, partial bucket
+    an even share, at least the largest matrix or all of it. whole: elements of all chunks. largest: of one matrix, 0 if
+    freely divisible.
     """
     chunk = whole / chunks
     full = np.floor(chunk / bucket)

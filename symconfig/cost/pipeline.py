@@ -102,8 +102,8 @@ def pipelined(
     """Return the seconds of a step's passes by part (compute, recompute, communication) and the bubble: [..., n] each.
 
     The parts are the slowest stage's, over all microbatches; "pipeline send/receive", the waits for messages, only with
-    several stages. What overlap of experts loses in the first and last passes counts as communication, and messages'
-    lag on the way of one microbatch over all chunks and back as bubble.
+    several stages. What overlap of experts loses in the first and last passes counts as communication; messages' lag,
+    of one microbatch over all chunks forward and back, as bubble.
 
     seconds, rerun, communication: one microbatch through a stage, [s, ..., n]: all of it without waits for messages,
     and what of it is recompute and exposed communication.
@@ -184,11 +184,11 @@ def chunk_times(
 def overlap(setting: Setting) -> tuple[Start, Start, Array]:
     """Return (when weights are gathered, when gradients are reduced, share of own passes that overlaps, [pp, vpp]).
 
-    Both are APART without overlap. Else reductions are AHEAD (as soon as gradients are ready), and gathers APART if the
-    framework gathers apart, AHEAD with interleaving, otherwise on demand or APART. The share is above 0 only on the
-    first stage without interleaving, which alone has several buckets. Megatron-LM (core_v0.19) with
-    --overlap-grad-reduce and --overlap-param-gather (distributed_data_parallel.py, `bucket_size`; schedules.py,
-    `param_sync_func`, `grad_sync_func`).
+    Without overlap both are Start.APART. Else reductions are AHEAD; gathers, with interleaving, AHEAD (APART under
+    `gathers_apart`), and without it APART (ON_DEMAND under `demanded_gathers`). The share is above 0 only on the first
+    stage without interleaving, which alone has several buckets. Megatron-LM (core_v0.19) with --overlap-grad-reduce and
+    --overlap-param-gather (distributed_data_parallel.py, `bucket_size`; schedules.py, `param_sync_func`,
+    `grad_sync_func`).
     """
     framework, hide = setting.framework, np.zeros((setting.pp, setting.vpp))
     if not framework.hide.data:

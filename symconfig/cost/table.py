@@ -116,8 +116,8 @@ def table(
 def bound_table(blocks: Sequence[BlockCost], policies: OfKinds) -> Table:
     """Return a table with one policy that bounds all others from below.
 
-    It is as fast as without recompute and offload, keeps only what every policy keeps, and has transient bytes of the
-    workspaces alone.
+    It is as fast as without recompute and offload, keeps only what every policy keeps, and its transient bytes are just
+    the workspaces.
     """
     passes = np.zeros((len(PASSES), 1, len(blocks), blocks[0].boundary_bytes.size))
     for index, block in enumerate(blocks):

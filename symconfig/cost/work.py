@@ -35,9 +35,8 @@ def work_seconds(
 ) -> dict[tuple[str, Phase], Array]:
     """Return the seconds of every operator and phase, [points] each, before collectives and overlap.
 
-    Work of the same operator and phase is summed; weight gradients include their accumulation if the framework does it
-    apart. Traffic with inner products takes the longer of the two. Traffic among ranks of which there is only one takes
-    0 s.
+    Work of the same operator and phase is summed; weight gradients include the traffic of the framework's
+    accumulated_bytes. Traffic with inner products takes the longer of the two, and 0 s among a group of one rank.
     """
     result: dict[tuple[str, Phase], Array] = {}
 

@@ -185,7 +185,7 @@ class ClusterDescriptor(Strict):
 
 
 def merged(base: Any, over: Any) -> Any:
-    """Return `over` merged into `base`, key by key at every depth, as a new value; keys of `base` alone stay.
+    """Return `over` merged into `base`, key by key at every depth, as a new value; keys that only `base` has stay.
 
     `over` replaces `base` where either is no dict, and where `over` is a quantity (a dict with the key `value`).
     """

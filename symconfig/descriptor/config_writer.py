@@ -78,7 +78,8 @@ def unsaid(model: ModelDescriptor) -> tuple[Problem, ...]:
 def differences(model: ModelDescriptor, reread: ModelDescriptor) -> Iterator[tuple[str, str, str]]:
     """Yield (field, value of `model`, value of `reread`), both as text, of fields that differ in meaning, by name.
 
-    Names, notes and fields without effect are not compared; one without effect in `model` alone by its literal value.
+    Names, notes and fields without effect are not compared; a field that has no effect in `model`, but in `reread`, is
+    compared by its literal value.
     """
     mine, theirs, plain = _computed(model), _computed(reread), flat(model)  # plain: what stands for nothing in it, too
     for name in sorted({*mine, *theirs}):

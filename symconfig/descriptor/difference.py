@@ -173,7 +173,7 @@ class _Changes:
 def changed(
     base: ClusterDescriptor, document: Document, name: str, given: str, kernels: Kernels | None = None
 ) -> ClusterDescriptor:
-    """Return the base cluster with the document's fields in place of its own, validated; it has no aliases.
+    """Return the base cluster with the document's fields in place of its own, validated, without the base's aliases.
 
     Raises InputError with all problems at the document's lines: unknown fields, amounts that cannot be read, a field
     given by two names, and what the descriptor refuses. Its source names that of the document and, for the rest, the

@@ -110,7 +110,7 @@ def wrong_lengths(lists: Mapping[str, Sequence[object] | None], layers: int) -> 
 
 
 def misplaced(mixers: Sequence[Mixer], mlp_layers: Sequence[bool] | None, layers: int) -> list[str]:
-    """Return the problem, as a list of one text, of the first layer with two blocks, or with neither block nor MLP.
+    """Return the problem, as a list of one text, of the first layer with two blocks, or with NO_MIXER and no MLP.
 
     Empty if there is none. layers: their number. mlp_layers: per layer, whether it has an MLP; None: all.
     """

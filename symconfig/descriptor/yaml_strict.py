@@ -237,7 +237,7 @@ def parse_yaml_strict(text: str, file: str) -> Document:
 def read_yaml(text: str, file: str) -> Document:
     """Parse YAML text to a Document; problems with single values and keys are in its `unread`, not raised.
 
-    Raises InputError for an empty file, for MAX_PROBLEMS problems, and for what ends the reading (`build`).
+    Raises InputError for a file without a value (empty or null), and for what ends the reading (`build`).
     """
     builder = Builder(file)
     build(builder, text)

@@ -46,9 +46,10 @@ class Targets:
 
 
 def targets(model: ModelDescriptor) -> Targets | None:
-    """Return the adapter's class and target modules by Megatron-Bridge's names, in Megatron's order; None without one.
+    """Return the adapter's class and target modules by Megatron-Bridge's names, in Megatron's order.
 
-    The class is CanonicalLoRA if a part of a fused layer is a target, else LoRA. Without a gate, up_proj is linear_fc1.
+    None without an adapter. The class is CanonicalLoRA if a part of a fused layer is a target, else LoRA. Without a
+    gate, up_proj is linear_fc1; c_proj is both row-parallel layers.
 
     Raises:
         KeyError: a target has no such name.
@@ -77,7 +78,7 @@ MCORE_BRIDGE = ("ms-swift",)
 def as_laid(model: ModelDescriptor, target: str | None) -> ModelDescriptor:
     """Return the model with q, k, v (gate, up) adapters replaced by one on the fused layer, if all parts are targets.
 
-    The model itself without an adapter, or for a target that does not use mcore-bridge (MCORE_BRIDGE, as ms-swift).
+    Only for targets in MCORE_BRIDGE (ms-swift); else, and without an adapter, the model itself.
     """
     if model.adapter is None or target not in MCORE_BRIDGE:
         return model

@@ -154,7 +154,7 @@ _TYPES: dict[str | None, _Type] = {
 
 
 def _scalar(flag: Flag, word: str) -> Value:
-    """Return one value in the option's type; as text for a type that is not known.
+    """Return one value in the option's type; of an unknown type the text, without a leading `AttnBackend.`.
 
     Raises:
         ValueError: it has another type or is no choice; the text says what is needed.

@@ -59,11 +59,11 @@ def zero_stage(names: Mapping[str, Value]) -> ZeroStage:
 
 
 def recomputed(names: Mapping[str, Value]) -> Recompute:
-    """Return the recompute that the options ask for; `none` if they ask for nothing.
+    """Return the recompute that the options ask for; `none` if they ask for nothing, or for an unknown granularity.
 
-    --recompute-granularity decides, else --recompute-activations or --moe-layer-recompute (selective), else in old
-    releases --checkpoint-activations (full). Selective recompute is of core_attn by default, and of moe with
-    --moe-layer-recompute; full recompute is uniform unless `block`, over 1 layer by default.
+    The first that is set decides: --recompute-granularity, --recompute-activations (selective), in old releases
+    --checkpoint-activations (full), --moe-layer-recompute (selective). Selective recompute is of core_attn by default,
+    with --moe-layer-recompute of moe, too; full recompute is uniform unless `block`, over 1 layer by default.
     """
     kind = names.get("recompute_granularity")
     if names.get("recompute_activations"):
