@@ -79,7 +79,7 @@ class BlockCost:
     uneven: Uneven | None  # None: every rank's experts have the mean load
 
     def at(self, chosen: NDArray[np.intp]) -> BlockCost:
-        """Return the costs at the selected points."""
+        """Return the costs at the points with these indices: every array is cut along its points; `derived` is kept."""
         weights = Weights(*(getattr(self.weights, name)[chosen] for name in Weights.__slots__))
         return replace(
             self,
@@ -97,7 +97,7 @@ class BlockCost:
         )
 
     def lean_bytes(self, policies: Policies, held: Array) -> Array:
-        """Return the bytes that every policy keeps, so a lower limit of what any keeps: [points].
+        """Return the bytes of tensors that every policy keeps on the GPU, so a lower bound of what any keeps: [points].
 
         held: bytes of the tensors, [held, points].
         """
@@ -105,10 +105,10 @@ class BlockCost:
         return result
 
     def uneven_bytes(self, policies: Policies, *, least: bool) -> Array:
-        """Return the bytes that the busiest rank keeps beyond the mean: [policies, points].
+        """Return the bytes that the busiest rank keeps on the GPU beyond the mean rank: [policies, points].
 
-        They are per microbatch in flight, with a single stage; 0 if loads are even. least: of what every policy keeps,
-        as the only policy.
+        They are per microbatch in flight, with a single stage; 0 if loads are even. least: only of tensors that every
+        policy keeps, in one row, [1, points].
         """
         if self.uneven is None:
             return np.zeros((1 if least else len(policies), self.boundary_bytes.size))
@@ -171,7 +171,10 @@ class BlockCost:
         return result
 
     def seconds(self) -> Array:
-        """Return the first four of PASSES without offload and recompute: [4, points]."""
+        """Return seconds and exposed communication of forward and backward without offload and recompute: [4, points].
+
+        The rows are the first four of PASSES; seconds include the GPU's waits for the host.
+        """
         result = np.zeros((4, self.boundary_bytes.size), dtype=self.boundary_bytes.dtype)
         for (_, phase), t in self.work_s.items():
             result[int(phase is not Phase.FORWARD)] += t
@@ -183,11 +186,12 @@ class BlockCost:
         return result
 
     def _forward_wait(self) -> Array:
-        """Return the seconds for which the GPU waits for the host in the forward pass: [points].
+        """Return the seconds for which the GPU waits for the host in the forward pass, at least 0: [points].
 
-        Before the experts the host waits for the GPU's count of each expert's tokens and so loses its lead. From there,
-        one layer's experts to those of the next, the GPU waits for the largest lag of the host at any operator. Without
-        experts only the lag at the end counts.
+        The host's lag behind the GPU is summed operator by operator, exposed forward communication as GPU time. Without
+        experts the lag after the last operator counts. With experts the host waits for each expert's count of tokens
+        and loses its lead there, so operators are taken from one layer's experts to the next one's, and the largest lag
+        at any of them counts.
         """
         among = inside_experts(self.derived)
         forward = list(dict.fromkeys(work.op for work in self.derived.work if work.phase is Phase.FORWARD))
@@ -214,7 +218,12 @@ def evaluate(
 ) -> BlockCost:
     """Return all costs of `block` at every point of `lattice`, overlap and CUDA graphs included.
 
+    Operators and collectives are those of the rank that all wait for, workspaces the busiest rank's, kept tensors the
+    mean rank's. With blocking launches the host's seconds are added to each operator, and one launch to each collective
+    that takes time.
+
     known: a cache of collectives' seconds, as in `collectives_s`, shared by the blocks of this lattice; it is filled.
+    None: no cache.
     """
     full = collectives_s(block.collectives, lattice, machine, framework, {} if known is None else known)
     held = lattice.stack([held.elements for held in block.held])
@@ -256,10 +265,11 @@ def evaluate(
 
 
 def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
-    """Return the costs of a block with this framework's overlap and CUDA graphs applied.
+    """Return a copy of a block's costs with this framework's overlap and CUDA graphs applied.
 
-    cost: evaluated for a framework whose `evaluated` is the same. Where experts' all-to-alls overlap with another
-    microbatch, `hidden_s` is what that saves, else 0.
+    cost: evaluated for a framework whose `evaluated` is the same. If the framework overlaps experts' all-to-alls with
+    another microbatch and the block has some, `paired` is set, their exposed seconds are those beside it, and
+    `hidden_s` is what that saves in forward and backward; else hidden_s is 0.
     """
     collectives, work = cost.derived.collectives, cost.work_s
     paired = framework.hide.experts > 0 and any(is_dispatch(c) for c in collectives)
@@ -274,9 +284,10 @@ def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
 
 
 def _replayed(cost: BlockCost, framework: Framework, paired: bool) -> BlockCost:
-    """Return the costs with the host's seconds 0 for what CUDA graphs replay.
+    """Return a copy of the costs with the host's seconds 0 for operators that CUDA graphs replay.
 
-    paired: another microbatch runs beside this one, so the host takes PAIRED_HOST times longer if nothing is replayed.
+    paired: another microbatch runs beside this one; if nothing is replayed, the host then takes PAIRED_HOST times
+    longer.
     """
     once = graphed(cost.derived, framework) if framework.graphed else frozenset[str]()
     host, longer = cost.full_host_s, 1.0 if once else PAIRED_HOST
@@ -286,11 +297,12 @@ def _replayed(cost: BlockCost, framework: Framework, paired: bool) -> BlockCost:
 
 
 def _library_bytes(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """Return the bytes that libraries keep because a rank has such a block: [points].
+    """Return the bytes that libraries keep on a rank because it has such a block: [points].
 
-    They are the workspaces of the experts' grouped products (one a stream), the largest buffer that an operator leaves
-    behind, user buffers of tensor-parallel overlap, and HybridEP's place for every token of every rank in 16 bits
-    (csrc/hybrid_ep/hybrid_ep.cu, allocate_buffer_for_dispatch).
+    The sum of the workspaces of the experts' grouped products (one a stream), the largest buffer that an operator
+    leaves behind, with tp > 1 the user buffers of tensor-parallel overlap if it cuts products, and with HybridEP over
+    several ranks a place for every token of every rank in 16 bits (csrc/hybrid_ep/hybrid_ep.cu,
+    allocate_buffer_for_dispatch).
     """
     together = framework.implementation.experts.kernels is not ExpertKernels.IN_TURN and bool(inside_experts(block))
     grouped = framework.grouped_streams * machine.engine_workspace_bytes * together
@@ -331,7 +343,10 @@ def _weights(
     workspaces: Array,
     stepped: Mapping[str, Array],
 ) -> Weights:
-    """Return the parameters of a block on one rank by kind: [points] each.
+    """Return a block's weights on one rank as `Weights`: parameters by kind, [points] each.
+
+    Trained ones are in dense or expert, frozen ones in frozen, frozen_expert or quantised; vocabulary and whole count
+    some of them again. `matrices` is the number of dense weights that are no vectors.
 
     buffers: sizes of kept gradient buffers. workspaces: bytes of libraries. stepped: the fields of orthogonalised
     matrices.
@@ -391,7 +406,7 @@ class Policies:
         return np.asarray((self.staying > 0).all(axis=0), dtype=np.float64)
 
     def recomputed_working_set(self, held: Array) -> Array:
-        """Return the bytes of the recomputed module with the most tensors, 0 if none is recomputed: [policies, points].
+        """Return the bytes of the recomputed module with the most tensors: [policies, points]; 0 if none is recomputed.
 
         held: bytes of each tensor, [held, points].
         """

@@ -30,10 +30,10 @@ def ring(amount: Array, passes: float | Array, ranks: Array, stride: Array | flo
 def collectives_s(
     every: Sequence[Collective], lattice: Lattice, machine: Machine, framework: Framework, known: dict[object, Array]
 ) -> tuple[Array, ...]:
-    """Return the seconds of each collective before any overlap, [points] each; the caller must not change the arrays.
+    """Return the seconds of each collective, all repetitions, before any overlap: [points] each.
 
-    known: a cache by cost-relevant fields for this lattice, machine and framework; it is filled. Most collectives
-    differ in tensor and phase alone.
+    The arrays may be shared, so the caller must not change them. known: a cache by the fields that the cost depends on
+    (not tensor and phase), for this lattice, machine and framework; it is filled.
     """
     result = []
     for c in every:
@@ -48,7 +48,8 @@ def collectives_s(
 def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
     """Return a collective's seconds before any overlap, all its repetitions together; 0 for a group of one: [points].
 
-    A token dispatch that sends everything everywhere counts as an all-gather (Dispatch.EVERYWHERE).
+    An all-to-all costs `all_to_all_s`; over ep, copies of a token for one rank travel once unless the dispatch is
+    SLOTS. A token dispatch with Dispatch.EVERYWHERE costs an all-gather of all tokens. All else is a ring.
     """
     ranks = lattice.value(Monomial.of(*c.axes))
     several = ranks > 1
@@ -72,7 +73,11 @@ def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: F
 def exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array], framework: Framework) -> Array:
     """Return the exposed seconds of a collective beside the operator that it overlaps with: [points].
 
-    All of `seconds` if it overlaps with none, for an all-to-all, or if the framework overlaps nothing on this axis.
+    All of `seconds` if it overlaps with none, for an all-to-all, or if the framework overlaps nothing on its first axis
+    in this pass. Over tp as a whole (`overlapped_s`) unless products are cut into pieces; else piece by piece
+    (`chunked_s`).
+
+    work: seconds of every operator and phase.
     """
     axis = c.axes[0]
     # What is cut into pieces in the forward is in the backward, too: the gradient's gather before the input's gradient.
@@ -94,10 +99,13 @@ def beside_another(
 ) -> tuple[Array, ...]:
     """Return each collective's exposed seconds while one microbatch runs forward and another backward through a layer.
 
-    Only the experts' all-to-alls change: each overlaps with the other microbatch's work of the same turn, of four, none
-    of which begins before the last one has ended (Megatron-LM core_v0.14 to 0.19, model_chunk_schedule_plan.py,
-    TransformerLayerSchedulePlan.run): combine's gradient beside what precedes the experts forward, dispatch beside the
-    experts backward, dispatch's gradient beside the experts forward, combine beside what precedes the experts backward.
+    Only the experts' all-to-alls change: each overlaps with the share `hide` of the other microbatch's work in the same
+    one of four turns, none of which begins before the last one has ended: combine's gradient beside what precedes the
+    experts forward, dispatch beside the experts backward, dispatch's gradient beside the experts forward, combine
+    beside what precedes the experts backward (Megatron-LM core_v0.14 to 0.19, model_chunk_schedule_plan.py,
+    TransformerLayerSchedulePlan.run). The share CONTENTION always stays exposed.
+
+    seconds: of each collective, exposed, [points]. work: of every operator and phase.
     """
     among = inside_experts(block)
 

@@ -54,7 +54,11 @@ class Exchange:
 
 
 def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
-    """Return the data-parallel collectives of a stage's weights and gradients, in seconds before overlap."""
+    """Return the data-parallel collectives of each stage's weights and gradients, in seconds before overlap.
+
+    Bytes are those of trained parameters with their padding; frozen ones are gathered too if weights are sharded.
+    Gradients are as wide as the framework reduces them. Moves over the same axes are priced together.
+    """
     sizes, sharding, longer = setting.bytes, setting.sharding, padding(sums, points, setting)
     trained = Share(sums.dense, sums.expert) + longer
     weights = trained * sizes.weight
@@ -76,9 +80,13 @@ def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
 def _moves_s(
     moves: Mapping[Move, Share], axes: tuple[str, ...], sums: Stages, points: Columns, setting: Setting
 ) -> Array:
-    """Return the seconds of collectives over the same axes, dense and expert weights one after the other: [k, s, n].
+    """Return the seconds of collectives over the same axes, dense and then expert weights: [k, s, n].
 
-    moves: with the bytes of the whole tensors.
+    0 where a stage has no such weights. Dense weights move in `_messages` messages, experts' in one. The host's time
+    for lists of tensors is added to dense messages if the framework gathers lists.
+
+    moves: the bytes of the whole tensors by move. axes: dp (within an optimizer instance), INSTANCES (between them) or
+    both.
     """
     framework, count = setting.framework, _messages(sums, setting)
     passes = np.array([move.kind.passes for move in moves])[:, None, None]
@@ -104,7 +112,10 @@ def _moves_s(
 
 
 def _messages(sums: Stages, setting: Setting) -> Array:
-    """Return the number of collectives that gather a stage's weights: 1, its blocks or its matrices: [s, n]."""
+    """Return the number of collectives in which a stage's dense weights move: [s, n].
+
+    Its blocks with Together.BLOCK, its matrices (at least 1) with Together.MATRIX and sharded weights, else 1.
+    """
     together = setting.framework.together
     if together is Together.BLOCK:
         blocks: Array = setting.pipelines.counts.sum(axis=1)
@@ -115,7 +126,11 @@ def _messages(sums: Stages, setting: Setting) -> Array:
 
 
 def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return the exposed seconds that data-parallel communication adds to a step, buffer copies included: [r, n]."""
+    """Return the exposed seconds that data-parallel communication adds to a step: [r, n].
+
+    Included are the all-reduce of tied embeddings between pipeline ends, and copies to and from communication buffers
+    if the framework makes any. Without a pipeline, or if every microbatch exchanges, it is that of the stage with most.
+    """
     if setting.pipelines.several and not setting.sharding.each_microbatch:
         shown = _exposed_in_pipeline(sums, points, setting) + between_ends_s(sums, points, setting)
     else:
@@ -126,7 +141,7 @@ def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 def between_ends_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return the seconds of all-reducing the gradient of an embedding that first and last stage both hold: [n].
 
-    0 for a single stage or untied embeddings.
+    0 for a single stage, and if no point has parameters in `sums.copied`.
     """
     if not setting.pipelines.several or not sums.copied.any():
         return np.zeros_like(sums.copied)
@@ -146,7 +161,9 @@ def copies_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 def _exposed_without_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return the exposed seconds of a step's exchange without a pipeline, or if every microbatch exchanges: [s, r, n].
 
-    What is exchanged once a step overlaps with the last microbatch's backward, or with the first one's forward.
+    Gathers and reductions of each microbatch overlap with its forward and backward, those of once a step with the last
+    backward or the next forward (a gather with nothing under `gathers_apart`). With sharded weights, blocks larger than
+    reuse_elements are gathered again for layers that are recomputed.
     """
     moved, framework, hide = exchange(sums, points, setting), setting.framework, setting.framework.hide
     forward, backward = sums.ahead, sums.back
@@ -176,8 +193,8 @@ def _exposed_without_pipeline(sums: Stages, points: Columns, setting: Setting) -
 def gathered_s(sums: Stages, points: Columns, setting: Setting, work: Array, before_s: float = 0.0) -> Array | float:
     """Return the seconds that gathering sharded weights adds to a forward without a backward: [s, r, n].
 
-    0.0 if weights are not sharded. work: seconds of the forward itself. before_s: seconds of copying a rank's shards
-    from the host first, which slows no computation.
+    0.0 if nothing is gathered in the forward. work: seconds of the forward itself. before_s: seconds of copying a
+    rank's shards from the host first, which overlaps too, but slows no computation.
     """
     moved = exchange(sums, points, setting)
     if Phase.FORWARD not in moved.seconds:
@@ -192,7 +209,10 @@ def gathered_s(sums: Stages, points: Columns, setting: Setting, work: Array, bef
 def _exposed_in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return the exposed seconds of a pipeline's exchange, once a step: [r, n].
 
-    They come close to the simulator's for stages that are alike; `chunks.overlap` says when each collective runs.
+    With interleaving and overlap each chunk's collective overlaps with groups of microbatches; gathers, under
+    `gathers_apart`, only with fill time. Else reductions overlap with the first stage's own pass and with drain time,
+    and gathers with fill time, or, under `demanded_gathers`, follow one another stage by stage. They come close to the
+    simulator's for stages that are alike; `pipeline.overlap` says when each collective runs.
     """
     moved, framework = exchange(sums, points, setting), setting.framework
     forward, backward = sums.ahead, sums.back
@@ -218,9 +238,10 @@ def _exposed_in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Arr
 
 
 def _exposed_beside_own_pass(seconds: Array, work: Array, share: Array, setting: Setting) -> Array:
-    """Return the exposed seconds of one collective per stage, on the stage with most: [r, n].
+    """Return the exposed seconds of one collective per stage, [s, 1, n], on the stage with most: [r, n].
 
-    It overlaps with `share` of the stage's own pass and with the time in which the pipeline fills or drains before it.
+    It overlaps with `share` of the stage's own pass, at a loss of CONTENTION, and with the pipeline's fill or drain
+    time.
     """
     hidden = minimum(seconds, share * work)
     left = seconds - hidden - _stage_index(setting) * work.min(axis=0) / setting.pipelines.vpp
@@ -229,11 +250,11 @@ def _exposed_beside_own_pass(seconds: Array, work: Array, share: Array, setting:
 
 
 def _exposed_between_groups(seconds: Array, work: Array, ends: Array, group: Array, setting: Setting) -> Array:
-    """Return the exposed seconds of one collective per chunk of an interleaved schedule: [r, n].
+    """Return the exposed seconds of one collective per chunk of an interleaved schedule, on the worst stage: [r, n].
 
-    The collective of the first (last) chunk overlaps with nothing; each other one with a group of microbatches in a
-    chunk. group: microbatches of it. ends: the vocabulary's share of a stage's parameters, [s, n], which the first
-    stage's exposed chunk holds.
+    That of the first (last) chunk overlaps with nothing; each other one with a group of microbatches in a chunk; all
+    with fill or drain time. seconds: of all chunks. group: microbatches of it. ends: the vocabulary's share of a
+    stage's parameters, [s, n], which the first stage's exposed chunk holds.
     """
     vpp = setting.pipelines.vpp
     index = _stage_index(setting)

@@ -25,9 +25,10 @@ CONTENTION = 0.2
 
 
 def _levels_of_group(ranks: Any, stride: Any, levels: dict[str, Any]) -> list[tuple[Any, Any, Any]]:
-    """Return for each network level (ranks of the group inside one domain, bytes/s per rank, latency in seconds).
+    """Return per network level, innermost first, (ranks of the group in one domain, bytes/s per rank, latency in s).
 
-    A level without a switch gives a group of n ranks out of `size` only (n - 1) / (size - 1) of the bandwidth.
+    A level without a switch gives a group of n ranks out of `size` only (n - 1) / (size - 1) of the bandwidth. stride:
+    distance in ranks between neighbours. levels: the keys level0_size and so on of `machine.levels`.
     """
     result = []
     for level in range(LEVELS):
@@ -41,10 +42,10 @@ def _levels_of_group(ranks: Any, stride: Any, levels: dict[str, Any]) -> list[tu
 
 
 def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any, **levels: Any) -> Any:
-    """Return the seconds of a ring collective on the slowest level of a hierarchy, with a latency for each step.
+    """Return the seconds of a ring collective: transfer on the slowest level it spans, plus a latency for each step.
 
     amount_bytes: the full buffer. passes: 1 for an all-gather or a reduce-scatter, 2 for an all-reduce, whose latency
-    may be that of a tree. stride: distance in ranks between neighbours.
+    is that of a ring or of a tree over the nodes, if that is less. stride: distance in ranks between neighbours.
     """
     times = []
     ring: Any = 0.0
@@ -64,11 +65,13 @@ def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any, **levels: An
 def all_to_all_s(
     amount_bytes: Any, ranks: Any, stride: Any, copies: Any, once: Any, groups: Any, chosen_groups: Any, **levels: Any
 ) -> Any:
-    """Return the seconds of an all-to-all: the slowest level's transfer and the latencies of all levels.
+    """Return the seconds of an all-to-all: the slowest level's transfer and one latency of each level it spans.
+
+    Receivers are random, within the chosen groups of experts where a router first chooses among groups.
 
     amount_bytes: what a rank sends, all `copies` of its tokens together. once: 1 where the copies of a token for one
-    rank or domain travel once (DeepEP, HybridEP), else 0. Receivers are random, within the chosen groups of experts
-    where a router first chooses among groups.
+    rank or domain travel once (DeepEP, HybridEP), else 0. groups, chosen_groups: of experts, all and those that a token
+    may reach.
     """
     reach = _levels_of_group(ranks, stride, levels)
     domain = reach[0][0]
@@ -97,7 +100,10 @@ def all_to_all_s(
 
 
 def send_s(amount_bytes: Any, ranks: Any, stride: Any, **levels: Any) -> Any:
-    """Return the seconds of a message between neighbours of a group, over the slowest level that it spans."""
+    """Return the seconds of a message between neighbours of a group: bytes and latency of the slowest level it spans.
+
+    0 for a group of one. stride: distance in ranks between neighbours.
+    """
     times = []
     inside: Any = 1.0
     for members, bandwidth, wait in _levels_of_group(ranks, stride, levels):
@@ -122,7 +128,7 @@ def chunked_s(communication_s: Any, work_s: Any, hide: Any, edge: Any) -> Any:
 def overlapped_s(communication_s: Any, work_s: Any, hide: Any, contention: Any = CONTENTION) -> Any:
     """Return the seconds that an overlapped collective adds: its exposed part, and the slowdown of the work.
 
-    hide: the share of the work that it may overlap with; slowed work hides more. contention: the share of the hidden
+    hide: the share of the work that it may overlap with, the slowdown included. contention: the share of the hidden
     time by which the work slows down.
     """
     hidden = minimum(communication_s, hide * work_s / maximum(1.0 - contention * hide, ROUNDING))
@@ -131,10 +137,10 @@ def overlapped_s(communication_s: Any, work_s: Any, hide: Any, contention: Any =
 
 
 def pipeline_s(num_microbatches: Any, slowest_s: Any, total_s: Any, vpp: Any) -> Any:
-    """Return the seconds of a step of (interleaved) 1F1B (arXiv 2104.04473).
+    """Return the seconds of a step of (interleaved) 1F1B: all microbatches on the slowest stage, and the bubble.
 
-    slowest_s, total_s: one microbatch through the slowest stage and through all stages; the bubble is the other stages'
-    time divided by vpp.
+    The bubble is the other stages' time for one microbatch divided by vpp (arXiv 2104.04473). slowest_s, total_s: one
+    microbatch through the slowest stage and through all stages, forward and backward.
     """
     return num_microbatches * slowest_s + (total_s - slowest_s) / vpp
 
@@ -149,9 +155,9 @@ def alone_s(hidden_s: Any, num_microbatches: Any, vpp: Any, group: Any) -> Any:
 
 
 def in_flight(stage: Any, pp: Any, vpp: Any, num_microbatches: Any, group: Any) -> Any:
-    """Return how many microbatches' activations a stage holds at most: Megatron-LM's warm-up and one chunk more.
+    """Return how many microbatches' activations a stage (from 0) holds at most; at most num_microbatches.
 
-    A fraction if interleaved, since a chunk counts 1/vpp; at most num_microbatches. stage: from 0.
+    Plain 1F1B: pp - stage. Interleaved: Megatron-LM's warm-up and one chunk more, of 1/vpp each.
     """
     chunks = minimum(num_microbatches * vpp, warm_up(pp, vpp, group, stage) + 1.0)
     interleaved = greater(vpp, 1.0)
@@ -173,8 +179,9 @@ def states_bytes(
 ) -> Any:
     """Return the bytes of weights, gradients and optimizer state on one rank by ZeRO (arXiv 1910.02054, table 1).
 
-    zero1, zero2, zero3: 1 where states, gradients or weights are sharded, else 0. optimizer_on_device: the share of the
-    optimizer state that is not offloaded.
+    weight_bytes, gradient_bytes, optimizer_bytes: per parameter. dense_shards, expert_shards: ranks that share what is
+    sharded. zero1, zero2, zero3: 1 where states, gradients or weights are sharded, else 0. optimizer_on_device: the
+    share of the optimizer state that is not offloaded.
     """
 
     def sharded(switch: Any) -> Any:
@@ -188,8 +195,10 @@ def states_bytes(
 def dealt(whole: Any, ranks: Any, largest: Any, chunks: Any, bucket: Any) -> Any:
     """Return the elements on the busiest rank if matrices are assigned to ranks undivided, chunk by chunk.
 
-    Each bucket goes to the ranks with the fewest elements: the busiest gets an even share rounded up to halves of the
-    largest matrix, or that matrix. whole: elements of all chunks. largest: of one matrix, 0 if freely divisible.
+    A chunk is cut into buckets of `bucket` elements, each given to the ranks with the fewest elements: the busiest gets
+    an even share rounded up to halves of the largest matrix, at least that matrix; of the chunk's last, partial bucket
+    an even share, at least the largest matrix or all of it. whole: elements of all chunks. largest: of one matrix, 0 if
+    freely divisible.
     """
     chunk = whole / chunks
     full = np.floor(chunk / bucket)

@@ -193,7 +193,11 @@ class Framework:
     graphed: frozenset[Leg] = frozenset()
 
     def sharding(self, zero: int) -> Sharding:
-        """Return which layouts of a weight (weight, gradient, state) a ZeRO stage shards in this framework."""
+        """Return which of a weight's parts (weight, gradient, state) a ZeRO stage shards over ranks in this framework.
+
+        The framework decides whether gradients stay whole, and whether it shards over tensor ranks and within
+        instances.
+        """
         return Sharding.of(
             zero,
             whole_gradients=self.all_reduced_gradients,
@@ -219,9 +223,9 @@ class Framework:
         return result
 
     def inside(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the axes of the rank grid further inside than all of `axes`; empty for the innermost one.
+        """Return the axes of the rank grid that vary faster than all of `axes`; () for the innermost one.
 
-        The expert grid is used if it has the first axis, else the dense grid.
+        The expert grid is used if it has the first axis, else the dense grid. Raises ValueError for an axis of neither.
         """
         grid = self.expert_grid if axes[0] in self.expert_grid else self.dense_grid
         return grid[: min(grid.index(axis) for axis in axes)]
@@ -230,9 +234,10 @@ class Framework:
 def element_bytes(framework: Framework, machine: Machine) -> Bytes:
     """Return the bytes per parameter, with the low-precision copies of weights that Transformer Engine keeps.
 
-    They are the framework's own bytes with 16-bit matmuls or without Transformer Engine. It keeps a weight's copies
-    from the first microbatch of a step to its last; of a frozen weight in low precision only it keeps one and
-    transposes it for each backward: 70B parameters on one H200 leave room for no more.
+    The framework's own with 16-bit matmuls or without Transformer Engine. Else weight_cache and frozen_cache count the
+    copies, less what the weight itself has where weights are kept quantised. It keeps a weight's copies from the first
+    microbatch of a step to its last; of a frozen weight in low precision only one, transposed for each backward: 70B
+    parameters on one H200 leave room for no more.
     """
     if machine.quantised_bytes >= 2.0 or not framework.engine:
         return framework.bytes

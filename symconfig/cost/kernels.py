@@ -47,8 +47,9 @@ def product_s(
 ) -> Any:
     """Return the seconds of `batch` products [m, k] x [k, n]: a roofline with tile and wave quantisation.
 
-    The fastest tile of TILES counts. peak_flops: of low precision; None for 16 bits. cast_bytes: moved per element of
-    the first operand before the product, in seconds that come on top, as kernel launches do.
+    The fastest tile of TILES counts; K is split where tiles are fewer than compute units. efficiency: share of the
+    peak. element_bytes: per element of operands and result. peak_flops: of low precision; None for 16 bits. cast_bytes:
+    moved per element of the first operand before the product, whose seconds come on top, as kernel launches do.
     """
     # K/(K + K_half) stands for prologue and epilogue, which are no faster at low precision.
     k_half = machine.k_half if peak_flops is None else machine.k_half * peak_flops / machine.high_peak_flops
@@ -72,9 +73,10 @@ def product_s(
 def attention_s(
     machine: Machine, queries: Any, keys: Any, channels: float, forward: bool, *, launches: Any = 1.0
 ) -> Array:
-    """Return the seconds of FlashAttention (arXiv 2205.14135): two products forward, or five backward.
+    """Return the seconds of FlashAttention (arXiv 2205.14135): two products forward, or five backward, plus launches.
 
-    queries: of all heads together. keys: attended keys per query. channels: head size, the mean of both products.
+    Each query costs TILE_KEYS more keys, and small heads a lower rate. queries: of all heads together. keys: attended
+    keys per query. channels: head size, the mean of both products.
     """
     flops = machine.attention_flops if forward else machine.attention_backward_flops
     effective = (channels + machine.softmax_channels) * CHANNELS / (CHANNELS + machine.softmax_channels)

@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 
 def pairs(first: NDArray[Any], second: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-    """Return the distinct pairs (first, second) in ascending order, [2, k], and the index of each point's pair, [n].
+    """Return the distinct pairs (first, second), ascending, [2, k], and for each point the index of its pair, [n].
 
     first, second: non-negative whole numbers that broadcast to [n].
     """

@@ -101,10 +101,10 @@ def _kernel_constants(kernels: Kernels) -> dict[str, Quantity]:
 
 
 def stated(cluster: ClusterDescriptor) -> dict[str, Quantity]:
-    """Return the constants of a cluster for which `machine` takes other values, by name.
+    """Return the constants of a cluster for which `machine` takes other values, by name, without those that are None.
 
     Names are those of the kernels' fields; of links `<level>.<field>`, as `rail.latency_s`; and
-    `host.link_bytes_per_s`. Constants that are None are left out.
+    `host.link_bytes_per_s`.
     """
     links = {f"{level.name}.{name}": getattr(level, name) for level in cluster.levels for name in _LINK_FIELDS}
     known = {name: quantity for name, quantity in links.items() if quantity is not None}
@@ -125,13 +125,15 @@ def largest_deviate(count: float) -> float:
 
 
 def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None = None, gpus: int = 1) -> Machine:
-    """Return the effective rates of one GPU of a cluster and of its links.
+    """Return the effective rates of one GPU of a cluster and of its links, after efficiencies and clock.
 
     precision: of most matmuls. others: values that replace the cluster's constants, by the names of `stated`. gpus: of
-    the run; all run at the pace of the slowest.
+    the run; compute and memory rates are those of the slowest of as many. The host counts as an x86 server's, and the
+    clock as 1, where the cluster does not state them.
 
     Raises:
         InputError: the GPU has no such precision.
+        KeyError: a constant of the kernels or links is missing.
     """
     peaks, pace = cluster.gpu.peak_flops, 1.0 + slowest(gpus)
     # Attention leaves the tensor cores idle for half of the time or more and stays below the limit.
@@ -186,7 +188,9 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
 def _levels(cluster: ClusterDescriptor, values: Constants) -> dict[str, Number]:
     """Return the arguments of the collectives' formulas for four levels: size, bytes_per_s, latency_s and mesh of each.
 
-    A cluster with fewer levels repeats its last one; a level without a size gets 1e12.
+    Bandwidth is times the network's or the links' efficiency and divided by the oversubscription; mesh is 1.0 for
+    direct links. A cluster with fewer levels repeats its last one, of more the first four count; a level without a size
+    gets 1e12.
     """
     result: dict[str, Number] = {}
     levels = list(cluster.levels)

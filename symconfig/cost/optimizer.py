@@ -53,7 +53,7 @@ def shards(points: Columns, setting: Setting, sharded: bool) -> tuple[Array | fl
 def dense_shared(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return the trained dense parameters that the ranks of `shards` divide among them: [s, n].
 
-    Where ZeRO shards over tensor-parallel ranks, too, parameters replicated over tp count 1/tp.
+    Where shards extend over tensor-parallel ranks, parameters that each tp rank holds whole count 1/tp.
     """
     if not setting.sharding.over_tensor:
         return sums.dense
@@ -77,9 +77,9 @@ def elements_of_rank(sums: Stages, points: Columns, setting: Setting) -> Array:
 def dealt(sums: Stages, points: Columns, setting: Setting) -> Share:
     """Return the elements of orthogonalised matrices on the busiest rank, [s, n]; all of them without a sharded state.
 
-    At ZeRO 1 a chunk's matrices are assigned undivided, bucket by bucket, each bucket's largest first to the rank with
-    the fewest elements (Megatron-LM core_v0.18 to 0.19, optimizer/layer_wise_optimizer.py,
-    _compute_per_buffer_param_layout).
+    All too where one rank shares the state, or the optimizer orthogonalises nothing. Else a chunk's matrices are
+    assigned undivided, bucket by bucket, each bucket's largest first to the rank with the fewest elements (Megatron-LM
+    core_v0.18 to 0.19, optimizer/layer_wise_optimizer.py, _compute_per_buffer_param_layout).
     """
     how = setting.framework.orthogonal
     if how is None or not setting.sharding.state:
@@ -99,7 +99,7 @@ def padding(sums: Stages, points: Columns, setting: Setting) -> Share:
     """Return the padding of gradient and weight buffers in elements, of all ranks together: [s, n].
 
     Where matrices are assigned undivided, every rank's part is as long as the longest one. 0 without an orthogonalising
-    optimizer or a sharded state.
+    optimizer, and without a sharded state.
     """
     if setting.framework.orthogonal is None or not setting.sharding.state:
         nothing = np.zeros_like(sums.dense)
@@ -112,7 +112,7 @@ def padding(sums: Stages, points: Columns, setting: Setting) -> Share:
 def elementwise(sums: Stages, points: Columns, setting: Setting) -> Share:
     """Return the trained parameters that the optimizer steps element by element, before sharding: [s, n].
 
-    Orthogonalised matrices are not among them.
+    These are all (dense ones as of `dense_shared`), without the matrices of an orthogonalising optimizer.
     """
     dense = dense_shared(sums, points, setting)
     if setting.framework.orthogonal is None:
@@ -129,7 +129,10 @@ def state_of_matrices(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def _orthogonalised_s(sums: Stages, points: Columns, setting: Setting) -> Array | float:
-    """Return the seconds of orthogonalising and stepping the busiest rank's matrices, [s, n]; 0.0 without any."""
+    """Return the seconds of orthogonalising the busiest rank's matrices and of their step's traffic: [s, n].
+
+    0.0 if the optimizer orthogonalises nothing.
+    """
     how = setting.framework.orthogonal
     if how is None:
         return 0.0
@@ -147,10 +150,10 @@ def _ratio(some: Array, whole: Array) -> Array:
 
 
 def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return the seconds of the optimizer's step on the slowest stage, by offload setting: [o, n].
+    """Return the seconds of the optimizer's step on the slowest stage, one row per offload setting: [o, n].
 
-    The GPU's part, the transfers to and from the host, the step in host memory and the orthogonalised matrices follow
-    one another. With offloaded weights the copies of all microbatches are added, too.
+    The GPU's part, the transfers to and from the host, the step in host memory of the offloaded share, and the
+    orthogonalised matrices follow one another. With offloaded weights every microbatch copies them from the host twice.
     """
     machine, sizes = setting.machine, setting.bytes
     of_stage = elementwise(sums, points, setting).on_rank(shards(points, setting, setting.sharding.state))
@@ -169,7 +172,10 @@ def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def held_weights(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return the bytes of a rank's shard of all weights at ZeRO 3, with frozen ones, on the largest stage: [n]."""
+    """Return the bytes of a rank's shard of all weights, frozen ones included, on the largest stage: [n].
+
+    The shard is that of ZeRO 3, whatever the setting's stage.
+    """
     sizes = setting.bytes
     trained = dense_shared(sums, points, setting) * sizes.weight
     dense = trained + sums.frozen * sizes.frozen + sums.quantised * sizes.quantised

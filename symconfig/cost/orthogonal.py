@@ -64,9 +64,10 @@ def products(short: Array, long: Array) -> Iterator[tuple[Array, Array, Array]]:
 
 
 def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> dict[str, Array]:
-    """Return sums over a block's orthogonalised matrices by the names of NAMES: [points] each.
+    """Return sums over a block's orthogonalised matrices by the names of NAMES, dense or of experts: [points] each.
 
-    They are elements, seconds and the largest size; all 0 if the optimizer orthogonalises nothing.
+    `matrix` is elements on a rank, `matrix_s` seconds, `largest_matrix` the elements of the largest one; 0 without any,
+    and if the optimizer orthogonalises nothing.
     """
     zero = np.zeros(lattice.points)
     rows_by_name = dict.fromkeys(NAMES, zero)
@@ -86,9 +87,10 @@ def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Fra
 
 
 def matrices(shard: WeightShard, lattice: Lattice) -> Matrices:
-    """Return number and sizes of a weight's matrices, on one rank and whole.
+    """Return the number and sizes of a weight's matrices on one rank, and the sizes before tensor parallelism.
 
-    An expert weight has one for each local expert.
+    An expert weight has one matrix for each local expert. The whole has more rows if the rows are sharded, else more
+    columns.
     """
     experts = Monomial.of(d.EXPERTS)
     count = lattice.value(experts / Monomial.of("ep")) if shard.expert else np.ones(lattice.points)
@@ -102,7 +104,9 @@ def matrices(shard: WeightShard, lattice: Lattice) -> Matrices:
 def iterations_s(each: Matrices, expert: bool, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
     """Return the seconds of orthogonalising one matrix, communication between its ranks included: [points].
 
-    How ranks share a matrix follows from `over_tensor`: each its own part, each the gathered whole, or distributed.
+    By `over_tensor`: each tensor-parallel rank iterates on its own part; or gathers and iterates on the whole
+    (DUPLICATED); or the ranks share each product and all-reduce it (DISTRIBUTED). expert: the ranks are those of etp,
+    else of tp. AssertionError if the framework orthogonalises nothing.
     """
     how = framework.orthogonal
     assert how is not None
@@ -134,6 +138,7 @@ def _iteration_s(rows: Array, columns: Array, machine: Machine) -> Array:
 def _sum_of_products_s(
     shapes: Iterator[tuple[Array, Array, Array]], short: Array, long: Array, machine: Machine
 ) -> Array:
+    """Return the seconds of products of shapes (m, n, k), one after the other, at the shape of short and long."""
     result: Array = np.zeros(np.broadcast_shapes(short.shape, long.shape))
     for m, n, k in shapes:
         result = result + product_s(machine, 1.0, m, n, k, efficiency=machine.efficiency, element_bytes=PRODUCT_BYTES)

@@ -43,14 +43,13 @@ class Messages:
 def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
     """Return the seconds of messages between stages; all 0 for a single stage.
 
-    In plain 1F1B the receiver waits for the whole of each message; interleaved, for what a chunk's forward does not
-    hide.
-
     A stage receives an activation and a gradient for each of its chunks; the model's first chunk gets no activation and
     its last one no gradient. Sends cost nothing more: they go together with a message that comes the other way
-    (Megatron-LM, send_forward_recv_backward). While an interleaved schedule fills and drains, its messages are waited
-    for (without --overlap-p2p-communication-warmup-flush), which takes as long as their lag does. A stage that runs a
-    forward and a backward as one has no chunk between that would hide its messages: it waits for both at once.
+    (Megatron-LM, send_forward_recv_backward). In plain 1F1B the receiver waits for the whole of each message;
+    interleaved, for what a chunk's forward does not hide, and while the pipeline fills and drains also for the rest,
+    `lag_s` (without --overlap-p2p-communication-warmup-flush). If a forward and a backward run as one (experts
+    overlapped), two messages come at once and nothing hides them: half of each counts. If the framework scatters sends
+    over tp, they are 1/tp as large and gathered after arrival.
     """
     pipelines = setting.pipelines
     if not pipelines.several:
@@ -76,7 +75,8 @@ def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
 def in_flight(points: Columns, setting: Setting) -> Array:
     """Return how many microbatches' activations each stage holds at its peak, a fraction if interleaved: [s, n].
 
-    Where a stage's chunks have different numbers of layers, it is the largest mean over its layers.
+    Where a stage's chunks have different numbers of layers, it is counted along the schedule (`most_held`) as the
+    largest mean over its layers.
     """
     pipelines, m = setting.pipelines, points.num_microbatches
     result: Array = formulas.in_flight(pipelines.index, pipelines.pp, pipelines.vpp, m[None], setting.groups)
@@ -101,11 +101,12 @@ def pipelined(
 ) -> dict[str, Array]:
     """Return the seconds of a step's passes by part (compute, recompute, communication) and the bubble: [..., n] each.
 
-    The parts are the slowest stage's, over all microbatches; send/receive only with several stages. Waits for messages
-    are added to `seconds`, and the overlap that is lost at the pipeline's begin and end to the communication.
+    The parts are the slowest stage's, over all microbatches; "pipeline send/receive", the waits for messages, only with
+    several stages. What overlap of experts loses in the first and last passes counts as communication; messages' lag,
+    of one microbatch over all chunks forward and back, as bubble.
 
-    seconds, rerun, communication: one microbatch through a stage, [s, ..., n]: all of it, and what of it is recompute
-    and exposed communication.
+    seconds, rerun, communication: one microbatch through a stage, [s, ..., n]: all of it without waits for messages,
+    and what of it is recompute and exposed communication.
     """
     m, pipelines, between = points.num_microbatches, setting.pipelines, messages(sums, points, setting)
     received, alike, hidden = (
@@ -141,11 +142,12 @@ Chunk = Sequence[str]  # kinds of its blocks, in model order
 def chunk_times(
     table: Table, sums: Stages, points: Columns, setting: Setting, chunks: Sequence[Chunk], repeated: int
 ) -> Times:
-    """Return every chunk's seconds for the schedule simulator, at the first point and under the first recompute policy.
+    """Return every chunk's seconds for the schedule simulator, at the first point and first policy: [pp, vpp].
 
-    sums: of the stages. chunks: all of the model, in model order. repeated: how many first layers of each chunk are
-    recomputed as by the table's second policy, 0 for none. Gathers and reductions are those of once a step (ZeRO 0 and
-    1).
+    sums: of the stages. chunks: the kinds of blocks of each, in model order. repeated: how many first layers of each
+    chunk are recomputed as by the table's second policy, 0 for none. Gathers and reductions are those of once a step
+    (ZeRO 0 and 1). `backward` has no weight gradients, which are in `weight`. ValueError if the setting has several
+    pipelines.
     """
     alike = list(dict.fromkeys(tuple(chunk) for chunk in chunks))
     shapes = tuple(_shape(index, chunk, table.kinds) for index, chunk in enumerate(alike))
@@ -180,12 +182,12 @@ def chunk_times(
 
 
 def overlap(setting: Setting) -> tuple[Start, Start, Array]:
-    """Return (when weights are gathered, when gradients are reduced, share of own passes that overlaps).
+    """Return (when weights are gathered, when gradients are reduced, share of own passes that overlaps, [pp, vpp]).
 
-    The shares, [pp, vpp], are 0 without overlap, and above 0 only on the first stage without interleaving, which alone
-    has several buckets. Megatron-LM (core_v0.19) with --overlap-grad-reduce and --overlap-param-gather
-    (distributed_data_parallel.py, `bucket_size`). Interleaved, collectives of all stages are aligned, one a chunk,
-    launched before the chunk's first forward and after its last backward (schedules.py, `param_sync_func` and
+    Without overlap both are Start.APART. Else reductions are AHEAD; gathers, with interleaving, AHEAD (APART under
+    `gathers_apart`), and without it APART (ON_DEMAND under `demanded_gathers`). The share is above 0 only on the first
+    stage without interleaving, which alone has several buckets. Megatron-LM (core_v0.19) with --overlap-grad-reduce and
+    --overlap-param-gather (distributed_data_parallel.py, `bucket_size`; schedules.py, `param_sync_func`,
     `grad_sync_func`).
     """
     framework, hide = setting.framework, np.zeros((setting.pp, setting.vpp))
@@ -210,9 +212,9 @@ def _weight_gradients_s(table: Table) -> Array:
 
 
 def _recomputed_s(table: Table, chunks: Sequence[Chunk], layers: int) -> Array:
-    """Return the seconds that recomputing the first layers of each chunk adds: [chunks].
+    """Return the seconds that recomputing the first `layers` layers of each chunk adds: [chunks].
 
-    layers: of each chunk. At the first point of the table.
+    It is the difference of the table's second policy to the first, at its first point.
     """
     change = np.subtract(*table.passes[SECONDS, ::-1, :, 0].sum(axis=0))
     heads = [[kind for kind in chunk if is_layer(kind)][:layers] for chunk in chunks]

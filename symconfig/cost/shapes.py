@@ -62,7 +62,7 @@ class Pipelines:
 
     @staticmethod
     def of(each: Sequence[Pipeline], which: NDArray[np.intp] | None = None) -> Pipelines:
-        """Return pipelines as arrays.
+        """Return pipelines as arrays; one with fewer stage shapes than others repeats its last one, with `alike` 0.
 
         which: the index into `each` of every point, [n]; None where there is only one, whose arrays then have n = 1.
         """
@@ -120,8 +120,8 @@ def distinct(
 ) -> tuple[StageShape, ...]:
     """Return the stages that can be the bottleneck: the first of those with equal chunks, and how many these are.
 
-    A later stage with the same chunks holds the same weights and fewer microbatches in flight, so its peak is never
-    higher. Blocks must be equal in order, too: recompute of the first layers of a chunk depends on it.
+    A later one holds the same weights and fewer microbatches in flight. Blocks must be equal in order, too: recompute
+    of the first layers depends on it. counts: blocks of each kind, chunks: kinds of blocks of each chunk, per stage.
     """
     alike: dict[tuple[tuple[str, ...], ...], list[int]] = {}
     for index, stage in enumerate(chunks):

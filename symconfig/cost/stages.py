@@ -149,11 +149,9 @@ class Stages:
         return replace(self, **passes)
 
     def shared(self, parts: Array | int) -> Stages:
-        """Return the sums divided by `parts`, except chunks, boundary and replicated.
+        """Return the sums divided by `parts`, a number or [n], except chunks, boundary and replicated.
 
-        Sizes of largest matrices become 0, as in `divisible`.
-
-        parts: a number, or one for each point, [n].
+        Sizes of largest matrices become 0.
         """
         whole = ("chunks", "boundary", "replicated")
         parted = Stages(*(getattr(self, name) / (1 if name in whole else parts) for name in Stages.__slots__))
@@ -188,8 +186,11 @@ class Stages:
 def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: bool) -> Stages:
     """Return the sums over the blocks of each stage shape, at the selected points of the table.
 
+    `transient`, workspaces, and largest blocks and matrices are maxima instead. On the stage with the head, blocks that
+    close the model (head, further predictions) keep in `ends` instead of `kept`.
+
     points: indices into the table's points. tied: embedding and output layer share one weight, which the last stage
-    holds a copy of (`copied`) and a stage with both ends holds once.
+    holds a copy of (`copied`), and a stage with both ends holds once.
     """
     counts, places = pipelines.counts, table.places
     # A stage that predicts further tokens without the head keeps them like any other block.
@@ -234,8 +235,8 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
 def summed(counts: Array, of_kinds: Array) -> Array:
     """Return the sum over kinds of count times value: [..., *s, n].
 
-    counts: blocks of each kind in each stage, [*s, kinds, n], n may be 1. of_kinds: values of one block, [..., kinds,
-    n].
+    counts: blocks of each kind in each stage, [*s, kinds, n]; n may be 1, for the same counts at all points. of_kinds:
+    values of one block, [..., kinds, n].
     """
     if counts.shape[-1] == 1:
         alike: Array = counts[..., 0] @ of_kinds
@@ -261,9 +262,9 @@ def _transient_bytes(table: Table, pipelines: Pipelines, points: NDArray[np.intp
 
 
 def _max_over_present(has: NDArray[np.bool_], of_kinds: Array) -> Array:
-    """Return the maximum over the kinds that a stage has at least one block of, 0 if none is positive: [*s, x, n].
+    """Return the maximum over the kinds that a stage has at least one block of, at least 0: [*s, x, n].
 
-    has: [*s, kinds, n]. of_kinds: [x, kinds, n].
+    has: whether it has a block of each kind, [*s, kinds, n]. of_kinds: [x, kinds, n].
     """
     result: Array = np.zeros(())
     for kind in range(has.shape[-2]):
@@ -274,7 +275,8 @@ def _max_over_present(has: NDArray[np.bool_], of_kinds: Array) -> Array:
 def _transient_together(table: Table, together: int, points: NDArray[np.intp], transient: Array) -> Array:
     """Return the bytes alive only during a backward pass if `together` consecutive layers are recomputed at once.
 
-    Only kinds that are layers change: [r, kinds, n], as `transient`, which is of a single layer.
+    Only kinds that are layers change: [r, kinds, n], as `transient`, which is of a single layer and returned as it is
+    for together == 1.
     """
     if together == 1:
         return transient

@@ -93,7 +93,10 @@ def _each_offload(array: Array) -> Array:
 
 
 def time_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
-    """Return the seconds of a step by part, each of which broadcasts to [r, o, n]."""
+    """Return the seconds of a step by part, each of which broadcasts to [r, o, n].
+
+    The parts are those of `pipelined`, data-parallel communication, optimizer and overhead.
+    """
     passes = pipelined(sums.seconds, sums.rerun, sums.communication, sums=sums, points=points, setting=setting)
     parts = {name: _each_offload(part) for name, part in passes.items()}
     parts["data-parallel communication"] = _each_offload(exchanged_s(sums, points, setting))
@@ -118,7 +121,8 @@ def apart_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     """Return the bytes of each stage by part, at its peak; each broadcasts to [s, r, o, n].
 
-    Parts are activations, head and loss, working set, weights, gradients and optimizer state.
+    Parts are activations (of all microbatches in flight), head and loss, working set, weights, gradients and optimizer
+    state.
     """
     parts = {
         "activations": _each_offload(sums.kept * in_flight(points, setting)[:, None]),
@@ -133,8 +137,9 @@ def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, A
 def _gradients_at_peak(gradients: Array, held: Array, sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return the bytes of gradients at a stage's peak.
 
-    Gradients that appear only during the last backward (queued for reduction, or all of them if the optimizer frees
-    them and there is one microbatch) count as far as they exceed `held`, the activations that are freed meanwhile.
+    Gradients that appear only during the last backward count as far as they exceed `held`, the activations that are
+    freed meanwhile: those queued for reduction where gradients are sharded and the framework has a queue, or, if the
+    optimizer frees gradients, all of them with one microbatch and none else.
     """
     every, queued = sums.dense + sums.expert, setting.framework.queued_elements
     if not queued or not setting.sharding.gradient:
@@ -152,8 +157,9 @@ def _gradients_at_peak(gradients: Array, held: Array, sums: Stages, points: Colu
 def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     """Return the bytes of weights, gradients and optimizer state of one rank by part; each broadcasts to [s, o, n].
 
-    Weights include low-precision copies, frozen weights, and at ZeRO 3 the gathered blocks; with offloaded weights only
-    those. Gradients and optimizer state are without their offloaded share.
+    Weights include low-precision copies, frozen weights, and at ZeRO 3 the gathered blocks; with offloaded weights they
+    are the gathered blocks alone. Gradients (with the further copies that some frameworks keep) and optimizer state are
+    without their offloaded share.
     """
     sizes, sharding, offloads = setting.bytes, setting.sharding, setting.offload
     dense, expert = dense_shared(sums, points, setting), sums.expert
@@ -209,7 +215,7 @@ def _gradient_bytes(setting: Setting, offload: Offload) -> float:
 
 
 def bound_s(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return a lower bound of a step's seconds over all policies, offloads and ZeRO stages: [n].
+    """Return a lower bound of a step's seconds over all policies, offloads and ZeRO stages: passes and bubble, [n].
 
     sums: of a `bound_table`.
     """
@@ -232,8 +238,8 @@ def bound_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
 def host_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return the pinned host memory of one rank in bytes: [r, o, n].
 
-    It is offloaded activations of all microbatches in flight, on the stage with most, and optimizer state, gradients
-    and weights as far as they are offloaded.
+    The sum of offloaded activations of all microbatches in flight, on the stage with most, and, each on its largest
+    stage, the offloaded share of optimizer state with its fp32 gradients, and weights if they are offloaded.
     """
     mine = elements_of_rank(sums, points, setting).max(axis=0)
     weights = held_weights(sums, points, setting)
@@ -272,11 +278,12 @@ class Extremes:
 def evaluate_block(
     extremes: Extremes, points: Columns, setting: Setting, prefix: Array, budget_bytes: float
 ) -> FirstLayers:
-    """Return the fewest first layers of every chunk to recompute, at least one, so that memory fits.
+    """Return the fewest first layers of every chunk to recompute, at least one, so that memory fits, and their cost.
 
-    The cost is that with this number. Where no number fits, layers is 0 and the cost is that without recompute.
+    A number fits if no stage's peak is above budget_bytes (of peak allocated bytes). Where none does, layers is 0 and
+    the cost is that without recompute. Each point and offload is decided for itself.
 
-    prefix: as of `prefixed`. budget_bytes: of peak allocated bytes.
+    prefix: blocks of each kind among the first layers, as of `prefixed`.
     """
     plain, passes = extremes.plain, extremes.table.passes
     plain_sums, full_sums = extremes.sums.policy(extremes.keep), extremes.sums.policy(extremes.rerun)
@@ -304,8 +311,8 @@ def evaluate_block(
 def prefixed(each: Sequence[Sequence[Prefix]], which: NDArray[np.intp] | None, shapes: int) -> Array:
     """Return the prefixes of every pipeline's stage shapes as one array: [s, layers, kinds, n].
 
-    which: as of `Pipelines.of`. shapes: the number of stage shapes. Where a pipeline has fewer shapes or layers, its
-    last ones are repeated, which cost the same.
+    each: per pipeline, per stage shape, blocks of each kind among its first layers. which: as of `Pipelines.of`.
+    shapes: the number of stage shapes. Where a pipeline has fewer shapes or layers, its last ones are repeated.
     """
     most = max(len(prefix) for one in each for prefix in one)
     rows = [
@@ -323,9 +330,9 @@ def _pick(table: Array, layers: NDArray[np.intp]) -> Array:
 
 
 def _pipeline(sums: Stages, extra: Array, points: Columns, setting: Setting) -> dict[str, Array]:
-    """Return the seconds of a step's passes by part: [1, o, n] each.
+    """Return the seconds of a step's passes by part, as of `pipelined`, with more recompute: [1, o, n] each.
 
-    sums: without recompute. extra: the recomputed seconds of one microbatch, [s, 1, o, n].
+    sums: only the first policy (none) counts. extra: recomputed seconds of one microbatch, [s, 1, o, n].
     """
     seconds, communication = sums.seconds[:, :1, None], sums.communication[:, :1, None]
     return pipelined(seconds + extra, extra, communication, sums=sums, points=points, setting=setting)

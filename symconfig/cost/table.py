@@ -51,7 +51,7 @@ class Table:
     uneven: Array | None = None
 
     def at(self, chosen: NDArray[np.intp]) -> Table:
-        """Return the table with its arrays at the selected points; `blocks` keeps all points."""
+        """Return a copy with the arrays at the points with these indices; `blocks` keeps all points."""
         return replace(
             self,
             passes=self.passes[..., chosen],
@@ -62,9 +62,9 @@ class Table:
         )
 
     def kept(self, chosen: NDArray[np.intp], pp: Array | float) -> Array:
-        """Return the bytes that the busiest rank keeps for each microbatch in flight: [policies, kinds, n].
+        """Return the bytes that the busiest rank keeps on the GPU for each microbatch in flight: [policies, kinds, n].
 
-        chosen: indices of the points. pp: stages of each point's pipeline, [n], by whose root the imbalance grows.
+        chosen: indices of the points. pp: stages of each point's pipeline, [n]; the imbalance grows with its root.
         """
         kept: Array = self.passes[KEPT][..., chosen]
         return kept if self.uneven is None else kept + np.sqrt(pp) * self.uneven[..., chosen]
@@ -103,9 +103,9 @@ def block_costs(
 def table(
     blocks: Sequence[BlockCost], choices: Sequence[Choice], policies: OfKinds, machine: Machine, framework: Framework
 ) -> Table:
-    """Return the table of all choices: every policy is a 0/1 vector over the rows of every block.
+    """Return the table of all kinds of blocks under all choices at every point.
 
-    With CUDA graphs, transient bytes are larger by GRAPH_BYTES.
+    policies: by kind of block, one for each choice. With CUDA graphs, transient bytes are larger by GRAPH_BYTES.
     """
     passes = [block.passes(policies[block.derived.name], machine.host_bytes_per_s, framework) for block in blocks]
     every = np.stack(passes, axis=2)
@@ -116,7 +116,8 @@ def table(
 def bound_table(blocks: Sequence[BlockCost], policies: OfKinds) -> Table:
     """Return a table with one policy that bounds all others from below.
 
-    It is as fast as without recompute and keeps only what every policy keeps.
+    It is as fast as without recompute and offload, keeps only what every policy keeps, and its transient bytes are just
+    the workspaces.
     """
     passes = np.zeros((len(PASSES), 1, len(blocks), blocks[0].boundary_bytes.size))
     for index, block in enumerate(blocks):
@@ -130,7 +131,11 @@ def bound_table(blocks: Sequence[BlockCost], policies: OfKinds) -> Table:
 def _table(
     blocks: Sequence[BlockCost], choices: Sequence[Choice], passes: Array, policies: OfKinds, *, least: bool
 ) -> Table:
-    """Make a table from its passes. least: the imbalance is of what every policy keeps, for a table of one policy."""
+    """Return a table with these passes, and the other arrays from the blocks' costs.
+
+    `uneven` is None if all blocks have even loads. least: the imbalance is of what every policy keeps, for a table of
+    one policy.
+    """
     kinds = tuple(block.derived.name for block in blocks)
     weights = np.array([[getattr(block.weights, name) for block in blocks] for name in WEIGHTS])
     hidden = np.stack([block.hidden_s for block in blocks], axis=1)

@@ -99,8 +99,8 @@ class Tape:
     def name(self, term: object, name: str) -> None:
         """Give a term's line a name by which expressions show it.
 
-        A plain number, a symbol or a line with a name is left as it is. A name that is taken gets a number appended:
-        `x.2`.
+        A plain number, an input, a constant or a line with a name is left as it is. A name that is taken gets a number
+        appended: `x.2`.
         """
         if not isinstance(term, Term) or term.line in self.names or self.nodes[term.line].operation in (INPUT, NUMBER):
             return
@@ -118,9 +118,10 @@ class Tape:
         return len(self.nodes) - 1
 
     def evaluated(self, numbers: Mapping[str, Array | float]) -> list[Array | float]:
-        """Return the value of every line with other numbers for some symbols; the others keep those of the tape.
+        """Return the value of every line, in order, with other numbers for some symbols, else those of the tape.
 
-        numbers: by name of the symbol, floats or arrays that broadcast together. Floating-point warnings are off.
+        numbers: by name of the symbol, floats or arrays that broadcast together; other names are ignored.
+        Floating-point warnings are off. Nothing on the tape changes.
         """
         named = {line: name for name, line in self.inputs.items()}
         values: list[Any] = []
@@ -273,7 +274,7 @@ class Term:
         """Return the value as an int and record that it lies within 0.5 of it.
 
         Raises:
-            ValueError: the value is no whole number.
+            ValueError: it does not; the value is at least 0.5 above its integer part (below for negative ones).
         """
         whole = int(self.value)
         if not self > whole - 0.5 or not self < whole + 0.5:
@@ -317,7 +318,7 @@ def _is_number(other: Any, number: float) -> bool:
 
 
 def _scalar_operation(operation: str) -> Callable[[Any, Any], Any]:
-    """Return a function of two scalars: an operation on the tape if one is a term, else the plain value."""
+    """Return a function of two scalars: its result is a new term on the tape if one is a term, else the plain value."""
 
     def apply(a: Any, b: Any) -> Any:
         if isinstance(a, Term):
@@ -334,7 +335,7 @@ def _holds_terms(number: Any) -> bool:
 
 
 def _of_numbers_or_terms(operation: str) -> tuple[Callable[[Any, Any], Any], np.ufunc]:
-    """Return a function of two numbers or arrays, element by element, and its ufunc on arrays of terms.
+    """Return a function of two numbers, terms or arrays, element by element, and its ufunc on arrays of terms.
 
     NumPy's own maximum on arrays of objects would return one argument and lose the other. The search calls these
     functions millions of times, so the check for terms is inlined.

@@ -72,10 +72,10 @@ Seconds = Mapping[tuple[str, Phase], Array]  # of operators
 
 
 def worked(seconds: Seconds, block: DerivedBlock, lattice: Lattice) -> dict[tuple[str, Phase], Array]:
-    """Return the seconds of a block's operators on the rank that all others wait for; unchanged if loads are even.
+    """Return the seconds of a block's operators on the rank that all others wait for, as a dict by (operator, phase).
 
-    seconds: on a rank with the mean load. Operators whose sizes include the load take longer in proportion: the last
-    tiles of experts with unequal numbers of tokens are half full on average.
+    The same seconds if loads are even. Else operators whose sizes include the load take longer in proportion: the last
+    tiles of experts with unequal numbers of tokens are half full on average. seconds: on a rank with the mean load.
     """
     if OF_STEP not in lattice.numbers:
         return dict(seconds)
@@ -95,7 +95,10 @@ def _symbols(work: Task) -> set[str]:
 
 
 def exchanged(seconds: Sequence[Array], block: DerivedBlock, lattice: Lattice) -> tuple[Array, ...]:
-    """Return the seconds of a block's collectives on the rank that all others wait for; unchanged if loads are even."""
+    """Return the seconds of a block's collectives on the rank that all others wait for, in order.
+
+    Those whose size includes the load take longer in proportion; all are unchanged if loads are even.
+    """
     if OF_STEP not in lattice.numbers:
         return tuple(seconds)
     load = lattice.numbers[OF_STEP]

@@ -35,7 +35,8 @@ def work_seconds(
 ) -> dict[tuple[str, Phase], Array]:
     """Return the seconds of every operator and phase, [points] each, before collectives and overlap.
 
-    Traffic among ranks of which there is only one takes 0 s.
+    Work of the same operator and phase is summed; weight gradients include the traffic of the framework's
+    accumulated_bytes. Traffic with inner products takes the longer of the two, and 0 s among a group of one rank.
     """
     result: dict[tuple[str, Phase], Array] = {}
 
@@ -83,7 +84,8 @@ def _products(
 ) -> Array:
     """Return the seconds of matmuls, casts and launches included: [matmuls, points].
 
-    A product that is split to overlap with its collective counts as `tp_pieces` small ones, one after the other.
+    Low precision runs at its own peak and efficiency, experts' grouped products slower. A tensor-parallel product that
+    is split to overlap with its collective counts as `tp_pieces` small ones, one after the other, if tp > 1.
     """
     pieces = framework.hide.tp_pieces
     chunked = {c.behind for c in block.collectives if c.chunked and c.axes[0] == "tp"} if pieces > 1 else set()
@@ -146,9 +148,9 @@ def is_dispatch(c: Collective) -> bool:
 
 
 def graphed(block: DerivedBlock, framework: Framework) -> frozenset[str]:
-    """Return the names of the operators that CUDA graphs replay.
+    """Return the names of the operators that CUDA graphs replay: those of a leg that the framework captures.
 
-    Embedding and output blocks have none unless all legs of a layer are captured.
+    None of a block outside the layers, unless all legs of a layer are captured.
     """
     if block.place is not Place.LAYER and framework.graphed != WHOLE:
         return frozenset()
@@ -159,7 +161,11 @@ def graphed(block: DerivedBlock, framework: Framework) -> frozenset[str]:
 def host_seconds(
     block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
 ) -> dict[tuple[str, Phase], Array]:
-    """Return the launching thread's seconds for each operator and phase, without CUDA graphs: [points] each."""
+    """Return the launching thread's seconds for each operator and phase, without CUDA graphs: [points] each.
+
+    One `host_kernel_s` per turn, at the machine's rate. Further turns of grouped kernels that loop over experts count
+    _NEXT_TURN each, block-scaled low-precision matmuls _BLOCK_SCALED times as much.
+    """
     result: dict[tuple[str, Phase], Array] = {}
     grouped = framework.implementation.experts.kernels is not ExpertKernels.IN_TURN
     for work in block.work:
@@ -204,9 +210,10 @@ def _block(block: DerivedBlock, values: Mapping[str, float], phases: Collection[
 
 
 def work_flops(work: Task, values: Mapping[str, float]) -> float:
-    """Return the FLOP of one operator in one phase; memory traffic has those of its inner products, else 0.
+    """Return the FLOP of one operator in one phase; memory traffic has those of its inner products, 0 without any.
 
-    values: of every symbol in its sizes; KeyError if one is missing.
+    Backward phases of attention and of inner products count GRADIENTS times the forward. values: of every symbol in its
+    sizes; KeyError if one is missing.
     """
     if isinstance(work, Matmul):
         return 2 * work.batch.value(values) * work.m.value(values) * work.n.value(values) * work.k.value(values)

@@ -51,10 +51,11 @@ PEAK = Kind(
 
 
 def amount(text: str, kind: Kind) -> float:
-    """Return an amount with its unit as a number of bytes, bytes/s, seconds or FLOP/s, as `kind` says.
+    """Return an amount with its unit as a number in SI: bytes, bytes/s, seconds or FLOP/s, as `kind` says.
 
     As `96GB`, `90GiB`, `400Gb/s`, `3.4us`, `989 TFLOP/s`: a small b is a bit, a capital B a byte, and k to P are powers
-    of 1000. Raises ValueError for text without a number or a known unit.
+    of 1000. Raises ValueError for text that is no unsigned number with a unit, for a missing unit, for one that is not
+    of this kind, and for a number too large for a float.
     """
     match = _AMOUNT.fullmatch(text.strip())
     if match is None:
@@ -71,7 +72,11 @@ def amount(text: str, kind: Kind) -> float:
 
 
 def _wrong_unit(unit: str, kind: Kind) -> str:
-    """Return why the unit is not one of this kind, with the spelling that may be meant."""
+    """Return the sentence why `unit` is not one of this kind, with the spelling that may be meant.
+
+    A unit that only differs in case is suggested, or both readings (bits, bytes) if two do. A size in bits, a speed
+    given as a size, and a size given as a speed (no "/s") have sentences of their own; else "is no unit of it".
+    """
     alike = [known for known in kind.units if known.lower() == unit.lower()]
     if len(alike) > 1:
         named = [f"{known} ({'bytes' if 'B' in known else 'bits'})" for known in alike]
@@ -107,12 +112,16 @@ FASTEST_PORT_BYTES_PER_S = 100e9
 def gpu_bytes_per_s(text: str, gpus_per_node: int, alone: str | None = None) -> float:
     """Return one GPU's bandwidth in bytes/s, one direction, of a text as `4x100 Gb/s` or `400 Gb/s per GPU`.
 
-    Raises InputError for text with an unknown word, and for speeds whose owner is not stated.
+    A node's speed is divided by `gpus_per_node`; text in parentheses, an oversubscription and names of links are
+    ignored. Raises InputError for no speed, unknown words, a wrong unit, a speed that is not said to be a GPU's or a
+    node's, a speed of 0 or infinity, and a port given in bytes that is faster than any that is sold (then bits are
+    suggested).
 
     Args:
-        text: The network. Ports are a node's, unless it says `per GPU`; a speed in both directions is halved.
+        text: The network. `4x` multiplies the speed. `per GPU` or `per node` names the owner; without it, ports are a
+            node's. A speed "in both directions" is halved.
         gpus_per_node: The GPUs that share what a node has.
-        alone: The owner, `gpu` or `node`, of a speed without ports and owner; None: that is an error.
+        alone: The owner, `gpu` or `node`, of a speed with neither ports nor a named owner; None: that is an error.
     """
     rest = re.sub(r"\([^)]*\)", " ", text).strip()  # the name of a system stands in parentheses
     _, rest = _extract(_OVER, rest)
@@ -147,9 +156,9 @@ def says_direction(text: str) -> bool:
 
 
 def oversubscription(text: str) -> float | None:
-    """Return the stated oversubscription, `2:1` or `oversubscription 2`; None if there is none.
+    """Return the first stated oversubscription in the text, `2:1` or `oversubscription 2`; None if there is none.
 
-    Raises InputError for a ratio below 1.
+    Raises InputError for a ratio below 1 or infinite.
     """
     over = _OVER.search(text)
     if over is None:
@@ -163,9 +172,10 @@ def oversubscription(text: str) -> float | None:
 def with_network(
     cluster: ClusterDescriptor, text: str, source: str, gpus_per_node: int | None = None
 ) -> ClusterDescriptor:
-    """Return the cluster with the stated speed on all its network levels; a stated oversubscription is the outermost's.
+    """Return the cluster with the speed of `text` on its levels between nodes (NETWORK); source: of the new numbers.
 
-    Raises InputError.
+    A stated oversubscription is set on the outermost level. A node's speed is divided by `gpus_per_node`, None: the
+    cluster's. Raises InputError as `gpu_bytes_per_s` and `oversubscription` do.
     """
     rate = gpu_bytes_per_s(text, gpus_per_node or cluster.gpus_per_node)
     levels = tuple(at_rate(level, rate, source) if level.name in NETWORK else level for level in cluster.levels)

@@ -49,7 +49,11 @@ class Measured(Strict):
     @field_validator("*")
     @classmethod
     def _within(cls, value: Any, info: ValidationInfo) -> Any:
-        """Return the value unchanged. Raises ValueError for a quantity out of its field's range."""
+        """Return the value unchanged. Raises ValueError for a `Quantity` out of its field's range; other values pass.
+
+        A share of a peak (SHARES) must be above 0 and at most 1. Else the range follows from the end of the field's
+        name, that of FLOP/s in Precisions; context_bytes and gemm_k_half may be 0.
+        """
         if isinstance(value, Quantity):
             name = str(info.field_name)
             if name in SHARES and not 0 < value.value <= 1:
@@ -161,7 +165,7 @@ class ClusterDescriptor(Strict):
     def _consistent(self) -> Self:
         """Check names and sizes of the levels. Raises ValueError for the first problem.
 
-        Sizes must grow by whole factors from above 1, and only the last one is null.
+        Names must be unique. Sizes must be above 1 and grow by whole factors; the last one, and it alone, is null.
         """
         names, sizes = [level.name for level in self.levels], [level.size for level in self.levels]
         if twice := next((name for name in names if names.count(name) > 1), None):
@@ -181,9 +185,9 @@ class ClusterDescriptor(Strict):
 
 
 def merged(base: Any, over: Any) -> Any:
-    """Return a new value with `over` merged into `base`, mapping by mapping.
+    """Return `over` merged into `base`, key by key at every depth, as a new value; keys that only `base` has stay.
 
-    `over` replaces the base where either is no mapping, and where it is a quantity (has `value`).
+    `over` replaces `base` where either is no dict, and where `over` is a quantity (a dict with the key `value`).
     """
     if not isinstance(over, dict) or not isinstance(base, dict) or "value" in over:
         return over
@@ -191,11 +195,12 @@ def merged(base: Any, over: Any) -> Any:
 
 
 def with_gpus_per_node(levels: list[dict[str, Any]], before: int, now: int, source: str) -> list[dict[str, Any]]:
-    """Return the levels of a cluster whose nodes have `now` GPUs in place of `before`, as new dicts.
+    """Return the levels (dicts, innermost first) of a cluster whose nodes have `now` GPUs in place of `before`.
 
-    The node's level gets `now` GPUs, levels within it at most `now`, and network levels join as many nodes as before. A
-    level no larger than the one inside it is dropped. Bandwidths per GPU stay, except for direct links, of which there
-    are fewer. Unchanged if a fast link spans several nodes.
+    The node's level gets `now` GPUs, levels inside it at most `now`, and network levels join as many nodes as before. A
+    level no larger than the one inside it (or of one GPU) is dropped. Bandwidths per GPU stay, except for direct links
+    that get fewer (`_fewer_links`). The list itself is returned if now == before or a level that is no network spans
+    nodes.
     """
     if now == before or any((each["size"] or 0) > before for each in levels if each["name"] not in NETWORK):
         return levels
@@ -221,9 +226,10 @@ def _size(level: dict[str, Any], before: int, now: int) -> int | None:
 
 
 def _fewer_links(level: dict[str, Any], before: int | None, source: str) -> dict[str, Any]:
-    """Return a level of direct links with its bandwidth reduced to the links to the GPUs that are left.
+    """Return a level of direct links with its bandwidth times (size - 1) / (before - 1): the links that are left.
 
-    Returned unchanged if it is switched or no smaller than `before`.
+    The source of the new bandwidth names `source`, the GPUs and the old source. Returned unchanged if the level is
+    switched (no `mesh`), has no size, or its size is not below `before` (its size until now).
     """
     now = level["size"]
     if not level.get("mesh") or before is None or now is None or now >= before:

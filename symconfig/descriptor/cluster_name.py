@@ -31,8 +31,8 @@ _OVER = re.compile(rf"\s+{OVER}\s+(?P<network>.*\S)\s*", re.DOTALL)
 def kinds(name: str) -> tuple[tuple[str, int], tuple[str, int], str | None] | None:
     """Return ((name, GPUs), (name, GPUs), network) of a name as `h100*16 + a100-80gb*16 over 400Gb/s`.
 
-    The network is None where none is stated. None for a name of one kind. Raises InputError for other text behind the
-    two.
+    The network is the text after `over`, None without it. None is returned for a name of any other form. Raises
+    InputError for other text after the second number of GPUs.
     """
     match = _KINDS.fullmatch(name)
     if match is None:
@@ -48,9 +48,10 @@ def kinds(name: str) -> tuple[tuple[str, int], tuple[str, int], str | None] | No
 
 
 def split(name: str) -> tuple[str, dict[str, str]]:
-    """Return a name's base and its changes as text by field; no changes for a plain name.
+    """Return (base, changes) of a cluster's name; changes are texts by field, {} for a plain name.
 
-    `base@network` changes the network. Raises InputError.
+    `base with field=value, field=value` (or `and`) gives these fields; else `base@network` (at the last @) gives the
+    field network. Raises InputError for more than 100 changes and for a field with two values.
     """
     match = _WITH.fullmatch(name)
     if match is not None:
@@ -60,9 +61,10 @@ def split(name: str) -> tuple[str, dict[str, str]]:
 
 
 def pairs(words: list[str], field: str) -> dict[str, str]:
-    """Return `FIELD=VALUE` words as a mapping. Raises InputError for other words, and fields with two values.
+    """Return `FIELD=VALUE` words as a dict of texts; a field given twice with the same value counts once.
 
-    field: the option that errors name.
+    field: the option that errors name. Raises InputError for more than 100 words, or with a problem for each word of
+    another form and each field with two values.
     """
     if len(words) > _MOST:
         raise InputError("too many fields differ", field=field, got=str(len(words)), need=f"at most {_MOST}, or a file")
@@ -82,7 +84,11 @@ def pairs(words: list[str], field: str) -> dict[str, str]:
 
 
 def joined(base: str, changes: Mapping[str, str]) -> str:
-    """Return a cluster's name with changes; a change replaces one of the same field that the name has already."""
+    """Return a cluster's name with changes, as `base with f=v and g=w`; `base` itself if there are none.
+
+    Changes that `base` states already are kept, and replaced where `changes` has the same field. Raises InputError as
+    `split` does.
+    """
     if not changes:
         return base
     plain_name, before = split(base)
@@ -91,9 +97,9 @@ def joined(base: str, changes: Mapping[str, str]) -> str:
 
 
 def as_document(changes: Mapping[str, str]) -> Document:
-    """Return the changes as the document of a file without a name.
+    """Return the changes as a Document without a file: dotted fields become nested dicts, texts are parsed as values.
 
-    Raises InputError if a field is a value and a section.
+    Raises InputError if a field is both a value and a section, as `gpu` beside `gpu.product`.
     """
     data: dict[str, Any] = {}
     for field, text in changes.items():

@@ -40,9 +40,14 @@ class ConfigReader(Reading):
     """A reader of one `config.json` by its architecture's table; gathers problems, notes and fields."""
 
     def read(self) -> dict[str, Any]:
-        """Return the descriptor's fields by dotted name; empty, with `problems`, if the file cannot be read.
+        """Return the descriptor's fields by dotted name; {} with `problems` if the file's keys cannot be read.
 
-        Fills `values`, `fields`, `key_of` and `notes`; moves keys of sections and aliases within `data`.
+        Fills `values` (by key, with the class's defaults), `fields`, `key_of` (key of each field) and `notes` (what is
+        left out). In `data` it replaces the table's sections by keys `section.key`, and aliases (`same_as`) by the
+        usual key; a section that is no object, and an alias that contradicts its key, are problems. Fields without a
+        key get: the table's constants, hidden_act silu, key-value heads as many as heads (with latent attention
+        always), head_dim from latent v_head_dim or hidden_size / heads. torch_dtype comes from torch_dtype or dtype,
+        unless "auto".
         """
         for section in self.architecture.sections & self.data.keys():
             inner = self.data.pop(section)
@@ -99,9 +104,11 @@ class ConfigReader(Reading):
         return fields
 
     def _check_keys(self) -> None:
-        """Append a problem for each unknown key, and for values that are not supported for this family.
+        """Append a problem for each unknown key, and for each value that this family does not support (`only`).
 
-        Unknown keys that are null or false are only noted.
+        A key of the class that the table does not read must have the class's default, unless it is about loss weights
+        or drafting (`idle_unless_read`); such keys are skipped, known or not. Unknown keys that are null or false are
+        only noted.
         """
         table = self.architecture
         known = {*table.defaults, *table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED, *DTYPE_KEYS}
@@ -128,10 +135,12 @@ class ConfigReader(Reading):
                 self.problems.append(unknown)
 
     def _value(self, key: str, default: Any) -> Any:
-        """Return the key's value, or its default if it is absent or null; a wrong type or range is a problem.
+        """Return the key's value in the file, else its default; a wrong value appends a problem and is still returned.
 
-        Null stays None where it means that there is none. A missing key without default that a field requires is a
-        problem.
+        Null gives the default too, except for keys in NULL_IS_NONE (other than rope_scaling), where it is None. An
+        absent key without a default is a problem if a field needs it. Values of keys with a kind (KINDS) are checked by
+        it; those of rules (RULED) are not checked. Others must have the key's type; numbers, unless equal to the
+        default, must be >= 0 (> 0 for sizes), layers at most MAX_LAYERS, integers < 2^63.
         """
         if key not in self.data:
             if default is None and any(_needs_value(field) for field in self.architecture.fields_of(key)):
@@ -165,10 +174,11 @@ class ConfigReader(Reading):
         return value
 
     def _derive(self, value: Any, values: Mapping[str, Any]) -> Any:
-        """Return the value, or if it is a `Derived` what follows from other keys.
+        """Return the value, or if it is a `Derived` what follows from `values`, the other keys.
 
-        LAYERS: the number of listed layers, 0 without a list. HEAD_DIM is rounded down; it is a problem if the heads do
-        not divide hidden_size where the family's class refuses that.
+        LAYERS: the length of layer_types, else of hybrid_override_pattern, 0 without either. HEADS: the attention
+        heads. FOUR_TIMES_HIDDEN: 4 * hidden_size. HEAD_DIM: hidden_size // heads; a remainder is a problem where the
+        family's class refuses it.
         """
         if not isinstance(value, Derived):
             return value
@@ -225,9 +235,13 @@ _MOE_LAYERS = {"dense": False, "sparse": True, "moe": True, "hash_moe": True}
 
 
 def _rope(reader: Reading) -> None:
-    """Set rope_theta, partial_rotary_factor and rope_scaling from rope_scaling or rope_parameters.
+    """Set rope_theta, partial_rotary_factor and rope_scaling from the file's rope_scaling, else rope_parameters.
 
-    Does nothing for a model without rope. Unknown keys and types are problems; keys without effect are noted.
+    Without both, the class's own section is read; nothing happens for a model without rope. Only the part `main`, or
+    that of layers without a window (`_rope_by_layer_type`), is read if there is one; latent attention takes no partial
+    factor. Problems are a section that is no object, unknown keys with a value (but for YaRN's usual attention_factor),
+    and rope on part of a head where no key of the family sets it. Keys without effect, or of another rope_type, are
+    left out with a note.
     """
     fields, data = reader.fields, reader.data
     if fields.get("position", "rope") != "rope":
@@ -268,9 +282,11 @@ def _rope(reader: Reading) -> None:
 
 
 def _rope_by_layer_type(reader: Reading, key: str, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the rope section of layers without a window, and set rope_local_base_freq from that with one.
+    """Return the part of a rope section for layers without a window; the other part sets rope_local_base_freq.
 
-    Scaled rope on layers with a window, and sections that are no objects, are problems; for those the result is empty.
+    raw: the value of `key`, with a part for each layer type. Without a rope_theta in the window's part, the field
+    stays. Scaled rope on layers with a window is a problem; parts that are no objects are one too, and then {} is
+    returned.
     """
     local, whole = raw.get(SLIDING) or {}, raw.get(FULL) or raw.get(INDEXED) or {}
     if not isinstance(local, Mapping) or not isinstance(whole, Mapping):
@@ -285,9 +301,10 @@ def _rope_by_layer_type(reader: Reading, key: str, raw: Mapping[str, Any]) -> Ma
 
 
 def _is_usual_factor(raw: Mapping[str, Any]) -> bool:
-    """Return whether YaRN's attention_factor is the one that Transformers derives where none is written.
+    """Return whether the section is YaRN with the attention_factor that Transformers derives where none is written.
 
-    Source: transformers' modeling_rope_utils.py, _compute_yarn_parameters. Olmo 3 writes it out.
+    That is 0.1 ln(factor) + 1, at least 1. False for other types, with mscale, or if a number is missing. Source:
+    transformers' modeling_rope_utils.py, _compute_yarn_parameters. Olmo 3 writes it out.
     """
     written, factor = raw["attention_factor"], raw.get("factor")
     numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (written, factor))
@@ -297,9 +314,12 @@ def _is_usual_factor(raw: Mapping[str, Any]) -> bool:
 
 
 def _rope_scaling(raw: Mapping[str, Any], longest: int, values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the scaling with Transformers' defaults filled in; None if rope is not scaled.
+    """Return RopeScaling's fields of a rope section, with Transformers' defaults; None if rope is not scaled.
 
-    longest: the model's max_position_embeddings, the default of original_max_position_embeddings.
+    Not scaled are no type, default, mrope and proportional. Phi-3's su and yarn (models with
+    original_max_position_embeddings among `values`) become longrope, whose factor is longest / original by default.
+
+    longest: the model's max_position_embeddings, the default of the original one for llama3, yarn and longrope.
     """
     kind = raw.get("rope_type", raw.get("type")) or "default"
     phi3 = values.get("original_max_position_embeddings")
@@ -319,7 +339,10 @@ def _rope_scaling(raw: Mapping[str, Any], longest: int, values: Mapping[str, Any
 
 
 def _layers(reader: Reading) -> None:
-    """Set windows and mixers by each layer's type; nothing if neither file nor class gives types."""
+    """Set windows (`_windows`) and the field `mixers` by each layer's type; nothing if `_layer_types` gives None.
+
+    A mixer is set for each of the architecture's blocks that some layer has; its `layers` only if not all have it.
+    """
     values, fields = reader.values, reader.fields
     types = _layer_types(reader)
     if types is None:
@@ -335,9 +358,10 @@ def _layers(reader: Reading) -> None:
 
 
 def _layer_types(reader: Reading) -> list[str] | None:
-    """Return each layer's type: listed in the file, else as the class fills it in.
+    """Return each layer's type: listed in the file, else by the rule of the class; None to set nothing.
 
-    None if all are full: no list and no rule, or windows are switched off; also, with a problem, for a wrong list.
+    None if the file lists none and the class has no rule, if use_sliding_window is false and the family has no blocks,
+    and after a problem is recorded: the list has a wrong length or unknown types. Older names of types are replaced.
     """
     values, number, rule = reader.values, reader.fields["num_hidden_layers"], reader.architecture.layers
     listed = values.get("layer_types")
@@ -356,9 +380,11 @@ def _layer_types(reader: Reading) -> list[str] | None:
 
 
 def _windows(reader: Reading, types: list[str]) -> None:
-    """Set sliding_window, its pattern and chunked_attention by the layers' types.
+    """Set sliding_window, sliding_window_pattern and chunked_attention by the layers' types.
 
-    The window is deleted where no layer has it or no width is given; the pattern is left out if all layers have it.
+    The width is that of attention_chunk_size if any layer is chunked, else of sliding_window. sliding_window is removed
+    from the fields if no layer is windowed or chunked, or no width is given; the pattern is set only if not all layers
+    are.
     """
     fields, chunked = reader.fields, CHUNKED in types
     window = reader.values.get("attention_chunk_size" if chunked else "sliding_window")
@@ -374,7 +400,12 @@ def _windows(reader: Reading, types: list[str]) -> None:
 
 
 def _experts(reader: Reading) -> None:
-    """Set shared experts, expert groups and the layers with experts; wrong lists of layers are problems."""
+    """Set fields of shared experts, expert groups and which layers have experts.
+
+    Groups become None if the table ties them to a topk_method and the file has another. Layers come from
+    mlp_layer_types (`dense`, `sparse`, …), else from mlp_only_layers together with moe_layer_freq; with neither they
+    stay as read. A list of wrong length or content is a problem.
+    """
     values, fields, architecture = reader.values, reader.fields, reader.architecture
     if "n_shared_experts" in values and "experts.moe_intermediate_size" in fields:
         shared_experts("n_shared_experts").read(reader)

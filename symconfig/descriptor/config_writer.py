@@ -29,8 +29,9 @@ Json = dict[str, Any]
 def config_json(model: ModelDescriptor) -> Json:
     """Return the content of the `config.json` of the model's Transformers class.
 
-    Raises InfeasibleError where Transformers has no class for it. What the class cannot express is left out: see
-    `unsaid`.
+    use_cache is false, pad_token_id null unless a rule sets it; sizes of blocks are written where they differ from the
+    class's default. Keys `section.key` go into sections, and aliases get the class's spelling. What the class cannot
+    express is left out: see `unsaid`. Raises InfeasibleError where Transformers has no class.
     """
     kind, architecture = _family(model)
     values = _values(model, architecture, kind)
@@ -75,9 +76,10 @@ def unsaid(model: ModelDescriptor) -> tuple[Problem, ...]:
 
 
 def differences(model: ModelDescriptor, reread: ModelDescriptor) -> Iterator[tuple[str, str, str]]:
-    """Yield (field, value of `model`, value of `reread`), both as text, of fields that differ in meaning.
+    """Yield (field, value of `model`, value of `reread`), both as text, of fields that differ in meaning, by name.
 
-    Only what is computed and how it is trained counts, not names and notes.
+    Names, notes and fields without effect are not compared; a field that has no effect in `model`, but in `reread`, is
+    compared by its literal value.
     """
     mine, theirs, plain = _computed(model), _computed(reread), flat(model)  # plain: what stands for nothing in it, too
     for name in sorted({*mine, *theirs}):
@@ -93,9 +95,10 @@ def class_of_network(model: ModelDescriptor) -> str:
 
 
 def _family(model: ModelDescriptor) -> tuple[str, Architecture]:
-    """Return the model_type in Transformers (of the text model) and its table.
+    """Return (model_type, its table) of the model's class in Transformers; that of the text model if it is multimodal.
 
-    Raises InfeasibleError if Transformers has no such class for causal modelling.
+    Raises InfeasibleError if no class for causal modelling is known, with a similar family as hint, or if Transformers
+    has this type only inside a multimodal model.
     """
     known, kind = architectures(), class_of_network(model)
     if kind in known and kind not in families() and row_of(kind) is not None:
@@ -112,9 +115,11 @@ def _family(model: ModelDescriptor) -> tuple[str, Architecture]:
 
 
 def _values(model: ModelDescriptor, architecture: Architecture, kind: str) -> Json:
-    """Return the keys that are copies of descriptor fields, and rope's keys.
+    """Return the keys that copy descriptor fields, by the table's first field for each, and rope's keys (`_rope`).
 
-    Keys of fields that the class fixes are left out, and None where its class has a default in place of none.
+    Left out are keys whose fields the class fixes or the model lacks, None where null would mean the class's default,
+    and flat rope keys where rope_parameters is written. hidden_act gets the class's spelling; a whole float becomes an
+    int where the default is one.
     """
     fields, values = _fields(model), Json()
     for key, default in architecture.defaults.items():
@@ -135,7 +140,10 @@ def _values(model: ModelDescriptor, architecture: Architecture, kind: str) -> Js
 
 
 def _fields(model: ModelDescriptor) -> Json:
-    """Return the model's fields by dotted name; sections are opened, and omitted flags filled in."""
+    """Return the model's JSON fields by dotted name: sections become `section.field`, an empty section its own name.
+
+    Flags that the model and its experts omit because they are as in most models (`rare`) are filled in.
+    """
     values: Json = {}
     for name, value in model.model_dump(mode="json").items():
         opened = value.items() if isinstance(value, dict) else ()
@@ -155,9 +163,12 @@ def _activation(name: str, default: object) -> str:
 
 
 def _rope(model: ModelDescriptor, architecture: Architecture, kind: str) -> Json:
-    """Return rope's keys in the spelling of before Transformers 5; empty if the class has no rope_scaling.
+    """Return rope's keys in the spelling of before Transformers 5; {} if the class has no rope_scaling.
 
-    Where that spelling cannot say that scaling is off, rope_parameters instead.
+    rope_scaling has the model's scaling; without one it is left out, or {"rope_type": "default"} if the class scales by
+    default. If that class also has a base for windowed layers, only rope_parameters is returned, with the class's
+    sections and the model's bases. original_max_position_embeddings and rope_local_base_freq are added where the class
+    has them (by default max_position_embeddings and rope_theta).
     """
     keys, values = architecture.defaults, Json()
     if "rope_scaling" not in keys:
@@ -196,9 +207,10 @@ Pairs = Iterator[tuple[str, Any]]
 
 
 def _windows(model: ModelDescriptor, architecture: Architecture, values: Mapping[str, Any]) -> Pairs:
-    """Yield the keys of the window's or chunk's width and of layer_types, where the class has them.
+    """Yield the keys of the window's or chunk's width, use_sliding_window and layer_types, where the class has them.
 
-    layer_types is left out if all layers are full, as the class has it anyway, and it has no blocks.
+    The width is written if a layer has a window, or the class would have one by default (then None). layer_types is
+    left out if all layers are full, the class has them so without it, and it has no blocks.
     """
     defaults, windows = architecture.defaults, any(model.sliding_layers)
     width = "attention_chunk_size" if model.chunked_attention else "sliding_window"
@@ -216,7 +228,10 @@ def _windows(model: ModelDescriptor, architecture: Architecture, values: Mapping
 
 
 def _types(model: ModelDescriptor, architecture: Architecture) -> Iterator[str]:
-    """Yield each layer's type as the class calls it."""
+    """Yield each layer's type in the class's words: its block, else chunked, sliding, indexed or full attention.
+
+    A block that the class does not name counts as attention.
+    """
     called = {block.name: kind for kind, block in reversed(tuple(architecture.blocks.items()))}
     for kind in model.kind_of_layer:
         own = kind.beside or (None if kind.attends else kind.mixer)
@@ -228,7 +243,11 @@ def _types(model: ModelDescriptor, architecture: Architecture) -> Iterator[str]:
 
 
 def _default_types(architecture: Architecture, values: Mapping[str, Any], layers: int) -> list[str]:
-    """Return each layer's type that a file without layer_types means."""
+    """Return each layer's type if the file has no layer_types: the class's list if it has one.
+
+    Else all full if `values` has use_sliding_window false and the class no blocks; else by its rule, all full without
+    one.
+    """
     if isinstance(listed := architecture.defaults.get("layer_types"), list):
         return listed
     if values.get("use_sliding_window") is False and not architecture.blocks:
@@ -237,7 +256,12 @@ def _default_types(architecture: Architecture, values: Mapping[str, Any], layers
 
 
 def _experts(model: ModelDescriptor, architecture: Architecture) -> Pairs:
-    """Yield the keys of shared experts, expert groups and the layers with experts; nothing for a dense model."""
+    """Yield the keys of shared experts, topk_method, groups and the layers with experts, where the class has them.
+
+    Without groups, topk_method is greedy and n_group and topk_group are 1. mlp_only_layers lists layers without experts
+    among those that moe_layer_freq would give some; it is left out if the class has mlp_layer_types. Nothing for a
+    dense model.
+    """
     experts, defaults = model.experts, architecture.defaults
     if experts is None:
         return

@@ -65,10 +65,10 @@ class Given:
     problems: list[Problem] = field(default_factory=list)
 
     def section(self, value: Any, model: type[BaseModel], path: KeyPath = ()) -> Any:
-        """Return a section with each number and amount in it as a quantity (a dict), by `model`'s fields.
+        """Return a section (or list of them) with each number and amount as a quantity (a dict), by `model`'s fields.
 
-        Other values stay as they are, for the descriptor to refuse. Amounts that cannot be read are added to
-        `problems`.
+        Unknown names and values that are no section, number or amount stay, for the descriptor to refuse. An amount
+        that cannot be read becomes None and is added to `problems`. path: of the section in the document.
         """
         if isinstance(value, list):
             return [self.section(item, model, (*path, index)) for index, item in enumerate(value)]
@@ -87,10 +87,11 @@ class Given:
         }
 
     def quantity(self, value: Any, name: str, path: KeyPath, owner: type[BaseModel]) -> Any:
-        """Return a field's number as a dict of value, source and uncertainty; stated ones come before the defaults.
+        """Return a field's number as a dict of value, source and uncertainty; other keys of a stated dict are kept.
 
-        An amount as text is converted to SI units; None, with a problem recorded, if it cannot be read. Anything that
-        is no number is returned unchanged, for the descriptor to refuse.
+        value: a number, an amount as text, or a dict with one under `value`. Text is converted to SI units; None, with
+        a problem recorded, if it cannot be read. `self.source` and the field's usual uncertainty are set only if no
+        source is stated. What has no number, and a bool, is returned unchanged, for the descriptor to refuse.
         """
         whole = value if isinstance(value, dict) else {"value": value}
         number = whole.get("value")
@@ -127,9 +128,9 @@ def _kind(name: str, owner: type[BaseModel]) -> Kind | None:
 
 
 def quantified(document: Document, model: type[BaseModel], source: str) -> Document:
-    """Return the document with all its numbers as quantities; problems of unreadable ones are added to `unread`.
+    """Return a copy of the document with its numbers as quantities; `unread` gains those that cannot be read.
 
-    source: the source of numbers that state none. The document itself is not changed.
+    model: the class whose fields the document has. source: the source of numbers that state none.
     """
     given = Given(document, source)
     data = given.section(document.data, model)
@@ -172,13 +173,15 @@ class _Changes:
 def changed(
     base: ClusterDescriptor, document: Document, name: str, given: str, kernels: Kernels | None = None
 ) -> ClusterDescriptor:
-    """Return the base cluster with the document's fields in place of its own.
+    """Return the base cluster with the document's fields in place of its own, validated, without the base's aliases.
 
-    Raises InputError with all problems, at the document's lines.
+    Raises InputError with all problems at the document's lines: unknown fields, amounts that cannot be read, a field
+    given by two names, and what the descriptor refuses. Its source names that of the document and, for the rest, the
+    base's.
 
     Args:
         base: The cluster to change.
-        document: The fields, by the descriptor's names and the short ones (SHORT).
+        document: The fields, by the descriptor's names and the short ones (SHORT); levels by name, null to delete one.
         name: The new name, where the document states none.
         given: The source of numbers, where the document states none.
         kernels: The constants of a file that the document names; None: the base's.
@@ -216,10 +219,10 @@ def changed(
 
 
 def _short_names(changes: _Changes) -> None:
-    """Move the short names out of `changes.fields`.
+    """Move the short names out of `changes.fields`: amounts to the full fields, link and network speeds to `short`.
 
-    Amounts go to the descriptor's fields, link and network speeds to `changes.short`. Values without a unit, and those
-    that a full field states, too, are recorded as problems.
+    Recorded as problems are values that are no text (so have no unit), and those that a full field states, too; such a
+    link or network speed is still moved.
     """
     for name in [name for name in SHORT if name in changes.fields]:
         value = changes.fields.pop(name)
@@ -242,9 +245,10 @@ def _as_text(value: Any) -> str:
 
 
 def _amount(changes: _Changes, name: str, value: Any) -> None:
-    """Set the descriptor's field of a short name to its amount in SI units, and record its place.
+    """Set the descriptor's field of a short name to its amount in SI units in `changes.fields`, and record its place.
 
-    Text that cannot be read, and a field that is stated itself, too, are recorded as problems.
+    Nothing is set if the section above is no dict. A value without a unit or that cannot be read, and a field that is
+    stated itself, too, are recorded as problems and nothing is set.
     """
     path, kind = AMOUNTS[name]
     above, last = path
@@ -266,9 +270,11 @@ def _amount(changes: _Changes, name: str, value: Any) -> None:
 
 
 def _levels(changes: _Changes, of_base: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the base's levels with those of the document merged by name, for the stated GPUs per node.
+    """Return the base's levels with the document's levels, GPUs per node and speeds of links applied.
 
-    Takes `levels` out of `changes.fields`; problems and places are recorded.
+    of_base: dicts of Level's fields, which may be changed in place. Takes `levels` out of `changes.fields`; problems
+    and the places of the document's levels are recorded in `changes`. If `levels` is no section, that is a problem, and
+    neither levels nor speeds of links and network are merged.
     """
     gpus = changes.fields.get("gpus_per_node")
     if type(gpus) is int and gpus > 0:
@@ -288,9 +294,10 @@ def _levels(changes: _Changes, of_base: list[dict[str, Any]]) -> list[dict[str, 
 
 
 def _put_level(changes: _Changes, levels: list[dict[str, Any]], name: str, value: Any) -> None:
-    """Merge a level into `levels` in place: null deletes it; a new name is inserted by its size.
+    """Merge a level into `levels` in place: null deletes it; a new name is inserted before the first larger level.
 
-    Deleting an unknown level and a value that is no section are recorded as problems.
+    A new level without a size comes before the one of size None. Deleting an unknown level and a value that is no
+    section are recorded as problems.
     """
     path = ("levels", name)
     here = next((index for index, each in enumerate(levels) if each["name"] == name), None)
@@ -310,7 +317,10 @@ def _put_level(changes: _Changes, levels: list[dict[str, Any]], name: str, value
 
 
 def _cluster_places(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath, Any]]:
-    """Return the places of the document's keys and of its values, also under the paths of the cluster's fields."""
+    """Return the places of the document's keys and of its values, with those of moved fields under the cluster's paths.
+
+    `changes.places` says which; paths inside the document's `levels` are only kept under their index.
+    """
 
     def moved(places: Mapping[KeyPath, Any]) -> dict[KeyPath, Any]:
         kept = {path: place for path, place in places.items() if path[:1] != ("levels",) or len(path) == 1}
@@ -323,10 +333,12 @@ def _cluster_places(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath
 
 
 def _speeds(changes: _Changes, levels: list[dict[str, Any]]) -> None:
-    """Set the bandwidths of the levels with a short name in place, and a stated oversubscription of the outermost one.
+    """Set in place the bandwidth of the levels that short names give a speed, and a stated oversubscription.
 
-    Recorded as problems are speeds that cannot be read, levels that the base does not have, and a link's speed that is
-    twice the base's without a stated direction: data sheets add both directions.
+    `network` sets all network levels, and its oversubscription the last level; the speed of a link is that of one GPU
+    unless stated. Recorded as problems, which set nothing, are speeds that cannot be read, levels that the cluster does
+    not have, and a link's speed that is twice the present one's without a stated direction: data sheets add both
+    directions.
     """
     base, gpus = changes.base.name, changes.fields.get("gpus_per_node")
     node = gpus if type(gpus) is int and gpus > 0 else changes.base.gpus_per_node

@@ -41,7 +41,7 @@ class Document:
     def place(self, path: KeyPath, *, of_key: bool = False) -> Place | None:
         """Return the place of the path, else of the nearest container around it; None if no place is known.
 
-        of_key: the key's place before the value's.
+        of_key: a key's place goes before its value's; by default the value's goes first.
         """
         for length in range(len(path), -1, -1):
             first, second = (self.keys, self.values) if of_key else (self.values, self.keys)
@@ -60,7 +60,10 @@ class Document:
         need: str | None = None,
         hint: str | None = None,
     ) -> Problem:
-        """Return a Problem with this file and the place of the path; it is not recorded."""
+        """Return, without recording it, a Problem with this file, the place of the path (`place`) and the parts given.
+
+        field is the path as text, None for an empty one; line and column are None if no place is known.
+        """
         place = self.place(path, of_key=of_key)
         return Problem(
             what=what,
@@ -89,9 +92,9 @@ def dotted(path: KeyPath) -> str:
 
 
 def shorten(value: object, limit: int = 60) -> str:
-    """Return a value as printable text of at most `limit` characters; a longer one ends in "…".
+    """Return a value as printable text of at most `limit` characters; a longer one is cut and ends in "…".
 
-    Characters that cannot be printed become "?".
+    Values other than text are shown by their repr. Characters that cannot be printed become "?".
     """
     text = value if isinstance(value, str) else repr(value)
     text = "".join(ch if ch.isprintable() else "?" for ch in text[: limit + 1])
@@ -104,9 +107,10 @@ def called(word: str, known: Iterable[str]) -> str | None:
 
 
 def read_text(path: Path, limit: int = MAX_BYTES) -> str:
-    """Return the file's text without a byte order mark. Raises InputError: missing, irregular, too large, not UTF-8.
+    """Return the file's text, decoded as UTF-8, without a byte order mark.
 
-    limit: the largest size in bytes.
+    limit: the largest size in bytes. Raises InputError for a file that is missing, not regular, may not be read, is
+    larger, or is not UTF-8 (with the line).
     """
     file, raw = str(path), content(path, limit)
     try:

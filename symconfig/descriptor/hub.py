@@ -33,7 +33,10 @@ def is_id(name: str) -> bool:
 
 @cache
 def of_zoo() -> tuple[tuple[str, str], ...]:
-    """Return (name in the zoo, id on the hub) of the zoo's models without an adapter, cached; read from their files."""
+    """Return (name in the zoo, id on the hub) of the zoo's models, sorted by name and cached; read from their files.
+
+    Left out are models without an id, and those with a `base` (adapters over another model).
+    """
     pairs = []
     for path in sorted((data_dir("model_zoo") / "models").glob("*.yaml")):
         text = path.read_text(encoding="utf-8")
@@ -55,7 +58,10 @@ def same(given: str, known: str) -> bool:
 
 
 def cached(name: str) -> Path | None:
-    """Return the path of an id's config.json (main branch) in huggingface_hub's cache; None if it is not there."""
+    """Return the path of an id's config.json (main branch) in huggingface_hub's cache.
+
+    None if the id, its branch or the file is not there, cannot be read, or the branch names no revision.
+    """
     model = folder() / f"models--{name.replace('/', '--')}"
     try:
         revision = (model / "refs" / "main").read_text(encoding="utf-8").strip()
@@ -68,7 +74,8 @@ def cached(name: str) -> Path | None:
 def fetched(name: str) -> Path:
     """Download an id's config.json into huggingface_hub's cache and return its path.
 
-    Raises InputError without huggingface_hub, where the hub cannot be reached, and for missing or gated models.
+    The hub is that of HF_ENDPOINT, else huggingface.co. Raises InputError, with a remedy, without huggingface_hub,
+    where the hub cannot be reached, and for a model that is missing, gated or cannot be stored.
     """
     try:
         from huggingface_hub import get_session, hf_hub_download, hf_hub_url
@@ -114,7 +121,8 @@ def named(model: ModelDescriptor, name: str) -> ModelDescriptor:
 def absent(name: str, why: str, *ways: str) -> InputError:
     """Return, without raising it, the InputError for an id whose config.json is not on this machine.
 
-    why: the reason that it was not downloaded. ways: further remedies, before that of `hf download`.
+    Its hint lists `ways`, then `hf download`, a folder with the file, and the zoo's model that differs only in tuning,
+    if there is one. why: the reason that it was not downloaded. ways: further remedies.
     """
     alike = next((own for own, known in of_zoo() if same(name, known)), None)
     similar = f", or --model {alike}, which is tuned otherwise" if alike else ""

@@ -42,7 +42,7 @@ class Account:
     left_out: Mapping[str, tuple[str, ...]]
 
     def sentences(self) -> Iterator[str]:
-        """Yield one sentence on the keys that were filled in, and one for each reason to leave keys out."""
+        """Yield a sentence on the keys that were filled in, if any, and one for each reason to leave keys out."""
         if self.filled:
             filled = ", ".join(f"{key} {shorten(json.dumps(value), 40)}" for key, value in sorted(self.filled.items()))
             owner = class_of(self.family) or f"the code of {self.family}"
@@ -55,6 +55,9 @@ def account(
     data: Mapping[str, Any], values: Mapping[str, Any], architecture: Architecture, outside: tuple[str, ...] = ()
 ) -> Account:
     """Return what became of a file's keys: filled in from the class's defaults, or left out, by reason.
+
+    Filled in are keys that the file lacks or has as null, if the table reads them and their value is not None; rope's
+    keys do not count where the file has a rope section. Left out are keys without effect; model_type is in neither.
 
     Args:
         data: The file's keys.
@@ -97,13 +100,14 @@ def import_config(
 ) -> ModelDescriptor:
     """Return the model descriptor of a parsed `config.json`.
 
-    Raises InputError for an unknown architecture, key or value.
+    Raises InputError with all problems: an unknown architecture, unknown keys or unsupported values, as `imported`
+    does.
 
     Args:
         data: The file's content.
-        file: Its path, for messages and the name.
+        file: Its path, for messages, the source and the name.
         name: The model's name; None: that of `_name_or_path`, else of the folder.
-        document: The places of keys, for line numbers in messages.
+        document: The places of keys, for line numbers in messages; None: without them.
     """
     return imported(data, file, name, document)[0]
 
@@ -111,10 +115,15 @@ def import_config(
 def imported(
     data: Mapping[str, Any], file: str, name: str | None, document: Document | None = None, like: str | None = None
 ) -> tuple[ModelDescriptor, Account]:
-    """Return the descriptor of a parsed `config.json`, and the account of its keys. Raises InputError.
+    """Return the descriptor of a parsed `config.json`, and the account of its keys.
 
-    Parts that are left out are listed in the descriptor's `notes`. like: the family to read the file as, in place of
-    its model_type. The other parameters are those of `import_config`.
+    Of a multimodal model the text model is described, with its vision tower where that is known. Parts that are left
+    out are listed in `notes`. huggingface_id is set where `_name_or_path` has the form of an id. Raises InputError with
+    at most MAX_PROBLEMS problems in the order of their places: no object, an unknown family, key or value, numbers that
+    are not finite, or fields that do not fit together.
+
+    like: the family to read the file as, in place of its model_type; a note says so. The other parameters are those of
+    `import_config`.
     """
     document = document or Document(dict(data), file)
     if not isinstance(data, Mapping):
@@ -163,7 +172,10 @@ def _not_finite(document: Document, prefix: KeyPath, architecture: Architecture)
 
 
 def _leaves(data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield (path, value) of each value of parsed JSON that is no object or list."""
+    """Yield (path, value) of each value of parsed JSON that is no object or list, depth first.
+
+    path: that of `data`, with which all others begin.
+    """
     inner = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list) else None
     if inner is None:
         yield path, data
@@ -185,7 +197,9 @@ def _read_as(like: str, kind: object) -> str:
 def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     """Return the table of the file's model_type.
 
-    Raises InputError if that is missing, or unknown, with a similar family as hint.
+    Raises InputError if it is missing, no text, refused with a reason, or unknown; then the hint is the family that it
+    misspells, else, if Transformers does not have it either, to read the file with `--like`. Code named by auto_map is
+    never run.
     """
     if "model_type" not in data:
         raise InputError(document.problem("model_type is missing, so the architecture is not known", need=_LIST))
@@ -225,10 +239,12 @@ def _misspelt_family(kind: object) -> str | None:
 def _text_section(
     data: Mapping[str, Any], where: tuple[str, str], document: Document
 ) -> tuple[dict[str, Any], KeyPath]:
-    """Return the keys of a multimodal file's language model, and their path.
+    """Return the keys of a multimodal file's language model, and the path of its section.
 
-    dtype, quantization and tied embeddings are inherited from the file. The path is empty where the language model has
-    no section of its own. Raises InputError if the section is missing.
+    The file's dtype, quantization and the like go in where the section has none; tied embeddings are the file's, else
+    as the multimodal class has them. If the section is absent and the family may be flat, the keys are the file's
+    without those of the tower, and the path is (). Otherwise raises InputError for a missing section and one that is no
+    object.
 
     Args:
         data: The whole file.
@@ -254,7 +270,7 @@ def _text_section(
 def _name(original: object, file: str) -> str:
     """Return the last part of `_name_or_path`, else a config.json's folder, else the file's stem, else "imported".
 
-    It has at most 200 characters.
+    Parts that are empty or dots alone are skipped; at most 200 characters are returned.
     """
     path = PurePath(file)
     of_file = path.parent.name if path.name == "config.json" else path.stem
@@ -263,9 +279,9 @@ def _name(original: object, file: str) -> str:
 
 
 def _descriptor(fields: dict[str, Any], reader: ConfigReader) -> ModelDescriptor:
-    """Return the descriptor made from the fields by dotted name.
+    """Return the descriptor made from the fields by dotted name, as `section.field`.
 
-    Raises InputError, at the places of the keys that the fields came from.
+    Raises InputError for fields that the descriptor refuses, at the places of the keys that they came from.
     """
     nested: dict[str, Any] = {"schema": "symconfig.model/1"}
     keys: dict[KeyPath, Place] = {}

@@ -65,9 +65,9 @@ _BEGIN = {
 
 
 def pin_meant(name: str) -> str | None:
-    """Return the pin of this name, or that of a framework option with this name; None if there is none.
+    """Return the pin of this name, else the one for a framework option of this name (tensor-model-parallel-size: tp).
 
-    Case, leading dashes and underscores do not matter.
+    None if there is neither. Case, leading dashes, and `-` for `_` do not matter; of an option only its begin counts.
     """
     words = name.lower().lstrip("-").replace("_", "-")
     known = {pin.replace("_", "-"): pin for pin in PIN_NAMES}
@@ -75,9 +75,10 @@ def pin_meant(name: str) -> str | None:
 
 
 def _pins(value: Any) -> Any:
-    """Return pins with lower-case names and text values. Raises ValueError for unknown names, with the nearest.
+    """Return pins with lower-case names and text values: integers become text, text is stripped and in lower case.
 
-    A value that is no mapping is returned unchanged, for pydantic to refuse.
+    Only a layout other than equal or ends keeps its case. Values of other types, and a `value` that is no dict, are
+    returned unchanged, for pydantic to refuse. Raises ValueError for unknown names, with what each may mean.
     """
     if not isinstance(value, dict):
         return value
@@ -172,7 +173,10 @@ class Limits(Strict):
 
 
 def _task(value: Any) -> Any:
-    """Return the task unchanged. Raises ValueError for an RL algorithm or a loss, and names its section."""
+    """Return the value unchanged. Raises ValueError for the name of an RL algorithm or of a loss, naming its section.
+
+    Other unknown names and other types pass, for pydantic to refuse.
+    """
     if not isinstance(value, str) or value in TASKS:
         return value
     if value in get_args(Rl.model_fields["algorithm"].annotation):
@@ -252,7 +256,11 @@ class Job(Strict):
 
     @model_validator(mode="after")
     def _of_a_task(self) -> Self:
-        """Check that task, sections and sequence lengths go together. Raises ValueError for the first problem."""
+        """Check that task, sections and sequence lengths go together, and return the job.
+
+        Raises ValueError for the first problem: both `rl` and `preference`; a task that needs one of them without it,
+        or another task beside it; `sequences` with `rl`, or packed with `preference`, or with a max above seq_length.
+        """
         if self.rl is not None and self.preference is not None:
             raise ValueError("preference is of another task than the section rl (got both, need one)")
         preferring = None if self.preference is None else self.preference.means.task
@@ -275,7 +283,7 @@ class Job(Strict):
 
     @model_serializer(mode="wrap")
     def _as_before(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the fields to write, without the default optimizer and absent sections."""
+        """Return the fields to write, without the default optimizer and without optional sections that are None."""
         fields: dict[str, Any] = data(self)
         if self.optimizer == ADAM:
             fields.pop("optimizer", None)
@@ -305,9 +313,9 @@ class Job(Strict):
         return longest if longest > model.max_position_embeddings else 0
 
     def task_of(self, model: ModelDescriptor) -> Task:
-        """Return the task for this model: the job's (default pretrain), but lora for a model with an adapter.
+        """Return the job's task for this model, pretrain if it states none; lora instead for a model with an adapter.
 
-        Tasks that work with or without adapters stay.
+        Tasks that work with and without adapters (WITH_OR_WITHOUT) stay.
         """
         if model.adapter is None or self.task in WITH_OR_WITHOUT:
             return self.task or "pretrain"

@@ -37,9 +37,11 @@ def load_json_strict(path: Path, limit: int = MAX_BYTES, *, infinite: bool = Fal
 
 
 def parse_json_strict(text: str, file: str, *, infinite: bool = False) -> Document:
-    """Parse JSON text to data with the place of each key and value. Raises InputError.
+    """Parse JSON text to data with the place of each key and value.
 
-    infinite: allows Infinity and -Infinity, which become floats; NaN and duplicate keys are always refused.
+    infinite: allows Infinity and -Infinity, which become floats. Raises InputError for invalid JSON, NaN, duplicate
+    keys, numbers that overflow, half a surrogate pair, more than 200,000 commas and more than MAX_DEPTH levels; at most
+    MAX_PROBLEMS problems.
     """
     if text.count(",") > _MAX_VALUES:
         raise InputError("the file holds too many values", file=file, need=f"<= {_MAX_VALUES:,}")
@@ -60,7 +62,11 @@ def parse_json_strict(text: str, file: str, *, infinite: bool = False) -> Docume
 
 
 def _syntax(text: str, file: str, error: json.JSONDecodeError) -> Problem:
-    """Return the Problem of text that is not JSON: empty, cut off at the end, or the parser's message at its place."""
+    """Return the Problem of text that is not JSON, at the parser's place: the file is cut off, or the parser's message.
+
+    It is cut off if the parser failed at its end or in an open string. Blank text gives "the file is empty", without a
+    place.
+    """
     end = len(text.rstrip())
     if end == 0:
         return Problem("the file is empty", file=file)
@@ -78,7 +84,7 @@ def _encodable(data: Any) -> bool:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, Place]]:
-    """Yield each JSON token with its line and column, counted from 1."""
+    """Yield each JSON token of the text (strings with their quotes) with its line and column, counted from 1."""
     line, start = 1, 0
     last = 0
     for match in TOKEN.finditer(text):
@@ -93,10 +99,10 @@ def _tokens(text: str) -> Iterator[tuple[str, Place]]:
 def _places(
     text: str, file: str, allowed: tuple[str, ...]
 ) -> tuple[dict[KeyPath, Place], dict[KeyPath, Place], list[Problem]]:
-    """Return the places of keys, the places of values, and the problems of valid JSON text.
+    """Return the places of keys, the places of values, and the problems of valid JSON text, by path.
 
-    Problems are duplicate keys and numbers that are not finite, except words in `allowed`. Raises InputError beyond
-    MAX_DEPTH levels.
+    Problems are duplicate keys (the first key's place is kept, and the last value's) and numbers that are not finite as
+    floats, except the words in `allowed`. Raises InputError beyond MAX_DEPTH levels.
     """
     keys: dict[KeyPath, Place] = {}
     values: dict[KeyPath, Place] = {}

@@ -86,10 +86,11 @@ class LayerKind:
 
     @property
     def name(self) -> str:
-        """Return a name composed of the layer's parts.
+        """Return a name composed of the layer's parts, joined by `_`.
 
-        dense, moe or mixer (no MLP), then `_window` or `_indexed`, `_nope`, then the block in place of attention or
-        beside it, then what it shares with other layers.
+        First dense, moe or mixer (no MLP); then each that applies: window, the choice of keys, nope (no rope), the
+        block in place of attention (`alone` for none), with_BLOCK beside attention, lent or borrowed keys and values,
+        wide.
         """
         first = "mixer" if self.mlp is Mlp.NONE else str(self.mlp)
         own = "" if self.attends else f"_{'alone' if self.mixer == NO_MIXER else self.mixer}"
@@ -109,9 +110,9 @@ def wrong_lengths(lists: Mapping[str, Sequence[object] | None], layers: int) -> 
 
 
 def misplaced(mixers: Sequence[Mixer], mlp_layers: Sequence[bool] | None, layers: int) -> list[str]:
-    """Return the problem of the first layer with two blocks, or with neither block nor MLP.
+    """Return the problem, as a list of one text, of the first layer with two blocks, or with NO_MIXER and no MLP.
 
-    A list of one text, empty if there is none.
+    Empty if there is none. layers: their number. mlp_layers: per layer, whether it has an MLP; None: all.
     """
     everywhere = (True,) * layers
     for index in range(layers):
@@ -124,7 +125,7 @@ def misplaced(mixers: Sequence[Mixer], mlp_layers: Sequence[bool] | None, layers
 
 
 def two_sizes(mixers: Sequence[Mixer]) -> list[str]:
-    """Return a problem for each size that two mixers give different values; empty if there is none."""
+    """Return a problem for each size that differs from that of the first mixer that has it; empty if there is none."""
     sizes: dict[str, int] = {}
     every = [(name, size) for mixer in mixers for name, size in mixer.sizes.items()]
     return [

@@ -159,13 +159,15 @@ def row(task: Task, *, adapters: bool) -> Task | AdapterTask:
 
 
 def derived(training: Training, task: Task | AdapterTask, parameters: float) -> WholeTraining:
-    """Return the training with lr, min_lr, warm-up and weight decay filled in where the job leaves them open.
+    """Return the training with lr, min_lr, lr_warmup_iters and weight_decay filled in where the job leaves them open.
 
-    The filled fields are named in `derived`.
+    The filled fields are named in `derived`; with none open the values are the job's. lr is that of the published runs
+    (`rate`) unless stated, min_lr and warm-up are the habit's shares of lr and of the decay, the latter cut at its
+    maximum.
 
     Args:
         training: The job's settings.
-        task: A key of USUAL.
+        task: A key of USUAL; KeyError for another one if a field is open.
         parameters: The base model's parameters that are active for a token.
     """
     if not (left := training.left_open):
@@ -186,7 +188,7 @@ def derived(training: Training, task: Task | AdapterTask, parameters: float) -> 
 
 
 def check(training: WholeTraining) -> None:
-    """Raise InputError if the warm-up does not end before the decay, or if min_lr is above lr."""
+    """Raise InputError if the warm-up does not end before the decay, or if min_lr is above lr; with both problems."""
     warmup, decay, problems = training.lr_warmup_iters, training.decay_iters, list[Problem]()
     if warmup >= decay:
         problems.append(
@@ -206,9 +208,10 @@ def check(training: WholeTraining) -> None:
 
 
 def rate(habit: Habit, parameters: float) -> float:
-    """Return the learning rate for a number of parameters, interpolated log-log between published sizes.
+    """Return the learning rate for a number of parameters, interpolated log-log between the habit's published sizes.
 
-    Rounded to two digits; below the smallest and above the largest size it is that of the end.
+    Interpolated rates are rounded to two digits. At a published size, and beyond the smallest or largest, it is that
+    size's rate as published.
     """
     below, above = neighbours(habit, parameters)
     if below.parameters == above.parameters:
@@ -218,9 +221,9 @@ def rate(habit: Habit, parameters: float) -> float:
 
 
 def neighbours(habit: Habit, parameters: float) -> tuple[Published, Published]:
-    """Return the next smaller and next larger published size.
+    """Return the habit's published sizes next below and next above a number of parameters, in this order.
 
-    The same one twice for an equal size, and beyond the smallest and largest.
+    A published size equal to it is both; below the smallest or above the largest, that one is both.
     """
     below = [each for each in habit.rates if each.parameters <= parameters]
     above = [each for each in habit.rates if each.parameters >= parameters]
@@ -228,9 +231,10 @@ def neighbours(habit: Habit, parameters: float) -> tuple[Published, Published]:
 
 
 def why(training: Training, task: Task | AdapterTask, parameters: float, of: str = "parameters") -> tuple[str, ...]:
-    """Return, in a tuple, the text that says which values were derived and from what; empty if none was.
+    """Return, in a tuple, the text that says which values were derived and from what; () if none was.
 
-    of: the unit of `parameters` in the text, such as "active parameters".
+    The sources of the learning rate are named only if it was derived. of: the unit of `parameters` in the text, such as
+    "active parameters".
     """
     names = [name for name in DERIVED if name in training.derived]
     if not names:

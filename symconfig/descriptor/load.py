@@ -60,7 +60,7 @@ def load_model(name_or_path: str, base: Path | None = None) -> ModelDescriptor:
     """Load a model by zoo name, descriptor file, `config.json` or its folder, or Hugging Face id.
 
     Relative paths start at `base`, by default the working directory. A file with `base` and `adapter` gives its base
-    model with the adapter. Raises InputError.
+    model with the adapter. Raises InputError for unknown names and invalid files.
     """
     return _model_named(name_or_path, base, adapters=True)
 
@@ -72,9 +72,10 @@ def _model_named(name: str, base: Path | None, *, adapters: bool) -> ModelDescri
 
 
 def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
-    """Load a model from a descriptor, a `config.json` (JSON without `schema`), or the folder of one.
+    """Load a model from a descriptor (YAML or JSON), a `config.json` (JSON without `schema`), or the folder of one.
 
-    A file with `base` is loaded as an adapter over that model, refused where `adapters` is False. Raises InputError.
+    A descriptor with `base` is loaded as an adapter over that model. Raises InputError for that if `adapters` is False,
+    for a folder without config.json, and for invalid files.
     """
     if path.is_dir():
         path = _config_in(path)
@@ -97,8 +98,8 @@ def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
 def load_config(path: Path, family: str | None = None) -> tuple[ModelDescriptor, Account | None]:
     """Load a `config.json`, or a folder with one, and the account of its keys: filled in by defaults, or left out.
 
-    The account is None for a JSON file that is a descriptor already. family: the family to read the file as, in place
-    of its model_type. Raises InputError.
+    The account is None for a JSON file with `schema`, a descriptor already. family: the family to read the file as, in
+    place of its model_type; ignored for a descriptor. Raises InputError.
     """
     from symconfig.descriptor.huggingface import imported
 
@@ -130,7 +131,8 @@ def find_cluster(name_or_path: str, base: Path | None = None) -> Path:
 def with_changes(cluster: ClusterDescriptor, changes: Mapping[str, str]) -> ClusterDescriptor:
     """Return the cluster with the fields changed, and a name that states the changes, cut at LONGEST_NAME.
 
-    changes: values as text, by dotted field or short name. Raises InputError for each wrong field, and for `base`.
+    changes: values as text, by dotted field or short name. Raises InputError for each wrong field, named
+    `cluster.FIELD`, and for a field `base`.
     """
     if "base" in changes:
         raise InputError("stands before `with`", field=f"{CLUSTER}.base", got=shorten(changes["base"]))
@@ -148,7 +150,7 @@ def with_changes(cluster: ClusterDescriptor, changes: Mapping[str, str]) -> Clus
 def _split(name: str, base: Path | None) -> tuple[str, dict[str, str]]:
     """Return a cluster's base name and its changes as text by field; no changes where a file or folder has that name.
 
-    Raises InputError for two kinds of GPUs.
+    Raises InputError for the name of a cluster of two kinds of GPUs, and as `split` does.
     """
     if is_mixed(name, base):
         what = "has two kinds of GPUs, and only symconfig plan takes such a cluster (symconfig.plan_mixed in Python)"
@@ -157,9 +159,9 @@ def _split(name: str, base: Path | None) -> tuple[str, dict[str, str]]:
 
 
 def _load_cluster(name: str, folder: Path | None, above: tuple[Path, ...]) -> ClusterDescriptor:
-    """Load a cluster with the changes of its name. Raises InputError.
+    """Load a cluster by name or path below `folder`, with the changes of its name.
 
-    above: the resolved files that have this one as their base, outermost first.
+    above: the resolved files that have this one as their base, outermost first. Raises InputError.
     """
     plain, changes = _split(name, folder)
     cluster = _cluster_file(find(plain, "clusters", folder), above)
@@ -167,10 +169,12 @@ def _load_cluster(name: str, folder: Path | None, above: tuple[Path, ...]) -> Cl
 
 
 def _cluster_file(path: Path, above: tuple[Path, ...]) -> ClusterDescriptor:
-    """Load a cluster's file: a whole descriptor, or changes over its `base`.
+    """Load a cluster's file: a whole descriptor, or one with `base`, whose fields change that cluster.
 
-    A whole one gets its name and source from the file where it states none, and may name a file of kernel constants.
-    Raises InputError, also for bases that form a cycle (`above` holds the files so far).
+    Its name and source come from the file's name where it states none, and the source is also that of numbers without
+    one. `kernels` may name a file of constants. Raises InputError for invalid files, short names without a base, a base
+    that cannot be loaded, and bases that form a cycle. above: the resolved files that have this one as base, outermost
+    first.
     """
     document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
     if isinstance(document.data, dict) and "base" in document.data:
@@ -208,9 +212,10 @@ def _cluster_file(path: Path, above: tuple[Path, ...]) -> ClusterDescriptor:
 def _changed(
     base: ClusterDescriptor, document: Document, name: str, given: str, folder: Path | None
 ) -> ClusterDescriptor:
-    """Return the base with the document's fields in place of its own. Raises InputError.
+    """Return the base with the document's fields in place of its own; parameters as of `difference.changed`.
 
-    If its `kernels` is text, the kernel constants are those of the file that it names, below `folder`.
+    If its `kernels` is text, the kernel constants are those of the file that it names, a zoo name or a path below
+    `folder`. Raises InputError for wrong fields and if that file cannot be loaded.
     """
     constants = None
     if isinstance(document.data.get("kernels"), str):
@@ -221,9 +226,9 @@ def _changed(
 
 
 def _kernels(document: Document, folder: Path | None) -> Kernels:
-    """Load the kernel constants of a GPU type from the file or zoo name in the document's `kernels`.
+    """Load the kernel constants of a GPU type from the file below `folder`, or zoo name, in the document's `kernels`.
 
-    Raises InputError.
+    Raises InputError, first with a problem at the document's `kernels`, if they cannot be found or are invalid.
     """
     name = document.data["kernels"]
     try:
@@ -235,9 +240,10 @@ def _kernels(document: Document, folder: Path | None) -> Kernels:
 
 
 def _with_adapter(document: Document, path: Path) -> ModelDescriptor:
-    """Return the base model with the document's fields and adapter; the notes of both are joined.
+    """Return the base model with the document's adapter, name, source and huggingface_id; the notes of both are joined.
 
-    Raises InputError if the base cannot be loaded or has an adapter itself.
+    path: of the document; its `base` is relative to that folder. Raises InputError if the document is invalid, the base
+    cannot be loaded or has an adapter itself, or the adapter does not fit it.
     """
     added = validate(document, AdapterModel)
     try:
@@ -271,21 +277,21 @@ def _path_kind(name: str, base: Path | None) -> Literal["file", "folder"] | None
 
 
 def located(name: str, base: Path | None) -> str:
-    """Return a model's name so that it holds in any folder: a path below `base` becomes absolute, others stay.
+    """Return a model's name so that it holds in any folder: paths below `base` become absolute, other names stay.
 
-    Raises InputError where there is no such model.
+    Raises InputError where there is no such model; an id may be downloaded.
     """
     path = find(name, "models", base)
     return str(path.resolve()) if path == (base or Path()) / name else name
 
 
 def find(name: str, kind: str, base: Path | None) -> Path:
-    """Return the file (for models, also the folder) that a name means. Raises InputError with the nearest names.
+    """Return the file (for models, also the folder) that a name means; kind: models, clusters or kernels.
 
-    The order is: zoo name, path below `base`, another spelling of a zoo name, and for models a Hugging Face id: the
-    zoo's model of that id, else Hugging Face's cache, else a download. Write ./name for a file with a zoo name.
-
-    kind: models, clusters or kernels.
+    The order is: zoo name, path below `base`, a zoo name in another case, and for models a Hugging Face id: the zoo's
+    model of that id, else Hugging Face's cache, else a download (neither where files are restricted to folders without
+    it). Write ./name for a file with a zoo name. Raises InputError for a file that is not YAML or JSON, a failed
+    download, and an unknown name, with the nearest ones as hint.
     """
     zoo = _zoo(kind)
     if name in zoo:
@@ -368,9 +374,10 @@ class MixedCluster:
 
 
 def load_mixed(name: str, base: Path | None = None) -> MixedCluster | None:
-    """Load a cluster of two kinds of GPUs by its name; None if the name is not that of such a cluster.
+    """Load a cluster of two kinds of GPUs by its name; None if the name is not that of such a cluster, or is a file's.
 
-    Paths of the kinds are relative to `base`. Raises InputError, also for kinds that cannot train together.
+    Paths of the kinds are relative to `base`. A network after `over` is that between the kinds, one GPU's speed unless
+    it says otherwise. Raises InputError for kinds that cannot be loaded or cannot train together, and a wrong network.
     """
     if not is_mixed(name, base) or (stated := kinds(name)) is None:
         return None
@@ -385,16 +392,19 @@ def load_mixed(name: str, base: Path | None = None) -> MixedCluster | None:
 
 
 def mixed_of(document: Document, base: Path | None = None) -> MixedCluster | None:
-    """Load the cluster of two kinds of GPUs that a job's document names; None if it names another one or none.
+    """Load the cluster of two kinds of GPUs that a job's document names under `cluster`, as `load_mixed` does.
 
-    Raises InputError.
+    None if it names a cluster of one kind, or none. Raises InputError.
     """
     name = document.data.get(CLUSTER) if isinstance(document.data, dict) else None
     return load_mixed(name, base) if isinstance(name, str) else None
 
 
 def _check_kinds(first: Share, second: Share) -> None:
-    """Raise InputError if one run cannot span both kinds: other vendors or node sizes, or nodes that are not full."""
+    """Raise InputError, with all problems, if one run cannot span both kinds of GPUs.
+
+    They are different vendors, nodes of different sizes, and numbers of GPUs that do not fill whole nodes.
+    """
     one, other = first.cluster, second.cluster
     problems = []
     if one.gpu.vendor != other.gpu.vendor:

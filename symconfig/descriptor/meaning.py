@@ -19,7 +19,10 @@ Meaning = Mapping[str, object]
 
 
 def flat(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the model's fields by dotted name, without unset ones and FOR_PEOPLE (names, source, notes)."""
+    """Return the model's JSON fields by dotted name, without None, rare fields at their default, and FOR_PEOPLE.
+
+    Only sections that are dicts are opened, one level deep.
+    """
     fields: dict[str, Any] = {}
     for name, value in model.model_dump(mode="json", exclude=set(FOR_PEOPLE), exclude_none=True).items():
         if isinstance(value, dict):
@@ -30,10 +33,11 @@ def flat(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def meaning(model: ModelDescriptor) -> dict[str, object]:
-    """Return what the model computes, by field; two descriptors are the same model if this is equal.
+    """Return what the model computes, by dotted field; two descriptors are the same model if this is equal.
 
-    Fields without effect are left out, and alternative spellings (experts' layers, windows, YaRN's defaults) unified.
-    How it is trained (TRAINED) is not in it.
+    Fields without effect and those of training (TRAINED) are left out. Spellings are unified: YaRN's defaults are
+    filled in, layers with experts become first_k_dense_replace and moe_layer_freq or else a list, windows a list,
+    mixers and adapter targets are sorted, and softmax_after_topk counts as norm_topk_prob.
     """
     fields: dict[str, object] = flat(model)
     for name in _without_effect(model):
@@ -62,7 +66,10 @@ def meaning(model: ModelDescriptor) -> dict[str, object]:
 
 
 def _mixer(mixer: Mixer) -> dict[str, object]:
-    """Return a mixer as a dict in canonical order; `layers` is empty if all layers have it."""
+    """Return a mixer as a dict in canonical order: block, sizes, sorted switches, layers ([] if all layers have it).
+
+    beside_attention is in it only if true.
+    """
     where = () if mixer.layers is None or all(mixer.layers) else mixer.layers
     sizes, switches = dict(sorted(mixer.sizes.items())), sorted(mixer.switches)
     return {"block": mixer.block, "sizes": sizes, "switches": switches, "layers": list(where)} | (
@@ -71,7 +78,10 @@ def _mixer(mixer: Mixer) -> dict[str, object]:
 
 
 def _without_effect(model: ModelDescriptor) -> Iterator[str]:
-    """Yield the names of fields without effect on what this model computes; a name may come twice."""
+    """Yield the names of fields without effect on what this model computes: unused, or at a value that changes nothing.
+
+    TRAINED is among them. A name may come twice, and the model may lack the field.
+    """
     yield from TRAINED
     if model.position is not Position.LEARNED:
         yield "max_position_embeddings"  # a bound on the sequence
@@ -104,9 +114,10 @@ def _without_effect(model: ModelDescriptor) -> Iterator[str]:
 
 
 def leading_and_every(moe: tuple[bool, ...]) -> tuple[int, int] | None:
-    """Return (first_k_dense_replace, moe_layer_freq) of one bool per layer, true for experts.
+    """Return (first_k_dense_replace, moe_layer_freq) that give these layers; moe: per layer, whether it has experts.
 
-    None if those two cannot express the layers, or if no layer has experts.
+    None if those two cannot express the layers, or if no layer has experts. A single layer with experts gets freq 1 if
+    it is the last one, else a freq with which no second one follows.
     """
     which = [layer for layer, has in enumerate(moe) if has]
     if not which:

@@ -181,9 +181,10 @@ class Measurements(Strict):
 
 
 def load_measurements(path: Path) -> Measurements:
-    """Load a file of measurements. Raises InputError with every problem.
+    """Load a YAML file of measurements.
 
-    Ids that occur twice and a file without rows are problems, too.
+    Raises InputError for invalid fields; if there are none, with a problem for each id that occurs again, or if the
+    file has no rows.
     """
     document = load_yaml_strict(path)
     measurements = validate(document, Measurements)

@@ -72,9 +72,9 @@ class Mesh:
         return prod(level.size for level in self.levels)
 
     def axes(self, factors: tuple[tuple[int, ...], ...] | None = None) -> tuple[Axis, ...]:
-        """Return the axes that the levels are split into, innermost first.
+        """Return the axes that the levels are split into, innermost first, with each axis's stride in ranks.
 
-        factors: each level's factors, innermost first, whose product is its size; by default its primes, smallest
+        factors: for each level its factors, innermost first, whose product is its size; None: its primes, smallest
         first.
         """
         factors = factors if factors is not None else tuple(primes(level.size) for level in self.levels)
@@ -87,10 +87,11 @@ class Mesh:
         return tuple(result)
 
     def shapes(self, most: int = 4) -> tuple[tuple[Axis, ...], ...]:
-        """Return every way of splitting the levels into at most `most` axes in all, each as a tuple of axes.
+        """Return ways of splitting the levels into at most `most` axes in all, each as a tuple of axes.
 
-        The split into primes alone where that is few enough, else all splits with as many axes as possible, spread as
-        evenly as possible among the levels.
+        Only the split into primes if that has few enough axes. Else those splits with as many axes as possible, spread
+        as evenly as possible among the levels, each level's factors in ascending order. ValueError if there are more
+        levels than `most`.
         """
         if len(self.axes()) <= most:
             return (self.axes(),)
@@ -107,7 +108,7 @@ class Mesh:
 
 
 def primes(number: int) -> tuple[int, ...]:
-    """Return the prime factors, smallest first; empty for 1."""
+    """Return the prime factors with repetition, smallest first; () for 1 and less."""
     result, divisor = [], 2
     while number > 1:
         while number % divisor == 0:
@@ -118,9 +119,10 @@ def primes(number: int) -> tuple[int, ...]:
 
 
 def _splits(size: int, parts: int) -> list[tuple[int, ...]]:
-    """Return all nondecreasing factorisations of `size` into `parts` factors above 1, or as many as it has primes.
+    """Return all nondecreasing factorisations of `size` into `parts` factors above 1.
 
-    Of 8 in 2: (2, 4); of 128: (2, 64), (4, 32), (8, 16). Of 1: one empty tuple.
+    If `size` has fewer prime factors, into as many as it has. Of 8 in 2: (2, 4); of 128: (2, 64), (4, 32), (8, 16). Of
+    1: one empty tuple.
     """
     parts = min(parts, len(primes(size)))
     if parts <= 1:
@@ -168,10 +170,12 @@ def load_mesh(path: str | Path) -> Mesh:
 
 
 def of_cluster(cluster: ClusterDescriptor, gpus: int) -> Mesh:
-    """Return the mesh of `gpus` GPUs of a cluster: the levels that they span, without those of size 1.
+    """Return the mesh of `gpus` GPUs of a cluster: the levels that they span, innermost first, without those of size 1.
 
-    Network levels of equal bandwidth are merged, with the latency of the outermost that is reached. Bandwidths include
-    oversubscription. Raises InputError if the GPUs neither fit into one domain of a level nor fill whole ones.
+    Network levels of equal bandwidth are one, with the latency of the innermost of them that reaches all its GPUs.
+    Bandwidths include oversubscription, and of direct links only those among these GPUs. Raises InputError for less
+    than 1 GPU, more than the cluster has, and a number that neither fits into one domain of a level nor fills whole
+    ones.
     """
     _check(cluster, gpus)
     levels, inside = [], 1
@@ -185,7 +189,10 @@ def of_cluster(cluster: ClusterDescriptor, gpus: int) -> Mesh:
 
 
 def _spans(cluster: ClusterDescriptor) -> list[list[Level]]:
-    """Return the cluster's levels in groups, innermost first; network levels of equal bandwidth are one group."""
+    """Return the cluster's levels in groups, innermost first.
+
+    A group is one level, or adjacent switched network levels of equal bandwidth after oversubscription.
+    """
     spans: list[list[Level]] = []
     for level in cluster.levels:
         inner = spans[-1][-1] if spans else None
@@ -212,7 +219,11 @@ def _level(level: Level, domain: int, inside: int) -> MeshLevel:
 
 
 def _check(cluster: ClusterDescriptor, gpus: int) -> None:
-    """Raise InputError for less than 1 GPU, more than the cluster has, or domains that are not filled."""
+    """Raise InputError, with all problems, for less than 1 GPU, more than the cluster has, or unfilled domains.
+
+    Of levels whose domains are neither filled nor large enough for all GPUs only the innermost is named, with the
+    nearest numbers that fit.
+    """
     problems = []
     if gpus < 1:
         problems.append(Problem("a mesh needs a GPU", field="gpus", got=str(gpus), need=">= 1"))
@@ -240,7 +251,7 @@ def _uneven(domain: int, gpus: int) -> bool:
 
 
 def _counts_around(cluster: ClusterDescriptor, gpus: int) -> str:
-    """Return the nearest numbers of GPUs below and above that fill whole domains, as text.
+    """Return the nearest numbers of GPUs below and above that fit or fill whole domains of every level, as `8 or 16`.
 
     Only the one below where the one above is more than the cluster has.
     """

@@ -162,7 +162,11 @@ class ModelDescriptor(Sparse):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Check the fields against each other. Raises ValueError with all problems, joined by "; "."""
+        """Check the fields against each other, sections included, and return the model.
+
+        Raises ValueError with all problems, joined by "; "; intermediate_size 0 beside dense layers is reported only if
+        the checks before it found nothing.
+        """
         problems = []
         if self.num_attention_heads % self.num_key_value_heads:
             problems.append(
@@ -213,7 +217,7 @@ class ModelDescriptor(Sparse):
     def scoring(self) -> ModelDescriptor:
         """Return the model with a head of one output in place of the vocabulary, as a reward model in training.
 
-        The model itself if it has num_labels already; else without tied embeddings and multi-token prediction.
+        The model itself with num_labels; else without tied embeddings, head bias and multi-token prediction.
         """
         without = {"tie_word_embeddings": False, "lm_head_bias": False, "num_nextn_predict_layers": 0}
         return self if self.num_labels else self.model_copy(update={"num_labels": 1, **without})
@@ -228,9 +232,10 @@ class ModelDescriptor(Sparse):
         return target in FUSED_TARGETS or (target in QWEN_TARGETS) == (self.model_type == "qwen")
 
     def _layers_problems(self) -> list[str]:
-        """Return the problems of fields with one entry per layer; empty if there is none.
+        """Return the problems of fields with one entry per layer, of shared keys and of the indexer; empty if none.
 
-        Wrong lengths are returned alone, and so are misplaced mixers, for further checks would fail on them.
+        Wrong lengths are returned without further checks, and so are misplaced mixers, since further checks would fail
+        on them.
         """
         lists = {
             "mlp_layers": self.mlp_layers,
@@ -253,7 +258,11 @@ class ModelDescriptor(Sparse):
         return problems + two_sizes(self.mixers)
 
     def _pairs_problems(self) -> list[str]:
-        """Return the problems of layers that read the keys and values of earlier layers; at most one."""
+        """Return the problem, as a list of one, of layers that read earlier layers' keys and values; [] if none.
+
+        wide_intermediate_size needs such layers; they need plain attention, a layer before them, and for each of their
+        kinds (`mixes`) an earlier layer of it. [] too if sliding_window_pattern has a wrong length.
+        """
         first = self.num_hidden_layers - self.num_kv_shared_layers
         if self.sliding_window_pattern is not None and len(self.sliding_window_pattern) != self.num_hidden_layers:
             return []
@@ -269,9 +278,10 @@ class ModelDescriptor(Sparse):
 
     @cached_property
     def moe_layers(self) -> tuple[bool, ...]:
-        """Return, for every layer, whether it has experts.
+        """Return, for every layer, whether it has experts; cached.
 
-        By `experts.layers`, else by first_k_dense_replace and moe_layer_freq; all False for a dense model.
+        By `experts.layers` if set; else layers from first_k_dense_replace on, of which every moe_layer_freq-th (the
+        last of each group) if that is above 1. All False for a dense model.
         """
         if self.experts is None:
             return (False,) * self.num_hidden_layers
@@ -301,7 +311,11 @@ class ModelDescriptor(Sparse):
         return tuple(self._kind(index) for index in range(self.num_hidden_layers))
 
     def _kind(self, index: int) -> LayerKind:
-        """Return the `LayerKind` of one layer."""
+        """Return the `LayerKind` of one layer; its block is that of the first mixer that has this layer.
+
+        A layer attends unless its block replaces attention. Without attention `window` is false, `rope` true and `keys`
+        all; `beside` is the block beside attention. `wide` only where the layer borrows keys and values.
+        """
         own = next((mixer for mixer in self.mixers if mixer.layers is None or mixer.layers[index]), None)
         attends = own is None or own.beside_attention
         mlp = Mlp.MOE if self.moe_layers[index] else Mlp.DENSE
@@ -318,7 +332,7 @@ class ModelDescriptor(Sparse):
         )
 
     def mixes(self, index: int) -> str | bool:
-        """Return the name of a layer's block in place of attention, else whether it has a sliding window.
+        """Return the name of a layer's block, in place of attention or beside it; without one whether it has a window.
 
         Layers share keys and values only where this is equal.
         """
@@ -326,7 +340,11 @@ class ModelDescriptor(Sparse):
         return self.sliding_layers[index] if own is None else own.block
 
     def _pairs(self, index: int) -> Pairs:
-        """Return whether a layer's keys and values are its own, lent to later layers, or borrowed."""
+        """Return whether a layer's keys and values are its own, lent to later layers, or borrowed.
+
+        The last num_kv_shared_layers borrow; before them, the last layer of each kind (`mixes`) lends. All are OWN
+        without such layers.
+        """
         first = self.num_hidden_layers - self.num_kv_shared_layers
         if first == self.num_hidden_layers:
             return Pairs.OWN

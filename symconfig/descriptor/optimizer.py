@@ -54,7 +54,7 @@ class Optimizer(Strict):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
-        """Return the section's fields; a name alone becomes a section with this name.
+        """Return the section's fields; a name alone becomes {"name": name}, other types pass, for pydantic to refuse.
 
         Raises ValueError for an unknown name, with the nearest.
         """
@@ -70,7 +70,7 @@ class Optimizer(Strict):
 
     @model_validator(mode="after")
     def _belonging(self) -> Optimizer:
-        """Return the section. Raises ValueError for settings, other than their default, of another optimizer."""
+        """Return the section. Raises ValueError if settings of other optimizers have a value other than the default."""
         strange = [
             f"{field} is no setting of {self.name}, but of {' and '.join(owners)}"
             for field, owners in _BELONGS.items()

@@ -122,7 +122,8 @@ class Recipe(Strict):
     def graphs(self) -> str | None:
         """Return the scope of CUDA graphs as plans name it: none, all, "outside experts", router.
 
-        None if the recipe does not state it, or states a scope that plans do not have.
+        A full iteration, or attention and MLP, is `all` without expert parallelism; the router is "outside experts"
+        together with attention. None if the recipe does not state it, or states a scope that plans do not have.
         """
         stated = self.options.cuda_graphs
         if stated is None or stated == "none":
@@ -149,7 +150,11 @@ class Recipe(Strict):
         return [one.replace("_", " ") for one in offloads if one.startswith(_UNPRICED)]
 
     def as_pins(self) -> dict[str, str]:
-        """Return the layout and options as a job's pins; what no pin can express is left out (see `unsaid`)."""
+        """Return the layout and options as a job's pins, as text; what no pin can express is left out (see `unsaid`).
+
+        Fields that are None, sp without tp, cp_comm without cp or of all_gather, and stages as ENDS_AS_LAYERS give no
+        pin. Full recompute becomes `full`.
+        """
         layout, pins = self.layout, {name: str(value) for name, value in self.layout.degrees.items()}
         if layout.micro is not None:
             pins["mbs"] = str(layout.micro)
@@ -168,7 +173,11 @@ class Recipe(Strict):
         return pins | self._option_pins()
 
     def _option_pins(self) -> dict[str, str]:
-        """Return the pins of options; only those of experts, TP and FP8 that the layout and precision use."""
+        """Return the pins of options that are stated, in lower case with `_`, where layout and precision use them.
+
+        Overlap and dispatcher need ep > 1, user buffers tp > 1, 8-bit weights fp8 or mxfp8. The dispatcher allgather,
+        and any value of that name, is left out.
+        """
         layout, options = self.layout, self.options
         values: dict[str, bool | str | None] = {"grad_dtype": options.gradients, "cuda_graphs": self.graphs}
         if layout.ep > 1:
@@ -181,7 +190,11 @@ class Recipe(Strict):
         return {name: word for name, word in words.items() if word != "allgather"}
 
     def unsaid(self) -> tuple[str, ...]:
-        """Return what the recipe states and no pin can express, as words with values; empty if all is pinned."""
+        """Return what the recipe states and no pin can express, as words with values; empty if all is pinned.
+
+        These are options that are not None and have no pin, a method of full recompute, and stages as ENDS_AS_LAYERS.
+        cp_comm is among them only if it is all_gather; offload unless it is of the optimizer alone.
+        """
         layout = self.layout
         pinned = self._option_pins()
         pinned_names = {name for name, pin in _PINS.items() if pin in pinned}
@@ -217,7 +230,11 @@ def recipe_models() -> list[str]:
 
 @cache
 def load_recipes(model: str) -> RecipeFile:
-    """Return the recipes of a zoo model, cached. Raises InputError for invalid files and unknown sources."""
+    """Return the recipes of a zoo model, cached.
+
+    Raises InputError if the model has no such file, for invalid files, and with a problem for each recipe whose
+    `source` is none of the file's.
+    """
     document = load_yaml_strict(data_dir("model_zoo") / "recipes" / f"{model}.yaml")
     recipes = validate(document, RecipeFile)
     wrong = [
@@ -243,7 +260,10 @@ def every_recipe() -> Iterator[tuple[RecipeFile, Recipe]]:
 
 
 def find_recipe(name: str) -> tuple[RecipeFile, Recipe]:
-    """Return (file, recipe) of the recipe's id in any case. Raises InputError with the nearest id."""
+    """Return (file, recipe) of the recipe's id in any case.
+
+    Raises InputError for an unknown id, with the nearest as hint.
+    """
     known = {recipe.id: (file, recipe) for file, recipe in every_recipe()}
     if (own := called(name, known)) is not None:
         return known[own]

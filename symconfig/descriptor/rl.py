@@ -83,7 +83,11 @@ class RewardModel(Strict):
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
-        """Check that gpus, url and model fit the placement. Raises ValueError with all problems."""
+        """Check that gpus, url and model fit the placement, and return the section.
+
+        gpus needs placement apart; url and placement server require each other, and exclude a model. Raises ValueError
+        with all problems.
+        """
         wrong = []
         if self.gpus is not None and self.placement != "apart":
             wrong.append(f"gpus is for placement: apart (got placement: {self.placement})")
@@ -136,7 +140,11 @@ class Rl(Strict):
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
-        """Check updates, critic and rollout GPUs against the other fields. Raises ValueError with all problems."""
+        """Check updates, critic and rollout GPUs against the other fields, and return the section.
+
+        updates must divide prompts x samples; critic and critic_gpus need an algorithm with a critic; rollout_gpus is
+        not for placement colocated. Raises ValueError with all problems.
+        """
         wrong = []
         if self.sequences % self.updates:
             wrong.append(

@@ -58,7 +58,10 @@ class RopeScaling(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Check that the fields are those of rope_type. Raises ValueError with all missing and superfluous ones."""
+        """Check that the fields other than factor are those of rope_type, and return the section.
+
+        Raises ValueError with all missing and superfluous ones.
+        """
         needed, optional = ROPE_FIELDS[self.rope_type]
         given = self.model_dump(exclude_none=True, exclude={"rope_type", "factor"})
         problems = [f"{name} is missing, rope_type {self.rope_type} needs it" for name in needed if name not in given]
@@ -126,7 +129,11 @@ class Experts(Sparse):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Check the number of choices, and of expert groups. Raises ValueError for the first problem."""
+        """Check the number of choices, and of expert groups. Raises ValueError for the first problem.
+
+        Choices may be at most all experts, zero experts included. n_group and topk_group are set together, topk_group
+        at most n_group, which divides num_experts.
+        """
         if self.num_experts_per_tok > self.num_experts + self.zero_experts:
             raise ValueError(
                 f"num_experts_per_tok {self.num_experts_per_tok} is more than num_experts {self.num_experts}"

@@ -106,18 +106,19 @@ class Training(Strict):
 
     @property
     def blended(self) -> bool:
-        """Return whether data_path is a list of weights and prefixes in turn, as Megatron-LM decides it.
+        """Return whether data_path is a list of weights and prefixes in turn: even, not empty, each first a number.
 
-        See core/datasets/utils.py, get_blend_from_list.
+        As Megatron-LM decides it: core/datasets/utils.py, get_blend_from_list.
         """
         paths = self.data_path
         return bool(paths) and len(paths) % 2 == 0 and all(map(_is_number, paths[::2]))
 
     @property
     def held_out(self) -> float:
-        """Return the share of data that is evaluated on, 0 to 1: the second number of `split` over the sum; else 0.0.
+        """Return the share of data that is evaluated on, 0 to 1: the second number of `split` over the sum, 6 digits.
 
-        Megatron-LM reads it like this (core/datasets/blended_megatron_dataset_config.py, parse_and_normalize_split).
+        0.0 for less than two numbers or a sum of 0. Megatron-LM reads it like this
+        (core/datasets/blended_megatron_dataset_config.py, parse_and_normalize_split).
         """
         shares = [float(part) for part in _NUMBER.findall(self.split) if _is_number(part)]
         whole = sum(shares, 0.0)

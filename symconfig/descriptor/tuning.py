@@ -80,7 +80,10 @@ class Preference(Strict):
 
     @model_validator(mode="after")
     def _of_the_loss(self) -> Self:
-        """Check that the loss's kind of example is counted, and beta is set only if it has one. Raises ValueError."""
+        """Check that `pairs` is set for losses of two answers, `answers` for others, and not both; return the section.
+
+        A loss without a scale takes beta only as the default. Raises ValueError for the first problem.
+        """
         need, given = self._counted(self.means), [name for name in ("pairs", "answers") if getattr(self, name)]
         if given != [need]:
             raise ValueError(f"loss {self.loss} needs a number of {need} (got {' and '.join(given) or 'none'})")
@@ -110,9 +113,9 @@ class Preference(Strict):
 
 
 def with_batch(document: Document) -> Document:
-    """Return the job's document with task, batch size and sequence length from its sections, where it states none.
+    """Return a copy of the job's document with task, global_batch_size and seq_length that follow from its sections.
 
-    Unchanged if its data is no mapping.
+    What the job states stays, even null. The document itself is returned if its data is no dict.
     """
     data = document.data
     if not isinstance(data, dict):
@@ -121,7 +124,11 @@ def with_batch(document: Document) -> Document:
 
 
 def check_batch(document: Document) -> None:
-    """Raise InputError if a job states another batch size or sequence length than follows from its sections."""
+    """Raise InputError if a job states another global_batch_size or seq_length than follows from its section `rl`.
+
+    It has all problems. The batch size is checked against `preference`, too; lengths of `sequences` and invalid
+    sections are not checked here.
+    """
     data = document.data if isinstance(document.data, dict) else {}
     derived, of_rl = _derived(data), isinstance(data.get("rl"), dict)
     follows = {"global_batch_size": "rl: prompts x samples / updates" if of_rl else "preference: its sequences"}
@@ -139,7 +146,8 @@ def check_batch(document: Document) -> None:
 def _derived(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the task, global_batch_size and seq_length that follow from the sections rl, sequences and preference.
 
-    Sizes are 1 for invalid sections, whose problems are reported elsewhere. Empty without these sections.
+    Only keys that follow are in it, {} without these sections; `preference` goes before rl, sequences before rl's
+    length. If a section is invalid both sizes are 1; its problems are reported elsewhere.
     """
     derived: dict[str, Any] = {}
     rl, sequences, preference = (data.get(name) for name in ("rl", "sequences", "preference"))

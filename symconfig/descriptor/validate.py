@@ -44,9 +44,10 @@ _LENGTHS = {
 
 
 def validate(document: Document, model: type[_Model]) -> _Model:
-    """Return the document as an instance of `model`. Raises InputError with one Problem for each wrong field.
+    """Return the document's data as an instance of `model`.
 
-    The document's `unread` problems are raised, too.
+    Raises InputError if the data is no dict, else with the document's `unread` problems, if any, and one Problem for
+    each wrong field that is not among these.
     """
     if not isinstance(document.data, dict):
         got = shorten(document.data)
@@ -64,7 +65,10 @@ def validate(document: Document, model: type[_Model]) -> _Model:
 
 
 def as_json(document: Document) -> str:
-    """Return the document as JSON text. Raises InputError for objects that JSON cannot hold."""
+    """Return the document's data as JSON text.
+
+    Raises InputError, with a problem for each top-level field with objects that JSON cannot hold, or for the whole.
+    """
     try:
         return json.dumps(document.data)
     except (TypeError, ValueError, RecursionError):
@@ -89,7 +93,8 @@ def _plain(value: object) -> bool:
 def problems(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Problem]:
     """Return pydantic's errors as Problems sorted by place, one for each path (a union's alternatives are joined).
 
-    At most MAX_PROBLEMS paths are kept; a validator's message gives one Problem for each of its sentences.
+    Only the first MAX_PROBLEMS paths are kept; a validator's message gives one Problem for each of its sentences. A
+    list that is too short only because entries are wrong gives none of its own.
     """
     grouped: dict[KeyPath, list[Mapping[str, Any]]] = {}
     for item in error.errors(include_url=False):
@@ -126,10 +131,11 @@ def _known(loc: KeyPath, document: Document) -> KeyPath:
 def _problem(
     path: KeyPath, items: list[Mapping[str, Any]], document: Document, model: type[BaseModel]
 ) -> list[Problem]:
-    """Return the Problems of one path from pydantic's error items.
+    """Return the Problems of one path from pydantic's error items; the first item's type decides.
 
-    Only a validator's message gives several, split at "; ". Unknown names and wrong words have the nearest one as a
-    hint.
+    An unknown name has the nearest as hint, else the list of names; a missing field has no more. Only a validator's
+    message gives several, split at "; ". All else is one Problem of a wrong value, length or range, with what all items
+    need, and for a word that is no choice the nearest.
     """
     kind = items[0]["type"]
     if kind == "extra_forbidden":
@@ -159,7 +165,7 @@ def _fields(item: Mapping[str, Any], path: KeyPath, model: type[BaseModel]) -> s
 
 
 def _need(item: Mapping[str, Any]) -> str:
-    """Return what a pydantic error item needs, as text; may be empty."""
+    """Return what a pydantic error item needs: a bound, the choices, a type in plain words, else pydantic's message."""
     kind = item["type"]
     if kind in _BOUNDS:
         key, sign = _BOUNDS[kind]
@@ -176,7 +182,10 @@ def _show(value: Any) -> str:
 
 
 def _from_sentence(sentence: str, path: KeyPath, document: Document) -> Problem:
-    """Return the Problem of a validator's sentence, at the field that its first word names, else at the path itself."""
+    """Return the Problem of a validator's sentence, at the field below `path` that its first word names, without it.
+
+    If the first word names no value of the data, the whole sentence is at the path itself.
+    """
     word, _, rest = sentence.partition(" ")
     named = (*path, *word.split("."))
     if rest and len(_known(named, document)) == len(named):
@@ -185,7 +194,10 @@ def _from_sentence(sentence: str, path: KeyPath, document: Document) -> Problem:
 
 
 def field_names(model: type[BaseModel], path: KeyPath) -> set[str]:
-    """Return the names that the section at `path` may hold, as files spell them; empty if there is no section."""
+    """Return the names that the section at `path` may hold, as files spell them (aliases).
+
+    Indices of lists and keys of dicts in the path are skipped; empty if a name in it is unknown or no section.
+    """
     current: Any = model
     key = False
     for part in path:
@@ -201,9 +213,9 @@ def field_names(model: type[BaseModel], path: KeyPath) -> set[str]:
 
 
 def section(annotation: Any) -> type[BaseModel] | None:
-    """Return the descriptor class inside an annotation; None if there is none.
+    """Return the first descriptor class inside an annotation; None if there is none.
 
-    Looks inside `X | None`, `tuple[X, ...]`, `list[X]`, `Annotated[X, …]`, and `dict[str, X]`.
+    Looks inside `X | None`, `tuple[X, ...]`, `list[X]` and `dict[str, X]`, at any depth.
     """
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation

@@ -37,7 +37,11 @@ class Step(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Check that width, intermediate and bias are set for the kinds that have them. Raises ValueError."""
+        """Check width, intermediate and bias against the kind. Raises ValueError for the first problem.
+
+        width is above 0 for linear and 0 for others, intermediate the same for gated; bias may be set for these two
+        kinds only.
+        """
         for name, owner in (("width", "linear"), ("intermediate", "gated")):
             value = getattr(self, name)
             if (value > 0) != (self.kind == owner):
@@ -96,7 +100,11 @@ class Vision(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Check the fields against each other. Raises ValueError with all problems, joined by "; "."""
+        """Check the fields against each other. Raises ValueError with all problems, joined by "; ".
+
+        Besides `_shapes` and `_layers`: projector and deepstack, if they have steps, join or pool patches once if
+        spatial_merge_size is above 1, else never; deepstack and its indexes are set together.
+        """
         problems = [*self._shapes(), *self._layers()]
         for name in ("projector", "deepstack"):
             steps: tuple[Step, ...] = getattr(self, name)
@@ -110,7 +118,12 @@ class Vision(Strict):
         return self
 
     def _shapes(self) -> list[str]:
-        """Return the problems of sizes that do not divide or do not match; empty if there is none."""
+        """Return the problems of sizes that do not divide or do not match; empty if there is none.
+
+        Heads must divide hidden_size, a token's side in pixels (patch_size * spatial_merge_size) image_size and
+        window_size. A position table must have as many rows as an image has positions, unless the tower takes any
+        resolution.
+        """
         problems = []
         if self.hidden_size % self.num_attention_heads:
             problems.append(
@@ -131,7 +144,10 @@ class Vision(Strict):
         return problems
 
     def _layers(self) -> list[str]:
-        """Return the problems of lists of layers: repeated or too large indexes, or no window for them."""
+        """Return the problems of lists of layers; empty if there is none.
+
+        Indexes must be distinct and below num_hidden_layers; fullatt_block_indexes needs window_size.
+        """
         problems = []
         for name in ("fullatt_block_indexes", "deepstack_visual_indexes"):
             indexes: tuple[int, ...] = getattr(self, name)
@@ -163,9 +179,9 @@ class Vision(Strict):
 
     @property
     def window_patches(self) -> float:
-        """Return the mean number of patches that a patch attends to: those of its window, else the whole sequence.
+        """Return the mean number of patches that a patch of a windowed layer attends to: those of its window.
 
-        Windows at the image's edges may be smaller.
+        The windows at the image's edges may be smaller. Without windows it is the whole sequence.
         """
         if not self.window_size:
             return float(self.sequence)
@@ -180,16 +196,19 @@ class Vision(Strict):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Return the kind of each block of the tower in order.
+        """Return the kind of each block of the tower, grouped by kind.
 
-        One embedding, then full layers, windowed layers, deepstack projectors, and one projector.
+        One embedding, full layers (all without a window), windowed layers, deepstack projectors, and one projector.
         """
         windowed = self.num_hidden_layers - len(self.fullatt_block_indexes) if self.window_size else 0
         counts = (1, self.num_hidden_layers - windowed, windowed, len(self.deepstack_visual_indexes), 1)
         return tuple(kind for kind, count in zip(KINDS, counts, strict=True) for _ in range(count))
 
     def widths(self, steps: tuple[Step, ...]) -> tuple[int, ...]:
-        """Return the number of channels before each step and after the last one, `[steps + 1]`."""
+        """Return the number of channels before each step and after the last one, `[steps + 1]`, from hidden_size on.
+
+        A step with a width has that; `join` multiplies by spatial_merge_size squared; others keep the number.
+        """
         widths = [self.hidden_size]
         for step in steps:
             joined = widths[-1] * (self.spatial_merge_size**2 if step.kind == "join" else 1)

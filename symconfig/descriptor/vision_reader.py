@@ -28,9 +28,11 @@ class VisionReader(Reading):
         super().__init__(data, Architecture(), document, ())
 
     def read(self, hidden_size: int) -> Vision | None:
-        """Return the vision tower for a language model of this hidden size.
+        """Return the vision tower of the file's vision_config, for a language model of this hidden size.
 
-        None if the tower is left out, with the reason in `notes`, or if there are `problems`.
+        None if the tower is left out, with the reason in `notes`: unknown families and kinds of towers, or no such
+        section. None also if there are `problems`, which are recorded: a section that is no object, unknown keys,
+        unsupported or wrong values. A tower whose projector is not as wide as hidden_size is returned, with a problem.
         """
         kind, section = str(self.data.get("model_type")), self.data.get(SECTION)
         around = MULTIMODAL.get(kind)
@@ -83,9 +85,10 @@ class VisionReader(Reading):
 
 
 def _read_values(reading: Reading, defaults: Mapping[str, Any]) -> None:
-    """Set `values` of the keys that have a default; null and absent ones get it.
+    """Set `reading.values` of every key in `defaults` from the file; null and absent ones get the default.
 
-    A value not of its default's type is a problem. A list of equal values counts as one for sizes of a square.
+    A list of equal numbers counts as one number for sizes of a square. A value of another type than its default, or out
+    of range (`_need`), is a problem, and is set all the same.
     """
     for key, default in defaults.items():
         value = reading.data.get(key)
@@ -101,7 +104,10 @@ def _read_values(reading: Reading, defaults: Mapping[str, Any]) -> None:
 def _unknown(
     reading: Reading, values: Mapping[str, Any], only: Mapping[str, tuple[Any, ...]], known: Collection[str]
 ) -> None:
-    """Append a problem for each key not in `known` (unless null or false), and for values that `only` does not list."""
+    """Append a problem for each key of `values` not known, and for each value that `only` does not list for its key.
+
+    Keys in neither `only` nor `known` pass if they are null or false. Of lists for sizes of a square the first counts.
+    """
     for key, value in values.items():
         value = value[0] if key in _SQUARE and isinstance(value, list) and value else value
         if key in only:
@@ -120,7 +126,8 @@ def _unknown(
 def _need(value: Any, default: Any) -> str | None:
     """Return what is needed, as text, if a value has not its default's type or is out of range; else None.
 
-    Numbers must be above 0, unless the default itself is negative, and below 2^40.
+    A list must be one of integers. Numbers must be above 0, unless the default is negative, and below 2^40 in
+    magnitude.
     """
     types = "list[int]" if isinstance(default, list) else type(default).__name__
     if not fits(value, types):

@@ -18,9 +18,9 @@ _RESERVED = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "
 
 
 def descriptor_yaml(model: ModelDescriptor) -> str:
-    """Return the model as YAML text with a newline at the end.
+    """Return the model as YAML text with a newline at the end: fields that differ from their default, in class order.
 
-    It has the fields that differ from their default, in the class's order.
+    Sections are indented mappings and notes a list of lines; other values are on the line of their name.
     """
     fields = model.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     lines: list[str] = []
@@ -52,7 +52,10 @@ def _dump(fields: dict[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return one value as YAML on one line; text is quoted where a YAML reader could take it for something else."""
+    """Return one value as YAML on one line; lists in brackets, text plain or, where YAML could misread it, in quotes.
+
+    Numbers, bools, None and dicts are written as JSON.
+    """
     if isinstance(value, list):
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, str) and _PLAIN.match(value) and value.lower() not in _RESERVED:

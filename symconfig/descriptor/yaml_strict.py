@@ -80,9 +80,10 @@ class Builder:
         return self.stop("the file is nested too deeply", mark, need=f"at most {MAX_DEPTH} levels")
 
     def event(self, event: Any) -> None:
-        """Handle one PyYAML event: change `data`, `stack`, `keys`, `values` and `problems`.
+        """Handle one PyYAML event: change `data`, `stack`, `keys`, `values`, `problems` and `documents`.
 
-        Raises InputError for what ends the reading: aliases, anchors, tags, a second document, too deep a nesting.
+        Raises InputError, with the problems so far, for what ends the reading: aliases, anchors, tags, a second
+        document, a key that is no scalar, too deep a nesting. Subclasses may take some of these.
         """
         kind = type(event).__name__
         mark = event.start_mark
@@ -128,7 +129,7 @@ class Builder:
         self.put(done.into)
 
     def scalar(self, event: Any, mark: Any) -> None:
-        """Add a scalar as the current mapping's next key, or as a value, with its place.
+        """Add a scalar as the current mapping's next key if it waits for one, else as a value, and record its place.
 
         A value that cannot be parsed is recorded as a problem, and None stands for it.
         """
@@ -167,9 +168,9 @@ class Builder:
         self.problems.append(self.report(f"duplicate key, first on line {first}", event.start_mark, path))
 
     def open(self, into: dict[str, Any] | list[Any], event: Any) -> None:
-        """Put an empty mapping or sequence on the stack and record its place; `close` adds it to the one around it.
+        """Push an empty mapping or sequence on the stack and record its place; `close` adds it to its container.
 
-        Raises InputError where a key should stand, and beyond MAX_DEPTH levels.
+        Raises InputError where the mapping around it waits for a key, and beyond MAX_DEPTH levels.
         """
         mark = event.start_mark
         top = self.stack[-1] if self.stack else None
@@ -182,9 +183,9 @@ class Builder:
         self.stack.append(Open(path, into))
 
     def put(self, value: Any) -> None:
-        """Add a value to the innermost open container: append it, or set it at the current key.
+        """Add a value to the innermost open container: append it, or set it at the mapping's current key.
 
-        Without an open container it becomes `data`.
+        The key is then cleared. Without an open container the value becomes `data`.
         """
         if not self.stack:
             self.data = value
@@ -203,9 +204,9 @@ def _place(mark: Any) -> Place:
 
 
 def plain(text: str) -> Any:
-    """Return an unquoted scalar's value by YAML 1.2: None, bool, int, float, else the text.
+    """Return an unquoted scalar's value by YAML 1.2: None, bool, int (also 0o and 0x), float, else the text.
 
-    Raises ValueError for numbers that are not finite, and integers of more than 100 digits.
+    Raises ValueError for infinity, NaN, floats that overflow, and integers of more than 100 characters.
     """
     if text in _NULL:
         return None
@@ -234,9 +235,9 @@ def parse_yaml_strict(text: str, file: str) -> Document:
 
 
 def read_yaml(text: str, file: str) -> Document:
-    """Parse YAML text; problems with single values and keys are in the Document's `unread`.
+    """Parse YAML text to a Document; problems with single values and keys are in its `unread`, not raised.
 
-    Raises InputError for an empty file, and for what ends the reading.
+    Raises InputError for a file without a value (empty or null), and for what ends the reading (`build`).
     """
     builder = Builder(file)
     build(builder, text)
@@ -248,7 +249,8 @@ def read_yaml(text: str, file: str) -> Document:
 def build(builder: Builder, text: str) -> None:
     """Feed every parser event of the text to the builder, which it changes.
 
-    Raises InputError for invalid YAML, MAX_PROBLEMS problems, more than MAX_NODES values, and what the builder refuses.
+    Raises InputError, with the builder's problems, for invalid YAML, MAX_PROBLEMS problems, more than MAX_NODES values,
+    and what the builder refuses.
     """
     try:
         for event in yaml.parse(text, Loader=_LOADER):

@@ -68,7 +68,7 @@ class Releases:
         return self.prefix + ".".join(map(str, numbers(distribution)[:2]))
 
     def older(self, one: str, other: str) -> bool:
-        """Return whether `one` is an older release than `other`.
+        """Return whether `one` sorts before `other` by `order`.
 
         Raises:
             InputError: `order` does not know one of them.

@@ -57,11 +57,11 @@ def usual(
     transformer_impl: TransformerImpl = "transformer_engine",
     attention: str | None = None,
 ) -> Framework:
-    """Return the framework with its usual behaviour on a GPU architecture.
+    """Return the framework `name` with its usual behaviour on a GPU architecture.
 
-    transformer_impl: `local` takes Megatron-LM's own layers. attention: the kernel that the job asks for. Without flash
-    attention (asked for, or for lack of a kernel) Transformer Engine runs its fused softmax and Transformers PyTorch's
-    operators one by one. An unknown name raises KeyError.
+    transformer_impl: `local` takes Megatron-LM's own layers; other frameworks stay. attention: the kernel that the job
+    asks for, None: no wish. Where flash attention does not run, a framework that would use it gets Transformer Engine's
+    fused softmax, or PyTorch's operators one by one. An unknown name raises KeyError.
     """
     own = transformer_impl == "transformer_engine"
     framework = FRAMEWORKS[name] if own else OWN_LAYERS.get(name, FRAMEWORKS[name])
@@ -73,10 +73,13 @@ def usual(
 
 
 def switched(framework: Framework, architecture: str, switches: Switches) -> Framework:
-    """Return the framework with a run's switches applied.
+    """Return the framework with a run's switches applied; what they do not name stays.
+
+    If microbatches are paired, experts' all-to-alls overlap as `beside_another` says for this GPU architecture.
 
     Raises:
         TypeError: a switch is no option of an implementation or no field of its dataclass.
+        KeyError: a named choice has no such value.
     """
     as_run = replace(
         framework,

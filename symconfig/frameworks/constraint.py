@@ -77,9 +77,9 @@ class Constraint:
         return known if known.shape == shape else np.full(shape, known)
 
     def verdict(self, fixed: Any, point: Any) -> Verdict:
-        """Return whether one point fails the constraint: UNKNOWN if facts that decide it are not known.
+        """Return whether a point fails the constraint: FAILS, HOLDS, or UNKNOWN if facts that decide it are not known.
 
-        fixed, point: anything with the attributes of Fixed and Columns. Of an array all elements must fail.
+        fixed, point: anything with the attributes of Fixed and Columns. If they are arrays, all elements must fail.
         """
         fails = self.predicate(fixed, point)
         if isinstance(fails, Unknown):
@@ -140,10 +140,10 @@ class Answers:
         return [self._verdict(place, known) for place in range(len(self.table))]
 
     def retold(self, before: Verdicts, columns: Mapping[str, Any], names: Iterable[str]) -> Verdicts:
-        """Return the verdicts after the columns in `names` changed.
+        """Return the verdicts after the columns in `names` changed, as a new list; `before` is not changed.
 
-        Only constraints that read one of them are evaluated again. before: verdicts until then, which stay as they are.
-        columns: all that are known now.
+        Only constraints that read one of them get a new verdict, cached by the values that they read. columns: all that
+        are known now, by name.
         """
         new = tuple(names)
         if new not in self.places:
@@ -177,7 +177,7 @@ def answers(table: tuple[Constraint, ...], fixed: Fixed) -> Answers:
 def other(name: str, value: int) -> tuple[str, ...]:
     """Return two pins, or one, that together admit every value of a degree but this one: `tp=..3`, `tp=5..`.
 
-    There is none below 1, and for zero none below 0.
+    The pin below is left out for a value of 1 or less; for zero, whose least value is 0, only for 0.
     """
     below = (f"{name}=..{value - 1}",) if value > 1 or (name == "zero" and value) else ()
     return (*below, f"{name}={value + 1}..")

@@ -45,7 +45,10 @@ class Extras:
 
     @classmethod
     def of(cls, framework: Framework) -> Extras:
-        """Return which extras a framework has on; those that its plans cannot have are at their default."""
+        """Return which extras a framework has on; those that its plans cannot have are at their default (`within`).
+
+        Graphs that are no scope of plans count as none.
+        """
         how = framework.implementation
         every = cls(
             moe_overlap=framework.hide.experts > 0,
@@ -61,7 +64,10 @@ class Extras:
 
     @classmethod
     def planned(cls, candidate: Candidate) -> Self:
-        """Return which extras a candidate has on; those that its degrees leave without effect are off."""
+        """Return which extras a candidate has on; those that its degrees leave without effect are off.
+
+        Overlap needs ep > 1, user buffers tp > 1 and sequence parallelism, other dispatchers ep x etp > 1.
+        """
         options, degrees = candidate.options, candidate.parallel
         every = cls(**extras_of(options))
         return replace(
@@ -105,7 +111,11 @@ class Extras:
         return tuple([name for name, on in named.items() if on])
 
     def put_on(self, framework: Framework, architecture: str) -> Framework:
-        """Return the framework with these on and no others, on GPUs of this architecture."""
+        """Return the framework with these extras and no others on, on GPUs of this architecture.
+
+        Overlap over tp, cp and experts is first reset to the framework's usual; dispatcher, loss and graphs are set
+        only where they differ from what it has, gradient width and instances only where its plans may have them.
+        """
         now = Extras.of(framework)
         usual = FRAMEWORKS[framework.name]
         hide = replace(

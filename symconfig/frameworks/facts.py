@@ -95,10 +95,11 @@ class Fixed:
         optimizer: Any = UNKNOWN,
         pretrained: Any = UNKNOWN,
     ) -> Self:
-        """Return the facts of a model; what is not given stays UNKNOWN.
+        """Return the facts of a model; what is not given stays UNKNOWN, sizes of parts that the model lacks are 0.
 
-        flash: whether flash attention runs. joined: GPUs that the fastest links connect. optimizer: the optimizer, of
-        which its name and whether its states are narrow are kept.
+        flash: whether flash attention runs. joined: GPUs that the fastest links connect. optimizer: an Optimizer, of
+        which the name and whether its states are narrow are kept; another value is both. pretrained: stored as it is.
+        Raises KeyError for an adapter's target that Megatron-Bridge does not name.
         """
         experts, put = model.experts, adapters.targets(model)
         return cls(
@@ -141,10 +142,9 @@ class Fixed:
 
 
 def flash(architecture: str, attention: str | None, engine: bool) -> bool:
-    """Return whether flash attention runs.
+    """Return whether flash attention runs: not if `attention`, the kernel that the job asks for, is `unfused`.
 
-    attention: the kernel that the job asks for; None is no wish. engine: attention is Transformer Engine's, which has
-    no flash attention on NO_FLASH.
+    Nor, if `engine` (attention is Transformer Engine's), on the GPU architectures NO_FLASH.
     """
     return attention != "unfused" and not (engine and architecture in NO_FLASH)
 

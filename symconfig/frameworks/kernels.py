@@ -72,7 +72,10 @@ _NAMED: dict[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def options(how: Implementation) -> dict[str, Any]:
-    """Return an implementation's choices as options by name; the inverse of `changed`."""
+    """Return an implementation's choices as options by name, so that `changed` with all of them gives the same.
+
+    kept_outputs is at least 1; held_logits says whether any are kept.
+    """
     return {
         **{name: attrgetter(path)(how) for name, path in _FIELDS.items()},
         **{name: _name(names, attrgetter(path)(how)) for name, (path, names) in _NAMED.items()},
@@ -96,7 +99,7 @@ def kinds(how: Implementation) -> dict[str, Any]:
 
 
 def changed(how: Implementation, **changes: Any) -> Implementation:
-    """Return a copy of the implementation with some options changed.
+    """Return a copy of the implementation with some options changed; the others keep their values.
 
     Raises:
         TypeError: a name is no option.

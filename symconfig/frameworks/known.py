@@ -29,9 +29,9 @@ _WITHOUT_PREDICTION = "trained without its layers of multi-token prediction, whi
 
 
 def built(model: ModelDescriptor, backend: str) -> ModelDescriptor:
-    """Return the model as a framework builds it.
+    """Return the model as a framework builds it; the model itself for Megatron-LM.
 
-    Without Megatron-LM, Transformers' classes leave out multi-token prediction: a copy without it, and with a note.
+    For others, if it has multi-token prediction, a copy without, and with a note: Transformers' classes leave it out.
     """
     if not model.num_nextn_predict_layers or BACKENDS[backend].told_by is Medium.OPTIONS:
         return model
@@ -49,7 +49,7 @@ def facts(
 ) -> Fixed:
     """Return the facts that constraints read, of a model on a GPU architecture; what is not given stays UNKNOWN.
 
-    attention: the kernel that the job asks for. joined: GPUs that the fastest links connect.
+    attention: the kernel that the job asks for. joined: GPUs that the fastest links connect. KeyError: unknown backend.
     """
     runs_flash = flash(architecture, attention, FRAMEWORKS[backend].engine)
     return Fixed.of(model, runs_flash, joined, architecture, optimizer=optimizer, pretrained=pretrained)

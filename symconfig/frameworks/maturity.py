@@ -70,10 +70,9 @@ class Need:
         return f"{self.module}, with {self.attribute}" if self.attribute else self.module or ""
 
     def is_there(self) -> bool:
-        """Return whether the module is installed here, without importing it; False without a module.
+        """Return whether the module is installed here, without importing it; False if the need names no module.
 
-        An attribute is searched for in the text of the module's file; a module that is no Python file counts as having
-        it.
+        An attribute must occur in the text of the module's file; a module that is no Python file counts as having it.
         """
         spec = importlib.util.find_spec(self.module) if self.module else None
         if spec is None or spec.origin is None:
@@ -130,7 +129,7 @@ def _constraint(option: Option, why: str, source: str) -> Constraint:
 def closed(
     options: Iterable[Option], release: str, allow: Collection[str], without: Collection[str]
 ) -> tuple[Constraint, ...]:
-    """Return constraints that forbid options: those named in `without`, and those not stable and not named in `allow`.
+    """Return constraints that forbid options in a release: those in `without`, and those not stable and not in `allow`.
 
     ALL in `allow` opens every option, except those in `without`.
     """

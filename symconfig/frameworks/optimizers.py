@@ -31,9 +31,9 @@ def stepping(
 ) -> Framework:
     """Return the framework, which runs AdamW in fp32, with another optimizer; itself if the states are as large.
 
-    precision: of matmuls. precise: Megatron-LM's precision-aware optimizer runs, which narrow states require. A step
-    reads and writes all of its state, and moves gradient and weight as AdamW does. Muon keeps AdamW for other
-    parameters.
+    A step reads and writes all of its state, and moves gradient and weight as AdamW does. Muon keeps AdamW for other
+    parameters, and sets only `orthogonal`. precision: of matmuls. precise: Megatron-LM's precision-aware optimizer
+    runs, which narrow states require.
     """
     usual = framework.bytes.optimizer
     if optimizer.name == "muon":

@@ -92,7 +92,8 @@ _CHOICE_WEIGHTS = words("afmoe ernie4_5_moe")  # the bias of a choice is a param
 def written(how: Implementation, kind: str) -> Implementation:
     """Return the implementation with the kernels that a family's Transformers class has instead of Llama's.
 
-    kind: the model_type. Kernels that are fused, compiled or replaced by other libraries stay as they are.
+    kind: the model_type; one that builds another type's network counts as that. Only eager kernels change; those that
+    are fused, compiled or replaced by other libraries stay. Attention is that of `_attention`.
     """
     kernels, kind = how, SAME_NETWORK.get(kind, kind)
     if how.norm is NormKernel.EAGER:
@@ -125,7 +126,8 @@ def _joined(kind: str) -> frozenset[str]:
 def _attention(how: Attention, kind: str) -> Attention:
     """Return the attention of a family's class; kernels other than flash and plain attention stay as they are.
 
-    Classes without torch's fused kernel, and all where a job asks for plain attention, copy shared key and value heads.
+    Flash stays flash where the class has torch's fused kernel. Other classes, and all where a job asks for plain
+    attention, run plain attention with copied shared key and value heads; some classes keep its softmax narrow.
     """
     if how.kernel not in (Kernel.FLASH, Kernel.IN_TURN):
         return how

@@ -29,9 +29,10 @@ _QWEN: Mapping[str, tuple[str, ...]] = {
 
 @cache
 def _names(kind: str) -> Mapping[str, tuple[str, ...]]:
-    """Return the names of the layers in a family's class by target module of an adapter, where the two differ.
+    """Return the names of the layers in a family's class by target module of an adapter, where the two differ; cached.
 
-    Fused layers stand under their own name and hide their parts. kind: the model_type; {} for an unknown one. Cached.
+    A fused layer is listed under the fused target, and its parts (q_proj, gate_proj, …) are then in no key. kind: the
+    model_type; {} for an unknown one; qwen is trained as Qwen2, with q, k and v in layers of their own.
     """
     if kind == "qwen":
         return _QWEN
@@ -71,7 +72,8 @@ def _fused(stems: Sequence[str]) -> tuple[str, ...]:
 def _unique_suffix(module: str, target: str, rows: Mapping[str, tuple[str, ...]]) -> str:
     """Return the shortest suffix of a module's name, in whole words, that no other layer's name ends with.
 
-    PEFT matches target modules by suffix. The whole name if no suffix is unique. rows: modules to their stems.
+    PEFT matches target modules by suffix. Experts' layers and those of the target itself do not count as other ones; a
+    number is no suffix. The whole name if no suffix is unique. rows: modules to their stems.
     """
     words = module.split(".")
     others = [
@@ -100,7 +102,7 @@ def target_modules(model: ModelDescriptor) -> tuple[str, ...]:
     """Return the adapter's target modules by the names of the model's Transformers class; () without an adapter.
 
     Raises:
-        InfeasibleError: the class has no such layer of its own (`refusals`).
+        InfeasibleError: the class lacks a fused target, or fuses a target (all reasons of `refusals`).
     """
     if problems := [Problem(reason, field="adapter.target_modules") for reason in refusals(model)]:
         raise InfeasibleError(problems)
@@ -108,9 +110,10 @@ def target_modules(model: ModelDescriptor) -> tuple[str, ...]:
 
 
 def modules(model: ModelDescriptor) -> tuple[str, ...]:
-    """Return the adapter's target modules by the names of the model's class; () without an adapter.
+    """Return the adapter's target modules by the names of the model's class, each once; () without an adapter.
 
-    A target that the class does not rename keeps its name, whether it has such a layer or not.
+    One target may become several layers. A target that the class does not rename keeps its name, whether it has such a
+    layer or not.
     """
     if model.adapter is None:
         return ()
@@ -120,7 +123,7 @@ def modules(model: ModelDescriptor) -> tuple[str, ...]:
 
 
 def refusals(model: ModelDescriptor) -> Iterator[str]:
-    """Yield a sentence for fused targets that the class lacks, and for parts that are fused there.
+    """Yield a sentence for fused targets that the class lacks, and for each layer that it fuses with parts as targets.
 
     Nothing without an adapter.
     """

@@ -68,9 +68,11 @@ def mismatches(config: Any) -> Iterator[Mismatch]:
 
 
 def _section(config: Json, node: Json, path: KeyPath) -> Iterator[Mismatch]:
-    """Yield the mismatches of one JSON object and everything in it.
+    """Yield the mismatches of one JSON object and of its values, by its schema `node`; "auto" passes for any known key.
 
-    path: of the object in the JSON. Keys of sections with x-names are those of the optimizer or schedule in `type`.
+    A removed key is a mismatch, an unknown one depends on whether the section is strict. A section with x-names takes
+    the keys that its neighbour `type` (an optimizer or schedule) has, any keys for an unknown type. path: of the
+    object.
     """
     strict = node.get("additionalProperties") is False
     for key, value in config.items():
@@ -90,9 +92,10 @@ def _section(config: Json, node: Json, path: KeyPath) -> Iterator[Mismatch]:
 
 
 def _value(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mismatch]:
-    """Yield the mismatches of one value: deprecated, wrong type, out of range, or no choice.
+    """Yield the mismatches of one value, of a section those of its content: deprecated, type, range, or no choice.
 
-    strict: the section refuses unknown keys, as pydantic's models do, which convert some types (`loose`).
+    null passes where the schema allows it. A wrong type is `loose` where DeepSpeed converts the value, except text
+    outside strict sections. strict: the section refuses unknown keys, as pydantic's models do.
     """
     if node.get("deprecated"):
         yield Mismatch("deprecated", place, "is deprecated", need=node.get("x-new-name"))
@@ -120,9 +123,9 @@ def _value(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mis
 
 
 def _choice(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mismatch]:
-    """Yield a mismatch unless the value is one of the choices.
+    """Yield a mismatch unless the value is one of the choices (those of x-any-case in any case).
 
-    It is `loose` if DeepSpeed converts it, `choice` in a strict section, else `name`.
+    It is `loose` if a strict section converts it, `choice` if that refuses it, and `name` outside strict sections.
     """
     names = [*map(str, filter(lambda each: each is not None, node["enum"])), *node.get("x-any-case", ())]
     anyhow = [name.lower() for name in node.get("x-any-case", ())]

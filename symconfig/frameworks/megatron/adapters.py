@@ -46,7 +46,10 @@ class Targets:
 
 
 def targets(model: ModelDescriptor) -> Targets | None:
-    """Return the adapter's class and target modules by Megatron-Bridge's names; None without an adapter.
+    """Return the adapter's class and target modules by Megatron-Bridge's names, in Megatron's order.
+
+    None without an adapter. The class is CanonicalLoRA if a part of a fused layer is a target, else LoRA. Without a
+    gate, up_proj is linear_fc1; c_proj is both row-parallel layers.
 
     Raises:
         KeyError: a target has no such name.
@@ -73,9 +76,9 @@ MCORE_BRIDGE = ("ms-swift",)
 
 
 def as_laid(model: ModelDescriptor, target: str | None) -> ModelDescriptor:
-    """Return the model with q, k, v (gate, up) adapters replaced by one on the fused layer, for the target ms-swift.
+    """Return the model with q, k, v (gate, up) adapters replaced by one on the fused layer, if all parts are targets.
 
-    Any other target, or a model without an adapter, gives the model itself.
+    Only for targets in MCORE_BRIDGE (ms-swift); else, and without an adapter, the model itself.
     """
     if model.adapter is None or target not in MCORE_BRIDGE:
         return model
@@ -91,9 +94,11 @@ def as_laid(model: ModelDescriptor, target: str | None) -> ModelDescriptor:
 
 
 def refusals(model: ModelDescriptor, target: str | None = None) -> Iterator[tuple[str, str]]:
-    """Yield (name, reason) for everything about the model's adapter that Megatron-Bridge cannot train as it is meant.
+    """Yield (name, reason) for each thing about the model's adapter that Megatron-Bridge cannot train as it is meant.
 
-    target: the program, which decides for experts' adapters. Nothing without an adapter.
+    They are 4-bit base weights, latent attention, experts (unless `target` uses mcore-bridge), fused layers beside
+    parts of fused layers, and some parts of one without the others. Nothing without an adapter; KeyError as of
+    `targets`.
     """
     modules = targets(model)
     if model.adapter is None or modules is None:

@@ -51,7 +51,7 @@ EXPERTS_HIDE = 0.9
 
 
 def beside_another(framework: Framework, architecture: str) -> Framework:
-    """Return the framework with experts' all-to-alls overlapped with another microbatch.
+    """Return the framework with experts' all-to-alls overlapped with another microbatch (EXPERTS_HIDE of its work).
 
     --overlap-moe-expert-parallel-comm requires many hardware queues. On GPUs before Blackwell tensor and context
     parallelism require a single one, so their collectives in the backward (and cp's in the forward) are then exposed.

@@ -60,7 +60,7 @@ _WHEN: dict[str, Callable[[Candidate], bool]] = {
 
 @cache
 def table() -> tuple[Row, ...]:
-    """Return every row, cached; of several applicable rows with one name the first counts."""
+    """Return every row of environment.json, cached; of several applicable rows with one name the first counts."""
     rows = json.loads(DATA.read_text(encoding="utf-8"))
     return tuple(
         Row(
@@ -92,8 +92,8 @@ def applying(
 ) -> tuple[Row, ...]:
     """Return the rows that apply to a version and a GPU architecture; of one name only the first.
 
-    when: decides for a name of the column `when` whether it holds. options: names of the options in use; rows of other
-    options are left out. An unknown version raises InputError.
+    A row without since or until is not bounded there. when: decides for a name of the column `when` whether it holds.
+    options: names of the options in use; rows of other options are left out. An unknown version raises InputError.
     """
     order = flags.versions()
     version = order.index(flags.resolve(megatron_version))

@@ -46,7 +46,7 @@ class FlagTable:
         return name in self.flags
 
     def at_least(self, version: str) -> bool:
-        """Return whether this version is `version` or later, for changes that came without an option of their own.
+        """Return whether this version is `version` or later in the table's order, main last.
 
         Raises:
             ValueError: `version` is not spelled as in the table.
@@ -54,9 +54,9 @@ class FlagTable:
         return versions().index(self.version) >= versions().index(version)
 
     def check(self, args: Sequence[str]) -> list[Problem]:
-        """Return everything that this version's parser would refuse in a list of arguments; [] if it takes them.
+        """Return a Problem for each thing that this version's parser would refuse in a list of arguments; [] if none.
 
-        These are values without an option, unknown options, and wrong numbers or types of values.
+        They are values without an option, unknown options (abbreviations too), and wrong numbers or types of values.
         """
         problems: list[Problem] = []
         position = 0
@@ -83,7 +83,7 @@ class FlagTable:
         return problems
 
     def _unknown(self, name: str) -> Problem:
-        """Return the problem of an unknown option, with the versions that have it and a similar name."""
+        """Return the problem of an unknown option; `need`: first and last version with it, `hint`: similar names."""
         since = [v for v in versions() if flags(v).known(name)]
         return Problem(
             f"is not an option of Megatron-LM {self.version}",
@@ -99,9 +99,10 @@ def is_option(token: str) -> bool:
 
 
 def parsed(flag: Flag, words: Sequence[str], name: str) -> Value:
-    """Return an option's value as the parser stores it: None for an absent optional value, a tuple for several.
+    """Return an option's value as the parser stores it: a bool for a switch, a tuple for several, else one value.
 
-    words: the values as given. name: the spelling of the option, since --no-x of an optional switch gives False.
+    None if an optional value (nargs ?) is absent. words: the values as given. name: the spelling of the option, since
+    --no-x of an optional switch gives False.
 
     Raises:
         ValueError: the parser would refuse them; the text says what is needed.
@@ -130,9 +131,9 @@ def _whole_numbers(word: str) -> str:
 
 
 def _pattern(word: str) -> str:
-    """Return a word of digits, commas, brackets, parentheses, + and * as it is; raise ValueError for any other.
+    """Return a word of digits, commas, brackets, parentheses, + and * as it is, since Megatron-LM evaluates it.
 
-    Megatron-LM evaluates such a word as an expression.
+    Raises ValueError, without a text, for any other word.
     """
     if not re.fullmatch(r"[\d,\[\]()+*]+", word):
         raise ValueError
@@ -153,7 +154,7 @@ _TYPES: dict[str | None, _Type] = {
 
 
 def _scalar(flag: Flag, word: str) -> Value:
-    """Return one value in the option's type.
+    """Return one value in the option's type; of an unknown type the text, without a leading `AttnBackend.`.
 
     Raises:
         ValueError: it has another type or is no choice; the text says what is needed.
@@ -176,7 +177,10 @@ def defaults(version: str) -> dict[str, Value]:
 
 
 def _default(flag: Flag) -> Value:
-    """Return an option's default from its printed text; the text itself if the option's type does not take it."""
+    """Return an option's default from its printed text: None, a bool, a tuple for lists, else a value of its type.
+
+    The text itself if the option's type does not take it.
+    """
     if flag.default in ("None", ""):
         return None
     if flag.default in ("True", "False"):
@@ -201,12 +205,13 @@ def versions() -> tuple[str, ...]:
 
 
 def resolve(version: str) -> str:
-    """Return the table's name of a version: core_v0.19, core_r0.19.0, 0.19.2 -> core_v0.19.0; the next, 0.20 -> main.
+    """Return the table's name of a version: core_v0.19, core_r0.19.0, 0.19.2 -> core_v0.19.0; the next one -> main.
 
-    Patch releases count as their minor release, since options do not change between them.
+    Patch releases count as their minor release, since options do not change between them; the next one is the minor
+    release after the newest in the table.
 
     Raises:
-        InputError: the table has no such version.
+        InputError: the table has no such version; similar ones are its hint.
     """
     if version in versions():
         return version
@@ -258,7 +263,8 @@ def flags(version: str) -> FlagTable:
 def option(table: FlagTable, dest: str, value: object = True) -> str:
     """Return the name of the option that sets a destination to a value; of a switch the one for True or for False.
 
-    Of several, the one that is spelled like the destination.
+    The one that is spelled like the destination comes first, options for just this value before optional switches.
+    Values other than False count as True.
 
     Raises:
         KeyError: no option does.

@@ -54,8 +54,8 @@ MAMBA_SWITCHES = frozenset({"conv_bias", "gated_norm"})
 def hybrid(model: ModelDescriptor) -> bool:
     """Return whether some layer cannot be built by GPTModel, so that the model needs HybridModel.
 
-    GPTModel's layers all have an MLP, and attention or a gated delta net; the latter without multi-token prediction
-    (models/gpt/gpt_layer_specs.py, get_gpt_decoder_layer_specs).
+    That is a layer without MLP, or with another mixer than attention (also latent) and, if the model has no multi-token
+    prediction, a gated delta net (models/gpt/gpt_layer_specs.py, get_gpt_decoder_layer_specs).
     """
     own = (str(Attention.GQA), str(Attention.MLA), *(() if model.num_nextn_predict_layers else (DELTA,)))
     return any(kind.mlp is Mlp.NONE or kind.mixer not in own for kind in dict.fromkeys(model.kind_of_layer))
@@ -81,9 +81,9 @@ def layer_count(model: ModelDescriptor) -> int:
 
 
 def parts_of_layer(model: ModelDescriptor) -> int | None:
-    """Return how many of Megatron-LM's layers each layer of the model is; None if they differ.
+    """Return how many of Megatron-LM's layers each layer of the model is (1 or 2); None if they differ.
 
-    1 if GPTModel builds it, or if some block has no letter.
+    1 if GPTModel builds it, or if some layer has no letters.
     """
     if not hybrid(model) or not known(model):
         return 1
@@ -99,7 +99,7 @@ def known(model: ModelDescriptor) -> bool:
 def of_mixers(model: ModelDescriptor, values: Sequence[T], otherwise: T) -> tuple[T, ...]:
     """Return a value for each of Megatron-LM's layers: the layer's own for its first letter, `otherwise` for a second.
 
-    values: one for each layer of the model; returned as they are for GPTModel.
+    values: one for each layer of the model; just these for GPTModel or if a layer has no letters.
     """
     if not hybrid(model) or not known(model):
         return tuple(values)
@@ -108,10 +108,10 @@ def of_mixers(model: ModelDescriptor, values: Sequence[T], otherwise: T) -> tupl
 
 
 def pattern(model: ModelDescriptor, chunks: Sequence[Sequence[str]]) -> str:
-    """Return the value of --hybrid-layer-pattern.
+    """Return the value of --hybrid-layer-pattern: the letters of all layers, chunks separated by `|`.
 
     chunks: kinds of blocks of each chunk in model order; kinds that are no layers are skipped. Multi-token predictions
-    follow, each with the last layer's letters.
+    follow, each as `/` and the last layer's letters. Raises KeyError for a mixer without a letter.
     """
     kinds = {kind.name: symbols(kind) for kind in model.kind_of_layer}
     stages = STAGE.join("".join(kinds.get(kind, "") for kind in chunk) for chunk in chunks)

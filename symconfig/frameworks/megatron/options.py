@@ -25,8 +25,8 @@ _WIDTHS = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 def by_destination(given: Mapping[str, Value]) -> dict[str, Value]:
     """Return options' values by the destination in Megatron-LM's parser.
 
-    given: by name without dashes. A switch of kind `false` gives False whatever its value; a name that no version has
-    becomes itself with underscores.
+    given: by name without dashes. A switch of kind `false` gives False whatever its value. The first version that has
+    the name decides; a name that no version has becomes itself with underscores.
     """
     values = {}
     for name, value in given.items():
@@ -37,7 +37,10 @@ def by_destination(given: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def precision(names: Mapping[str, Value]) -> Precision | None:
-    """Return the precision of matmuls; None for fp32, which is not modelled. names: values by destination."""
+    """Return the precision of matmuls: nvfp4 before mxfp8 or fp8, before bf16, before fp16; None for fp32.
+
+    names: values by destination. fp8 counts as mxfp8 by its recipe.
+    """
     if names.get("fp4") or names.get("fp4_format"):
         return "nvfp4"
     if names.get("fp8") or names.get("fp8_format"):
@@ -46,7 +49,7 @@ def precision(names: Mapping[str, Value]) -> Precision | None:
 
 
 def zero_stage(names: Mapping[str, Value]) -> ZeroStage:
-    """Return the ZeRO stage: 1 for Megatron's distributed optimizer or dist_muon, 0 without.
+    """Return the ZeRO stage: 1 with Megatron's distributed optimizer or dist_muon, else 0.
 
     With Megatron-FSDP it is that of its sharding strategy, 0 for an unknown or missing one.
     """
@@ -56,11 +59,11 @@ def zero_stage(names: Mapping[str, Value]) -> ZeroStage:
 
 
 def recomputed(names: Mapping[str, Value]) -> Recompute:
-    """Return the recompute that the options ask for; `none` if they ask for nothing.
+    """Return the recompute that the options ask for; `none` if they ask for nothing, or for an unknown granularity.
 
-    They are --recompute-*, --recompute-activations, --moe-layer-recompute and, in old releases,
-    --checkpoint-activations. Selective recompute is of core_attn by default; full recompute is uniform over 1 layer by
-    default.
+    The first that is set decides: --recompute-granularity, --recompute-activations (selective), in old releases
+    --checkpoint-activations (full), --moe-layer-recompute (selective). Selective recompute is of core_attn by default,
+    with --moe-layer-recompute of moe, too; full recompute is uniform unless `block`, over 1 layer by default.
     """
     kind = names.get("recompute_granularity")
     if names.get("recompute_activations"):
@@ -86,10 +89,10 @@ def recomputed(names: Mapping[str, Value]) -> Recompute:
 
 
 def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:
-    """Return the bytes of a gradient's element as it is accumulated: 2 or 4.
+    """Return the bytes of a gradient's element as it is accumulated: 2 or 4; zero: the ZeRO stage.
 
-    4 unless the options reduce in bf16, keep main gradients in 16 bits, or train in fp16 without fp32 accumulation
-    (arguments.py, validate_args); with Megatron-FSDP's own option, its width.
+    From ZeRO 2 it is that of Megatron-FSDP's own option if set. Else 4 unless the options reduce in bf16, or keep main
+    gradients in 16 bits or train in fp16, both without fp32 accumulation (arguments.py, validate_args).
     """
     if zero >= 2 and names.get("megatron_fsdp_main_grads_dtype") is not None:
         return 4 if names["megatron_fsdp_main_grads_dtype"] == "fp32" else 2
@@ -101,10 +104,10 @@ def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:
 
 
 def overlap(names: Mapping[str, Value], zero: int, pp: int, vpp: int) -> Overlap:
-    """Return which communication overlaps with computation.
+    """Return which communication overlaps with computation. names: values by destination; zero: the ZeRO stage.
 
-    Megatron-FSDP overlaps reductions from ZeRO 2 and gathers at ZeRO 3 without an option; p2p overlap is the default of
-    an interleaved pipeline.
+    Megatron-FSDP overlaps reductions from ZeRO 2 and gathers at ZeRO 3 without an option; p2p overlap is on by default,
+    and only in an interleaved pipeline.
     """
     return Overlap(
         grad_reduce=bool(names.get("overlap_grad_reduce")) or zero >= 2,
@@ -130,9 +133,9 @@ def behaviour(
 ) -> Framework:
     """Return Megatron-LM's behaviour in the cost model's terms, with these options on a GPU architecture.
 
-    names: values by destination. gradient_bytes: of an accumulated element. replicas: ranks that share the gradients.
-    latent, experts: whether the model has latent attention, and experts. An optimizer that is not modelled counts as
-    Adam.
+    names: values by destination. gradient_bytes: of an accumulated element. replicas: ranks that share the gradients;
+    one needs no reduction, so overlaps it. latent, experts: whether the model has latent attention, and experts. An
+    optimizer that is not modelled counts as Adam; local layers are ignored on architectures that NO_ENGINE lists.
     """
     local = names.get("transformer_impl") == "local" and architecture not in NO_ENGINE
     impl: TransformerImpl = "local" if local else "transformer_engine"
@@ -172,8 +175,8 @@ def behaviour(
 def graphed(names: Mapping[str, Value], experts: bool) -> Graphed | None:
     """Return which parts of a layer CUDA graphs replay; None if none, or a combination that is not modelled.
 
-    As transformer_config.py: --cuda-graph-impl, or the switches it replaced; without modules whole layers. experts:
-    whether the model has any.
+    "all" for no named modules, full ones, or attention and MLP (experts: whether it is `moe`); of models with experts
+    the router's, "outside experts" together with attention. As transformer_config.py.
     """
     if not graphs(names):
         return None
@@ -208,8 +211,9 @@ def instances(names: Mapping[str, Value]) -> int:
 def kernels(names: Mapping[str, Value], base: Framework, latent: bool, experts: bool) -> Iterator[tuple[str, Any]]:
     """Yield (option of `kernels.changed`, value) for each kernel that differs from the usual one.
 
-    The fused cross-entropy of its own (--cross-entropy-fusion-impl native, the default) is not among them: it keeps the
-    softmax in fp32 as the usual one does (core/fusions/fused_cross_entropy.py).
+    Those of experts only if `experts`; rope without fusion not for `latent` attention. The fused cross-entropy of its
+    own (--cross-entropy-fusion-impl native, the default) is not among them: it keeps the softmax in fp32 as the usual
+    one does (core/fusions/fused_cross_entropy.py).
     """
     backend = str(names.get("attention_backend") or "auto")
     if backend in ("unfused", "local") and base.implementation.attention.kernel is Kernel.FLASH:
@@ -247,9 +251,10 @@ _OF_MUON = {
 
 
 def optimizer(names: Mapping[str, Value]) -> Optimizer | None:
-    """Return the optimizer that the options ask for; None if it is not modelled or its settings are invalid.
+    """Return the optimizer that the options ask for, adam by default; None if not modelled or its settings are invalid.
 
-    names: values by destination.
+    names: values by destination. Widths of states are read only for adam with the precision-aware optimizer, Muon's
+    settings in the spelling of any release.
     """
     name = str(names.get("optimizer") or "adam")
     fields: dict[str, Any] = {"name": "muon" if name in MUON else name}

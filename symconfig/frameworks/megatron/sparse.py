@@ -36,9 +36,9 @@ _INDEXED = {"latent": True, "indexed": True}
 
 
 def choosing_layers(frequency: int, offset: int, layers: int) -> tuple[bool, ...]:
-    """Return for each layer whether it has an indexer (dsa.py, is_dsa_skip_topk_layer).
+    """Return for each layer whether it has an indexer, else it takes an earlier choice.
 
-    Layers up to the offset have one, then every `frequency`-th.
+    The first max(offset, 1) layers have one, then every `frequency`-th after them (dsa.py, is_dsa_skip_topk_layer).
     """
     start = max(offset, 1)
     return tuple(max(layer - start, 0) % frequency == 0 for layer in range(1, layers + 1))
