@@ -290,8 +290,7 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
 
 
 def _own_sections(reading: Reading, around: Around, program: str) -> Tree | None:
-    """Return the file of --config if its dialect is "overrides" and its `model` has three options of Megatron-LM or
-    more.
+    """Return the file of --config if its dialect is "overrides" and `model` has at least three options of Megatron-LM.
 
     None otherwise, if it cannot be read, and for programs of known tuners.
     """

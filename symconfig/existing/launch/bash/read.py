@@ -58,10 +58,11 @@ def read_bash(
     variables: Mapping[str, str] | None = None,
     extra: Sequence[str] = (),
 ) -> Bash:
-    """Return the training command of a script, its options, and what was not understood; executes nothing.
+    """Return the training command of a script, its options, further runs and files that it writes; executes nothing.
 
-    Interpretation stops, with a note in the reading, when its budget is used up. Raises InputError if there is no
-    training command, a line is too long, or sourced files cannot be read.
+    The reading notes what was not understood, and that interpretation stopped because its budget was used up or nesting
+    is too deep. Raises InputError if there is no training command, a line has over 65,536 bytes, or sourced files
+    cannot be read.
 
     Args:
         folder: the script's, where sourced files are; None: no file is opened.
@@ -92,7 +93,12 @@ def read_bash(
 
 
 def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> State:
-    """Return the initial state: variables, arguments, Slurm's variables of the script's directives, and the folder."""
+    """Return the initial state: the environment, exported, the arguments `extra`, and with a folder `$0` and the
+    current one.
+
+    Slurm's variables of the script's directives are set and exported if the environment lacks them and the number is
+    decimal.
+    """
     nowhere = text.place(0, 0)
     given = {name: plain(value, place=nowhere) for name, value in variables.items()}
     state = State({**given}, set(given))
@@ -112,7 +118,12 @@ def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra:
 
 
 def _result(text: Text, log: Log, state: State) -> Bash:
-    """Return the reading of the interpreted script. Raises InputError if no command trains."""
+    """Return the reading of the interpreted script: of the command that looks most like training, else of a line of
+    options.
+
+    Its notes are those of the log, of the command's surroundings, of its unknown words and of files with unknown
+    contents, each once. Raises InputError if there is no such command.
+    """
     texts = {each.file: each for each in log.texts}
 
     def source(place: Place) -> str:
@@ -142,7 +153,11 @@ def _result(text: Text, log: Log, state: State) -> Bash:
 
 
 def _reading(text: Text, log: Log, split: Split, made: Arguments) -> Reading:
-    """Return the reading of one training command by itself."""
+    """Return the reading of one training command with its launcher, environment and world; notes are only those of
+    `made`.
+
+    made: its arguments. text: the script, for its scheduler's directives.
+    """
     launcher = tuple(word.word() for word in split.launcher)
     environment = {name: Field(parts, split.command.place).word() for name, parts in split.command.environment.items()}
     environment |= _launcher_environment(split.launcher)
@@ -162,7 +177,10 @@ def _reading(text: Text, log: Log, split: Split, made: Arguments) -> Reading:
 
 
 def _launcher_environment(launcher: Sequence[Field]) -> dict[str, Word]:
-    """Return the variables that `env NAME=value` and `mpirun -x NAME=value` set in front of the program."""
+    """Return the variables that `env NAME=value` and `-x NAME=value` (of mpirun) set in front of the program.
+
+    `env` ends at the first word that is neither an assignment nor an option.
+    """
     values = {}
     for before, word in pairwise(launcher):
         match = _VARIABLE.match(word.text)
@@ -179,7 +197,11 @@ def _launcher_environment(launcher: Sequence[Field]) -> dict[str, Word]:
 
 
 def _other_commands(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split], tuple[tuple[str, ...], ...]]:
-    """Return other runs of the same program (at most 16), and the words of all other commands, each once."""
+    """Return (runs, others): further runs of the same program with other words, and the words of all other commands.
+
+    Runs beyond 16 count as others; those of `log.aside` are last. Equal words occur once; the chosen command's not at
+    all.
+    """
 
     def key(words: Sequence[Field]) -> tuple[str, ...]:
         return tuple(f"{word.text}\0{word.unknown}" if word.unknown else word.text for word in words)
@@ -199,8 +221,10 @@ def _other_commands(best: Split, splits: Sequence[Split], log: Log) -> tuple[lis
 
 
 def _notes(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Place], str]) -> list[Unread]:
-    """Return notes on what surrounds the chosen command: unknown launcher words, conditions, other programs and cut
-    commands.
+    """Return notes on what surrounds the chosen command `best`.
+
+    That is: unknown launcher words that may be options, an unknown condition under which it runs, other programs and
+    runs with other words (hiding nothing), and lines that begin with an option, as a command that was cut has.
     """
     unread = []
     for index, word in enumerate(best.launcher):
@@ -234,7 +258,10 @@ def _notes(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Pla
 
 
 def _differing(best: Split, other: Split) -> str:
-    """Return the words, with their options, in which another run differs from the chosen one; empty if in none."""
+    """Return the words of another run that differ from those of the chosen one at the same index; empty if none.
+
+    Each is preceded by its option if the word before begins with a dash.
+    """
     mine, words = ([word.text for word in each.arguments] for each in (best, other))
     differ = [at for at, word in enumerate(words) if mine[at : at + 1] != [word]]
     named = (words[at - 1 : at + 1] if at and words[at - 1].startswith("-") else words[at : at + 1] for at in differ)
@@ -252,7 +279,9 @@ def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
 
 
 def _no_training(text: Text, log: Log) -> Problem:
-    """Return the problem that a script starts no training program, with the commands that it does start."""
+    """Return the problem that a script starts no training program: the first five commands, and the first note that
+    matters.
+    """
     names = list(dict.fromkeys(command.words[0].text for command in log.commands if command.words[0].text))
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     first = next((item for item in log.unread if item.matters), None)
@@ -269,7 +298,10 @@ def _no_training(text: Text, log: Log) -> Problem:
 
 
 def _directives(text: Text) -> dict[str, Word]:
-    """Return the options in comments for a scheduler (#SBATCH and others) with values; the last of each."""
+    """Return the options with values in comments for a scheduler (#SBATCH, #PBS, #BSUB, #FLUX:) by name without dashes.
+
+    The last of each counts; options without a value are left out.
+    """
     options: dict[str, Word] = {}
     for match in _DIRECTIVE.finditer(text.data):
         line = match.group(1).split(b" #")[0]

@@ -52,7 +52,10 @@ class FileSource:
         return self.text.place(first, max(first, last))
 
     def literal(self, start: int, end: int) -> Parts:
-        """Return the bytes [start, end) as parts, one per line if the file's line ends have carriage returns."""
+        """Return the bytes [start, end) as parts; those of a placeholder are unknown.
+
+        A line end that had a carriage return is a part of its own, without a place.
+        """
         cuts = self._returns[bisect_left(self._returns, start) : bisect_left(self._returns, end)]
         parts, first = [], start
         for index in cuts:
@@ -77,6 +80,9 @@ class CodeSource:
     """
 
     def __init__(self, parts: Parts, place: Place) -> None:
+        """Keep the parts, unknown ones with HOLE as text, others not loose, and their bytes as `data`. place: where
+        code has none.
+        """
         self._parts = [replace(part, text=HOLE) if part.unknown else replace(part, loose=False) for part in parts]
         self._place = place
         self._starts: list[int] = []
@@ -109,7 +115,9 @@ Source: TypeAlias = FileSource | CodeSource
 
 
 def _masked(match: re.Match[bytes]) -> bytes:
-    """Return the placeholder as equally many bytes: a mark, then blanks; escaped line ends stay."""
+    """Return the placeholder as equally many bytes: a mark, then blanks; escaped line ends stay. As it is if it is
+    shorter.
+    """
     rest = match.group()[len(_MASK) :]
     if len(match.group()) < len(_MASK):
         return match.group()
@@ -135,7 +143,11 @@ def parse(source: Source) -> Node:
 
 
 def skip(data: bytes, at: int, end: int) -> int:
-    """Return the position after the character, quoted string or expansion at `at`; `end` if it is not closed."""
+    """Return the position after the character at `at`, or after the quoted string, escape or expansion that begins
+    there.
+
+    At most `end`, also if it is not closed.
+    """
     byte, two = data[at : at + 1], data[at : at + 2]
     if byte == b"\\":
         return min(at + 2, end)
@@ -159,7 +171,10 @@ def skip(data: bytes, at: int, end: int) -> int:
 
 
 def closing(data: bytes, at: int, end: int) -> int:
-    """Return the position of the bracket that closes the one at `at`; `end` if none does."""
+    """Return the position of the bracket that closes the one at `at`; `end` if none does.
+
+    Quoted strings and escapes are skipped, nested `(` and `${` are matched.
+    """
     stack = [_CLOSERS[data[at]]]
     at += 1
     while at < end:
@@ -196,7 +211,10 @@ def word_end(data: bytes, at: int, end: int, stops: bytes = _BLANK) -> int:
 
 
 def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    """Return the byte ranges of the words between blanks, without comments: in `[[ ]]` and array literals."""
+    """Return the byte ranges of the words between blanks and line ends, without comments.
+
+    It is used in `[[ ]]` and array literals: operators do not end a word.
+    """
     ranges, at = [], start
     while at < end:
         if data[at] in _BLANK:
@@ -217,9 +235,10 @@ def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def word_ranges(data: bytes, nodes: Sequence[Node]) -> list[tuple[int, int]]:
-    """Return the byte ranges of words at these nodes.
+    """Return the byte ranges of the words at these nodes, extended to where each word ends; empty nodes are skipped.
 
-    Corrects the parser, which may split a word, join two, or end one before an escaped character.
+    This corrects the parser, which may split a word (adjacent ranges are joined), join two (split at blanks), or end
+    one before an escaped character.
     """
     ranges: list[tuple[int, int]] = []
     for node in nodes:
@@ -233,7 +252,7 @@ def word_ranges(data: bytes, nodes: Sequence[Node]) -> list[tuple[int, int]]:
 
 
 def value_end(data: bytes, node: Node) -> int:
-    """Return the position after the value of an assignment."""
+    """Return the position after the value of an assignment: behind the bracket of an array, else the word's end."""
     left = node.child_by_field_name("name")
     at = data.find(b"=", left.end_byte if left is not None else node.start_byte, node.end_byte + 1) + 1
     if data[at : at + 1] == b"(":
@@ -242,7 +261,10 @@ def value_end(data: bytes, node: Node) -> int:
 
 
 def lines_of(data: bytes, nodes: Sequence[Node]) -> list[list[Node]]:
-    """Return the nodes split at line ends, as the parser may join a command with the line after it."""
+    """Return the nodes split at line ends that are not escaped; without nodes one empty line.
+
+    The parser may join a command with the line after it.
+    """
     lines: list[list[Node]] = [[]]
     for node in nodes:
         gap = data[lines[-1][-1].end_byte : node.start_byte] if lines[-1] else b""
@@ -263,7 +285,10 @@ def place_at(source: Source, node: Node) -> Place:
 
 
 def errors_of(root: Node, data: bytes) -> Iterator[Node]:
-    """Yield at most ten outermost nodes with syntax errors; not those inside a `${...}` whose end the parser found."""
+    """Yield at most ten outermost nodes that are errors or missing, in order.
+
+    Errors inside a `${...}` whose end the parser found are left out.
+    """
     stack, count = [root], 0
     while stack and count < 10:
         node = stack.pop()

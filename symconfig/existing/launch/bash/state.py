@@ -50,7 +50,10 @@ class Budget:
             raise Exhausted("is too much work to follow")
 
     def kept(self, value: Value) -> Value:
-        """Return the value unchanged, and spend steps in proportion to its size. Raises Exhausted."""
+        """Return the value unchanged, and spend steps: per four items of an array, or per part and 512 characters.
+
+        Raises Exhausted.
+        """
         if isinstance(value, Array):
             self.spend(len(value.items) // 4)
         elif value:
@@ -148,6 +151,7 @@ class State:
         return " \t\n" if "IFS" not in self.variables else self.text("IFS") or ""
 
     def copy(self) -> State:
+        """Return a copy with its own variables, exports, functions and files."""
         return replace(
             self,
             variables=dict(self.variables),
@@ -167,7 +171,11 @@ class State:
         return {name: value for name, value in values if isinstance(value, tuple)}
 
     def missing(self, name: str) -> str:
-        """Return the reason why a name that the script does not set has no known value."""
+        """Return why a name that the script does not set has no known value, to follow "its value".
+
+        For digits it is an argument that is not given; for names a variable that is not set; other parameters only
+        "depends".
+        """
         if name.isdigit():
             return f"depends on the script's argument ${name}, which is not given"
         known = name.isidentifier() and name != "_"
@@ -200,9 +208,12 @@ class Outcome:
 
 
 def one_of(budget: Budget, outcomes: Sequence[Outcome], why: str, place: Place) -> Outcome:
-    """Merge alternative outcomes into one; what differs becomes unknown for the reason `why`. Raises Exhausted.
+    """Merge alternative outcomes into one; variables, files, arguments and outputs that differ become unknown, due to
+    `why`.
 
-    A common beginning of a value is kept. Exports, functions and files are united.
+    A common beginning of a variable or output is kept. A variable that a state lacks differs from any value; a file
+    that one lacks does not. Exports and functions are united, earlier functions first. One outcome is returned as it
+    is. Raises Exhausted.
     """
     if len(outcomes) == 1:
         return outcomes[0]
@@ -250,7 +261,13 @@ def _comparable(parts: Parts) -> list[str]:
 
 
 def _merged_value(name: str, values: list[Value | str], why: str, place: Place) -> Value:
-    """Return the value that a variable has in common in all states; what differs is unknown."""
+    """Return a variable's value merged over all states, in which it differs: the common beginning, then an unknown
+    part.
+
+    Indexed arrays keep common items. An array beside anything else gives an array of one unknown item. If a state lacks
+    the variable or has it unset, the whole is unknown; `brings` then lists the options of the others, unless its name
+    may hold options.
+    """
     arrays = [value for value in values if isinstance(value, Array)]
     if len(arrays) == len(values) and not any(value.keyed for value in arrays):
         return _merged_items([list(value.items.values()) for value in arrays], why, place)
@@ -264,9 +281,10 @@ def _merged_value(name: str, values: list[Value | str], why: str, place: Place) 
 
 
 def _merged_items(items: list[list[Field]], why: str, place: Place) -> Array:
-    """Return an array of the items that all begin with, and one unknown item for the rest.
+    """Return an array of the items that all begin with, and one unknown item, whose `brings` are the options of the
+    rest.
 
-    An option's name is not separated from its value.
+    If values of an option differ, its name goes to the rest, too.
     """
     meanings = [[_comparable(item.parts) for item in each] for each in items]
     count = 0
@@ -284,8 +302,10 @@ def _merged_items(items: list[list[Field]], why: str, place: Place) -> Array:
 
 
 def _merged_parts(values: Sequence[Parts], why: str, place: Place) -> Parts:
-    """Return the parts that all begin with, up to the last word they share entirely, and an unknown part for the
+    """Return the parts that all values begin with, up to the last whole word, a blank, and an unknown part for the
     rest.
+
+    The unknown part's `brings` are the options in the rests.
     """
     count = 0
     while all(

@@ -33,7 +33,13 @@ class Arguments:
 
 
 def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Arguments:
-    """Return the words after the program grouped into options. source: returns the text at a place."""
+    """Return the words after the program grouped into options: `--x=1` is joined, others take the words up to the next.
+
+    Words before any option are the values of a first setting with the name "". Unknown words that may be options go to
+    `unread`, and those that they may bring to `possible`; a first word behind an option only if `may_be_options`.
+
+    source: returns the text at a place.
+    """
     made = Arguments()
     name: Field | None = None
     values: list[Field] = []
@@ -66,7 +72,11 @@ def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Argumen
 
 
 def may_be_options(word: Field) -> bool:
-    """Return whether an unknown word is likely to be options, by its variable's name or as a branch may have set it."""
+    """Return whether an unknown word is likely to be options.
+
+    If it is known what it brings: whether that is any. Else whether a variable's name says so, or a branch or loop set
+    it.
+    """
     if word.brings is not None:
         return bool(word.brings)
     names = [part.variables[-1] for part in word.parts if part.variables]
@@ -74,7 +84,9 @@ def may_be_options(word: Field) -> bool:
 
 
 def dark(word: Field, source: Callable[[Place], str]) -> Unread:
-    """Return the note that a word is unknown and may be any number of options."""
+    """Return the note that a word is unknown and may be any number of options: of those it brings, or of any if not
+    known.
+    """
     place = next((part.written for part in word.parts if part.written is not None), word.place)
     hides = Hides.OPTIONS if word.brings is None else Hides.NAMED
     what = " ".join(source(place).split())[:80] or word.text
@@ -97,7 +109,10 @@ def _setting(name: Field, values: Sequence[Field]) -> Setting:
 
 
 def _joined(word: Field, equals: int, source: Callable[[Place], str]) -> Setting:
-    """Return the option and value of a word `--x=1`."""
+    """Return the setting of a word `--x=1`, split at index `equals`.
+
+    The value's place is what follows `=` in the source, or that of its parts if the word is spelled otherwise there.
+    """
     spelled = word.text[:equals]
     parts = word.cut(equals + 1).parts
     written = source(word.place)
@@ -158,7 +173,11 @@ class Split:
 
     @property
     def trains(self) -> tuple[bool, bool, int]:
-        """Return a key by which commands are ranked; the greatest looks most like training."""
+        """Return a key by which commands are ranked; the greatest looks most like training.
+
+        (path is not one of other work, as convert or eval; launcher, known command or name as train; number of
+        options).
+        """
         path = self.program.text if self.program is not None else ""
         name = "/".join(path.split("/")[-2:])  # the folder, too: tools/run.py
         started = any(
@@ -169,9 +188,9 @@ class Split:
 
 
 def split(command: Command) -> Split | None:
-    """Return the command split at its program.
+    """Return the command split into launcher, program and arguments.
 
-    None if it starts no program with options, or a tool such as pip or pytest.
+    None if it starts no program, or one of the words up to the program is a tool such as pip or pytest.
     """
     words = command.words
     at = _program_index(words, command.outer)
@@ -181,9 +200,11 @@ def split(command: Command) -> Split | None:
 
 
 def _program_index(words: Sequence[Field], outer: int) -> int | None:
-    """Return the index of the program's word: a `.py` file, a module after `-m`, or a known command.
+    """Return the index of the program's word: a `.py` file, a module after python's or a launcher's `-m`, or a known
+    command.
 
-    Otherwise the first word after a launcher's options; None if there is none, or for `python -c CODE`.
+    A known command only at index `outer`, first. Modules of launchers are skipped. Otherwise as
+    `_index_after_launcher`; None for `python -c CODE` and `python -`.
     """
     if basename(words[outer].text) in _PROGRAMS:  # whose options may name a script
         return outer
@@ -205,9 +226,10 @@ def _program_index(words: Sequence[Field], outer: int) -> int | None:
 
 
 def _index_after_launcher(words: Sequence[Field]) -> int | None:
-    """Return the index of the first word after a launcher (or python) and its options; None without a launcher.
+    """Return the index of the first word after a launcher (or python), its options, and launch, job, submit and `--`.
 
-    None also if no word from the launcher on begins with `--`, or if nothing follows its options.
+    None without a launcher, without a word from there on that begins with `--`, or if nothing follows. An option takes
+    the next word unless it is a switch or has `=`; unknown words are skipped while options follow.
     """
     start = next(
         (
