@@ -34,10 +34,13 @@ class Renamed:
     first: Collection[str] = ()
 
     def write(self, options: Iterable[Sequence[str]], table: FlagTable) -> tuple[dict[str, Any], list[Problem]]:
-        """Return the values by the program's names, as JSON data, and a problem for each option that has no name there.
+        """Return (values by the program's names, problems) for Megatron-LM's options.
+
+        Values are JSON data, only the first for destinations in `first`. Options in `omitted` are skipped; any other
+        without a name gives a problem, with the reason in `refused` or that it is missing.
 
         options: each a name (perhaps with `=value`) and its values. Raises KeyError for an option that this release
-        does not have.
+        lacks.
         """
         fields: dict[str, Any] = {}
         problems: list[Problem] = []
