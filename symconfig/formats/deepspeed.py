@@ -59,11 +59,9 @@ class Key:
 
 
 def write(plan: Plan, auto: bool = False) -> Json:
-    """Return the DeepSpeed JSON of a plan as nested dicts; keys without a value, or not for its ZeRO stage, are left
-    out.
+    """Return the DeepSpeed JSON of a plan as nested dicts; keys without a value, or of other ZeRO stages, are left out.
 
-    auto: write "auto" instead of the value for keys that the Trainer fills in: those with `arguments`,
-    train_batch_size, and those with `sized` unless their value is 0.
+    auto: write "auto" for keys with `arguments` of the Trainer or a nonzero `sized`, and for train_batch_size.
     """
     data: Json = {}
     for key in KEYS:
@@ -79,10 +77,9 @@ def write(plan: Plan, auto: bool = False) -> Json:
 
 
 def own_optimizer(plan: Plan) -> bool:
-    """Return whether the JSON has an optimizer: for Adam, unless a preference loss has a separate reference model.
+    """Return whether the JSON has an optimizer: for Adam, but not with a separate reference model (no adapter).
 
-    That is one without an adapter: before TRL 1.16 it was given to DeepSpeed with the same JSON, and would have an
-    optimizer as well, or fail with ZeRO-3 (`models/utils.py`, prepare_deepspeed).
+    TRL before 1.16 gave it the same JSON (`models/utils.py`).
     """
     preference = plan.job.preference
     copied = preference is not None and preference.has_reference and plan.model.adapter is None
@@ -144,10 +141,9 @@ def _sub_group(plan: Plan) -> int:
 
 
 def _largest_layer(plan: Plan) -> int:
-    """Return the number of weights of a layer's attention and MLP matrices on one rank, all routed experts divided by
-    ep.
+    """Return the number of weights of a layer's attention and MLP matrices on one rank; tp divides nothing.
 
-    Of a model with experts the larger of dense MLP and experts (routed and shared) counts. Nothing is divided by tp.
+    Of a model with experts the larger of dense MLP and experts (routed ones / ep, and shared) counts.
     """
     model, hidden, heads = plan.model, plan.model.hidden_size, plan.model.num_attention_heads
     if (latent := model.latent) is not None:
@@ -279,13 +275,10 @@ def gradient_bytes_of(config: Any) -> int:
 
 
 def switches(zero: Zero, gradient_bytes: int, replicas: int, kernels: Mapping[str, Any] | None = None) -> Switches:
-    """Return the planner's switches for these settings.
+    """Return the planner's switches for these settings; with one of `replicas`, ranks with equal weights, all overlaps.
 
-    Gradients are reduced beside the backward pass at stage 0, with `overlap`, or if `replicas` is 1; weights gathered
-    ahead below stage 3, with `prefetch`, or if it is 1.
-
-    gradient_bytes: per element. replicas: ranks that would have the same weights. kernels: the program's kernel
-    choices.
+    Otherwise gradients are reduced beside the backward pass at stage 0 or with `overlap`; weights gathered ahead below
+    stage 3 or with `prefetch`. gradient_bytes: per element. kernels: the program's kernel choices.
     """
     return Switches(
         implementation=kernels or {},
@@ -303,9 +296,7 @@ def section(config: Any, name: str) -> Json:
 
 
 def precision_of(config: Any) -> Precision | None:
-    """Return "bf16" if it (or bfloat16, its old key) is enabled, else "fp16" if that is; None if `enabled` is true of
-    neither.
-    """
+    """Return "bf16" if it (or its old key bfloat16) has `enabled: true`, else "fp16" if that has; None if neither."""
 
     def on(key: str) -> bool:
         return section(config, key).get("enabled") is True

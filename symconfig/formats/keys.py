@@ -27,8 +27,7 @@ Keys = Mapping[str, Key]
 
 
 def keys(at: str = "", /, **fields: str | tuple[Any, ...] | Write) -> dict[str, Key]:
-    """Return a `Key` by full name for each field, given as a run's field path, as a tuple of Key's members, or as what
-    to write.
+    """Return Keys by full name, each given as a run's field path, as a tuple of Key's members, or as what to write.
 
     What to write is a function of the run or a constant other than text. at: the section before the name; empty: none.
     """
@@ -60,10 +59,7 @@ def write(table: Keys, run: Any) -> dict[str, object]:
 def lora(
     rank: str, alpha: str, dropout: str, targets: str, *, unset: tuple[Value, Value, Value] = (None, None, None)
 ) -> dict[str, Key]:
-    """Return the keys of a LoRA adapter: rank, alpha, dropout and adapted layers, by these names; "" leaves one out.
-
-    unset: the program's defaults of rank, alpha and dropout. targets: the key of the adapted layers.
-    """
+    """Return the keys of a LoRA adapter by these names, "" for none. unset: defaults of rank, alpha and dropout."""
     fields = {rank: "adapter.r", alpha: "adapter.lora_alpha", dropout: "adapter.lora_dropout"}
     known = {name: Key(field, usual) for (name, field), usual in zip(fields.items(), unset, strict=False) if name}
     return {**known, **({targets: Key("adapter.targets")} if targets else {})}

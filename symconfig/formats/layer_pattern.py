@@ -20,8 +20,7 @@ _Nested = int | list[int]
 
 
 def layer_pattern(value: Value) -> Pattern:
-    """Return an integer as it is, or else the number or tuple of numbers that a tuple or a text, as "[0]*3+[1]*58",
-    gives.
+    """Return an integer as it is, else the number or tuple of numbers of a tuple or a text such as "[0]*3+[1]*58".
 
     Raises ValueError for None, bools, other text and more than MAX_LAYERS layers; its text says what is needed.
     """
@@ -56,10 +55,9 @@ def all_but(pattern: Pattern, layers: int) -> tuple[bool, ...]:
 
 
 def pattern(flags: tuple[bool, ...]) -> str:
-    """Return Megatron's list expression of the flags as 0 and 1: `([0,1]*4)` if they have a period of 2 to 8, else of
-    runs.
+    """Return Megatron's list expression of the flags as 0 and 1: ([0,1]*4) for a period of 2 to 8, else ([0]*3+[1]*58).
 
-    Runs give ([0]*3+[1]*58). A period must divide the number of layers, repeat, and differ within.
+    A period must divide the number of layers, repeat, and not be all equal.
     """
     bits = [int(flag) for flag in flags]
     for period in range(2, min(9, len(bits))):
@@ -82,8 +80,7 @@ def _whole(item: Value) -> int:
 
 
 def _evaluated(node: ast.expr) -> _Nested:
-    """Return the number or list of a syntax tree of integers, lists, `+` and `*`; sums and products end at MAX_LAYERS +
-    1.
+    """Return the number or list of a syntax tree of integers, lists, `+` and `*`, numbers at most MAX_LAYERS + 1.
 
     Raises ValueError for anything else, nested lists, lists beyond MAX_LAYERS and integers from 10**9 on.
     """

@@ -63,8 +63,7 @@ class Link:
     wrong: str = ""
 
     def write_to(self, out: Writer, model: object) -> None:
-        """Add the option for the model's field to `out`; nothing for None, False, the default, or a value not in
-        `words`.
+        """Add the option for the model's field to `out`; nothing for None, False, the default, or one not in `words`.
 
         If this release is outside of `since` and `until`, or lacks the option, refuse the field if `why` is given, else
         add nothing; but an option that it lacks is added without `why` and `optional`.

@@ -200,10 +200,9 @@ def _window(value: object, _: Reader) -> object:
 
 
 def _windowed(value: Any, out: Any) -> object:
-    """Return the layers with a sliding window, as a bool for each: all but every n-th, or the list's values.
+    """Return the layers with a sliding window, a bool for each: all but every n-th, or the list's values; None if all.
 
-    None if all have it, also without the option; OPEN without a window. Raises ValueError for a malformed value
-    (megatron/core/transformer/utils.py, is_layer_window_attention).
+    None also without the option, OPEN without a window. Raises ValueError if malformed (is_layer_window_attention).
     """
     if out.get("sliding_window") is None:
         return OPEN
@@ -264,16 +263,12 @@ def _both_groups(value: int | None, out: Reader) -> object:
 
 
 def router_dtype(_: object, model: Any) -> str | None:
-    """Return "fp32" for 32 experts or more, or sigmoid scores, as transformers' DeepSeek-V3 computes them; None
-    otherwise.
-    """
+    """Return "fp32" for 32 experts or more, or sigmoid scores, as transformers' DeepSeek-V3 has it; None otherwise."""
     return "fp32" if model.experts.num_experts >= MANY_EXPERTS or model.experts.scoring_func == "sigmoid" else None
 
 
 def _balancing(_: object, model: Any) -> str:
-    """Return --moe-router-load-balancing-type: "none" without a loss coefficient, "seq_aux_loss" with a score bias,
-    else "aux_loss".
-    """
+    """Return --moe-router-load-balancing-type: "none" without loss, "seq_aux_loss" with score bias, else "aux_loss"."""
     if not model.experts.router_aux_loss_coef:
         return "none"
     return "seq_aux_loss" if model.experts.e_score_correction_bias else "aux_loss"

@@ -55,10 +55,9 @@ def _if(holds: Callable[[Plan], object]) -> Callable[[Any, Plan], object]:
 
 
 def iterations(plan: Plan) -> int:
-    """Return --train-iters: the plan's, or more if `history` has steps with larger batches before.
+    """Return --train-iters: the plan's, or more if `history` has larger batches, to span the samples seen by the end.
 
-    Then it is what spans the samples, as Megatron-LM provides train-iters x global batch of them and skips those that
-    the checkpoint has seen (get_train_valid_test_num_samples); --exit-interval ends the run.
+    Megatron-LM skips the samples that the checkpoint has seen (get_train_valid_test_num_samples).
     """
     end = plan.training.train_iters
     return max(end, plan.history.spanned(end, plan.best.batch.global_))
@@ -73,11 +72,7 @@ def _folder(plan: Plan) -> str:
 
 
 def _tensorboard(value: str | None, plan: Plan) -> str | None:
-    """Return the TensorBoard folder, else with Weights & Biases "tensorboard" in the checkpoints' folder; None
-    otherwise.
-
-    Megatron-LM logs to Weights & Biases only with TensorBoard.
-    """
+    """Return the TensorBoard folder `value`; by default one for Weights & Biases, which needs it, else None."""
     return value or (f"{_folder(plan)}tensorboard" if plan.training.wandb_project is not None else None)
 
 

@@ -34,13 +34,11 @@ class Renamed:
     first: Collection[str] = ()
 
     def write(self, options: Iterable[Sequence[str]], table: FlagTable) -> tuple[dict[str, Any], list[Problem]]:
-        """Return (values by the program's names, problems) for Megatron-LM's options.
+        """Return (values by the program's names, problems) for Megatron-LM's options: sequences of a name and values.
 
-        Values are JSON data, only the first for destinations in `first`. Options in `omitted` are skipped; any other
-        without a name gives a problem, with the reason in `refused` or that it is missing.
-
-        options: each a name (perhaps with `=value`) and its values. Raises KeyError for an option that this release
-        lacks.
+        Values are JSON data, only the first for destinations in `first`; `name=value` may be joined. Options in
+        `omitted` are skipped; others without a name give a problem (reason in `refused`). Raises KeyError for one that
+        is unknown.
         """
         fields: dict[str, Any] = {}
         problems: list[Problem] = []

@@ -27,13 +27,9 @@ def _experts(run: Any) -> object:
 
 
 def _megatron(role: str) -> dict[str, Key]:
-    """Return the keys of a role's Megatron workers: degrees, stages, dispatcher, offload, recomputation and fused
-    kernels.
+    """Return the keys of a role's Megatron workers: degrees, stages, dispatcher, offload, recomputation and kernels.
 
-    The kernels are those that plans count on and Megatron-Bridge leaves off for some families (0.3.1 to 0.6.0,
-    models/qwen).
-
-    role: "actor" or "critic".
+    Kernels are those that plans count on and Megatron-Bridge leaves off for some families (0.3.1 to 0.6.0).
     """
     at, options = f"{SECTIONS[role]}.megatron", f"{role}.options"
     own = f"{at}.override_transformer_config"
@@ -57,8 +53,7 @@ def _megatron(role: str) -> dict[str, Key]:
 
 
 def _fsdp(role: str, config: str, model: str) -> dict[str, Key]:
-    """Return the keys of a role's FSDP workers; what is written for the critic is as for the actor, but for its
-    offload.
+    """Return the keys of a role's FSDP workers; all but offload is written as for the actor.
 
     role: "actor" or "critic". config, model: names of its sections.
     """
@@ -97,9 +92,7 @@ def _packed(role: str, at: str, begin: str, tokens: Value, dynamic: Value) -> di
 
 
 def _reward(at: str, model: str) -> dict[str, Key]:
-    """Return the keys, in section `at`, of engines that serve a reward model. model: the name of the key for its
-    weights.
-    """
+    """Return the keys, in section `at`, of engines that serve a reward model. model: the key's name for its weights."""
     return {
         **keys(at, enable=("rewards.enabled", None, True), enable_resource_pool="rewards.apart"),
         **keys(f"{at}.rollout", name=lambda run: run.rl.rollout.engine or ENGINES[0],

@@ -71,10 +71,7 @@ def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
 
 
 def _trainer(tree: Tree, variables: Mapping[str, str]) -> Reading:
-    """Return the reading of arguments for Transformers' Trainer in YAML, in the format "deepspeed".
-
-    Keys, dotted if nested, become options `--a.b`; null ones are left out, references replaced.
-    """
+    """Return the reading ("deepspeed") of the Trainer's arguments in YAML: a key a.b gives `--a.b`, a null one none."""
     given = (entry for entry in interpolated(by_path(entries(tree)), variables).values() if entry.value is not None)
     settings = tuple(Setting("--" + ".".join(entry.path), entry.spelled, entry.words, entry.place) for entry in given)
     return Reading(JSON_ALONE, (tree.text,), settings, tree=tree, unread=tree.unread)
@@ -126,8 +123,7 @@ _LAUNCHERS = ("*.sh", "*.slurm", "*.sbatch", "*.yaml", "*.yml", "*.json")
 def is_arguments(source: str) -> bool:
     """Return whether the text is a line of arguments rather than the name of a file.
 
-    True if it begins with a dash, has a line break or an override, or has several words of which one begins with a
-    dash.
+    True if it begins with a dash, has a line break, an override, or several words, one of them with a dash.
     """
     if source.startswith("-") or "\n" in source:
         return True
@@ -138,8 +134,7 @@ def is_arguments(source: str) -> bool:
 def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
     """Return the syntax: "bash" by a shebang or suffix, then "yaml" by suffix, then "json" by suffix or a first `{`.
 
-    Otherwise "yaml" if it parses as YAML of a known dialect, else "bash". A byte order mark and leading blanks are
-    skipped.
+    Otherwise "yaml" if it parses as YAML of a known dialect, else "bash".
     """
     suffix = Path(text.file).suffix.lower()
     head = text.data.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -168,10 +163,7 @@ def unreadable(text: Text) -> InputError | None:
 
 
 def parse(text: Text, syntax: Literal["json", "yaml"]) -> Tree:
-    """Return the tree of a JSON or YAML file. Raises InputError if it cannot be parsed.
-
-    Of several YAML documents it is the first in a known dialect or DeepSpeed's, else the first that is not empty.
-    """
+    """Return the tree of a data file; of several YAML documents the first configuration, else the first."""
     if syntax == "json":
         return parse_json(text)
     return parse_yaml(text, lambda data: dialect_of(data) is not None or is_deepspeed(data))

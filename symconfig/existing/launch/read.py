@@ -38,9 +38,8 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequence[str] = ()) -> Reading:
     """Return the reading of a configuration: a file's path, or a line of arguments if there is no such file.
 
-    Raises InputError if it is a folder, Python or TOML, cannot be opened or parsed, is no launch configuration, starts
-    no training or an unsupported program, or is no script but `extra` is given. Secrets in the texts are learned for
-    masking.
+    Raises InputError if it cannot be opened or parsed, is a folder, Python, TOML or no launch configuration, starts no
+    training or an unsupported program, or is no script but `extra` is given. Secrets in it are learned for masking.
 
     Args:
         variables: the environment in which it is started; those that no file mentions are noted in `unread`.

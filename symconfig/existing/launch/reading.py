@@ -74,8 +74,7 @@ class Word:
     def after(self, count: int) -> Word:
         """Return the word without its first `count` characters, across pieces; pieces that become empty are dropped.
 
-        Its place begins where the first remaining piece stands, if that is known and inside the word's own; else
-        unchanged.
+        Its place begins at the first piece left, if that one's is known and inside the word's; else it is unchanged.
         """
         pieces: list[Piece] = []
         for piece in self.pieces:

@@ -39,9 +39,7 @@ class Around:
     def text(self, name: str, *below: str) -> Text | None:
         """Return the file of this name from `virtual`, else from the folder that `base` finds; None if in neither.
 
-        Raises InputError if it may not be read or is no text.
-
-        below: further folders, relative to the configuration's, to look in.
+        below: further folders for `base`. Raises InputError if it may not be read or is no text.
         """
         if name in self.virtual:
             return self.virtual[name]
@@ -119,12 +117,9 @@ def both(launcher: World, trainer: World) -> World:
 
 
 def joined(reading: Reading, filed: Reading, settings: Sequence[Setting]) -> Reading:
-    """Return a command's reading combined with that of a file it names.
+    """Return a command's reading with `settings`, combined with that of a file it names.
 
-    Format, tree, variables and stated GPUs of the file take precedence; texts and notes of both are kept. All other
-    fields are the command's.
-
-    settings: the settings of the result.
+    Format, tree, variables and stated GPUs of the file take precedence; texts and notes of both are kept.
     """
     return replace(
         reading,

@@ -141,8 +141,7 @@ class _TreeBuilder(Builder):
     def alias(self, event: Any) -> None:
         """Insert the value of an alias, and record the alias's place for it and everything inside it.
 
-        Raises the builder's error if the anchor is unknown or not complete, the alias is a key, or values become too
-        many.
+        Raises the builder's error if the anchor is unknown or not complete, the alias is a key, or values are too many.
         """
         named = self.named.get(event.anchor)
         if named is None or not named.whole:
@@ -217,8 +216,7 @@ _LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[\]}}])")
 def parse_json(text: Text) -> Tree:
     """Return the data of a JSON file, with the place of each key and value; comments and trailing commas are allowed.
 
-    Comments are `//`, `#` and `/* */`. Numbers with a point or an exponent are floats. Raises InputError with every
-    problem found.
+    Comments are `//`, `#` and `/* */`; numbers as 1.0 or 1e3 floats. Raises InputError with every problem found.
     """
     plain = text.characters().replace("\ufeff", " ", 1)
     for aside in (_COMMENT, _LAST_COMMA):

@@ -81,10 +81,8 @@ def _record_count(
 ) -> None:
     """Record (number, word) in `counts` under the kind that `table` gives for the option `key`, unless one is there.
 
-    Nothing is recorded for options that are not in the table, unknown or malformed numbers, and `gres` other than of
-    GPUs.
-
-    tasks: whether another launcher counts the processes, so that numbers of tasks are ignored.
+    Skipped are options that the table lacks, unknown or malformed numbers, and `gres` other than of GPUs; with `tasks`,
+    that is if another launcher counts the processes, also numbers of tasks.
     """
     what = table.get(key)
     if what is None or (tasks and key in ("n", "ntasks", "ntasks_per_node")):

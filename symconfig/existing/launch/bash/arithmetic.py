@@ -95,8 +95,7 @@ def _value(text: str, look: Callable[[str], int]) -> int:
 def _evaluated(node: ast.expr, look: Callable[[str], int]) -> int:
     """Return the value of a Python syntax tree as bash computes it; comparisons and `!` give 0 or 1.
 
-    `and` and `or` stop at the deciding operand. Raises ValueError for other nodes, Dark beyond 64 bits, on division by
-    zero, and as `look` does.
+    `and` and `or` stop at the deciding operand. Raises ValueError for other nodes, Dark beyond 64 bits or by zero.
     """
     match node:
         case ast.Constant(value=made) if type(made) is int:

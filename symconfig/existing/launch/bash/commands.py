@@ -68,9 +68,8 @@ def _program(shell: Shell, words: Words, place: Place) -> Truth:
 def _read(shell: Shell, words: Words, place: Place) -> Truth:
     """Run `read`: set the variables (default REPLY) from the first line of the known input; return TRUE.
 
-    `-d ''` reads all of it, `-a` sets an array of the words. More words than variables make the last one unknown. If
-    the input is unknown all are, except for one variable of partly known input, and the status is unknown; else the
-    input is used up.
+    `-d ''` reads all of it, `-a` sets an array of words. The last variable is unknown if words are left over. With
+    unknown input variables and status are unknown, but not one variable of partly known input. Known input is used up.
     """
     names: list[str] = []
     flags, delimiter, rest = "", "\n", iter(words)
@@ -137,9 +136,8 @@ def _shift(shell: Shell, words: Words, place: Place) -> Truth:
 def _leave(kind: str) -> Own:
     """Return the command `exit`, `return`, `break` or `continue`, which always raises Leave.
 
-    `bad` is True for `exit` with any status but 0, also without one (it often follows a usage message), and for
-    `return` with another status than 0; None for `return` without a known one. For `break` and `continue` it is True
-    and not used.
+    `bad` of `exit` is True but for the status 0, also without a status, as that often follows a usage message; of
+    `return` None if the status is absent or unknown, else whether it is not 0.
     """
 
     def run(shell: Shell, words: Words, place: Place) -> Truth:
@@ -166,10 +164,9 @@ def _exec(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _cd(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `cd`: set the current folder to the last path; return a status presumed to be success.
+    """Run `cd`: set the current folder to the last path, to an unknown one if the path is unknown or absent.
 
-    The folder becomes unknown without a known path; a relative path leaves it as it is if the current folder is
-    unknown.
+    A relative path changes nothing if the current folder is unknown. The status is presumed to be success.
     """
     named = [word for word in words if not word.text.startswith("-") or word.unknown]
     base = shell.state.folder
@@ -236,10 +233,9 @@ def _printf(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _path(change: Callable[[Field], Parts]) -> Own:
-    """Return a command that prints `change` of its first path and a newline.
+    """Return a command that prints `change` of its first path, words with a dash excepted, and a newline.
 
-    It prints an unknown value, with unknown status, if there is no path or it is unknown; words with a dash are
-    skipped.
+    It prints an unknown value, with unknown status, if there is no path or it is unknown.
     """
 
     def run(shell: Shell, words: Words, place: Place) -> Truth:

@@ -124,8 +124,7 @@ class _Test:
         return Truth(None, why)
 
     def binary(self, left: tuple[str, Parts], sign: tuple[str, Parts], right: tuple[str, Parts]) -> Truth:
-        """Return the value of a comparison: -eq, -lt ... of integers; `=`, `==`, `!=` of texts (`[[ ]]`: with a
-        pattern).
+        """Return the value of a comparison: -eq, -lt ... of integers; `=`, `==`, `!=` of texts, or patterns in `[[ ]]`.
 
         Unknown if an operand is, a number or pattern is not supported, and for `<`, `>` and `=~`. Operands and sign are
         (text, parts). Raises Exhausted.

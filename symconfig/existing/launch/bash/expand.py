@@ -93,11 +93,7 @@ class Words:
         return _BRACES.search(bare) is not None
 
     def value(self, start: int, end: int) -> Parts:
-        """Return the word at [start, end) expanded without splitting, as after `=`; array elements are joined by
-        blanks.
-
-        Unquoted parts are loose, so that they may be used as patterns.
-        """
+        """Return the word at [start, end) expanded, not split, elements joined by blanks; unquoted parts are loose."""
         return _joined(self.scan(start, end, literals=True))
 
     def quoted(self, start: int, end: int) -> Parts:
@@ -238,9 +234,8 @@ class Words:
     def _escaped(self, at: int, end: int, quoted: bool) -> tuple[Parts, int]:
         """Return the parts for the backslash at `at`, and the position after what they stand for.
 
-        The next character, which is not loose, stays without the backslash; an escaped line end gives no part. A
-        backslash as the last byte, or between double quotes before anything but `$`, a backtick, `"` and a backslash,
-        is itself the part.
+        The next character stays, not loose, without the backslash; an escaped line end gives no part. A last backslash,
+        or one between double quotes before anything but `$`, a backtick, `"` and a backslash, stands for itself.
         """
         character = self.data[at + 1 : at + 2]
         if character == b"\n":
@@ -287,7 +282,7 @@ class Words:
     def _arithmetic_part(self, at: int, end: int, tight: bool) -> Part:
         """Return the value of `$((...))` at [at, end) as one part, whose `variables` are the names in it.
 
-        An unknown part if the value is not known. tight: whether the result is not split into words.
+        An unknown part if the value is not known. Assignments change the state. tight: whether the part is not loose.
         """
         place = self.source.place(at, end)
         try:
@@ -352,12 +347,10 @@ class Words:
         return index
 
     def _elements(self, name: str, items: list[Field], place: Place, quoted: bool, loose: bool, which: str) -> Stream:
-        """Return the parts of all items, for `$@`, `${A[@]}` and their `*`, with `name` added to their `variables`.
+        """Return the parts of all items of `$@`, `${A[@]}` and their `*` (`which`), `name` put before their variables.
 
         Between items stands None, or for a quoted `*` the first character of IFS. An empty item is an empty part. Parts
-        may be split into words if `loose` and not `quoted`, or if they are unknown and loose already.
-
-        which: `@` or `*`.
+        are loose if `loose` and not `quoted`, or if they are unknown and loose already.
         """
         stream: Stream = []
         for index, item in enumerate(items):
@@ -397,6 +390,7 @@ def unescaped(text: str) -> str:
     """
 
     def one(match: re.Match[str]) -> str:
+        """Return what one match of escapes stands for; the match itself if it is unknown."""
         body = match[1]
         if len(body) > 1 and body[0] == "u":
             return chr(int(body[1:], 16))

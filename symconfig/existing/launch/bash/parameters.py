@@ -84,12 +84,10 @@ class Expander(Words):
         return Braced(name, sign, subscript, operator[0].decode(), (operator.end(), end), place, quoted, loose)
 
     def _of_all(self, braced: Braced) -> Stream:
-        """Return the parts of `${A[@]}` or `${@}`: all elements, a slice, or each transformed; `#`: their number, `!`:
-        keys.
+        """Return the parts of `${A[@]}` or `${@}`: elements, a slice, each transformed, the number (`#`) or keys (`!`).
 
         A default operator gives its operand where there is no element (`+`: where there is one, else nothing). One
-        unknown part if nothing sets the array, its number is not known, or the slice is of a scalar, negative or not
-        known.
+        unknown part if nothing sets the array, its number is unknown, or the slice is of a scalar, negative or unknown.
         """
         name, operator, place = braced.name, braced.operator, braced.place
         of_arguments = name in ("@", "*")
@@ -156,10 +154,9 @@ class Expander(Words):
         return [replace(part, loose=braced.loose) for part in kept]
 
     def _transformed(self, braced: Braced, parts: Parts) -> Parts:
-        """Return a value after the operator `#`, `%` or `/`; as it is if it is empty or there is no operator.
+        """Return a value after the operator `#`, `%` or `/`; unchanged if it is empty or there is no operator.
 
-        One unknown part if a part of the value is unknown, the pattern is, or the operation is not supported. An empty
-        result is one empty part.
+        One unknown part if value or pattern is unknown or the operation not supported; an empty part for "".
         """
         operator, operand, place = braced.operator, braced.operand, braced.place
         if not operator or not parts:
@@ -191,11 +188,10 @@ class Expander(Words):
         return cut(parts, 0, next((at for at in places if glob.match(text[at:])), len(text)))
 
     def _replaced(self, parts: Parts, text: str, operator: str, operand: tuple[int, int]) -> Parts | None:
-        """Return the value after `${X/a/b}` with a literal `a`: the first replaced, all (`//`), a prefix (`/#`) or
-        suffix (`/%`).
+        """Return the value after `${X/a/b}` with a literal `a`, of which the first or (`//`) every one is replaced.
 
-        Without a match, or for an empty `a` of `/` and `//`, unchanged; without `/b` matches are deleted. None if an
-        operand is unknown or `a` has unquoted pattern characters.
+        `/#` and `/%` replace a prefix and suffix. Without `/b` matches are deleted; an empty `a` of `/` and `//`
+        changes nothing. None if an operand is unknown or `a` has unquoted pattern characters.
         """
         at, end = operand
         while at < end and self.data[at : at + 1] != b"/":

@@ -60,9 +60,8 @@ def read_bash(
 ) -> Bash:
     """Return the training command of a script, its options, further runs and files that it writes; executes nothing.
 
-    The reading notes what was not understood, and that interpretation stopped because its budget was used up or nesting
-    is too deep. Raises InputError if there is no training command, a line has over 65,536 bytes, or sourced files
-    cannot be read.
+    The reading notes what was not understood, also that interpretation stopped, as its budget was used up. Raises
+    InputError without a training command, for a line over 65,536 bytes, and for sourced files that cannot be read.
 
     Args:
         folder: the script's, where sourced files are; None: no file is opened.
@@ -93,11 +92,9 @@ def read_bash(
 
 
 def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> State:
-    """Return the initial state: the environment, exported, the arguments `extra`, and with a folder `$0` and the
-    current one.
+    """Return the initial state: exported environment, arguments `extra`, and with a folder `$0` and the current folder.
 
-    Slurm's variables of the script's directives are set and exported if the environment lacks them and the number is
-    decimal.
+    Slurm's variables of the script's directives are exported if the environment lacks them and the number is decimal.
     """
     nowhere = text.place(0, 0)
     given = {name: plain(value, place=nowhere) for name, value in variables.items()}
@@ -118,11 +115,10 @@ def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra:
 
 
 def _result(text: Text, log: Log, state: State) -> Bash:
-    """Return the reading of the interpreted script: of the command that looks most like training, else of a line of
-    options.
+    """Return the reading of the interpreted script: of the command most like training, else of a line of options.
 
-    Its notes are those of the log, of the command's surroundings, of its unknown words and of files with unknown
-    contents, each once. Raises InputError if there is no such command.
+    Notes are those of the log, the command's surroundings, its unknown words and files with unknown contents, each
+    once. Raises InputError if there is no such command.
     """
     texts = {each.file: each for each in log.texts}
 
@@ -153,11 +149,7 @@ def _result(text: Text, log: Log, state: State) -> Bash:
 
 
 def _reading(text: Text, log: Log, split: Split, made: Arguments) -> Reading:
-    """Return the reading of one training command with its launcher, environment and world; notes are only those of
-    `made`.
-
-    made: its arguments. text: the script, for its scheduler's directives.
-    """
+    """Return the reading of one training command, its launcher, environment and world, only with the notes of `made`."""
     launcher = tuple(word.word() for word in split.launcher)
     environment = {name: Field(parts, split.command.place).word() for name, parts in split.command.environment.items()}
     environment |= _launcher_environment(split.launcher)
@@ -197,10 +189,9 @@ def _launcher_environment(launcher: Sequence[Field]) -> dict[str, Word]:
 
 
 def _other_commands(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split], tuple[tuple[str, ...], ...]]:
-    """Return (runs, others): further runs of the same program with other words, and the words of all other commands.
+    """Return (runs, others): runs of the same program with other words, and the words of all other commands.
 
-    Runs beyond 16 count as others; those of `log.aside` are last. Equal words occur once; the chosen command's not at
-    all.
+    Runs beyond 16 count as others; words of `log.aside` come last. Equal words occur once, the chosen command's never.
     """
 
     def key(words: Sequence[Field]) -> tuple[str, ...]:
@@ -279,9 +270,7 @@ def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
 
 
 def _no_training(text: Text, log: Log) -> Problem:
-    """Return the problem that a script starts no training program: the first five commands, and the first note that
-    matters.
-    """
+    """Return the problem that a script starts no training program: five of its commands, the first note that matters."""
     names = list(dict.fromkeys(command.words[0].text for command in log.commands if command.words[0].text))
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     first = next((item for item in log.unread if item.matters), None)

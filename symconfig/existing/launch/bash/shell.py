@@ -109,10 +109,9 @@ class Shell:
             raise
 
     def subshell(self, run: Callable[[Shell], Truth], **fields: object) -> Truth:
-        """Run `run` on a copy of the shell and return its status, also if it is left; only files that it writes are
-        kept.
+        """Run `run` on a copy of the shell, with these `fields` replaced; return its status, also if it raises Leave.
 
-        fields: attributes of the copy to replace.
+        Of the copy's state only the written files are kept.
         """
         inside: Shell = replace(self, **{"state": self.state.copy(), "pending": [], **fields})  # type: ignore[arg-type]
         try:
@@ -129,12 +128,9 @@ class Shell:
     ) -> None:
         """Run each branch on a copy of the state, and merge states and outputs; values that differ become unknown.
 
-        A branch that leaves is left out; unless by `exit`, its state is appended to `pending`. If every branch leaves,
-        raise the first Leave.
-
-        Args:
-            why: the reason recorded for unknown values, and in `maybe` while a branch runs.
-            likely: whether the first branch is expected, so that it runs without that entry in `maybe`.
+        A branch that leaves is left out, its state appended to `pending` unless by `exit`. Raises Leave if all of them
+        leave. why: the reason of unknown values, added to `maybe` while a branch runs; not for the first one if it is
+        `likely`.
         """
         outcomes, left = [], None
         for branch in branches:
@@ -168,13 +164,10 @@ class Shell:
             self.state = one_of(self.budget, [Outcome(self.state), *states], _LEFT, place).state
 
     def guarded(self, branch: Callable[[], Truth], check: Place | None = None) -> Truth:
-        """Run a branch and return its status; if it leaves by `exit` with an error, restore the state before it and
-        return TRUE.
+        """Run a branch and return its status; if it exits with an error, restore the state and return TRUE.
 
-        It counts as a check that passes. Any other Leave is raised.
-
-        check: the place of its condition, appended to `log.stops` unless conditions around it are unknown; None: not
-        recorded.
+        Such a branch is a check that passes: `check`, the place of its condition, is appended to `log.stops` unless it
+        is None or an outer condition is unknown. Raises any other Leave.
         """
         before = self.state.copy()
         try:
@@ -190,8 +183,7 @@ class Shell:
     def call(self, name: str, arguments: Words, place: Place) -> Truth:
         """Run a function of the script and return its status; afterwards restore the arguments and its local variables.
 
-        The status is unknown if the function may also be left by `return` with another one. Raises Leave but for
-        `return`.
+        The status is unknown if the function may also return with another one. Raises Leave, but not of `return`.
         """
         source, body = self.state.functions[name]
         saved, outer = self.state.arguments, self.pending

@@ -29,19 +29,16 @@ class Simple(Shell):
         return self._assigned(source, [child for child in node.children if child.type == "variable_assignment"])
 
     def _assigned(self, source: Source, nodes: Sequence[Node]) -> Truth:
-        """Run assignments without a command; return the status of the last command substitution in them, TRUE without
-        any.
-        """
+        """Run assignments without a command; return the status of the last command substitution in them, else TRUE."""
         self.substituted = TRUE
         for node in nodes:
             self.assign(source, node)
         return self.substituted
 
     def _command(self, source: Source, node: Node, behind: Sequence[Node] = ()) -> Truth:
-        """Run a command with its redirections, and each further line that the parser joined to it; return the last
-        status.
+        """Run a command with its redirections; return its status.
 
-        behind: further words, which follow a redirection.
+        Further lines that the parser joined to it run as commands, too. behind: words that follow a redirection.
         """
         status = TRUE
         for children in code.lines_of(source.data, node.children):
@@ -88,13 +85,10 @@ class Simple(Shell):
         return status
 
     def assign(self, source: Source, node: Node, keyed: bool = False) -> str:
-        """Run an assignment such as `X=1`, `X+=1`, `A=(1 2)` or `A[0]=1`; return the variable's name, "" if the parser
-        found none.
+        """Run an assignment such as `X=1`, `X+=1`, `A=(1 2)` or `A[0]=1`; return the variable's name, or "" if absent.
 
-        A scalar assigned to an array sets element 0. In `X="$X --more"` the leading `$X` is dropped if nothing sets X.
-        Raises Exhausted.
-
-        keyed: whether it is an associative array (`declare -A`).
+        A scalar assigned to an array sets element 0. In `X="$X --more"` the `$X` is dropped if nothing sets X. keyed:
+        whether it is an associative array (`declare -A`). Raises Exhausted.
         """
         left = node.child_by_field_name("name")
         if left is None:
@@ -175,9 +169,7 @@ class Simple(Shell):
             self.state.exported.add(name)
 
     def _unset_command(self, source: Source, node: Node) -> Truth:
-        """Run `unset`: remove elements `A[i]` from arrays, set other variables to None and export them no more; return
-        TRUE.
-        """
+        """Run `unset`: remove elements `A[i]` of arrays; set other variables to None, not exported. Return TRUE."""
         for start, end in word_ranges(source.data, node.named_children):
             for item in self.expander(source).fields(start, end):
                 name, _, subscript = item.text.partition("[")
@@ -207,13 +199,11 @@ class Simple(Shell):
         return self._redirected(source, node.children_by_field_name("redirect"), run)
 
     def _redirected(self, source: Source, nodes: Sequence[Node], run: Callable[[Sequence[Node]], Truth]) -> Truth:
-        """Run a command with its redirections; return its status, or that of what a here-document's line continues
-        with.
+        """Run a command, `run`, with its redirections; return its status, or that of what follows a here-document.
 
         Standard input comes from here-documents and here-strings. Output (descriptor 1) to a file replaces or extends
-        the contents in `state.files`, if it is not empty and the file's name has known characters; `/dev/null` too.
-
-        run: called with the words that follow a redirection.
+        its contents in `state.files`, if some of it and of the file's name is known. `run` gets words behind a
+        redirection.
         """
         if not nodes:
             return run(())

@@ -36,6 +36,7 @@ class FileSource:
     """
 
     def __init__(self, text: Text) -> None:
+        """Keep the text; `data` is its bytes with Unix line ends, and placeholders masked if there are syntax errors."""
         self.text = text
         body = text.data.removeprefix(_BOM)
         self._skipped = len(text.data) - len(body)
@@ -80,9 +81,7 @@ class CodeSource:
     """
 
     def __init__(self, parts: Parts, place: Place) -> None:
-        """Keep the parts, unknown ones with HOLE as text, others not loose, and their bytes as `data`. place: where
-        code has none.
-        """
+        """Join the parts to `data`, unknown ones as HOLE; others become not loose. place: of code that has none."""
         self._parts = [replace(part, text=HOLE) if part.unknown else replace(part, loose=False) for part in parts]
         self._place = place
         self._starts: list[int] = []
@@ -115,9 +114,7 @@ Source: TypeAlias = FileSource | CodeSource
 
 
 def _masked(match: re.Match[bytes]) -> bytes:
-    """Return the placeholder as equally many bytes: a mark, then blanks; escaped line ends stay. As it is if it is
-    shorter.
-    """
+    """Return the placeholder as a mark and blanks of its length, keeping escaped line ends; a shorter one unchanged."""
     rest = match.group()[len(_MASK) :]
     if len(match.group()) < len(_MASK):
         return match.group()
@@ -143,11 +140,7 @@ def parse(source: Source) -> Node:
 
 
 def skip(data: bytes, at: int, end: int) -> int:
-    """Return the position after the character at `at`, or after the quoted string, escape or expansion that begins
-    there.
-
-    At most `end`, also if it is not closed.
-    """
+    """Return the position after the character, or the quoted string, escape or expansion, at `at`; at most `end`."""
     byte, two = data[at : at + 1], data[at : at + 2]
     if byte == b"\\":
         return min(at + 2, end)
@@ -173,7 +166,7 @@ def skip(data: bytes, at: int, end: int) -> int:
 def closing(data: bytes, at: int, end: int) -> int:
     """Return the position of the bracket that closes the one at `at`; `end` if none does.
 
-    Quoted strings and escapes are skipped, nested `(` and `${` are matched.
+    Quoted strings and escapes are skipped, nested `(` and `${` are matched; in `"${...}"` a single quote is literal.
     """
     stack = [_CLOSERS[data[at]]]
     at += 1

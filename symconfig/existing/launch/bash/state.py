@@ -171,11 +171,7 @@ class State:
         return {name: value for name, value in values if isinstance(value, tuple)}
 
     def missing(self, name: str) -> str:
-        """Return why a name that the script does not set has no known value, to follow "its value".
-
-        For digits it is an argument that is not given; for names a variable that is not set; other parameters only
-        "depends".
-        """
+        """Return why a name that the script does not set is unknown: an argument, a variable, or another parameter."""
         if name.isdigit():
             return f"depends on the script's argument ${name}, which is not given"
         known = name.isidentifier() and name != "_"
@@ -208,12 +204,10 @@ class Outcome:
 
 
 def one_of(budget: Budget, outcomes: Sequence[Outcome], why: str, place: Place) -> Outcome:
-    """Merge alternative outcomes into one; variables, files, arguments and outputs that differ become unknown, due to
-    `why`.
+    """Merge alternative outcomes into one; variables, files, arguments and outputs that differ become unknown (`why`).
 
-    A common beginning of a variable or output is kept. A variable that a state lacks differs from any value; a file
-    that one lacks does not. Exports and functions are united, earlier functions first. One outcome is returned as it
-    is. Raises Exhausted.
+    A common beginning of a variable or output is kept. A variable that a state lacks differs from any value, a file
+    does not. Exports and functions are united, earlier functions first. Raises Exhausted.
     """
     if len(outcomes) == 1:
         return outcomes[0]
@@ -261,12 +255,10 @@ def _comparable(parts: Parts) -> list[str]:
 
 
 def _merged_value(name: str, values: list[Value | str], why: str, place: Place) -> Value:
-    """Return a variable's value merged over all states, in which it differs: the common beginning, then an unknown
-    part.
+    """Return a variable's value merged over states in which it differs: the common beginning, then an unknown part.
 
-    Indexed arrays keep common items. An array beside anything else gives an array of one unknown item. If a state lacks
-    the variable or has it unset, the whole is unknown; `brings` then lists the options of the others, unless its name
-    may hold options.
+    Indexed arrays keep common items; an array beside anything else gives one unknown item. If a state lacks the
+    variable, all is unknown, and `brings` lists the others' options unless the variable's name suggests options.
     """
     arrays = [value for value in values if isinstance(value, Array)]
     if len(arrays) == len(values) and not any(value.keyed for value in arrays):
@@ -281,8 +273,7 @@ def _merged_value(name: str, values: list[Value | str], why: str, place: Place) 
 
 
 def _merged_items(items: list[list[Field]], why: str, place: Place) -> Array:
-    """Return an array of the items that all begin with, and one unknown item, whose `brings` are the options of the
-    rest.
+    """Return an array of the items that all begin with, and one unknown item that brings the options of the rest.
 
     If values of an option differ, its name goes to the rest, too.
     """
@@ -302,8 +293,7 @@ def _merged_items(items: list[list[Field]], why: str, place: Place) -> Array:
 
 
 def _merged_parts(values: Sequence[Parts], why: str, place: Place) -> Parts:
-    """Return the parts that all values begin with, up to the last whole word, a blank, and an unknown part for the
-    rest.
+    """Return the parts that all begin with, up to the last whole word, a blank, and an unknown part for the rest.
 
     The unknown part's `brings` are the options in the rests.
     """

@@ -72,11 +72,7 @@ def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Argumen
 
 
 def may_be_options(word: Field) -> bool:
-    """Return whether an unknown word is likely to be options.
-
-    If it is known what it brings: whether that is any. Else whether a variable's name says so, or a branch or loop set
-    it.
-    """
+    """Return whether an unknown word brings options; if not known, whether its variable or a branch suggests it."""
     if word.brings is not None:
         return bool(word.brings)
     names = [part.variables[-1] for part in word.parts if part.variables]
@@ -84,9 +80,7 @@ def may_be_options(word: Field) -> bool:
 
 
 def dark(word: Field, source: Callable[[Place], str]) -> Unread:
-    """Return the note that a word is unknown and may be any number of options: of those it brings, or of any if not
-    known.
-    """
+    """Return the note that a word is unknown and may be any number of options: those it brings, or any if unknown."""
     place = next((part.written for part in word.parts if part.written is not None), word.place)
     hides = Hides.OPTIONS if word.brings is None else Hides.NAMED
     what = " ".join(source(place).split())[:80] or word.text
@@ -175,8 +169,7 @@ class Split:
     def trains(self) -> tuple[bool, bool, int]:
         """Return a key by which commands are ranked; the greatest looks most like training.
 
-        (path is not one of other work, as convert or eval; launcher, known command or name as train; number of
-        options).
+        (path is not of other work, as convert; has a launcher, known command or name as train; number of options).
         """
         path = self.program.text if self.program is not None else ""
         name = "/".join(path.split("/")[-2:])  # the folder, too: tools/run.py
@@ -200,11 +193,10 @@ def split(command: Command) -> Split | None:
 
 
 def _program_index(words: Sequence[Field], outer: int) -> int | None:
-    """Return the index of the program's word: a `.py` file, a module after python's or a launcher's `-m`, or a known
-    command.
+    """Return the index of the program: a .py file, a module after the -m of python or a launcher, or a known command.
 
-    A known command only at index `outer`, first. Modules of launchers are skipped. Otherwise as
-    `_index_after_launcher`; None for `python -c CODE` and `python -`.
+    A known command counts only at index `outer`. Modules of launchers are skipped. None for `python -c CODE` and
+    `python -`; otherwise `_index_after_launcher`.
     """
     if basename(words[outer].text) in _PROGRAMS:  # whose options may name a script
         return outer

@@ -75,9 +75,7 @@ class Field:
 
     @property
     def brings(self) -> tuple[str, ...] | None:
-        """Return the options that the unknown parts may contain as words, each once; () without any, None if they may
-        be any.
-        """
+        """Return the options that unknown parts may contain as words, each once; None if they may be any."""
         known = [part.brings for part in self.parts if part.unknown]
         if any(each is None for each in known):
             return None
@@ -159,9 +157,7 @@ def hole(
 
 
 def options_of(words: Iterable[Field]) -> tuple[str, ...] | None:
-    """Return the names of the options among words, each once, with what unknown words bring; None if one may be any
-    option.
-    """
+    """Return the options among words, and those that unknown words bring, by name, each once; None if any may be."""
     options: dict[str, None] = {}
     for word in words:
         if word.several and word.brings is None:

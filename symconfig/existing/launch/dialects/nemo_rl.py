@@ -29,11 +29,7 @@ _GPUS: Final = ("cluster.num_nodes", "cluster.gpus_per_node")
 
 
 def is_own(data: Mapping[str, Any]) -> bool:
-    """Return whether a file's data are a configuration of NeMo-RL.
-
-    True if `policy` is a mapping beside a key of METHODS, `loss_fn` or `cluster`; or if `defaults` names a .yaml file
-    and any top-level key is one of NeMo-RL's sections.
-    """
+    """Return whether data are NeMo-RL's: `policy` beside a method, or one of its sections beside .yaml `defaults`."""
     inherits = any(str(name).endswith(".yaml") for name in bases(data))
     policy = isinstance(data.get("policy"), dict) and any(name in data for name in (*METHODS, "loss_fn", "cluster"))
     return policy or (inherits and bool(_SECTIONS & data.keys()))
@@ -51,10 +47,7 @@ def applies(reading: Reading) -> bool:
 
 
 def usual(reading: Reading) -> str | None:
-    """Return the file name of the configuration that NeMo-RL's program uses without --config, such as "sft.yaml".
-
-    None if the program is unset or its file name is not one of NeMo-RL's.
-    """
+    """Return the name of the configuration that NeMo-RL's program uses without --config; None for other programs."""
     method = None if reading.program is None else _of_program(reading.program.text)
     return None if method is None else {"grpo": "grpo_math_1B", "ppo": "ppo_math_1B"}.get(method, method) + ".yaml"
 
@@ -65,10 +58,7 @@ def comes_with_it(name: str) -> bool:
 
 
 def inherited(trees: Iterable[Tree], overrides: Sequence[Entry]) -> list[Entry]:
-    """Return the entries of all files, then the overrides, merged by path: the last entry of a path wins.
-
-    A section with `_override_: true` removes the section inherited so far. `defaults` and `_override_` are left out.
-    """
+    """Return the entries of files, then overrides, `by_path`: the last wins; `_override_` removes a section before."""
     return list(by_path((*_all(trees), *overrides)).values())
 
 
@@ -86,10 +76,9 @@ def _all(trees: Iterable[Tree]) -> Iterator[Entry]:
 
 
 def world(settings: Sequence[Setting]) -> World:
-    """Return nodes, GPUs per node and their product from `cluster`; a number that is absent is 1.
+    """Return nodes, GPUs per node and their product from `cluster` (last values); a number that is absent is 1.
 
-    An empty World if both are absent. Only `dark` is set if a number is unknown or not decimal digits. The last value
-    of a setting counts.
+    An empty World if both are absent. Only `dark` is set if a number is unknown or not decimal digits.
     """
     stated = {each.name: each.values[-1] for each in settings if each.name in _GPUS and each.values}
     words = tuple(stated.values())

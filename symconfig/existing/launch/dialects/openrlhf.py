@@ -44,13 +44,12 @@ def started(reading: Reading, _around: object = None) -> Reading:
 
 
 def pools(stated: Mapping[str, str], *, critic: bool, reference: bool) -> Mapping[str, int]:
-    """Return the number of GPUs by key: "actor", "ref", "critic", "reward" and "vllm".
+    """Return the number of GPUs by key: "actor", "ref", "critic", "reward" and "vllm"; the largest of roles that share.
 
-    Roles that share GPUs have one entry, the largest of their numbers, under "actor" (train.colocate_all; ref with
-    train.colocate_actor_ref) or "critic" (reward with train.colocate_critic_reward, if there is a critic). A role has 1
-    node of 8 GPUs by default; reward is left out with a remote URL or an agent function. "vllm" (engines x
-    tensor-parallel size) is left out if 0, and with colocate_all unless train.async_enable. Raises ValueError if a
-    number is malformed.
+    All share the actor's with train.colocate_all, ref with train.colocate_actor_ref, reward the critic's (if any) with
+    train.colocate_critic_reward. A role has 1 node of 8 GPUs by default; reward is left out with a remote URL or an
+    agent function. "vllm" (engines x tensor-parallel size) is left out if 0, and with colocate_all unless
+    train.async_enable. Raises ValueError if a number is malformed.
 
     Args:
         stated: options by name without dashes; switches by their presence.

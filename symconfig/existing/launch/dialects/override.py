@@ -132,13 +132,10 @@ def is_override(text: str) -> bool:
 
 
 def _match(text: str, *, whole_sections: bool, any_section: bool = False) -> re.Match[str] | None:
-    """Return the match of an override `[+|++|~]section.key=...`; None if the text is none.
+    """Return the match of an override `[+|++|~]section.key=...`; None if the text is none, or its section is not known.
 
-    It needs `=` or the mark `~`, and a known section as its first component.
-
-    Args:
-        whole_sections: whether a section name without key and mark counts too, as `mixed_precision=bf16_mixed`.
-        any_section: whether any first component counts; `whole_sections` is then ignored.
+    Without `=` only `~` counts. whole_sections: a bare section, as `mixed_precision=x`, counts. any_section: also
+    unknown sections, bare or not, count.
     """
     match = _OVERRIDE.match(text)
     if match is None or not (match["equals"] or match["mark"] == "~"):
@@ -150,11 +147,7 @@ def _match(text: str, *, whole_sections: bool, any_section: bool = False) -> re.
 
 
 def key_of(setting: Setting, runner: bool = False) -> str | None:
-    """Return the dotted key that a setting sets or removes: its name without `~`, if it begins with no dash.
-
-    Otherwise None, except with `runner` for the options of recipe runners in `_SHORT`: -tp gives
-    model.tensor_model_parallel_size. None too for the empty name.
-    """
+    """Return the dotted key that a setting sets, without `~`; None for options, but if `runner` those of `_SHORT`."""
     if setting.name and setting.name[0] != "-":
         return setting.name.lstrip("~")
     return _SHORT.get(setting.name.replace("_", "-")) if runner else None
@@ -259,10 +252,7 @@ _MOST_CHARACTERS = 10_000  # of a text with references in it
 
 
 def interpolated(entries: Mapping[Path, Entry], variables: Mapping[str, str]) -> dict[Path, Entry]:
-    """Return the entries with `${...}` replaced by other entries, given variables, or mul, add, max and div.
-
-    A reference that cannot be resolved, and the value `???`, make the word unknown, with the reason.
-    """
+    """Return the entries with `${...}` replaced; a reference that cannot be resolved makes its word unknown."""
     resolver = _Resolver(entries, variables)
     return {path: resolver.entry(path) for path in entries}
 
@@ -291,8 +281,7 @@ class _Resolver:
         """Return the entry with references in its words replaced, and its value parsed again from the text.
 
         Unchanged without references and `???`. An entry that is exactly one reference to another entry takes that one's
-        value and words, also lists and null; a list keeps its own `value`, only its words change. An unknown word gives
-        its text.
+        value and words. A list keeps its `value`; only its words change.
         """
         if not any("${" in word.text or word.text == _MISSING for word in entry.words):
             return entry

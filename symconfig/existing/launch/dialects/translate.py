@@ -235,10 +235,9 @@ def _unread(entry: Entry, why: str, matters: bool) -> Unread:
 def _meanings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterable[Meaning]:
     """Return (destination, value) for each destination of argparse that an entry sets; empty if it sets none.
 
-    The rule of READ for "section.key" takes precedence over that for "key"; without one, or if a rule that computes
-    gets an unknown value, the key itself is the destination, with value AS_WRITTEN. Raises ValueError if a rule does
-    not understand the value, or if it is unknown and the key is no destination; the rule may raise it lazily, in
-    iteration.
+    READ's rule for "section.key" precedes that for "key". Without one, or if a computing rule gets an unknown value,
+    the key itself is the destination, its value AS_WRITTEN. Raises ValueError, perhaps only when iterated, for a value
+    that a rule does not understand, and an unknown one of a key that is no destination.
     """
 
     def neighbour(key: str) -> Any:
@@ -258,10 +257,7 @@ def _meanings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterable[Meaning]:
 
 @cache
 def table_with(dest: str) -> FlagTable | None:
-    """Return the flag table of the newest numbered version that has this destination; "main" only if no other has it.
-
-    None if no version has it. The result is cached.
-    """
+    """Return the flag table of the newest numbered version with this destination, else "main"; None if none has it."""
     order = sorted(versions(), key=lambda v: (v != "main", versions().index(v)), reverse=True)
     return next((flags(version) for version in order if dest in _destinations(version)), None)
 

@@ -62,8 +62,7 @@ class Program:
 def with_command(reading: Reading) -> Reading:
     """Return the reading with the subcommand, the first word without an option, joined to the program: `swift rlhf`.
 
-    That word is removed from the settings. Unchanged if the program's name is no key of `_COMMANDS`, there is no such
-    word, or it is unknown.
+    That word is removed from the settings. Unchanged for other programs, and if there is no such word or it is unknown.
     """
     program = reading.program
     loose = next((each for each in reading.settings if not each.name), None)
@@ -79,10 +78,9 @@ def with_command(reading: Reading) -> Reading:
 def program(reading: Reading) -> Program | None:
     """Return which tuner's program is started; None if it is none.
 
-    In this order: by the path of its script or its command; by an option that only one tuner has (method "sft" unless
-    stated); as TRL by a script named after a method, given both a model and a dataset. `megatron` is set by the
-    script's or command's name, the tuner's options for Megatron-Core, or USE_MCA of "1" or "true"; never in the last
-    case.
+    In this order: by its script's path or command; by an option that only one tuner has (method "sft" unless stated);
+    as TRL by a script named after a method, given both a model and a dataset. `megatron` is set by script, command,
+    options for Megatron-Core, or USE_MCA of "1" or "true"; never in the last case.
     """
     path = reading.program.text if reading.program is not None else ""
     names, switch = {plain(each) for each in reading.settings}, reading.environment.get("USE_MCA")
@@ -121,9 +119,8 @@ def plain(setting: Setting) -> str:
 def started(reading: Reading) -> World:
     """Return the GPUs of a program that starts its own processes: GPUs per node times NNODES, from the environment.
 
-    GPUs per node are NPROC_PER_NODE, or the number of items of CUDA_VISIBLE_DEVICES if that is unset; None if neither
-    is given or NPROC_PER_NODE is no number. NNODES is 1 if absent or no number. Only `dark` is set if a used variable
-    is unknown.
+    GPUs per node are NPROC_PER_NODE, None if no number; if unset, the number of CUDA_VISIBLE_DEVICES, None if unset.
+    NNODES is 1 if absent or no number. Only `dark` is set if a used variable is unknown.
     """
     environment = reading.environment
     each, nodes, seen = (environment.get(name) for name in ("NPROC_PER_NODE", "NNODES", "CUDA_VISIBLE_DEVICES"))
@@ -140,10 +137,7 @@ def started(reading: Reading) -> World:
 
 
 def _method(reading: Reading, tuner: Tuner, word: str) -> str:
-    """Return the method's name: the last value of the tuner's option for it, else the tuner's default, else `word`.
-
-    word: the command's or script's word for the method. All are mapped by `_done`.
-    """
+    """Return the method: the tuner's option (its last value), else the tuner's default, else `word` of the command."""
     options = (each for each in reversed(reading.settings) if plain(each) == tuner.method and each.values)
     stated = next(options, None)
     return _done(stated.values[0].text if stated is not None else tuner.usual or word)
