@@ -149,7 +149,7 @@ def _result(text: Text, log: Log, state: State) -> Bash:
 
 
 def _reading(text: Text, log: Log, split: Split, made: Arguments) -> Reading:
-    """Return the reading of one training command, its launcher, environment and world, only with the notes of `made`."""
+    """Return the reading of one training command with its launcher, environment and world, and the notes of `made`."""
     launcher = tuple(word.word() for word in split.launcher)
     environment = {name: Field(parts, split.command.place).word() for name, parts in split.command.environment.items()}
     environment |= _launcher_environment(split.launcher)
@@ -270,7 +270,7 @@ def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
 
 
 def _no_training(text: Text, log: Log) -> Problem:
-    """Return the problem that a script starts no training program: five of its commands, the first note that matters."""
+    """Return the problem that a script starts no training program, with five commands and a note"""
     names = list(dict.fromkeys(command.words[0].text for command in log.commands if command.words[0].text))
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     first = next((item for item in log.unread if item.matters), None)

@@ -36,7 +36,7 @@ class FileSource:
     """
 
     def __init__(self, text: Text) -> None:
-        """Keep the text; `data` is its bytes with Unix line ends, and placeholders masked if there are syntax errors."""
+        """Keep the text; `data` is its bytes with Unix line ends, placeholders masked if there are syntax errors."""
         self.text = text
         body = text.data.removeprefix(_BOM)
         self._skipped = len(text.data) - len(body)
