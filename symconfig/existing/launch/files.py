@@ -40,7 +40,7 @@ ROOT = "--root"
 
 @contextmanager
 def only_below(root: Path) -> Iterator[None]:
-    """Allow reading only files below this folder inside the block, whatever folder the caller passes."""
+    """Allow reading only files below this folder inside the block, whatever folder `open_text` gets; inner blocks win."""
     token = _ROOT.set(root.resolve())
     try:
         yield
@@ -69,11 +69,11 @@ def readable(root: Path) -> Path:
 
 
 def open_text(path: Path, *, root: Path) -> Text:
-    """Return the file's contents, which must be UTF-8 without NUL and at most 1 MiB; secrets in it are masked in
-    messages.
+    """Return the file's contents, which must be UTF-8 without NUL and at most 1 MiB, and learn its secrets for masking.
 
-    Inside `instead` the contents given there replace them. Raises InputError for anything else: a missing file, a
-    folder, device or pipe, or a file outside of `root` (or of the folder set by `only_below`), also through a link.
+    Inside `instead` the contents given there replace those of the file, which must exist. Raises InputError for
+    anything else: a missing file, a folder, device or pipe, or a file outside of `root` (or of the folder set by
+    `only_below`), also through a link.
     """
     data = _bytes(path, root)
     data = _INSTEAD.get().get(str(path), data)

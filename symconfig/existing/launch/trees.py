@@ -115,6 +115,7 @@ class _TreeBuilder(Builder):
         super().close(done, event)
 
     def value_of(self, event: Any) -> Any:
+        """Return a scalar's value, typed if it is plain or has a core tag but !!str, else text; complete its anchor."""
         tag = event.tag or ""
         core = tag.startswith(_CORE) and tag in _KNOWN_TAGS and tag != _CORE + "str"
         value = plain(event.value) if (event.implicit[0] or core) else event.value

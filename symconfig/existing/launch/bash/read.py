@@ -260,7 +260,7 @@ def _differing(best: Split, other: Split) -> str:
 
 
 def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
-    """Return a note for each file passed to the program that the script writes with contents that are not known."""
+    """Return a note for each word of the program that names a file which the script writes with unknown contents."""
     return [
         Unread(word.place, word.text, f"is a file that the script writes, and it {why}")
         for setting in made.settings

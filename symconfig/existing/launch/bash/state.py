@@ -233,7 +233,7 @@ def one_of(budget: Budget, outcomes: Sequence[Outcome], why: str, place: Place) 
 
 
 def _equal(left: Value | str, right: Value | str) -> bool:
-    """Return whether two values have the same text and the same unknown parts, wherever they come from."""
+    """Return whether two values have equal texts and reasons of unknown parts; arrays: under equal keys in one order."""
     if isinstance(left, Array) and isinstance(right, Array):
         return list(left.items) == list(right.items) and all(
             _comparable(left.items[key].parts) == _comparable(right.items[key].parts) for key in left.items
@@ -244,7 +244,7 @@ def _equal(left: Value | str, right: Value | str) -> bool:
 
 
 def _comparable(parts: Parts) -> list[str]:
-    """Return known texts and reasons of unknown parts in turn, for comparison."""
+    """Return text, reason, text, ... of the parts: adjacent known texts joined, the reason of each unknown part."""
     texts = [""]
     for part in parts:
         if part.unknown:

@@ -191,7 +191,7 @@ def kept(values: Iterable[Entry]) -> tuple[Setting, ...]:
 
 
 def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:
-    """Yield the entries that overrides set; ordinary options are skipped.
+    """Yield the entry that each override sets or removes; options, and short ones without a value, are skipped.
 
     runner: short options of recipe runners count too; they come first, so that overrides by full key win.
     """

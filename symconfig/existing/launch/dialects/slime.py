@@ -62,7 +62,7 @@ def started(reading: Reading, _around: object = None) -> Reading:
 def _of_job(word: Word) -> Word:
     """Return a word as Ray's job gets it: without single quotes, which a second shell removes.
 
-    Words with blanks or an odd number of quotes are unchanged (dashboard/modules/job/cli.py, list2cmdline).
+    Unchanged if it is unknown, has blanks or an odd number of quotes (dashboard/modules/job/cli.py, list2cmdline).
     """
     if word.unknown or word.text.count("'") % 2 or any(letter.isspace() for letter in word.text):
         return word
