@@ -77,10 +77,7 @@ def write(plan: Plan, auto: bool = False) -> Json:
 
 
 def own_optimizer(plan: Plan) -> bool:
-    """Return whether the JSON has an optimizer: for Adam, but not with a separate reference model (no adapter).
-
-    TRL before 1.16 gave it the same JSON (`models/utils.py`).
-    """
+    """Return whether the JSON has an optimizer: for Adam, but not with a separate reference model (no adapter)."""
     preference = plan.job.preference
     copied = preference is not None and preference.has_reference and plan.model.adapter is None
     return plan.job.optimizer.name == "adam" and not copied

@@ -40,7 +40,7 @@ ROOT = "--root"
 
 @contextmanager
 def only_below(root: Path) -> Iterator[None]:
-    """Allow reading only files below this folder inside the block, whatever folder `open_text` gets; inner blocks win."""
+    """Allow reading only files below this folder inside the block, whatever `root` callers pass; inner blocks win."""
     token = _ROOT.set(root.resolve())
     try:
         yield

@@ -172,9 +172,8 @@ def refuse_command(reading: Reading, before: Sequence[Setting]) -> None:
     """Raise InputError if the command starts an unsupported program, or has one of its keys or all its options.
 
     A program is known by its path. A DeepSpeed JSON counts as the option "deepspeed". YAML and DeepSpeed JSON that were
-    read are checked as by `refuse_file`.
-
-    before: the settings before files that they name were followed; their words give the keys.
+    read are checked as by `refuse_file`. before: the settings before files that they name were followed; their words
+    give the keys.
     """
     path = reading.program.text if reading.program is not None else ""
     given = {word.text.partition("=")[0].lstrip("+~") for setting in before for word in setting.values}

@@ -82,9 +82,7 @@ def tree_of(setting: Setting, around: Around, *below: str) -> Tree | Unread:
     """Return the data of the file that the setting's last value names; a note, which is not recorded, if it has none.
 
     The note says whether the name is unknown (unless the script writes that file), names no file, or names one that
-    cannot be read or parsed. A file that looks like bash is parsed as YAML.
-
-    below: further folders to look in.
+    cannot be read or parsed. A file that looks like bash is parsed as YAML. below: further folders to look in.
     """
     word = setting.values[-1]
     if word.unknown and word.text not in around.virtual:  # a script's own file may have the job's number in its name
@@ -263,9 +261,7 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
     """Return (tree, notes) of the file of --config-path and --config-name, else of --config-file.
 
     (None, ()) if none is named, (None, (note,)) if it cannot be read, or if the name or the folder is unknown. `.yaml`
-    is appended to a name without suffix.
-
-    program: the program's folder, where the file is looked for as well.
+    is appended to a name without suffix. program: the program's folder, where the file is looked for as well.
     """
     folder, name, file = (given(reading, names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
     if name is not None and not name.values[-1].unknown and not (folder and folder.values[-1].unknown):

@@ -52,11 +52,8 @@ def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence
     """Return the World with the third of nodes, GPUs per node and total computed from two; None where it cannot be.
 
     Nodes times GPUs per node replaces a stated total. The others are computed only if the division is exact. Nodes are
-    1 if not stated and a launcher's default of one node applies.
-
-    Args:
-        counts: number and word by "nodes", "per_node" and "gpus".
-        spoken: options by launcher.
+    1 if not stated and a launcher's default of one node applies. counts: number and word by "nodes", "per_node" and
+    "gpus". spoken: options by launcher.
     """
     nodes, per_node, gpus = (counts[key][0] if key in counts else None for key in ("nodes", "per_node", "gpus"))
     if nodes is None and any(_on_one_node(name, options) for name, options in spoken.items()):

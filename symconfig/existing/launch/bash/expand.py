@@ -143,7 +143,7 @@ class Words:
     def _number_of(self, name: str, place: Place, depth: int) -> int:
         """Return a variable's or element's (`A[0]`) integer in arithmetic: its text is evaluated as an expression.
 
-        Empty and unset variables are 0. Raises Dark if nothing sets it, it is unknown, or its text cannot be evaluated.
+        If it is empty or unset, 0. Raises Dark if nothing sets it, it is unknown, or its text cannot be evaluated.
         """
         base, _, subscript = name.partition("[")
         value = self.find(base, place, subscript.removesuffix("]") or None)

@@ -129,7 +129,8 @@ def shell_code(shell: Shell, words: Sequence[Field], place: Place) -> bool:
     """Run the code or script that a command passes to another shell, on a copy of the state; return whether it does.
 
     Forms: `--wrap` or standard input of a shell or sbatch; words behind the host of ssh and pdsh (without any
-    variables); FILE.sh; `bash -c CODE` or `bash FILE.sh` behind a launcher. A word ending in .py ends the search.
+    variables); FILE.sh; `bash -c CODE` or `bash FILE.sh` behind a launcher. A word ending in .py ends the search. False
+    also for a script that is not there or may not be read.
     """
     name = posixpath.basename(words[0].text)
     if name in (*_SHELLS, "sbatch"):

@@ -156,7 +156,7 @@ class Expander(Words):
     def _transformed(self, braced: Braced, parts: Parts) -> Parts:
         """Return a value after the operator `#`, `%` or `/`; unchanged if it is empty or there is no operator.
 
-        One unknown part if value or pattern is unknown or the operation not supported; an empty part for "".
+        One unknown part if value or pattern is unknown or the operation not supported; an empty part if it becomes "".
         """
         operator, operand, place = braced.operator, braced.operand, braced.place
         if not operator or not parts:

@@ -214,8 +214,9 @@ def _other_commands(best: Split, splits: Sequence[Split], log: Log) -> tuple[lis
 def _notes(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Place], str]) -> list[Unread]:
     """Return notes on what surrounds the chosen command `best`.
 
-    That is: unknown launcher words that may be options, an unknown condition under which it runs, other programs and
-    runs with other words (hiding nothing), and lines that begin with an option, as a command that was cut has.
+    That is: unknown launcher words that may be several (behind an option, if they may be options), an unknown condition
+    under which it runs, other programs and runs with other words (hiding nothing), and beside a known program lines
+    that begin with an option, as a command that was cut has.
     """
     unread = []
     for index, word in enumerate(best.launcher):

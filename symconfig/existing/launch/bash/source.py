@@ -91,7 +91,7 @@ class CodeSource:
             self.data += part.text.encode()
 
     def literal(self, start: int, end: int) -> Parts:
-        """Return the parts of the bytes [start, end), cut where needed, with their places; unknown ones without text."""
+        """Return the parts of the bytes [start, end), cut if needed, with their places; unknown parts have no text."""
         parts = []
         for index in range(max(bisect_right(self._starts, start) - 1, 0), len(self._parts)):
             part, offset = self._parts[index], self._starts[index]
@@ -129,8 +129,7 @@ def _parser() -> tree_sitter.Parser:
 def parse(source: Source) -> Node:
     """Return the syntax tree of a source; it may contain errors, which are not raised.
 
-    Escaped blanks are parsed as word characters, as the parser loses them, and a trailing continuation as blanks;
-    offsets stay those of `data`.
+    Escaped blanks are parsed as word characters, a trailing continuation as blanks; offsets stay those of `data`.
     """
     shown = _ESCAPED_BLANK.sub(rb"\1\\_", source.data)
     return _parser().parse(_LAST_CONTINUATION.sub(rb"\1 \2", shown)).root_node

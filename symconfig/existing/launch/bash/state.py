@@ -233,7 +233,7 @@ def one_of(budget: Budget, outcomes: Sequence[Outcome], why: str, place: Place) 
 
 
 def _equal(left: Value | str, right: Value | str) -> bool:
-    """Return whether two values have equal texts and reasons of unknown parts; arrays: under equal keys in one order."""
+    """Return whether two values have equal texts and reasons of unknown parts; of arrays also equal keys in order."""
     if isinstance(left, Array) and isinstance(right, Array):
         return list(left.items) == list(right.items) and all(
             _comparable(left.items[key].parts) == _comparable(right.items[key].parts) for key in left.items

@@ -37,7 +37,6 @@ def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Argumen
 
     Words before any option are the values of a first setting with the name "". Unknown words that may be options go to
     `unread`, and those that they may bring to `possible`; a first word behind an option only if `may_be_options`.
-
     source: returns the text at a place.
     """
     made = Arguments()

@@ -158,9 +158,8 @@ def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterato
 
     The new setting is named by the key without `+`; its value is the text after `=` (none for `~key`). The original
     keeps the other values, and is dropped if it has neither a name nor values left. Bare section names count as keys
-    only among words without an option, and behind the first value of an option that names a recipe.
-
-    any_section: whether overrides of unknown sections count.
+    only among words without an option, and behind the first value of an option that names a recipe. any_section:
+    whether overrides of unknown sections count.
     """
     for setting in settings:
         rest: list[Word] = []
