@@ -163,7 +163,10 @@ def unreadable(text: Text) -> InputError | None:
 
 
 def parse(text: Text, syntax: Literal["json", "yaml"]) -> Tree:
-    """Return the tree of a data file; of several YAML documents the first configuration, else the first."""
+    """Return the tree of a data file. Raises InputError if it cannot be parsed.
+
+    Of several YAML documents the first that is a known configuration counts, else the first that is not empty.
+    """
     if syntax == "json":
         return parse_json(text)
     return parse_yaml(text, lambda data: dialect_of(data) is not None or is_deepspeed(data))

@@ -18,8 +18,8 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
 
     The first source of a number counts, launchers in the order of LAUNCHERS; numbers that nothing gives are None, and
     the third is computed from two. srun's number of tasks is ignored beside another launcher. CUDA_VISIBLE_DEVICES
-    counts as GPUs per node only if neither those nor the total are given, for launchers that use all visible GPUs.
-    Launcher options with an unknown value are listed in `dark`.
+    (without -1) counts as GPUs per node only if neither those nor the total are given, for launchers that use all
+    visible GPUs. Launcher options with an unknown value are listed in `dark`.
 
     Args:
         launcher: words in front of the program.

@@ -115,9 +115,10 @@ def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra:
 
 
 def _result(text: Text, log: Log, state: State) -> Bash:
-    """Return the reading of the interpreted script: of the command most like training, else of a line of options.
+    """Return the reading of the command most like training, else of a line of options; with runs and known written
+    files.
 
-    Notes are those of the log, the command's surroundings, its unknown words and files with unknown contents, each
+    Its notes are those of the log, the command's surroundings, unknown words and files with unknown contents, each
     once. Raises InputError if there is no such command.
     """
     texts = {each.file: each for each in log.texts}

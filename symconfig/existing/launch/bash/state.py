@@ -258,7 +258,8 @@ def _merged_value(name: str, values: list[Value | str], why: str, place: Place) 
     """Return a variable's value merged over states in which it differs: the common beginning, then an unknown part.
 
     Indexed arrays keep common items; an array beside anything else gives one unknown item. If a state lacks the
-    variable, all is unknown, and `brings` lists the others' options unless the variable's name suggests options.
+    variable or has it unset, all is unknown, and `brings` lists the others' options unless the variable's name suggests
+    options.
     """
     arrays = [value for value in values if isinstance(value, Array)]
     if len(arrays) == len(values) and not any(value.keyed for value in arrays):

@@ -134,8 +134,8 @@ def is_override(text: str) -> bool:
 def _match(text: str, *, whole_sections: bool, any_section: bool = False) -> re.Match[str] | None:
     """Return the match of an override `[+|++|~]section.key=...`; None if the text is none, or its section is not known.
 
-    Without `=` only `~` counts. whole_sections: a bare section, as `mixed_precision=x`, counts. any_section: also
-    unknown sections, bare or not, count.
+    Without `=` only `~` counts. whole_sections: a bare section without mark, as `mixed_precision=x`, counts, too.
+    any_section: any name counts.
     """
     match = _OVERRIDE.match(text)
     if match is None or not (match["equals"] or match["mark"] == "~"):

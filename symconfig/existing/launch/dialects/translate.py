@@ -257,7 +257,7 @@ def _meanings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterable[Meaning]:
 
 @cache
 def table_with(dest: str) -> FlagTable | None:
-    """Return the flag table of the newest numbered version with this destination, else "main"; None if none has it."""
+    """Return the flag table (cached) of the newest numbered version with this destination, else "main", or None."""
     order = sorted(versions(), key=lambda v: (v != "main", versions().index(v)), reverse=True)
     return next((flags(version) for version in order if dest in _destinations(version)), None)
 
