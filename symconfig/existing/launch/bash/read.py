@@ -115,8 +115,7 @@ def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra:
 
 
 def _result(text: Text, log: Log, state: State) -> Bash:
-    """Return the reading of the command most like training, else of a line of options; with runs and known written
-    files.
+    """Return the reading of the command most like training, else of a line of options, with runs and written files.
 
     Its notes are those of the log, the command's surroundings, unknown words and files with unknown contents, each
     once. Raises InputError if there is no such command.
