@@ -59,9 +59,9 @@ class Key:
 
 
 def write(plan: Plan, auto: bool = False) -> Json:
-    """Return the DeepSpeed JSON of a plan; keys without a value, or not for its ZeRO stage, are left out.
+    """Return the DeepSpeed JSON of a plan as nested dicts; keys without a value, or of other ZeRO stages, are left out.
 
-    auto: write "auto" for keys that the Trainer fills in from its arguments, instead of their values.
+    auto: write "auto" for keys with `arguments` of the Trainer or a nonzero `sized`, and for train_batch_size.
     """
     data: Json = {}
     for key in KEYS:
@@ -77,11 +77,7 @@ def write(plan: Plan, auto: bool = False) -> Json:
 
 
 def own_optimizer(plan: Plan) -> bool:
-    """Return whether the JSON has an optimizer: with Adam, unless a separate reference model would get one, too.
-
-    Before TRL 1.16 the reference model was given to DeepSpeed with the same JSON (`models/utils.py`,
-    prepare_deepspeed): with an optimizer in it, it would have one as well, or fail (ZeRO-3).
-    """
+    """Return whether the JSON has an optimizer: for Adam, but not with a separate reference model (no adapter)."""
     preference = plan.job.preference
     copied = preference is not None and preference.has_reference and plan.model.adapter is None
     return plan.job.optimizer.name == "adam" and not copied
@@ -127,11 +123,10 @@ def _live(plan: Plan) -> int:
 
 
 def _sub_group(plan: Plan) -> int:
-    """Return the elements of one optimizer tile at stage 3: DeepSpeed's default, but many tiles where a share is
-    offloaded.
+    """Return the elements of one optimizer tile at stage 3: DeepSpeed's default unless a share in (0, 1) is offloaded.
 
-    `ratio` is a share of a rank's tiles, not of its elements: with one tile nothing or all would move
-    (`runtime/zero/stage3.py`, 0.19.8, `subgroup_to_device`).
+    With such a share, a 64th of a rank's trained weights (only the adapter's, if there is one), at least 1: `ratio` is
+    a share of a rank's tiles, not of its elements (`runtime/zero/stage3.py`, 0.19.8, `subgroup_to_device`).
     """
     if not 0 < plan.best.options.optimizer_offload < 1:
         return SUB_GROUP
@@ -143,9 +138,9 @@ def _sub_group(plan: Plan) -> int:
 
 
 def _largest_layer(plan: Plan) -> int:
-    """Return the number of weights in the largest layer's matrices on one rank.
+    """Return the number of weights of a layer's attention and MLP matrices on one rank; tp divides nothing.
 
-    Experts are divided by ep, nothing by tp.
+    Of a model with experts the larger of dense MLP and experts (routed ones / ep, and shared) counts.
     """
     model, hidden, heads = plan.model, plan.model.hidden_size, plan.model.num_attention_heads
     if (latent := model.latent) is not None:
@@ -247,7 +242,12 @@ def stage_of(config: Any) -> ZeroStage:
 
 
 def zero_of(config: Any) -> Zero:
-    """Return the ZeRO settings of a DeepSpeed JSON, with defaults for what it lacks; old names count, too."""
+    """Return the ZeRO settings of a DeepSpeed JSON, with defaults for what it lacks; old names of keys count, too.
+
+    The optimizer is offloaded from stage 1 on, by `ratio` (all if absent or no number); weights only at stage 3, which
+    also overlaps by default. The device "auto" counts as no offload. DeepSpeed scatters only if `reduce_scatter` is not
+    false and `use_multi_rank_bucket_allreduce` is false.
+    """
     zero, stage = section(config, ZERO), stage_of(config)
     optimizer = zero.get("offload_optimizer")
     if zero.get("cpu_offload") is True and not optimizer:
@@ -272,10 +272,10 @@ def gradient_bytes_of(config: Any) -> int:
 
 
 def switches(zero: Zero, gradient_bytes: int, replicas: int, kernels: Mapping[str, Any] | None = None) -> Switches:
-    """Return the planner's switches for these settings.
+    """Return the planner's switches for these settings; with one of `replicas`, ranks with equal weights, all overlaps.
 
-    gradient_bytes: per element. replicas: ranks that would have the same weights; with one, nothing is reduced or
-    gathered. kernels: kernel choices of the program.
+    Otherwise gradients are reduced beside the backward pass at stage 0 or with `overlap`; weights gathered ahead below
+    stage 3 or with `prefetch`. gradient_bytes: per element. kernels: the program's kernel choices.
     """
     return Switches(
         implementation=kernels or {},
@@ -293,7 +293,7 @@ def section(config: Any, name: str) -> Json:
 
 
 def precision_of(config: Any) -> Precision | None:
-    """Return "bf16" (also by its old key bfloat16) or "fp16" if it is switched on; None if neither is."""
+    """Return "bf16" if it (or its old key bfloat16) has `enabled: true`, else "fp16" if that has; None if neither."""
 
     def on(key: str) -> bool:
         return section(config, key).get("enabled") is True

@@ -27,9 +27,9 @@ Keys = Mapping[str, Key]
 
 
 def keys(at: str = "", /, **fields: str | tuple[Any, ...] | Write) -> dict[str, Key]:
-    """Return the keys of a section by full name: from a field's path, the members of a `Key`, or a function to write.
+    """Return Keys by full name, each given as a run's field path, as a tuple of Key's members, or as what to write.
 
-    at: the section, empty for none.
+    What to write is a function of the run or a constant other than text. at: the section before the name; empty: none.
     """
     return {
         f"{at}.{name}" if at else name: (
@@ -45,7 +45,10 @@ def where(field: str) -> Callable[[Any], object]:
 
 
 def write(table: Keys, run: Any) -> dict[str, object]:
-    """Return the program's values by key for a run; keys whose value is None are left out."""
+    """Return the program's values by key for a run, from `write` of each key (called, if a function) or else its field.
+
+    Keys whose value is None are left out.
+    """
     values = {
         name: value_of(run, key.field) if key.write is None else key.write(run) if callable(key.write) else key.write
         for name, key in table.items()
@@ -56,10 +59,7 @@ def write(table: Keys, run: Any) -> dict[str, object]:
 def lora(
     rank: str, alpha: str, dropout: str, targets: str, *, unset: tuple[Value, Value, Value] = (None, None, None)
 ) -> dict[str, Key]:
-    """Return the keys of a LoRA adapter under these names; "" for one that the program does not have.
-
-    unset: the program's defaults of rank, alpha and dropout. targets: the key of the adapted layers.
-    """
+    """Return the keys of a LoRA adapter by these names, "" for none. unset: defaults of rank, alpha and dropout."""
     fields = {rank: "adapter.r", alpha: "adapter.lora_alpha", dropout: "adapter.lora_dropout"}
     known = {name: Key(field, usual) for (name, field), usual in zip(fields.items(), unset, strict=False) if name}
     return {**known, **({targets: Key("adapter.targets")} if targets else {})}

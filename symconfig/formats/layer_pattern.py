@@ -20,9 +20,9 @@ _Nested = int | list[int]
 
 
 def layer_pattern(value: Value) -> Pattern:
-    """Return the number, or the tuple of numbers per layer that a list or a list expression gives.
+    """Return an integer as it is, else the number or tuple of numbers of a tuple or a text such as "[0]*3+[1]*58".
 
-    Raises ValueError for anything else; its text says what is needed, as "a number or a list of 0 and 1".
+    Raises ValueError for None, bools, other text and more than MAX_LAYERS layers; its text says what is needed.
     """
     if isinstance(value, bool) or value is None:
         raise ValueError("a number or a list of 0 and 1")
@@ -41,9 +41,9 @@ def layer_pattern(value: Value) -> Pattern:
 
 
 def all_but(pattern: Pattern, layers: int) -> tuple[bool, ...]:
-    """Return a switch for each layer: off for every n-th one if `pattern` is n, else the list's values.
+    """Return a bool for each of `layers` layers: for a number n True but at every n-th layer, for a tuple its values.
 
-    Raises ValueError for a number below 1 or a list of another length; its text says what is needed.
+    Raises ValueError for a number below 1 or a tuple of another length; its text says what is needed.
     """
     if isinstance(pattern, int):
         if pattern < 1:
@@ -55,7 +55,10 @@ def all_but(pattern: Pattern, layers: int) -> tuple[bool, ...]:
 
 
 def pattern(flags: tuple[bool, ...]) -> str:
-    """Return Megatron's list expression for a value per layer, as ([0]*3+[1]*58): of a period up to 8, else of runs."""
+    """Return Megatron's list expression of the flags as 0 and 1: ([0,1]*4) for a period of 2 to 8, else ([0]*3+[1]*58).
+
+    A period must divide the number of layers, repeat, and not be all equal.
+    """
     bits = [int(flag) for flag in flags]
     for period in range(2, min(9, len(bits))):
         repeats = len(bits) // period
@@ -77,9 +80,9 @@ def _whole(item: Value) -> int:
 
 
 def _evaluated(node: ast.expr) -> _Nested:
-    """Return the number or list of a syntax tree. Raises ValueError for anything that is no such expression.
+    """Return the number or list of a syntax tree of integers, lists, `+` and `*`, numbers at most MAX_LAYERS + 1.
 
-    Sums and products of numbers are capped just above the largest number of layers.
+    Raises ValueError for anything else, nested lists, lists beyond MAX_LAYERS and integers from 10**9 on.
     """
     match node:
         case ast.Constant(value=number) if type(number) is int and number < _LARGEST:

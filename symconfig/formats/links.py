@@ -63,10 +63,10 @@ class Link:
     wrong: str = ""
 
     def write_to(self, out: Writer, model: object) -> None:
-        """Add the option for the model's field to `out`.
+        """Add the option for the model's field to `out`; nothing for None, False, the default, or one not in `words`.
 
-        Refuse the field there if the release lacks the option and `why` is given. Nothing is added for None, False or
-        the default.
+        If this release is outside of `since` and `until`, or lacks the option, refuse the field if `why` is given, else
+        add nothing; but an option that it lacks is added without `why` and `optional`.
         """
         value = value_of(model, self.name)
         written = self.words.get(value) if self.words else self.write(value, model)
@@ -81,9 +81,10 @@ class Link:
             out.refuse(name, self.why, got, since=since)
 
     def read_from(self, out: Reader) -> None:
-        """Set the field in `out` from the option, to its default where the option says nothing.
+        """Set the field in `out` from the option, to the default if it gives None; leave the field open for OPEN.
 
-        Refuse there a value that no field has.
+        Nothing is done without a field, or in releases outside of `since` and `until`. If reading raises ValueError,
+        the option is refused in `out` instead.
         """
         if not self.name or not self._in_force(out.args.table):
             return
@@ -98,9 +99,9 @@ class Link:
             out.put(self.name, self.default if value is None else value, *dests, *self.also)
 
     def _word(self, given: object) -> object:
-        """Return the field's value for an option's value, None if there is none.
+        """Return the field's value for an option's value; None if `words` has none.
 
-        Raises ValueError then if `wrong` is given.
+        Raises ValueError for a value, other than None, that `words` lacks if `wrong` is given.
         """
         for value, word in self.words.items():
             if word == given:
@@ -145,18 +146,14 @@ class Only:
 
 
 def write(links: Iterable[Link | Only], out: Writer, model: object) -> None:
-    """Add to `out` the options of all links whose conditions the model (or plan) meets, and refusals of what has no
-    option.
-    """
+    """Add to `out` the options, or refusals, of all links whose conditions `when` the model (or plan) meets."""
     for link in links:
         if all(value_of(model, name) == value for name, value in link.when.items()):
             link.write_to(out, model)
 
 
 def read(links: Iterable[Link | Only], out: Reader) -> None:
-    """Set in `out` the fields of all links whose conditions hold of the fields read so far, and refusals
-    of bad values.
-    """
+    """Set in `out` the fields, or refusals, of all links whose conditions `when` hold of the fields read so far."""
     for link in links:
         if all(out.get(name) == value for name, value in link.when.items()):
             link.read_from(out)

@@ -66,7 +66,10 @@ def _filled(field: str, option: str, when: Values, value: float) -> Link:
 
 
 def _ffn(value: int | None, out: Reader) -> int | None:
-    """Return the MLP's size; by default 4 x hidden, or 8/3 x hidden in steps of 64 with SwiGLU (validate_args)."""
+    """Return the MLP's size: `value`, else 4 x hidden, or with SwiGLU 8/3 x hidden rounded down to 64 (validate_args).
+
+    None if neither the value nor the hidden size is given.
+    """
     hidden = out.get("hidden_size")
     if value is not None or not isinstance(hidden, int):
         return value
@@ -113,9 +116,10 @@ def _listed(model: ModelDescriptor, layers: Iterable[bool]) -> str:
 
 
 def _rope_layers(value: Any, out: Any) -> object:
-    """Return the layers with rope, as a bool for each; None if all have it, OPEN if the option is absent or 0.
+    """Return the layers with rope, as a bool for each: for n all but every n-th, for a list those that are 0.
 
-    Raises ValueError if a number does not divide the layers (transformer_config.py, __post_init__).
+    None if all have it; OPEN if the option is absent or 0, or the layers are not known. Raises ValueError if a number
+    does not divide the layers (transformer_config.py, __post_init__) or the list is malformed or of another length.
     """
     if value in (None, 0) or not out.layers:
         return OPEN
@@ -183,9 +187,9 @@ ROTARY: tuple[Link | Only, ...] = (
 
 
 def _window(value: object, _: Reader) -> object:
-    """Return the window in tokens as Hugging Face counts it, the query included; OPEN for none or an unlimited one.
+    """Return the window in tokens as Hugging Face counts it, the query included: N + 1 for "N,0" or "N,-1".
 
-    Raises ValueError for a window that looks ahead or has another form than N,0.
+    OPEN if there is no number, and for -1,-1 and -1,0. Raises ValueError for anything else.
     """
     ends = [int(side) for side in re.findall(r"-?\d+", "" if value is None else str(value))]
     if not ends or ends in ([-1, -1], [-1, 0]):
@@ -196,9 +200,9 @@ def _window(value: object, _: Reader) -> object:
 
 
 def _windowed(value: Any, out: Any) -> object:
-    """Return the layers with a sliding window, as a bool for each; None if all have it, OPEN without a window.
+    """Return the layers with a sliding window, a bool for each: all but every n-th, or the list's values; None if all.
 
-    Raises ValueError (megatron/core/transformer/utils.py, is_layer_window_attention).
+    None also without the option, OPEN without a window. Raises ValueError if malformed (is_layer_window_attention).
     """
     if out.get("sliding_window") is None:
         return OPEN
@@ -259,17 +263,12 @@ def _both_groups(value: int | None, out: Reader) -> object:
 
 
 def router_dtype(_: object, model: Any) -> str | None:
-    """Return "fp32" for models with many experts or sigmoid scores, as transformers' DeepSeek-V3 computes them.
-
-    Return None otherwise.
-    """
+    """Return "fp32" for 32 experts or more, or sigmoid scores, as transformers' DeepSeek-V3 has it; None otherwise."""
     return "fp32" if model.experts.num_experts >= MANY_EXPERTS or model.experts.scoring_func == "sigmoid" else None
 
 
 def _balancing(_: object, model: Any) -> str:
-    """Return --moe-router-load-balancing-type: "none" without a loss, "seq_aux_loss" with a score bias, else
-    "aux_loss".
-    """
+    """Return --moe-router-load-balancing-type: "none" without loss, "seq_aux_loss" with score bias, else "aux_loss"."""
     if not model.experts.router_aux_loss_coef:
         return "none"
     return "seq_aux_loss" if model.experts.e_score_correction_bias else "aux_loss"

@@ -55,10 +55,9 @@ def _if(holds: Callable[[Plan], object]) -> Callable[[Any, Plan], object]:
 
 
 def iterations(plan: Plan) -> int:
-    """Return --train-iters: the plan's, or more where earlier steps had larger batches.
+    """Return --train-iters: the plan's, or more if `history` has larger batches, to span the samples seen by the end.
 
-    Megatron-LM provides train-iters x global batch samples (get_train_valid_test_num_samples) and skips those that the
-    checkpoint has seen, so that they would run out; --exit-interval then ends the run.
+    Megatron-LM skips the samples that the checkpoint has seen (get_train_valid_test_num_samples).
     """
     end = plan.training.train_iters
     return max(end, plan.history.spanned(end, plan.best.batch.global_))
@@ -73,10 +72,7 @@ def _folder(plan: Plan) -> str:
 
 
 def _tensorboard(value: str | None, plan: Plan) -> str | None:
-    """Return the TensorBoard folder.
-
-    Return a default one for Weights & Biases, to which Megatron-LM logs only with TensorBoard; otherwise None.
-    """
+    """Return the TensorBoard folder `value`; by default one for Weights & Biases, which needs it, else None."""
     return value or (f"{_folder(plan)}tensorboard" if plan.training.wandb_project is not None else None)
 
 
@@ -103,18 +99,19 @@ def _replicated(plan: Plan) -> bool:
 
 
 def _gather_overlapped(value: bool, plan: Plan) -> bool:
-    """Return whether the gather of weights overlaps with compute: as the plan says from ZeRO-1 on, always with ZeRO-3.
+    """Return whether the gather of weights overlaps with compute: as `value` says from ZeRO-1 on, always with ZeRO-3.
 
-    False on a single rank of dp x cp, or if gradients are not overlapped.
+    False if dp x cp is 1, or the reduction of gradients does not overlap (from ZeRO-2 on it does).
     """
     zero, reduced = plan.best.options.zero_stage, plan.best.options.overlap.grad_reduce or _fsdp(plan)
     return _replicated(plan) and reduced and (zero == 3 or (value and zero >= 1))
 
 
 def offloaded_modules(model: ModelDescriptor, recomputed: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the modules whose input activations are offloaded to the host.
+    """Return the modules whose input activations are offloaded to the host, for `--offload-modules`.
 
-    Expert ones are left out if "moe" is recomputed. recomputed: the modules of selective recompute.
+    Always those of attention; its norm only with latent attention; with experts the MLP's norm and, unless "moe" is
+    recomputed, the experts'. recomputed: the modules of selective recompute.
     """
     attention_norm = ("attn_norm",) if model.latent is not None else ()
     experts: tuple[str, ...] = ()

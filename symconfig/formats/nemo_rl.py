@@ -23,9 +23,9 @@ def _of(algorithm: str, value: object) -> Any:
 
 
 def _ending(end: str) -> Any:
-    """Return a function that gives the layers of the "first" or "last" stage.
+    """Return a function of a run that gives the layers of the "first" or "last" (`end`) pipeline stage.
 
-    Return None where it has as many as the others.
+    If embedding or loss count as layers, it is the equal share without them; else what the plan sets, None if nothing.
     """
 
     def layers(run: Any) -> object:

@@ -18,9 +18,9 @@ SCHEDULES = {"cosine": "cosine_with_min_lr", "constant": "constant_with_warmup"}
 
 
 def _trained(model: str, optimizer: str) -> dict[str, Key]:
-    """Return the keys of a trained model and its optimizer.
+    """Return the keys of a trained model (recomputation, router loss) and its optimizer (Adam, clipping, schedule).
 
-    model, optimizer: names of their sections; model may be empty.
+    Without `model` its keys are left out. model, optimizer: names of their sections; the optimizer's may be empty.
     """
     experts = keys(
         model,

@@ -34,10 +34,11 @@ class Renamed:
     first: Collection[str] = ()
 
     def write(self, options: Iterable[Sequence[str]], table: FlagTable) -> tuple[dict[str, Any], list[Problem]]:
-        """Return the values by the program's names, as JSON data, and a problem for each option that has no name there.
+        """Return (values by the program's names, problems) for Megatron-LM's options: sequences of a name and values.
 
-        options: each a name (perhaps with `=value`) and its values. Raises KeyError for an option that this release
-        does not have.
+        Values are JSON data, only the first for destinations in `first`; `name=value` may be joined. Options in
+        `omitted` are skipped; others without a name give a problem (reason in `refused`). Raises KeyError for one that
+        is unknown.
         """
         fields: dict[str, Any] = {}
         problems: list[Problem] = []

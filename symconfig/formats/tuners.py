@@ -78,9 +78,9 @@ class Tuner:
         return {own.get(name, name): value for name, value in values.items()}
 
     def called(self, option: str) -> str:
-        """Return the name that Transformers or TRL have for an option, without dashes and prefixes.
+        """Return the name that Transformers or TRL have for an option, without dashes and prefixes, with `_` for `-`.
 
-        Return the option's own by default.
+        It is the option's own unless `names` has another.
         """
         bare = option.lstrip("-").replace("-", "_")
         for prefix in self.prefixes:

@@ -27,10 +27,9 @@ def _experts(run: Any) -> object:
 
 
 def _megatron(role: str) -> dict[str, Key]:
-    """Return the keys of a role's Megatron workers.
+    """Return the keys of a role's Megatron workers: degrees, stages, dispatcher, offload, recomputation and kernels.
 
-    The fused kernels are those that a plan counts with and that Megatron-Bridge leaves off for some families (0.3.1 to
-    0.6.0, models/qwen).
+    Kernels are those that plans count on and Megatron-Bridge leaves off for some families (0.3.1 to 0.6.0).
     """
     at, options = f"{SECTIONS[role]}.megatron", f"{role}.options"
     own = f"{at}.override_transformer_config"
@@ -54,9 +53,9 @@ def _megatron(role: str) -> dict[str, Key]:
 
 
 def _fsdp(role: str, config: str, model: str) -> dict[str, Key]:
-    """Return the keys of a role's FSDP workers, which are sharded like the actor.
+    """Return the keys of a role's FSDP workers; all but offload is written as for the actor.
 
-    config, model: names of their sections.
+    role: "actor" or "critic". config, model: names of its sections.
     """
     at = SECTIONS[role]
     return {
@@ -71,7 +70,7 @@ def _fsdp(role: str, config: str, model: str) -> dict[str, Key]:
 
 
 def _engine(role: str, config: str) -> dict[str, Key]:
-    """Return keys of a role's FSDP engine that are read but not written."""
+    """Return keys of a role's FSDP engine that are read but not written: context parallelism and the model's type."""
     return keys(
         config,
         ulysses_sequence_parallel_size=(f"{role}.parallel.cp", f"={SECTIONS[role]}.ulysses_sequence_parallel_size"),
@@ -80,9 +79,9 @@ def _engine(role: str, config: str) -> dict[str, Key]:
 
 
 def _packed(role: str, at: str, begin: str, tokens: Value, dynamic: Value) -> dict[str, Key]:
-    """Return the keys for the size of a micro-batch: tokens per GPU, or sequences per GPU or in all.
+    """Return keys for the size of a role's micro-batch: dynamic or not, tokens per GPU, sequences per GPU or in all.
 
-    tokens, dynamic: defaults where they are not given.
+    at, begin: section and prefix of their names; use_dynamic_bsz has no `ppo_`. tokens, dynamic: defaults of these two.
     """
     return {
         f"{at}.{begin.removeprefix('ppo_')}use_dynamic_bsz": Key(f"{role}.dynamic", dynamic),
@@ -93,7 +92,7 @@ def _packed(role: str, at: str, begin: str, tokens: Value, dynamic: Value) -> di
 
 
 def _reward(at: str, model: str) -> dict[str, Key]:
-    """Return the keys of engines that serve a reward model. model: the name of the key for its weights."""
+    """Return the keys, in section `at`, of engines that serve a reward model. model: the key's name for its weights."""
     return {
         **keys(at, enable=("rewards.enabled", None, True), enable_resource_pool="rewards.apart"),
         **keys(f"{at}.rollout", name=lambda run: run.rl.rollout.engine or ENGINES[0],

@@ -29,7 +29,11 @@ _TRAINER_KEYS = words(
 
 
 def dialect_of(data: Any) -> Dialect | None:
-    """Return the dialect of a YAML file's data; None if it is none of the known ones."""
+    """Return the dialect of a YAML file's data; None if it is no mapping or none applies.
+
+    In this order: "nemo-rl" by `nemo_rl.is_own`; "trainer" for two keys of the Trainer or of tuners and no section
+    `model`; "overrides" for a section model, train, trainer, ddp or mixed_precision.
+    """
     if not isinstance(data, dict):
         return None
     sections = {key for key, value in data.items() if isinstance(value, dict)}
@@ -41,7 +45,10 @@ def dialect_of(data: Any) -> Dialect | None:
 
 
 def sets_megatron(section: Any) -> bool:
-    """Return whether at least three keys of a section, without those of nested sections, are options of Megatron-LM."""
+    """Return whether at least three keys of a section are options of Megatron-LM; keys of nested sections do not count.
+
+    False if it is no mapping.
+    """
     if not isinstance(section, dict):
         return False
     plain = (key for key, value in section.items() if not isinstance(value, dict))
@@ -49,9 +56,9 @@ def sets_megatron(section: Any) -> bool:
 
 
 def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
-    """Return the reading of a YAML file; None if it is in no known dialect.
+    """Return the reading of a YAML file by its dialect; None if it is in no known one.
 
-    NeMo-RL's settings are empty at first, as the files that it inherits are read later.
+    NeMo-RL's has no settings yet: they are added when the files that it inherits are followed.
     """
     match dialect_of(tree.data):
         case "overrides":
@@ -64,17 +71,18 @@ def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
 
 
 def _trainer(tree: Tree, variables: Mapping[str, str]) -> Reading:
-    """Return the reading of a flat file of arguments for Transformers' Trainer.
-
-    Its keys become options, null ones are left out.
-    """
+    """Return the reading ("deepspeed") of the Trainer's arguments in YAML: a key a.b gives `--a.b`, a null one none."""
     given = (entry for entry in interpolated(by_path(entries(tree)), variables).values() if entry.value is not None)
     settings = tuple(Setting("--" + ".".join(entry.path), entry.spelled, entry.words, entry.place) for entry in given)
     return Reading(JSON_ALONE, (tree.text,), settings, tree=tree, unread=tree.unread)
 
 
 def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Sequence[Entry]) -> Reading:
-    """Return the reading of a file with sections, of overrides, or of both, as for Megatron-Bridge and NeMo 2."""
+    """Return the reading in the format "overrides" of a file's entries, with the overrides merged over them.
+
+    Settings are Megatron-LM's options; keys without one are noted in `unread`. `env_vars` gives the environment,
+    `trainer` the world. tree: None for overrides without a file.
+    """
     filed = entries(tree) if tree is not None else ()
     by_key = interpolated(by_path((*filed, *overrides)), variables)
     environment = {path[-1]: entry.words[0] for path, entry in by_key.items() if path[0] == "env_vars" and entry.words}
@@ -113,7 +121,10 @@ _LAUNCHERS = ("*.sh", "*.slurm", "*.sbatch", "*.yaml", "*.yml", "*.json")
 
 
 def is_arguments(source: str) -> bool:
-    """Return whether the text is a line of arguments rather than the name of a file."""
+    """Return whether the text is a line of arguments rather than the name of a file.
+
+    True if it begins with a dash, has a line break, an override, or several words, one of them with a dash.
+    """
     if source.startswith("-") or "\n" in source:
         return True
     words = source.split()
@@ -121,9 +132,9 @@ def is_arguments(source: str) -> bool:
 
 
 def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
-    """Return the syntax by the first characters, then the suffix.
+    """Return the syntax: "bash" by a shebang or suffix, then "yaml" by suffix, then "json" by suffix or a first `{`.
 
-    Otherwise it is YAML if the data are in a known dialect, else bash.
+    Otherwise "yaml" if it parses as YAML of a known dialect, else "bash".
     """
     suffix = Path(text.file).suffix.lower()
     head = text.data.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -140,7 +151,7 @@ def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
 
 
 def unreadable(text: Text) -> InputError | None:
-    """Return an error with what to give instead for a Python program or TOML; None for other files."""
+    """Return an error for a .py file without a shell's shebang and for a .toml file; None for other files."""
     suffix = Path(text.file).suffix.lower()
     if suffix == ".py" and not _SHEBANG.match(text.data):
         what, need = "is a Python program, whose code is not read", "the script that starts it, with its options"
@@ -152,9 +163,9 @@ def unreadable(text: Text) -> InputError | None:
 
 
 def parse(text: Text, syntax: Literal["json", "yaml"]) -> Tree:
-    """Return the tree of a data file; of several YAML documents the first that is a known configuration.
+    """Return the tree of a data file. Raises InputError if it cannot be parsed.
 
-    Raises InputError.
+    Of several YAML documents the first that is a known configuration counts, else the first that is not empty.
     """
     if syntax == "json":
         return parse_json(text)
@@ -169,7 +180,10 @@ def is_deepspeed(data: Any) -> bool:
 
 
 def refused(tree: Tree) -> InputError:
-    """Return an error that a data file is no known launch configuration, with what it seems to be instead."""
+    """Return an error that a data file is no known launch configuration.
+
+    It says whether the data are no mapping, written by symconfig, or a model's config, and what to give instead.
+    """
     data, what, hint = tree.data, "is no launch configuration that symconfig knows", None
     if not isinstance(data, dict):
         what = "is no launch configuration: it holds no keys at its top level"
@@ -184,7 +198,7 @@ def refused(tree: Tree) -> InputError:
 
 
 def folder_refused(path: Path) -> InputError:
-    """Return an error that the path is a folder, with the launch files in it."""
+    """Return an error that the path is a folder, whose hint names its first five launch files (scripts, YAML, JSON)."""
     names = sorted(match.name for pattern in _LAUNCHERS for match in path.glob(pattern))
     more = f" (and {len(names) - 5} more)" if len(names) > 5 else ""
     hint = f"one of its files: {', '.join(names[:5])}{more}" if names else "the file that starts the training"

@@ -23,7 +23,10 @@ _INSTEAD: ContextVar[Mapping[str, bytes]] = ContextVar("bytes that stand for a f
 
 @contextmanager
 def instead(files: Mapping[str, bytes]) -> Iterator[None]:
-    """Replace the contents of these files (by the name of their Text) inside the block, as if they had been edited."""
+    """Replace the contents of files, which must exist, inside the block, as if they had been edited.
+
+    files: new bytes by the name of their Text. A nested block replaces the whole mapping.
+    """
     token = _INSTEAD.set(files)
     try:
         yield
@@ -37,7 +40,7 @@ ROOT = "--root"
 
 @contextmanager
 def only_below(root: Path) -> Iterator[None]:
-    """Allow reading only files below this folder inside the block, whatever folder the caller passes."""
+    """Allow reading only files below this folder inside the block, whatever `root` callers pass; inner blocks win."""
     token = _ROOT.set(root.resolve())
     try:
         yield
@@ -47,7 +50,7 @@ def only_below(root: Path) -> Iterator[None]:
 
 @contextmanager
 def below(root: str | Path | None) -> Iterator[None]:
-    """Apply `only_below` for a folder that the user names; with None each file is limited to its own folder.
+    """Allow reading only files below `root` inside the block, as `only_below`; with None change nothing.
 
     Raises InputError if the folder does not exist.
     """
@@ -66,11 +69,11 @@ def readable(root: Path) -> Path:
 
 
 def open_text(path: Path, *, root: Path) -> Text:
-    """Return the file's contents, which must be UTF-8 without NUL and at most 1 MiB; secrets in it are masked in
-    messages.
+    """Return the file's contents, which must be UTF-8 without NUL and at most 1 MiB, and learn its secrets for masking.
 
-    Inside `instead` the contents given there replace them. Raises InputError for anything else: a missing file, a
-    folder, device or pipe, or a file outside of `root` (or of the folder set by `only_below`), also through a link.
+    Inside `instead` the contents given there replace those of the file, which must exist. Raises InputError for
+    anything else: a missing file, a folder, device or pipe, or a file outside of `root` (or of the folder set by
+    `only_below`), also through a link.
     """
     data = _bytes(path, root)
     data = _INSTEAD.get().get(str(path), data)
@@ -92,7 +95,11 @@ def open_text(path: Path, *, root: Path) -> Text:
 
 
 def _bytes(path: Path, root: Path) -> bytes:
-    """Return the file's bytes. Raises InputError as `open_text` does, but for the encoding."""
+    """Return the file's bytes; raise InputError if it may not be read.
+
+    That is: it does not exist, may_read refuses it, its links form a loop, its real path is outside of
+    `readable(root)`, `opened` refuses it (a folder, device or pipe), or it has more than 1 MiB.
+    """
     try:
         if not may_read(path):
             raise FileNotFoundError
@@ -120,7 +127,10 @@ def _bytes(path: Path, root: Path) -> bytes:
 
 
 def leads_out(path: Path, root: Path) -> bool:
-    """Return whether a symbolic link on the path leads outside of `root`; `..` in the path itself does not count."""
+    """Return whether a symbolic link on the path leads outside of `root`.
+
+    False if the real path is inside, or if the path itself, with `..` resolved, is outside.
+    """
     real, inside = path.resolve(), root.resolve()
     if real.is_relative_to(inside):
         return False

@@ -54,11 +54,11 @@ _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the
 
 
 def followed(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the contents of the files that it names: DeepSpeed's JSON, YAML, Accelerate's file and
-    others.
+    """Return the reading with the contents of the files that it names, and overrides as settings of their own.
 
-    Overrides become settings of their own. A file that is missing or malformed is recorded in `unread`, as are words
-    that belong to no option.
+    verl and NeMo-RL have one step each; others read hostfile, YAML arguments, Accelerate, FSDP, DeepSpeed, model,
+    recipe and overrides. Files that cannot be read are noted in `unread`. Words without an option are removed, and
+    noted unless unknown or the name of a file read: they hide options if a shell is the program, else nothing.
     """
     by_verl = verl.applies(reading)
     keyed = by_verl or nemo_rl.applies(reading)
@@ -98,7 +98,10 @@ def followed(reading: Reading, around: Around) -> Reading:
 
 
 def _hosts(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the nodes and GPUs of DeepSpeed's hostfile; a note in `unread` if it cannot be read."""
+    """Return the reading with `world` replaced by that of the deepspeed launcher's hostfile, whose text is added.
+
+    Unchanged if no hostfile is named; with a note that hides nothing if it cannot be read or `of_hosts` gives None.
+    """
     spoken = {each.key: each.value for each in launcher_options(reading.launcher) if each.launcher == "deepspeed"}
     word = spoken.get("hostfile", spoken.get("H"))
     if word is None:
@@ -115,10 +118,11 @@ def _hosts(reading: Reading, around: Around) -> Reading:
 
 
 def _accelerate(reading: Reading, around: Around) -> Reading:
-    """Return the reading with Accelerate's configuration file or preset, and the GPUs it states, if one is given.
+    """Return the reading with the file of Accelerate's launcher (--config_file) or of a tuner's --accelerate-config.
 
-    A file that cannot be read is noted in `unread`. Without one, a program that starts its own processes gets its GPUs
-    from the environment.
+    A preset's name stands for its contents. The file's GPUs count only if `world` has no total. A file that cannot be
+    read is noted in `unread`. Without either option, a tuner's program without launcher and known GPUs gets them from
+    the environment (`tuners.started`).
     """
     known = tuners.program(reading)
     stated = next((each.value for each in launcher_options(reading.launcher) if each.key == "config_file"), None)
@@ -152,9 +156,10 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
 
 
 def _arguments(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the settings of the YAML file that the program gets as a word or by --config.
+    """Return the reading with the settings of the first YAML file among words without an option, and of --config.
 
-    Options of the command line come after those of the file.
+    --config counts only for programs of tuners. The file's settings come first, so that the command line's win. A file
+    that cannot be read is noted, and ends the search; one in no known dialect is skipped.
     """
     loose = [word for setting in reading.settings if not setting.name for word in setting.values]
     named = given(reading, ARGUMENTS) if tuners.program(reading) is not None else None
@@ -170,9 +175,9 @@ def _arguments(reading: Reading, around: Around) -> Reading:
 
 
 def _fsdp(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the JSON of --fsdp-config.
+    """Return the reading with the JSON object of --fsdp-config as `fsdp`, and its text added.
 
-    Unchanged if it is absent or inline, noted if it cannot be read.
+    Unchanged if the option is absent or inline JSON; a file that cannot be read is noted in `unread`.
     """
     setting = given(reading, ("--fsdp-config",))
     if setting is None or setting.text.startswith("{"):
@@ -184,10 +189,10 @@ def _fsdp(reading: Reading, around: Around) -> Reading:
 
 
 def _deepspeed(reading: Reading, around: Around) -> Reading:
-    """Return the reading with DeepSpeed's JSON.
+    """Return the reading with the DeepSpeed JSON of an option, else of Accelerate's file, and its text added.
 
-    Unchanged if none is named, one is there, or it is a preset of the program. A file that cannot be read is noted in
-    `unread`.
+    Unchanged if none is named, one was read before, or a missing file is a preset's name of a tuner's program. Any
+    other file that cannot be read is noted in `unread`.
     """
     setting = given(reading, _DEEPSPEED) or _of_accelerate(reading)
     if setting is None or reading.deepspeed is not None:
@@ -200,7 +205,10 @@ def _deepspeed(reading: Reading, around: Around) -> Reading:
 
 
 def _of_accelerate(reading: Reading) -> Setting | None:
-    """Return the path of the DeepSpeed JSON in Accelerate's file as an option; None if it names none."""
+    """Return deepspeed_config.deepspeed_config_file of Accelerate's file as a setting.
+
+    None if there is no such file, or the value is no text.
+    """
     tree, path = reading.accelerate, ("deepspeed_config", "deepspeed_config_file")
     if tree is None or not isinstance(tree.get(*path), str):
         return None
@@ -209,9 +217,9 @@ def _of_accelerate(reading: Reading) -> Setting | None:
 
 
 def _model(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the path of the model's config.json.
+    """Return the reading with `model_config`: the path of the model's .json file, or of config.json in its folder.
 
-    Unchanged if the option names no local file or folder.
+    Unchanged if no option for the model has a value, it is unknown, or names no such local file.
     """
     setting = given(reading, _MODEL)
     if setting is None or setting.values[-1].unknown:

@@ -36,13 +36,13 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequence[str] = ()) -> Reading:
-    """Return the reading of a configuration: a file's path, or a line of arguments.
+    """Return the reading of a configuration: a file's path, or a line of arguments if there is no such file.
 
-    Raises InputError if it is no launch configuration, cannot be opened, starts no training, or is of an unsupported
-    program.
+    Raises InputError if it cannot be opened or parsed, is a folder, Python, TOML or no launch configuration, starts no
+    training or an unsupported program, or is no script but `extra` is given. Secrets in it are learned for masking.
 
     Args:
-        variables: the environment in which it is started.
+        variables: the environment in which it is started; those that no file mentions are noted in `unread`.
         extra: arguments that its script gets.
     """
     learn(source)
@@ -76,7 +76,7 @@ def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequenc
 
 
 def _unmentioned(reading: Reading, variables: Mapping[str, str]) -> Reading:
-    """Return the reading with a note for each given variable that no file mentions."""
+    """Return the reading with a note, which hides nothing, for each given variable whose name is in no text of it."""
     idle = [name for name in variables if not any(name.encode() in text.data for text in reading.texts)]
     top = reading.texts[0].place(0, 0)
     return replace(
@@ -89,7 +89,11 @@ def _unmentioned(reading: Reading, variables: Mapping[str, str]) -> Reading:
 
 
 def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> Reading:
-    """Return the reading of a script or line of arguments with its further runs. Raises InputError as `read` does."""
+    """Return the reading of a script or line of arguments, with the files it names followed and its further `runs`.
+
+    Raises InputError as `read_bash` does, for an unsupported program, and if a program without any options, data file,
+    recipe or model is started although everything was understood.
+    """
     bash = read_bash(text, folder=folder, variables=variables, extra=extra)
     written = {name: Text(f"{name} (written by {text.file})", one.data) for name, one in bash.virtual.items()}
     around = Around(folder, variables, written, bash.origins, bash.reading.texts)
@@ -157,7 +161,7 @@ PROGRAMS = (
 
 
 def refuse_file(tree: Tree) -> None:
-    """Raise InputError if a data file has a key of an unsupported program."""
+    """Raise InputError if a key ("a" or "a.b", of the first two levels) of a data file is an unsupported program's."""
     keys = set(_keys(tree.data))
     for each in PROGRAMS:
         if each.keys & keys:
@@ -165,9 +169,11 @@ def refuse_file(tree: Tree) -> None:
 
 
 def refuse_command(reading: Reading, before: Sequence[Setting]) -> None:
-    """Raise InputError if the command starts an unsupported program, or has the keys, options or files of one.
+    """Raise InputError if the command starts an unsupported program, or has one of its keys or all its options.
 
-    before: the settings before files that they name were followed.
+    A program is known by its path. A DeepSpeed JSON counts as the option "deepspeed". YAML and DeepSpeed JSON that were
+    read are checked as by `refuse_file`. before: the settings before files that they name were followed; their words
+    give the keys.
     """
     path = reading.program.text if reading.program is not None else ""
     given = {word.text.partition("=")[0].lstrip("+~") for setting in before for word in setting.values}
@@ -188,7 +194,7 @@ def _what(program: Program) -> str:
 
 
 def _keys(data: Any) -> Iterator[str]:
-    """Yield the keys of the first two levels, dotted and with underscores."""
+    """Yield the keys of the first two levels as "a" and "a.b", with `_` for `-`; none if the data are no mapping."""
     for key, value in data.items() if isinstance(data, dict) else ():
         name = str(key).replace("-", "_")
         yield name

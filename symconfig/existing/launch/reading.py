@@ -35,7 +35,10 @@ class Piece:
     overridden_by: str | None = None
 
     def after(self, count: int) -> Piece:
-        """Return the piece without its first `count` characters; the place is lost if it is spelled otherwise there."""
+        """Return the piece without its first `count` characters.
+
+        Its place moves along, but becomes None if the source spells the piece otherwise or a line break is cut off.
+        """
         where, skipped = self.place, self.text[:count]
         if where is not None and count:
             same = where.end - where.start == len(self.text.encode()) and "\n" not in skipped
@@ -69,7 +72,10 @@ class Word:
         return cls((Piece(text, place if literal else None),), place)
 
     def after(self, count: int) -> Word:
-        """Return the word without its first `count` characters."""
+        """Return the word without its first `count` characters, across pieces; pieces that become empty are dropped.
+
+        Its place begins at the first piece left, if that one's is known and inside the word's; else it is unchanged.
+        """
         pieces: list[Piece] = []
         for piece in self.pieces:
             cut = min(count, len(piece.text))
@@ -194,7 +200,7 @@ class Tree:
     unread: tuple[Unread, ...] = ()
 
     def get(self, *path: str | int) -> Any:
-        """Return the value at a path; None if there is none."""
+        """Return the value at a path of keys and list indices; None if a part is absent or no mapping or list."""
         value = self.data
         for key in path:
             if isinstance(key, int):
@@ -204,9 +210,10 @@ class Tree:
         return value
 
     def place(self, path: KeyPath, *, of_key: bool = False) -> Place | None:
-        """Return the place of the value at a path, or of its key.
+        """Return the place of the value at a path, or with `of_key` of its key if it has one.
 
-        If it is not in the file, return that of the nearest enclosing one. None if the tree has no places.
+        If the path is not in the file: that of the nearest enclosing key (of the root, or of a list item, the value).
+        None if the tree has no places.
         """
         for length in range(len(path), -1, -1):
             span = self.spans.get(path[:length])
@@ -331,9 +338,10 @@ class Reading:
 
 
 def settings(words: Sequence[str], file: str) -> tuple[Setting, ...]:
-    """Return the words grouped into options as by argparse; words before the first option are dropped.
+    """Return the words grouped into options as by argparse: an option's values are the words up to the next option.
 
-    Their places have the file only, with line and column 0.
+    `--x=1` is a joined setting, to which further words are added. Words before the first option are dropped. Places
+    have only the file, with line and column 0.
     """
     place = Place(file, 0, 0, 0, 0)
     options: list[tuple[str, list[str], bool]] = []

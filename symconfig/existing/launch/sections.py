@@ -42,9 +42,9 @@ class Around:
     texts: tuple[Text, ...] = ()
 
     def text(self, name: str, *below: str) -> Text | None:
-        """Return the file of this name; None if there is none. Raises InputError if it may not be read.
+        """Return the file of this name from `virtual`, else from the folder that `base` finds; None if in neither.
 
-        below: further folders, relative to the configuration's, to look in.
+        below: further folders for `base`. Raises InputError if it may not be read or is no text.
         """
         if name in self.virtual:
             return self.virtual[name]
@@ -57,10 +57,10 @@ class Around:
         return None if base is None else base / name
 
     def base(self, name: str, *below: str) -> Path | None:
-        """Return the folder in which the name exists; None if in none of them.
+        """Return the first folder in which the name exists and may be read; None if in none, or if it is no valid name.
 
-        Order: the configuration's folder, those `below` it, the current one, then up to four parents for names with a
-        folder.
+        Order: the configuration's folder, those `below` it, the current one, and for names with a folder up to four
+        parents of the configuration's folder. Only the current one if `folder` is None.
         """
         folder = self.folder
         bases = [Path()] if folder is None else [folder, *(folder / one for one in below), Path()]
@@ -84,9 +84,10 @@ def dark(setting: Setting, why: str) -> Unread:
 
 
 def tree_of(setting: Setting, around: Around, *below: str) -> Tree | Unread:
-    """Return the data of the file that a setting names; a note for `unread` if it is missing, unknown or malformed.
+    """Return the data of the file that the setting's last value names; a note, which is not recorded, if it has none.
 
-    below: further folders to look in.
+    The note says whether the name is unknown (unless the script writes that file), names no file, or names one that
+    cannot be read or parsed. A file that looks like bash is parsed as YAML. below: further folders to look in.
     """
     word = setting.values[-1]
     if word.unknown and word.text not in around.virtual:  # a script's own file may have the job's number in its name
@@ -120,7 +121,10 @@ def both(launcher: World, trainer: World) -> World:
 
 
 def joined(reading: Reading, filed: Reading, settings: Sequence[Setting]) -> Reading:
-    """Return a command's reading combined with that of a file it names, which takes precedence. settings: of both."""
+    """Return a command's reading with `settings`, combined with that of a file it names.
+
+    Format, tree, variables and stated GPUs of the file take precedence; texts and notes of both are kept.
+    """
     return replace(
         reading,
         format=filed.format,
@@ -142,7 +146,10 @@ _NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
 
 
 def recipe(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the recipe of Megatron-Bridge or NeMo 2 that an option names; unchanged if none does."""
+    """Return the reading with `recipe` set to the first value of the option that names one (Megatron-Bridge, NeMo 2).
+
+    For recipe runners (run_recipe.py and others) --model counts if no such option is given. Unchanged if none is.
+    """
     setting = given(reading, RECIPE)
     program = Path(reading.program.text).name if reading.program is not None else ""
     if setting is None and _RECIPE_RUNNERS.fullmatch(program):
@@ -151,9 +158,12 @@ def recipe(reading: Reading, around: Around) -> Reading:
 
 
 def overrides(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the settings of overrides such as model.x=1, and of the YAML file that they change.
+    """Return the reading combined with overrides such as model.x=1 and the YAML file that they change.
 
-    Unchanged, but for notes on missing files, without overrides, a file or a recipe.
+    The file is that of --config-path/--config-name or --config-file, else a file of --config with Megatron-Bridge's
+    sections (the program is then the recipe). Settings are those of file and overrides, then ordinary options; `recipe`
+    is also set if the program's name contains one. Only notes on a file that cannot be read are added if there are no
+    file, no overrides and no recipe that is started without any option.
     """
     program = Path(reading.program.text) if reading.program is not None else Path()
     runner = reading.recipe is not None or bool(_RECIPE_RUNNERS.fullmatch(program.name))
@@ -171,7 +181,11 @@ def overrides(reading: Reading, around: Around) -> Reading:
 
 
 def of_verl(reading: Reading, around: Around) -> Reading:
-    """Return the reading with verl's overrides as settings, over the user's own configuration if they name one."""
+    """Return the reading in verl's format: overrides merged over the user's configuration file, then ordinary options.
+
+    A --config-name that verl ships, or none, is not read. A file that cannot be read is noted in `unread`. References
+    are resolved, `+` and `~` are removed from `possible` names, keys of `hydra` are left out, and `world` is replaced.
+    """
     name = given(reading, _HYDRA_NAME)
     own = name is None or verl.own(name.values[-1].text)
     program = str(Path(reading.program.text).parent) if reading.program is not None else ""
@@ -193,9 +207,11 @@ def of_verl(reading: Reading, around: Around) -> Reading:
 
 
 def of_nemo_rl(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the settings of NeMo-RL's file, of those that it inherits, and of overrides.
+    """Return the reading with only the settings of NeMo-RL's file over those it inherits, and overrides.
 
-    Files that NeMo-RL ships may be missing; others are then noted in `unread`.
+    The file is the reading's tree, else that of --config, else the program's default below `configs`. A file that
+    cannot be read is noted in `unread` unless NeMo-RL ships one of this name. Texts of the files are added; `world` is
+    replaced if `cluster` gives a number, also an unknown one.
     """
     top, unread = reading.tree, []
     setting = given(reading, ARGUMENTS)
@@ -224,9 +240,10 @@ def of_nemo_rl(reading: Reading, around: Around) -> Reading:
 
 
 def _inherited(tree: Tree, around: Around, unread: list[Unread], depth: int = 0) -> Iterator[Tree]:
-    """Yield the files that a configuration inherits, the most distant first, to a depth of eight.
+    """Yield the files that a configuration names in `defaults`, each after those that it inherits itself.
 
-    Missing ones are appended to `unread`, except those that NeMo-RL ships.
+    To a depth of eight. Names are looked up from the folder of the file that names them. Files that cannot be read are
+    appended to `unread`, except those whose name NeMo-RL ships.
     """
     here = replace(around, folder=Path(tree.text.file).parent)
     place = tree.place((nemo_rl.DEFAULTS,)) or tree.spans[()].value
@@ -247,7 +264,11 @@ def _recipe_of_program(reading: Reading) -> Word | None:
 
 
 def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree | None, tuple[Unread, ...]]:
-    """Return the file of --config-path and --config-name, or of --config-file; None with notes if it cannot be read."""
+    """Return (tree, notes) of the file of --config-path and --config-name, else of --config-file.
+
+    (None, ()) if none is named, (None, (note,)) if it cannot be read, or if the name or the folder is unknown. `.yaml`
+    is appended to a name without suffix. program: the program's folder, where the file is looked for as well.
+    """
     folder, name, file = (given(reading, names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
     if name is not None and not name.values[-1].unknown and not (folder and folder.values[-1].unknown):
         base = Path(folder.values[-1].text) if folder is not None else Path()
@@ -266,7 +287,10 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
 
 
 def _own_sections(reading: Reading, around: Around, program: str) -> Tree | None:
-    """Return the file of --config if it has Megatron-Bridge's sections, for the user's own programs; None otherwise."""
+    """Return the file of --config if its dialect is "overrides" and `model` has at least three options of Megatron-LM.
+
+    None otherwise, if it cannot be read, and for programs of known tuners.
+    """
     setting = given(reading, ARGUMENTS) if tuners.program(reading) is None else None
     tree = None if setting is None else tree_of(setting, around, program)
     if not isinstance(tree, Tree) or dialect_of(tree.data) != "overrides":

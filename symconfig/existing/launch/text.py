@@ -51,7 +51,7 @@ class Text:
         object.__setattr__(self, "_wider", tuple(at - before for before, at in enumerate(further)))
 
     def place(self, start: int, end: int) -> Place:
-        """Return the place of the bytes [start, end), in time logarithmic in the file's size."""
+        """Return the place of the bytes [start, end), with line and column in characters (from 1) of `start`."""
         line = bisect_right(self._starts, start)
         first = self._starts[line - 1]
         further = bisect_left(self._further, start) - bisect_left(self._further, first)
@@ -83,7 +83,10 @@ class Edit:
 
 
 def edited(text: Text, edits: Iterable[Edit]) -> bytes:
-    """Return the file's bytes after its edits; edits of other files are ignored. Raises ValueError if two overlap."""
+    """Return the file's bytes with the edits applied by position; edits of other files are ignored.
+
+    Raises ValueError if one edit starts before another's end.
+    """
     mine = sorted(edit for edit in edits if edit.place.file == text.file)
     parts, done = [], 0
     for edit in mine:

@@ -27,8 +27,9 @@ _SPACE = b" \t\r\n"
 def parse_yaml(text: Text, wanted: Callable[[Any], bool] = lambda data: data is not None) -> Tree:
     """Return the data and places of the first YAML document that `wanted` accepts, else of the first that is not empty.
 
-    Scalars are YAML 1.2's; values of aliases and merge keys have the alias's place; unknown tags leave the value as
-    text. Raises InputError with every problem found.
+    Scalars are YAML 1.2's; values from aliases and merge keys have the alias's place; values with unknown tags stay
+    text. `unread` notes the unknown tags, repeated keys and further documents. Raises InputError with every problem
+    found, also for an empty file.
     """
     builder = _TreeBuilder(text)
     build(builder, text.characters().removeprefix("\ufeff"))
@@ -101,7 +102,7 @@ class _TreeBuilder(Builder):
         self.unread.append(Unread(self.place(event), shorten(event.value), why, Hides.NOTHING))
 
     def close(self, done: Open, event: Any) -> None:
-        """Record where a mapping or list ends, merge its `<<` keys, and attach it to its parent."""
+        """Finish a mapping or list: record its end, merge `<<` keys, complete its anchor, attach it to its parent."""
         span = self.spans[done.path]
         last = self.place(event).end if event.end_mark.index > event.start_mark.index else 0
         if not last:  # a block ends with its last value: the parser only sees that at what comes next
@@ -114,6 +115,7 @@ class _TreeBuilder(Builder):
         super().close(done, event)
 
     def value_of(self, event: Any) -> Any:
+        """Return a scalar's value, typed if it is plain or has a core tag but !!str, else text; complete its anchor."""
         tag = event.tag or ""
         core = tag.startswith(_CORE) and tag in _KNOWN_TAGS and tag != _CORE + "str"
         value = plain(event.value) if (event.implicit[0] or core) else event.value
@@ -138,7 +140,10 @@ class _TreeBuilder(Builder):
             named.value, named.whole = value, True
 
     def alias(self, event: Any) -> None:
-        """Insert the value of an alias. Raises the builder's error if it is unknown, inside its own value, or a key."""
+        """Insert the value of an alias, and record the alias's place for it and everything inside it.
+
+        Raises the builder's error if the anchor is unknown or not complete, the alias is a key, or values are too many.
+        """
         named = self.named.get(event.anchor)
         if named is None or not named.whole:
             what = "an alias stands inside of what it names" if named else "nothing before this has that name"
@@ -152,9 +157,9 @@ class _TreeBuilder(Builder):
         self.put(named.value)
 
     def bring(self, path: KeyPath, value: Any, place: Place, mark: Any) -> None:
-        """Give everything inside an inserted value the place of the alias.
+        """Record `place`, the alias's, for the key and value of everything nested in an inserted value at `path`.
 
-        Raises the builder's error if values become too many.
+        Raises the builder's error at `mark` if aliases insert more than MAX_NODES values in the file.
         """
         for inner in _inside(value):
             self.expanded += 1
@@ -163,9 +168,10 @@ class _TreeBuilder(Builder):
             self.spans[(*path, *inner)] = Span(place, place)
 
     def merge(self, done: Open, mark: Any) -> None:
-        """Merge `<<: *other` into a mapping: its own keys take precedence, then earlier mappings over later ones.
+        """Merge `<<: *other` into the mapping: its own keys take precedence, then earlier mappings over later ones.
 
-        If `<<` holds anything but mappings it stays an ordinary key.
+        Merged keys and values have the place of the merged mapping. If `<<` holds anything but mappings, it stays a
+        key. Raises the builder's error if aliases insert too many values.
         """
         into = done.into
         assert isinstance(into, dict)
@@ -209,9 +215,9 @@ _LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[\]}}])")
 
 
 def parse_json(text: Text) -> Tree:
-    """Return the data of a JSON file with comments and trailing commas, with the place of each key and value.
+    """Return the data of a JSON file, with the place of each key and value; comments and trailing commas are allowed.
 
-    Numbers with a point or an exponent are floats. Raises InputError with every problem found.
+    Comments are `//`, `#` and `/* */`; numbers as 1.0 or 1e3 floats. Raises InputError with every problem found.
     """
     plain = text.characters().replace("\ufeff", " ", 1)
     for aside in (_COMMENT, _LAST_COMMA):
@@ -221,7 +227,7 @@ def parse_json(text: Text) -> Tree:
 
 
 def _spans(plain: str, place: Callable[[int, int], Place]) -> dict[KeyPath, Span]:
-    """Return the places of keys and values of valid JSON by path.
+    """Return Span(key, value) of every value of valid JSON by path; () is the root. A list item's key place is None.
 
     place: returns the place of characters [start, end).
     """

@@ -14,12 +14,17 @@ _HOSTS = ("hostfile", "H", "include", "i", "exclude", "e")
 
 
 def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment: Mapping[str, Word]) -> World:
-    """Return the numbers of GPUs and nodes that a launcher's words, the scheduler's directives or the environment give.
+    """Return the GPUs and nodes that a launcher's words, then the scheduler's directives, then the environment give.
 
-    Earlier sources take precedence; numbers that nothing gives are None.
+    The first source of a number counts, launchers in the order of LAUNCHERS; numbers that nothing gives are None, and
+    the third is computed from two. srun's number of tasks is ignored beside another launcher. CUDA_VISIBLE_DEVICES
+    (without -1) counts as GPUs per node only if neither those nor the total are given, for launchers that use all
+    visible GPUs. Launcher options with an unknown value are listed in `dark`.
 
     Args:
+        launcher: words in front of the program.
         directives: of `#SBATCH` comments, by option without dashes: "gpus-per-node".
+        environment: variables of the program.
     """
     spoken: dict[str, list[Spoken]] = {basename(word.text): [] for word in launcher if basename(word.text) in LAUNCHERS}
     for given in launcher_options(launcher):
@@ -44,9 +49,11 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
 
 
 def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence[Spoken]]) -> World:
-    """Return the numbers with the third computed from two.
+    """Return the World with the third of nodes, GPUs per node and total computed from two; None where it cannot be.
 
-    A launcher's default of one node is used where it applies.
+    Nodes times GPUs per node replaces a stated total. The others are computed only if the division is exact. Nodes are
+    1 if not stated and a launcher's default of one node applies. counts: number and word by "nodes", "per_node" and
+    "gpus". spoken: options by launcher.
     """
     nodes, per_node, gpus = (counts[key][0] if key in counts else None for key in ("nodes", "per_node", "gpus"))
     if nodes is None and any(_on_one_node(name, options) for name, options in spoken.items()):
@@ -69,9 +76,10 @@ def _on_one_node(launcher: str, options: Sequence[Spoken]) -> bool:
 def _record_count(
     counts: dict[str, tuple[int, Word]], table: Mapping[str, str], key: str, word: Word, tasks: bool
 ) -> None:
-    """Record the number of a launcher's option in `counts` unless one is there; skip it if it is unknown or malformed.
+    """Record (number, word) in `counts` under the kind that `table` gives for the option `key`, unless one is there.
 
-    tasks: whether another launcher counts the processes, so that this one's number of tasks does not count.
+    Skipped are options that the table lacks, unknown or malformed numbers, and `gres` other than of GPUs; with `tasks`,
+    that is if another launcher counts the processes, also numbers of tasks.
     """
     what = table.get(key)
     if what is None or (tasks and key in ("n", "ntasks", "ntasks_per_node")):
@@ -83,9 +91,9 @@ def _record_count(
 
 
 def _included(hosts: str) -> dict[str, int]:
-    """Return the numbers of DeepSpeed's --include (`host:0,1@other:0,1`) by kind.
+    """Return the counts of DeepSpeed's --include (`host:0,1@other:0,1`) by kind: "nodes", "per_node" or "gpus".
 
-    Only the nodes if hosts have no slots; only the total GPUs if hosts have different numbers; empty if malformed.
+    Only "nodes" if any host has no slots; only "gpus", the total, if hosts have different numbers; empty if malformed.
     """
     slots = [host.partition(":")[2] for host in hosts.split("@")]
     if not all(slots):
@@ -97,9 +105,11 @@ def _included(hosts: str) -> dict[str, int]:
 
 
 def of_hosts(text: str, options: Mapping[str, Word]) -> World | None:
-    """Return the GPUs of DeepSpeed's hostfile (`host slots=8` per line) after --include and --exclude.
+    """Return the GPUs of DeepSpeed's hostfile (`host slots=8` per line), filtered by the launcher's options.
 
-    None if it is malformed, empty, or an option is unknown (launcher/runner.py, fetch_hostfile, parse_resource_filter).
+    --include keeps only named hosts and slots, --exclude removes them (without slots the whole host), --num_nodes keeps
+    the first hosts, --num_gpus limits each host's. GPUs per node are None if hosts differ. None if a line is malformed,
+    no GPU is left, or --include or --exclude is unknown (launcher/runner.py, fetch_hostfile, parse_resource_filter).
     """
     hosts: dict[str, set[int]] = {}
     for line in (line.partition("#")[0].strip() for line in text.splitlines()):
@@ -129,9 +139,9 @@ def of_hosts(text: str, options: Mapping[str, Word]) -> World | None:
 
 
 def _number(text: str) -> int | None:
-    """Return the positive integer in `8`, in `2:2` (elastic torchrun) or `h100:8` (Slurm).
+    """Return the positive integer in `8`, in `2:2` (elastic torchrun, both equal) or `h100:8` (Slurm).
 
-    None for ranges and other text.
+    None for 0, unequal ranges such as `1:4`, numbers of eight or more digits, and other text.
     """
     parts = text.split(":")
     if len(parts) == 2 and not parts[0].isdigit():
@@ -159,10 +169,10 @@ class Spoken:
 
 
 def launcher_options(launcher: Sequence[Word]) -> Iterator[Spoken]:
-    """Yield each launcher's options with their values: `-n8`, `--nodes=8` and `--nodes 8`.
+    """Yield each launcher's options with their values: `-n8` (only -n, -N and -G), `--nodes=8` and `--nodes 8`.
 
-    The word after an option counts as its value even if it begins with a dash; words before a known launcher are
-    skipped.
+    The next word counts as the value even if it begins with a dash; an option that is the last word is skipped, as are
+    words before a known launcher. Each option belongs to the launcher named last before it.
     """
     name = ""
     for index, word in enumerate(launcher):

@@ -49,9 +49,10 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
 
 
 def calculated(text: str, look: Callable[[str], int], assign: Callable[[str, int], None]) -> int:
-    """Return the value of an arithmetic expression; of several separated by commas the last one's.
+    """Return the value of an arithmetic expression; of several separated by commas the last one's, 0 if it is empty.
 
-    Raises Dark if the value is not known, also for syntax that is not supported.
+    Assignments (`=`, `+=` and other operators) give the new value, `++x` the new and `x++` the old one. Raises Dark if
+    the value is unknown, the syntax is not supported, or the text has over 1024 characters.
 
     Args:
         look: returns a variable's value, or raises Dark.
@@ -76,7 +77,10 @@ def calculated(text: str, look: Callable[[str], int], assign: Callable[[str, int
 
 
 def _value(text: str, look: Callable[[str], int]) -> int:
-    """Return the value of one expression without assignments. Raises Dark."""
+    """Return the value of one expression without assignments; of `a ? b : c` only the chosen branch is evaluated.
+
+    Raises Dark for unsupported syntax and unknown variables.
+    """
     if "?" in text and (choice := _CHOICE.fullmatch(text)):
         return _value(choice[2 if _value(choice[1], look) else 3], look)
     spelled = re.sub(r"&&|\|\||/", lambda match: _SPELLED[match[0]], text)
@@ -89,7 +93,10 @@ def _value(text: str, look: Callable[[str], int]) -> int:
 
 
 def _evaluated(node: ast.expr, look: Callable[[str], int]) -> int:
-    """Return the value of a Python syntax tree. Raises ValueError for unsupported nodes, Dark beyond 64 bits."""
+    """Return the value of a Python syntax tree as bash computes it; comparisons and `!` give 0 or 1.
+
+    `and` and `or` stop at the deciding operand. Raises ValueError for other nodes, Dark beyond 64 bits or by zero.
+    """
     match node:
         case ast.Constant(value=made) if type(made) is int:
             pass

@@ -28,8 +28,8 @@ _OTHERS = re.compile(r"\s*import torch_npu\s*")
 def run_words(shell: Shell, words: Words, place: Place) -> Truth:
     """Run one command whose words are expanded; return its status.
 
-    Functions of the script take precedence over builtins; any other program is recorded, not run. Raises Leave,
-    Exhausted.
+    The script's functions take precedence, then builtins, also after `builtin` or `command`; other programs are
+    recorded by `_program`. Raises Leave, Exhausted, and InputError from files that are sourced.
     """
     name = "" if words[0].unknown else words[0].text
     if name in shell.state.functions:
@@ -40,10 +40,10 @@ def run_words(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _program(shell: Shell, words: Words, place: Place) -> Truth:
-    """Record an external program in the log, without running it; its output is unknown.
+    """Record an external program in `log.commands` without running it, and print an unknown output.
 
-    Code of `bash -c` and scripts that it starts are interpreted instead. `python -c "import torch_npu"` fails. In a
-    command substitution it is logged in `aside` only.
+    The status is unknown, but False for `python -c "import torch_npu"`. Code of `bash -c` and scripts that it starts
+    are interpreted instead. In a command substitution the words are recorded in `log.aside`.
     """
     shell.budget.spend(8)  # it is looked through for launchers, programs and options
     if len(words) == 3 and words[1].text == "-c" and _OTHERS.fullmatch(words[2].text):
@@ -66,9 +66,10 @@ def _program(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _read(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `read` on the known standard input: set variables from its first line, or from all of it with `-d ''`.
+    """Run `read`: set the variables (default REPLY) from the first line of the known input; return TRUE.
 
-    Variables become unknown, and so does the status, if the input is not known.
+    `-d ''` reads all of it, `-a` sets an array of words. The last variable is unknown if words are left over. With
+    unknown input variables and status are unknown, but not one variable of partly known input. Known input is used up.
     """
     names: list[str] = []
     flags, delimiter, rest = "", "\n", iter(words)
@@ -100,7 +101,10 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _sets(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `mapfile`, `let` or `getopts`: every variable that a word may name becomes unknown, and so is the status."""
+    """Run `mapfile`, `let` or `getopts`: MAPFILE and each variable named at the start of a word become unknown arrays.
+
+    Returns an unknown status.
+    """
     hidden = Array({0: Field((hole(_READ, place, loose=True),), place)})
     names = (match[0] for word in words if (match := re.match(r"[A-Za-z_]\w*", word.text)))
     shell.state.variables |= dict.fromkeys(("MAPFILE", *names), hidden)
@@ -108,7 +112,7 @@ def _sets(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _set(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `set`: options are skipped, other words replace the script's arguments."""
+    """Run `set`: skip options (`-o` with its name); words that remain, or follow `--`, replace the arguments."""
     rest = list(words)
     while rest and rest[0].text.startswith(("-", "+")) and rest[0].text != "--":
         rest = rest[2:] if rest[0].text.endswith("o") else rest[1:]  # set -euo pipefail
@@ -118,6 +122,7 @@ def _set(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _shift(shell: Shell, words: Words, place: Place) -> Truth:
+    """Run `shift`: remove the first N arguments (1 if N is absent or no number); return FALSE if there are fewer."""
     count = int(words[0].text) if words and words[0].text.isdigit() else 1
     if count > len(shell.state.arguments):
         return FALSE
@@ -131,7 +136,8 @@ def _shift(shell: Shell, words: Words, place: Place) -> Truth:
 def _leave(kind: str) -> Own:
     """Return the command `exit`, `return`, `break` or `continue`, which always raises Leave.
 
-    `exit` without a status counts as an error, as it often follows a usage message.
+    `bad` of `exit` is True but for the status 0, also without a status, as that often follows a usage message; of
+    `return` None if the status is absent or unknown, else whether it is not 0.
     """
 
     def run(shell: Shell, words: Words, place: Place) -> Truth:
@@ -145,7 +151,7 @@ def _leave(kind: str) -> Own:
 
 
 def _exec(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `exec`: run the command, then leave the shell (raises Leave); without a command do nothing."""
+    """Run `exec` without its options: run the command, then raise Leave; return TRUE if there is no command."""
     while words and words[0].text in ("-a", "-c", "-l"):
         words = words[2:] if words[0].text == "-a" else words[1:]
     if not words:
@@ -158,7 +164,10 @@ def _exec(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _cd(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `cd`: set the current folder, to an unknown value if it depends on one."""
+    """Run `cd`: set the current folder to the last path, to an unknown one if the path is unknown or absent.
+
+    A relative path changes nothing if the current folder is unknown. The status is presumed to be success.
+    """
     named = [word for word in words if not word.text.startswith("-") or word.unknown]
     base = shell.state.folder
     if not named or named[-1].unknown:
@@ -183,7 +192,7 @@ def _unprinted(shell: Shell, why: str, place: Place) -> Truth:
 
 
 def _echo(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `echo` with `-n`, `-e` and `-E`: print the words joined by blanks."""
+    """Run `echo`: print the words joined by blanks, with a newline unless `-n`; with `-e` escapes are replaced."""
     flags = ""
     while words and re.fullmatch(r"-[neE]+", words[0].text):
         flags += words[0].text[1:]
@@ -197,9 +206,10 @@ def _echo(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _printf(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `printf` with formats of `%s`, `%d` and text, repeated while arguments are left.
+    """Run `printf` with a format of `%s`, `%d`, `%%` and text, repeated while arguments are left; return TRUE.
 
-    Other formats print an unknown value. With `-v NAME` the result is assigned to the variable.
+    Missing arguments are empty, or 0 for `%d`. Other and unknown formats print an unknown value. `-v NAME` assigns the
+    output to the variable. Raises Exhausted.
     """
     if len(words) > 2 and words[0].text == "-v":
         inside = replace(shell, output=[])
@@ -223,7 +233,10 @@ def _printf(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _path(change: Callable[[Field], Parts]) -> Own:
-    """Return a command that prints its first path changed by `change`; an unknown value if the path is not known."""
+    """Return a command that prints `change` of its first path, words with a dash excepted, and a newline.
+
+    It prints an unknown value, with unknown status, if there is no path or it is unknown.
+    """
 
     def run(shell: Shell, words: Words, place: Place) -> Truth:
         named = [word for word in words if not word.text.startswith("-") or word.unknown]
@@ -245,7 +258,10 @@ def _basename(word: Field) -> Parts:
 
 
 def _cat(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `cat` on standard input or on files that the script wrote; the output is unknown for other files."""
+    """Run `cat`: print the known standard input, or the contents of files that the script wrote.
+
+    If any file is another, or the input is unknown, print an unknown value with unknown status.
+    """
     names = [word.text for word in words if word.text != "-"]
     if not names and shell.stdin is not None:
         return _print(shell, shell.stdin)
@@ -256,7 +272,10 @@ def _cat(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _seq(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `seq` on one to three integers of at most six digits; the output is unknown for anything else."""
+    """Run `seq` on `[FIRST [STEP]] LAST`, integers of at most six digits (default 1): print one number per line.
+
+    For anything else, and step 0, print an unknown value with unknown status. Raises Exhausted.
+    """
     texts = [word.text for word in words]
     if not 1 <= len(texts) <= 3 or not all(re.fullmatch(r"-?\d{1,6}", text) for text in texts) or "0" in texts[1:-1]:
         return _unprinted(shell, "depends on the output of seq", place)
@@ -267,7 +286,10 @@ def _seq(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _expr(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `expr` on integers; it fails if the result is 0. The output is unknown for other operands."""
+    """Run `expr`: print the result of integer arithmetic (`+ - * / %`); return FALSE if it is 0, else TRUE.
+
+    For unknown or other operands print an unknown value with unknown status.
+    """
     parts = nested.joined(words)
     why, text = unknown_of(parts), text_of(parts)
     if why or not re.fullmatch(r"[-\d\s+*/%()]+", text):
@@ -281,7 +303,7 @@ def _expr(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _which(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `which`, `type` or `command -v`: print a path of which only the last component is known.
+    """Run `which`, `type` or `command -v`: print an unknown folder, followed by `/` and the last name if there is one.
 
     The status is unknown.
     """
@@ -301,9 +323,7 @@ def _always(status: Truth) -> Own:
 
 
 def _prepares(name: str) -> Own:
-    """Return a command that changes files or folders: its words are recorded in the log's `aside`, and it is not
-    run.
-    """
+    """Return a command that changes files or folders: it only records its words in `log.aside`; presumed to succeed."""
 
     def run(shell: Shell, words: Words, place: Place) -> Truth:
         shell.log.aside.append((Field((Part(name),), place), *words))

@@ -81,7 +81,10 @@ class _Test:
         return truth
 
     def one(self) -> Truth:
-        """Return the value of one test, a negation or a group at the current token; false without any token."""
+        """Evaluate one test at the current token, a negation or a group, advance past it, and return its value.
+
+        A single word is true if it is not empty; without tokens it is FALSE.
+        """
         left = len(self.tokens) - self.at
         if left > 1 and self.take("!"):
             return self.one().negated()
@@ -101,9 +104,10 @@ class _Test:
         return self.unary("n", self.tokens[self.at - 1][1])
 
     def unary(self, sign: str, operand: Parts) -> Truth:
-        """Return the value of a unary test: `-n`, `-z` and `-v`; tests of files are unknown.
+        """Return the value of `-n`, `-z` or `-v` (sign without dash) on an operand; other tests, of files, are unknown.
 
-        A variable that nothing sets counts as unset, and is listed in `presumed`.
+        A variable or argument that the script sets nowhere, as the whole operand, counts as unset and is listed in
+        `presumed`. Any other unknown operand gives an unknown value.
         """
         why, state = unknown_of(operand), self.expander.state
         if sign == "v" and not why:
@@ -120,9 +124,10 @@ class _Test:
         return Truth(None, why)
 
     def binary(self, left: tuple[str, Parts], sign: tuple[str, Parts], right: tuple[str, Parts]) -> Truth:
-        """Return the value of a comparison of texts or integers.
+        """Return the value of a comparison: -eq, -lt ... of integers; `=`, `==`, `!=` of texts, or patterns in `[[ ]]`.
 
-        It is unknown if an operand is, or a pattern is not supported.
+        Unknown if an operand is, a number or pattern is not supported, and for `<`, `>` and `=~`. Operands and sign are
+        (text, parts). Raises Exhausted.
         """
         if why := unknown_of(left[1]) or unknown_of(right[1]):
             return Truth(None, why)
@@ -144,8 +149,9 @@ class _Test:
 
 
 def _combined(left: Truth, right: Truth, stop: bool) -> Truth:
-    """Return `left && right` (stop: False) or `left || right` (stop: True), with unknown values as in three-valued
-    logic.
+    """Return `left && right` (stop: False) or `left || right` (stop: True) in three-valued logic.
+
+    If `left` decides it is returned; else `presumed` of both is kept, and the reason of the unknown one, `left` first.
     """
     if left.value is stop:
         return left
@@ -163,7 +169,10 @@ def tested(expander: Expander, words: Sequence[Parts]) -> Truth:
 
 
 def double_tested(expander: Expander, start: int, end: int) -> Truth:
-    """Return the value of the bytes [start, end) between `[[` and `]]`."""
+    """Return the value of the condition at bytes [start, end), the inside of `[[ ]]`.
+
+    Words that are operators as written are tokens without parts; all others are expanded without splitting.
+    """
     tokens: list[tuple[str, Parts]] = []
     for first, last in _double_tokens(expander.data, start, end):
         written = expander.data[first:last].decode("utf-8", "replace")
@@ -175,7 +184,10 @@ def double_tested(expander: Expander, start: int, end: int) -> Truth:
 
 
 def _double_tokens(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    """Return the byte ranges of the words in `[[ ]]`, with leading `!` and brackets as words of their own."""
+    """Return the byte ranges of the words in `[[ ]]`, with leading `!`, `(` and unbalanced final `)` as words.
+
+    They stay part of the word behind `=`, `==`, `!=` and `=~`, and for `)` behind `=~` only.
+    """
     ranges: list[tuple[int, int]] = []
     for first, last in code.words(data, start, end):
         before = data[slice(*ranges[-1])] if ranges else b""

@@ -42,7 +42,7 @@ _REFERENCES = 8  # of variables in arithmetic that name each other
 def pattern(parts: Iterable[Part]) -> re.Pattern[str] | None:
     """Return a word as a compiled glob, in which only loose (unquoted) parts have special characters.
 
-    None if a part is unknown, or for extended globs, character classes by name, and backslashes.
+    None if a part is unknown, or a loose one has an extended glob, a character class by name, or a backslash.
     """
     text = ""
     for part in parts:
@@ -69,7 +69,8 @@ class Words:
     def fields(self, start: int, end: int) -> list[Field]:
         """Return the fields that the word at bytes [start, end) expands to; none if it expands to nothing.
 
-        `{1..8}` is expanded; other brace expansions give one unknown field.
+        `{1..8}` gives a field per number; other brace expansions outside quotes one unknown field. Fields of a word
+        that gives several, or of `"${A[@]}"`, have the places of their parts, others the word's. Raises Exhausted.
         """
         self.budget.spend()
         place, stream = self.source.place(start, end), self.scan(start, end, loose=True)
@@ -92,10 +93,7 @@ class Words:
         return _BRACES.search(bare) is not None
 
     def value(self, start: int, end: int) -> Parts:
-        """Return the word expanded without splitting, as after `=` or in `[[ ]]`.
-
-        Its loose parts may be used as patterns.
-        """
+        """Return the word at [start, end) expanded, not split, elements joined by blanks; unquoted parts are loose."""
         return _joined(self.scan(start, end, literals=True))
 
     def quoted(self, start: int, end: int) -> Parts:
@@ -105,7 +103,10 @@ class Words:
         return _joined(self.scan(start, end, quoted=True, doubles=False))
 
     def items(self, start: int, end: int) -> list[tuple[str | None, Field]]:
-        """Return (subscript or None, value) for each element of an array literal whose content is at [start, end)."""
+        """Return (subscript, value) for each element of an array literal whose content is at [start, end).
+
+        For `[X]=Y` the subscript is the expanded text; for other words, each of whose fields is an element, it is None.
+        """
         elements: list[tuple[str | None, Field]] = []
         for first, last in code.words(self.data, start, end):
             close = code.closing(self.data, first, last) if self.data[first : first + 1] == b"[" else last
@@ -117,9 +118,9 @@ class Words:
         return elements
 
     def number(self, text: str, place: Place, depth: int = 0) -> int:
-        """Return the value of an arithmetic expression in which `$` is already expanded. Raises Dark.
+        """Return the value of an arithmetic expression in which `$` is expanded; assignments in it change the state.
 
-        Assignments in it change the state. depth: number of variables followed so far, at most 8.
+        Raises Dark if it is unknown or not supported, or `depth`, the number of variables followed so far, exceeds 8.
         """
         if depth > _REFERENCES:
             raise Dark("depends on variables that refer to each other")
@@ -130,14 +131,20 @@ class Words:
         )
 
     def arithmetic(self, start: int, end: int) -> int:
-        """Return the value of the arithmetic expression at bytes [start, end). Raises Dark."""
+        """Return the value of the arithmetic expression at bytes [start, end), expanded as between double quotes.
+
+        Raises Dark if a part is unknown, or as `number` does. Assignments in it change the state.
+        """
         parts = self.quoted(start, end)
         if why := unknown_of(parts):
             raise Dark(why)
         return self.number(text_of(parts).replace('"', "").replace("\\\n", ""), self.source.place(start, end))
 
     def _number_of(self, name: str, place: Place, depth: int) -> int:
-        """Return a variable's integer value in arithmetic; its text is evaluated as an expression. Raises Dark."""
+        """Return a variable's or element's (`A[0]`) integer in arithmetic: its text is evaluated as an expression.
+
+        If it is empty or unset, 0. Raises Dark if nothing sets it, it is unknown, or its text cannot be evaluated.
+        """
         base, _, subscript = name.partition("[")
         value = self.find(base, place, subscript.removesuffix("]") or None)
         if value is None and base not in self.state.variables:
@@ -147,7 +154,10 @@ class Words:
         return self.number(text_of(value or ()).strip(), place, depth + 1)
 
     def assign(self, name: str, value: Value) -> None:
-        """Set the variable `X` or the element `A[0]` in the state."""
+        """Set the variable `X` or the element `A[0]` in the state; for an array `X`, its element 0.
+
+        An element set to anything but parts (None or an array) changes nothing.
+        """
         base, _, subscript = name.partition("[")
         old = self.state.variables.get(base)
         if not subscript and not isinstance(old, Array):
@@ -170,7 +180,10 @@ class Words:
         literals: bool = False,
         doubles: bool = True,
     ) -> Stream:
-        """Return the parts of the bytes [start, end), expanded; None separates elements of arrays.
+        """Return the expanded parts of the bytes [start, end); None stands between elements of arrays.
+
+        Pipes `<(...)` and an unquoted leading `~` give unknown parts; empty quotes give an empty part. `${X:=8}` and
+        arithmetic assignments change the state. Raises Exhausted.
 
         Args:
             quoted: whether the bytes stand between double quotes.
@@ -219,10 +232,10 @@ class Words:
         )
 
     def _escaped(self, at: int, end: int, quoted: bool) -> tuple[Parts, int]:
-        """Return the parts for the backslash at `at`, and the position after it.
+        """Return the parts for the backslash at `at`, and the position after what they stand for.
 
-        The following character is literal, and an escaped line end is dropped; between double quotes the backslash
-        stays except before a few characters.
+        The next character stays, not loose, without the backslash; an escaped line end gives no part. A last backslash,
+        or one between double quotes before anything but `$`, a backtick, `"` and a backslash, stands for itself.
         """
         character = self.data[at + 1 : at + 2]
         if character == b"\n":
@@ -240,7 +253,10 @@ class Words:
     # ---- after a dollar
 
     def _dollar(self, at: int, end: int, quoted: bool, loose: bool) -> tuple[Stream, int]:
-        """Return the parts of the expansion that starts with `$` at `at`, and the position after it."""
+        """Return the parts of the expansion that starts with `$` at `at`, and the position after it.
+
+        That is `${...}`, `$((...))`, `$(...)`, `$'...'`, `$@` or a variable; `$"` gives none, any other `$` is literal.
+        """
         following, tight = self.data[at + 1 : at + 2], quoted or not loose
         if following in (b"(", b"{"):
             close = code.closing(self.data, at + 1, end)
@@ -264,7 +280,10 @@ class Words:
         return [*self.get(name, place, loose=not tight)], match.end()
 
     def _arithmetic_part(self, at: int, end: int, tight: bool) -> Part:
-        """Return the value of `$((...))` as one part, with the variables in it; an unknown part if it is not known."""
+        """Return the value of `$((...))` at [at, end) as one part, whose `variables` are the names in it.
+
+        An unknown part if the value is not known. Assignments change the state. tight: whether the part is not loose.
+        """
         place = self.source.place(at, end)
         try:
             text = str(self.arithmetic(at + 3, end - 2))
@@ -281,9 +300,10 @@ class Words:
     # ---- values of names
 
     def get(self, name: str, place: Place, *, loose: bool, subscript: str | None = None) -> Parts:
-        """Return the value of a variable, element or argument; one unknown part if nothing sets it.
+        """Return the value of a variable, element or argument, with `name` added to its `variables`.
 
-        Empty for variables declared without a value, for absent elements, and for absent arguments in conditions.
+        One unknown part if nothing sets it; empty if it is declared without a value or unset, for an absent element
+        other than 0, and for an absent argument in a condition of a script without arguments. place: of the expansion.
         """
         value = self.find(name, place, subscript)
         if value is not None:
@@ -293,7 +313,11 @@ class Words:
         return (hole(self.state.missing(name), place, name, loose=loose),)
 
     def find(self, name: str, place: Place, subscript: str | None = None) -> Parts | None:
-        """Return the value of a variable, element, argument, `$#` or `$PWD`; None if it is unset or nothing sets it."""
+        """Return the value of a variable, element, argument, `$#` or `$PWD`; None if it is unset or nothing sets it.
+
+        An array without subscript gives element 0; a scalar has a value only for the subscripts 0, `@` and `*`.
+        BASH_SOURCE is the variable "0"; PWD is the current folder unless the script sets it.
+        """
         if name.isdigit() and name != "0":
             argument = self.state.arguments[int(name) - 1 : int(name)]
             return argument[0].parts if argument else None
@@ -308,9 +332,9 @@ class Words:
         return value if subscript in (None, "0", "@", "*") else None
 
     def _key(self, subscript: str, value: Value | None, place: Place) -> int | str:
-        """Return the subscript as an index, negative ones counted from the end.
+        """Return the key of a subscript: the text for an associative array, else its integer value.
 
-        It stays text for associative arrays or if unknown.
+        A negative one counts from the array's end. The text too if the value is not known.
         """
         if isinstance(value, Array) and value.keyed:
             return subscript
@@ -323,9 +347,10 @@ class Words:
         return index
 
     def _elements(self, name: str, items: list[Field], place: Place, quoted: bool, loose: bool, which: str) -> Stream:
-        """Return the parts of all items for `$@`, `${A[@]}` and their `*`, separated by None.
+        """Return the parts of all items of `$@`, `${A[@]}` and their `*` (`which`), `name` put before their variables.
 
-        In quoted `*` the separator is the first character of IFS.
+        Between items stands None, or for a quoted `*` the first character of IFS. An empty item is an empty part. Parts
+        are loose if `loose` and not `quoted`, or if they are unknown and loose already.
         """
         stream: Stream = []
         for index, item in enumerate(items):
@@ -343,7 +368,7 @@ class Words:
 
 
 def _joined(stream: Stream) -> Parts:
-    """Return the parts with elements separated by blanks, without separators at either end."""
+    """Return the parts with a blank for each None between elements; None at either end is dropped."""
     while stream and stream[0] is None:
         stream = stream[1:]
     while stream and stream[-1] is None:
@@ -359,9 +384,13 @@ _ESCAPE = re.compile(
 
 
 def unescaped(text: str) -> str:
-    """Return the text with escapes such as backslash-n and hexadecimal bytes replaced; unknown ones are kept."""
+    """Return the text with escapes replaced: letters as for newline, octal and hexadecimal bytes, and `u` codes.
+
+    Adjacent bytes are decoded together as UTF-8, malformed ones replaced. Other escapes are kept.
+    """
 
     def one(match: re.Match[str]) -> str:
+        """Return what one match of escapes stands for; the match itself if it is unknown."""
         body = match[1]
         if len(body) > 1 and body[0] == "u":
             return chr(int(body[1:], 16))

@@ -33,7 +33,7 @@ class Interpreter(Simple):
     # ---- lists, branches
 
     def _list(self, source: Source, node: Node) -> Truth:
-        """Run `a && b` and `a || b`, also chained; return the status."""
+        """Run `a && b` and `a || b`, also chained, from left to right; return the status of the last command run."""
         links: list[tuple[bool, Node]] = []  # a command, and the result of the one before with which it is passed over
         while node.type == "list":
             links.insert(0, (any(child.type == "||" for child in node.children), node.children[-1]))
@@ -41,9 +41,11 @@ class Interpreter(Simple):
         return self._rest_of_list(source, node, links, self.execute(source, node))
 
     def _rest_of_list(self, source: Source, node: Node, links: list[tuple[bool, Node]], status: Truth) -> Truth:
-        """Run the rest of a list after a command with this status.
+        """Run the rest of a list, `links`, after a command with this status; return the last status.
 
-        If the status is unknown, run it for both outcomes and merge the states.
+        A link is (result that skips it, command); one that exits with an error is undone. If the status is unknown, or
+        is a program's and a link is `||`, the rest runs on copies of the state for both outcomes, which are merged; the
+        value is then unknown unless it is the same in both.
         """
         for index, (stop, right) in enumerate(links):
             place, provided = place_at(source, node), any(stop for stop, _ in links)
@@ -69,10 +71,11 @@ class Interpreter(Simple):
         return self._clauses(source, [node, *(child for child in node.children if child.type in _CLAUSES)])
 
     def _clauses(self, source: Source, clauses: list[Node]) -> Truth:
-        """Run `if`, `elif` and `else`, which the parser puts side by side; return the status.
+        """Run the first clause whose condition is true of `if`, `elif` and `else`; return its status, TRUE if none is.
 
-        If a condition is unknown all remaining branches run on copies of the state, which are merged. Values set
-        because a variable is presumed unset are marked as overridable by it.
+        If a condition is unknown or a program's status, this clause and the rest run on copies of the state, which are
+        merged; the status is unknown. A variable that the condition presumes unset, and the clause sets to a scalar, is
+        marked as overridden by the environment's. A clause that exits with an error is undone (`guarded`).
         """
         if not clauses:
             return TRUE
@@ -103,10 +106,10 @@ class Interpreter(Simple):
         return status
 
     def _case_statement(self, source: Source, node: Node) -> Truth:
-        """Run `case`.
+        """Run the first branch of `case` that matches and return its status, TRUE if none does.
 
-        If it is unknown which branch matches, run all from the first unknown one on, and none unless one matches all,
-        and merge.
+        If the word, or a pattern before a match, is unknown, all branches from there on run on copies of the state, and
+        also none unless one has a pattern such as `*`; the copies are merged and the status is unknown.
         """
         value = node.child_by_field_name("value")
         if value is None:
@@ -130,10 +133,7 @@ class Interpreter(Simple):
         return TRUE
 
     def _matches(self, source: Source, item: Node, text: str) -> bool | None:
-        """Return whether the text matches one of the branch's patterns.
-
-        None if a pattern is not known before one matches.
-        """
+        """Return whether the text matches one of the branch's patterns; None if an earlier pattern is not known."""
         expander = self.expander(source, deciding=True)
         for start, end in word_ranges(source.data, item.children_by_field_name("value")):
             self.budget.spend(0.05 + len(text) / 64)
@@ -150,9 +150,10 @@ class Interpreter(Simple):
     # ---- loops, for a bounded number of rounds
 
     def _for_statement(self, source: Source, node: Node) -> Truth:
-        """Run `for` or `select` over the words, or over the script's arguments.
+        """Run the body of `for` or `select` for each word, or each of the script's arguments without `in`; return TRUE.
 
-        If they are unknown, run the body as a loop with an unknown number of rounds.
+        If a word is unknown and unquoted, and for `select`, the variable becomes unknown and the body runs as a loop
+        with an unknown number of rounds, whose status is unknown.
         """
         variable, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
         if variable is None or body is None:
@@ -181,7 +182,10 @@ class Interpreter(Simple):
         return self._loop(source, node, body, advance)
 
     def _c_style_for_statement(self, source: Source, node: Node) -> Truth:
-        """Run `for ((;;))`; a header that cannot be split into three parts is logged, and the loop is skipped."""
+        """Run `for ((a;b;c))` and return the status of `_loop`; an empty `b` is true.
+
+        A header without exactly two semicolons is logged, and the loop is skipped with TRUE.
+        """
         body = node.child_by_field_name("body")
         opening, end = (next((child for child in node.children if child.type == mark), None) for mark in ("((", "))"))
         if body is None or opening is None or end is None:
@@ -203,7 +207,10 @@ class Interpreter(Simple):
         return self._loop(source, node, body, condition)
 
     def _while_statement(self, source: Source, node: Node) -> Truth:
-        """Run `while` or `until`; a condition that depends on a program makes the number of rounds unknown."""
+        """Run `while` or `until` and return the status of `_loop`.
+
+        A condition that depends on a program's status is unknown, and so is then the number of rounds.
+        """
         body, until = node.child_by_field_name("body"), node.children[0].type == "until"
         conditions = [child for child in node.children_by_field_name("condition") if child.is_named]
         if body is None:
@@ -218,9 +225,10 @@ class Interpreter(Simple):
         return self._loop(source, node, body, condition)
 
     def _loop(self, source: Source, node: Node, body: Node, condition: Callable[[], Truth]) -> Truth:
-        """Run the body while `condition` returns true; a condition that is not known leads to `_unbounded_loop`.
+        """Run the body while `condition` is true and return TRUE; once it is unknown, `_unbounded_loop`.
 
-        After 2000 rounds the loop is logged, and what it changed is unknown.
+        `break` ends it, and states in which the loop may have been left are merged. After 2000 rounds the loop is
+        logged, and what it changed is unknown.
         """
         place, outer, before = source.place(node.start_byte, body.start_byte), self.pending, self.state.copy()
         self.pending = []
@@ -241,7 +249,10 @@ class Interpreter(Simple):
         return TRUE
 
     def _round(self, source: Source, body: Node, place: Place) -> bool:
-        """Run one round of a loop; return whether the loop continues (False after `break`)."""
+        """Run one round of a loop; return True, but False after `break`.
+
+        States in which the round may have been left by `continue` are merged. Raises Leave for `return` and `exit`.
+        """
         try:
             self.statements(source, body.named_children)
         except Leave as leave:
@@ -253,7 +264,10 @@ class Interpreter(Simple):
         return True
 
     def _unbounded_loop(self, source: Source, node: Node, body: Node, why: str) -> Truth:
-        """Run a loop with an unknown number of rounds, twice; what it sets is unknown afterwards."""
+        """Run the body twice, each time merged with the state without it, so that what it changes is unknown.
+
+        Returns an unknown status. why: why the number of rounds is not known.
+        """
         place, reason = (
             source.place(node.start_byte, body.start_byte),
             f"is set in a loop whose rounds are not known: {why}",
@@ -266,9 +280,9 @@ class Interpreter(Simple):
     # ---- other shells, tests, functions
 
     def _pipeline(self, source: Source, node: Node) -> Truth:
-        """Run each stage of a pipeline in a subshell, with the output of the one before as its input.
+        """Run each stage of a pipeline on a copy of the state, with the output of the previous one as its input.
 
-        The status is unknown.
+        Only the last stage prints, and of the states only written files are kept. The status is a program's, unknown.
         """
         stages, stdin, status = node.named_children, self.stdin, TRUE
         for index, stage in enumerate(stages):
@@ -286,7 +300,7 @@ class Interpreter(Simple):
         return self.statements(source, node.named_children)
 
     def _test_command(self, source: Source, node: Node) -> Truth:
-        """Run `[ ]`, `[[ ]]` or `(( ))` as a condition."""
+        """Run `[ ]`, `[[ ]]` or `(( ))` as a condition and return its value: of `(( ))` whether the result is not 0."""
         start, end, expander = node.children[0].end_byte, node.children[-1].start_byte, self.expander(source, True)
         match node.children[0].type:
             case "((":

@@ -33,10 +33,11 @@ _DEPTH = 20  # of files that source each other
 
 
 def source(shell: Shell, words: Sequence[Field], place: Place) -> Truth:
-    """Run `source FILE ARGUMENTS` and return its status.
+    """Run `source FILE ARGUMENTS` in this shell and return its status (of `return` in it, too).
 
-    A file that cannot be read is logged, and taken to set no variable that the script sets. Raises InputError if files
-    source each other in a circle or are no text.
+    A file that cannot be read is logged as hiding variables, one of the machine (activate, conda.sh) as hiding nothing;
+    both are presumed to succeed. Arguments hold for the file only. Raises InputError if files source each other in a
+    circle or are no text, Leave for anything but `return`.
     """
     if not words:
         return TRUE
@@ -64,7 +65,11 @@ def source(shell: Shell, words: Sequence[Field], place: Place) -> Truth:
 
 
 def _file(shell: Shell, written: str) -> tuple[Path | None, str]:
-    """Return the file's path and an empty reason if it may be read; else None and why not."""
+    """Return (path, "") of the file if it may be read, else (None, reason).
+
+    It is looked for by the current folder, if known, and the script's; it must exist and not lie outside of the
+    readable folder, unless a link leads there (reading it then raises InputError).
+    """
     root, base = shell.log.folder, shell.state.folder
     if root is None:
         return None, "names a file, and where it lies is not known"
@@ -81,9 +86,9 @@ def _file(shell: Shell, written: str) -> tuple[Path | None, str]:
 
 
 def _run_file(shell: Shell, path: Path) -> Truth:
-    """Run a file's statements in this shell's state; return their status.
+    """Run a file's statements in this shell's state and return their status; the file is added to `log.texts`.
 
-    Raises InputError for recursion, and Leave.
+    Raises InputError if it is being sourced already, 20 files source each other, or it cannot be read; and Leave.
     """
     real = str(path.resolve())
     if real in shell.sourcing or len(shell.sourcing) >= _DEPTH:
@@ -110,7 +115,7 @@ def joined(words: Sequence[Field]) -> Parts:
 def run_code(shell: Shell, words: Sequence[Field], place: Place) -> Truth:
     """Run `eval`: run the words, joined by blanks, as code in this shell's state; return its status.
 
-    Code whose first word is unknown is logged as one that may set any variable.
+    If the first part with text is unknown, it is also logged as hiding variables. Raises Leave and Exhausted.
     """
     parts = joined(words)
     first = next((part for part in parts if part.unknown or part.text.strip()), None)
@@ -121,10 +126,11 @@ def run_code(shell: Shell, words: Sequence[Field], place: Place) -> Truth:
 
 
 def shell_code(shell: Shell, words: Sequence[Field], place: Place) -> bool:
-    """Run the code that a command passes to another shell; return False if it passes none.
+    """Run the code or script that a command passes to another shell, on a copy of the state; return whether it does.
 
-    Examples are `bash -c CODE`, `srun ... bash -c CODE`, `bash FILE`, `ssh HOST CODE` and `sbatch <<EOF`. The code runs
-    on a copy of the state, without any variables if on another host.
+    Forms: `--wrap` or standard input of a shell or sbatch; words behind the host of ssh and pdsh (without any
+    variables); FILE.sh; `bash -c CODE` or `bash FILE.sh` behind a launcher. A word ending in .py ends the search. False
+    also for a script that is not there or may not be read.
     """
     name = posixpath.basename(words[0].text)
     if name in (*_SHELLS, "sbatch"):
@@ -167,7 +173,11 @@ def _inside(shell: Shell, launcher: Sequence[Field]) -> Shell:
 def _code(
     shell: Shell, launcher: Sequence[Field], code: Parts, words: Sequence[Field], place: Place, here: bool = True
 ) -> bool:
-    """Run code in a child shell and return True; files that it writes are kept if it runs on this machine (`here`)."""
+    """Run code in a child shell with `words` as arguments and return True; `exit` ends it.
+
+    Files that it writes are kept if it runs on this machine (`here`); elsewhere it has no variables, and is no part of
+    a command substitution. launcher: words in front of the shell.
+    """
     inside = _inside(shell, launcher)
     inside.state.arguments = tuple(words)
     if not here:
@@ -180,7 +190,11 @@ def _code(
 
 
 def _script(shell: Shell, words: Sequence[Field], at: int, place: Place) -> bool:
-    """Run a script of the same folder in a child shell; return False if it is not there or may not be read (logged)."""
+    """Run the script `words[at]` in a child shell, with the words behind it as arguments, and return True.
+
+    False if it is not in the script's folder, or may not be read (which is logged). Words in front become the launcher,
+    without the shell's own name. `exit` ends only the child.
+    """
     written, root = words[at].text, shell.log.folder
     if root is None or not (may_read(root / written) and os.path.lexists(root / written)):
         return False

@@ -40,7 +40,11 @@ class Expander(Words):
     """Expander of words with all expansions."""
 
     def _braced(self, at: int, end: int, quoted: bool, loose: bool) -> Stream:
-        """Return the parts of the `${...}` at [at, end); one unknown part if it is not supported."""
+        """Return the parts of the `${...}` at [at, end); one unknown part if it is malformed or not supported.
+
+        `${!X}` expands the variable that X names, unknown if that is no name. `${#X}` gives the length. Others go to
+        `_of_all`, `_with_default` and `_transformed`.
+        """
         place, loose = self.source.place(at, end), loose and not quoted
         braced = self._split(at + 2, end - 1, place, quoted, loose)
         if braced is None:
@@ -62,7 +66,7 @@ class Expander(Words):
         return [*self._transformed(braced, parts)]
 
     def _split(self, start: int, end: int, place: Place, quoted: bool, loose: bool) -> Braced | None:
-        """Return the parsed content of `${...}` at [start, end); None if it is malformed."""
+        """Return the parsed content of `${...}` at [start, end), its subscript expanded; None if it is malformed."""
         if self.data[start:end] == b"#":
             return Braced("#", "", None, "", (end, end), place, quoted, loose)
         if (head := _BRACED.match(self.data, start, end)) is None:
@@ -80,10 +84,10 @@ class Expander(Words):
         return Braced(name, sign, subscript, operator[0].decode(), (operator.end(), end), place, quoted, loose)
 
     def _of_all(self, braced: Braced) -> Stream:
-        """Return the parts of `${A[@]}` or `${@}`: all elements, their number or keys, a slice, or each one
-        transformed.
+        """Return the parts of `${A[@]}` or `${@}`: elements, a slice, each transformed, the number (`#`) or keys (`!`).
 
-        One unknown part if nothing sets the array or the slice is not supported.
+        A default operator gives its operand where there is no element (`+`: where there is one, else nothing). One
+        unknown part if nothing sets the array, its number is unknown, or the slice is of a scalar, negative or unknown.
         """
         name, operator, place = braced.name, braced.operator, braced.place
         of_arguments = name in ("@", "*")
@@ -117,9 +121,11 @@ class Expander(Words):
         return self.scan(*braced.operand, quoted=braced.quoted, loose=braced.loose, literals=braced.loose)
 
     def _with_default(self, braced: Braced) -> Stream:
-        """Return the parts of `${X:-8}` and its kin (`:=`, `:+`, `:?`); `:=` also assigns the default.
+        """Return the parts of `${X:-8}`, `${X:=8}` (which also assigns), `${X:+8}` and `${X:?}` (which is X itself).
 
-        A variable that nothing sets counts as unset, and the default is marked as one that the environment may replace.
+        The default counts if X is unset or, with the colon, empty. A variable that nothing sets counts as unset, and
+        the default is then marked as overridden by the environment's. `:+` gives nothing if X is unset, and an unknown
+        part if X is wholly unknown and unquoted.
         """
         name, subscript, place, kind = braced.name, braced.subscript, braced.place, braced.operator[-1]
         value = self.find(name, place, subscript)
@@ -148,9 +154,9 @@ class Expander(Words):
         return [replace(part, loose=braced.loose) for part in kept]
 
     def _transformed(self, braced: Braced, parts: Parts) -> Parts:
-        """Return a value after `#`, `%` or `/`.
+        """Return a value after the operator `#`, `%` or `/`; unchanged if it is empty or there is no operator.
 
-        Return one unknown part if it has any, or if the operation is not supported.
+        One unknown part if value or pattern is unknown or the operation not supported; an empty part if it becomes "".
         """
         operator, operand, place = braced.operator, braced.operand, braced.place
         if not operator or not parts:
@@ -169,7 +175,10 @@ class Expander(Words):
         return made or (Part("", loose=loose, written=place),)
 
     def _trimmed(self, parts: Parts, text: str, glob: re.Pattern[str], operator: str) -> Parts:
-        """Return the value without the shortest or longest matching prefix (`#`, `##`) or suffix (`%`, `%%`)."""
+        """Return the value without the shortest or longest matching prefix (`#`, `##`) or suffix (`%`, `%%`).
+
+        Unchanged if nothing matches. text: the value's characters. Raises Exhausted.
+        """
         places = list(range(len(text) + 1))
         self.budget.spend(len(text) ** 2 / 256)
         if operator in ("##", "%"):
@@ -179,10 +188,10 @@ class Expander(Words):
         return cut(parts, 0, next((at for at in places if glob.match(text[at:])), len(text)))
 
     def _replaced(self, parts: Parts, text: str, operator: str, operand: tuple[int, int]) -> Parts | None:
-        """Return the value after `${X/a/b}` with a literal `a`: the first, all (`//`), or a prefix or suffix (`/#`,
-        `/%`).
+        """Return the value after `${X/a/b}` with a literal `a`, of which the first or (`//`) every one is replaced.
 
-        None if an operand is unknown or has pattern characters.
+        `/#` and `/%` replace a prefix and suffix. Without `/b` matches are deleted; an empty `a` of `/` and `//`
+        changes nothing. None if an operand is unknown or `a` has unquoted pattern characters.
         """
         at, end = operand
         while at < end and self.data[at : at + 1] != b"/":
@@ -207,7 +216,10 @@ class Expander(Words):
         return (*result, *cut(parts, done))
 
     def _bounds(self, start: int, end: int) -> tuple[int, int | None] | None:
-        """Return (start, length or None) of a slice; None if either is not known."""
+        """Return (start, length) of the slice `start:length` at [start, end), length None if absent.
+
+        None if either is not known.
+        """
         colon = start
         while colon < end and self.data[colon : colon + 1] != b":":
             colon = code.skip(self.data, colon, end)

@@ -60,10 +60,10 @@ def read_bash(
     variables: Mapping[str, str] | None = None,
     extra: Sequence[str] = (),
 ) -> Bash:
-    """Return the training command of a script, its options, and what was not understood; executes nothing.
+    """Return the training command of a script, its options, further runs and files that it writes; executes nothing.
 
-    Interpretation stops, with a note in the reading, when its budget is used up. Raises InputError if there is no
-    training command, a line is too long, or sourced files cannot be read.
+    The reading notes what was not understood, also that interpretation stopped, as its budget was used up. Raises
+    InputError without a training command, for a line over 65,536 bytes, and for sourced files that cannot be read.
 
     Args:
         folder: the script's, where sourced files are; None: no file is opened.
@@ -94,7 +94,10 @@ def read_bash(
 
 
 def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> State:
-    """Return the initial state: variables, arguments, Slurm's variables of the script's directives, and the folder."""
+    """Return the initial state: exported environment, arguments `extra`, and with a folder `$0` and the current folder.
+
+    Slurm's variables of the script's directives are exported if the environment lacks them and the number is decimal.
+    """
     nowhere = text.place(0, 0)
     given = {name: plain(value, place=nowhere) for name, value in variables.items()}
     state = State({**given}, set(given))
@@ -114,7 +117,11 @@ def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra:
 
 
 def _result(text: Text, log: Log, state: State) -> Bash:
-    """Return the reading of the interpreted script. Raises InputError if no command trains."""
+    """Return the reading of the command most like training, else of a line of options, with runs and written files.
+
+    Its notes are those of the log, the command's surroundings, unknown words and files with unknown contents, each
+    once. Raises InputError if there is no such command.
+    """
     texts = {each.file: each for each in log.texts}
 
     def source(place: Place) -> str:
@@ -149,7 +156,7 @@ def _result(text: Text, log: Log, state: State) -> Bash:
 
 
 def _reading(text: Text, log: Log, split: Split, made: Arguments) -> Reading:
-    """Return the reading of one training command by itself."""
+    """Return the reading of one training command with its launcher, environment and world, and the notes of `made`."""
     launcher = tuple(word.word() for word in split.launcher)
     environment = {name: Field(parts, split.command.place).word() for name, parts in split.command.environment.items()}
     environment |= _launcher_environment(split.launcher)
@@ -169,7 +176,10 @@ def _reading(text: Text, log: Log, split: Split, made: Arguments) -> Reading:
 
 
 def _launcher_environment(launcher: Sequence[Field]) -> dict[str, Word]:
-    """Return the variables that `env NAME=value` and `mpirun -x NAME=value` set in front of the program."""
+    """Return the variables that `env NAME=value` and `-x NAME=value` (of mpirun) set in front of the program.
+
+    `env` ends at the first word that is neither an assignment nor an option.
+    """
     values = {}
     for before, word in pairwise(launcher):
         match = _VARIABLE.match(word.text)
@@ -186,7 +196,10 @@ def _launcher_environment(launcher: Sequence[Field]) -> dict[str, Word]:
 
 
 def _other_commands(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split], tuple[tuple[str, ...], ...]]:
-    """Return other runs of the same program (at most 16), and the words of all other commands, each once."""
+    """Return (runs, others): runs of the same program with other words, and the words of all other commands.
+
+    Runs beyond 16 count as others; words of `log.aside` come last. Equal words occur once, the chosen command's never.
+    """
 
     def key(words: Sequence[Field]) -> tuple[str, ...]:
         return tuple(f"{word.text}\0{word.unknown}" if word.unknown else word.text for word in words)
@@ -206,8 +219,11 @@ def _other_commands(best: Split, splits: Sequence[Split], log: Log) -> tuple[lis
 
 
 def _notes(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Place], str]) -> list[Unread]:
-    """Return notes on what surrounds the chosen command: unknown launcher words, conditions, other programs and cut
-    commands.
+    """Return notes on what surrounds the chosen command `best`.
+
+    That is: unknown launcher words that may be several (behind an option, if they may be options), an unknown condition
+    under which it runs, other programs and runs with other words (hiding nothing), and beside a known program lines
+    that begin with an option, as a command that was cut has.
     """
     unread = []
     for index, word in enumerate(best.launcher):
@@ -241,7 +257,10 @@ def _notes(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Pla
 
 
 def _differing(best: Split, other: Split) -> str:
-    """Return the words, with their options, in which another run differs from the chosen one; empty if in none."""
+    """Return the words of another run that differ from those of the chosen one at the same index; empty if none.
+
+    Each is preceded by its option if the word before begins with a dash.
+    """
     mine, words = ([word.text for word in each.arguments] for each in (best, other))
     differ = [at for at, word in enumerate(words) if mine[at : at + 1] != [word]]
     named = (words[at - 1 : at + 1] if at and words[at - 1].startswith("-") else words[at : at + 1] for at in differ)
@@ -249,7 +268,7 @@ def _differing(best: Split, other: Split) -> str:
 
 
 def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
-    """Return a note for each file passed to the program that the script writes with contents that are not known."""
+    """Return a note for each word of the program that names a file which the script writes with unknown contents."""
     return [
         Unread(word.place, word.text, f"is a file that the script writes, and it {why}")
         for setting in made.settings
@@ -259,7 +278,7 @@ def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
 
 
 def _no_training(text: Text, log: Log) -> Problem:
-    """Return the problem that a script starts no training program, with the commands that it does start."""
+    """Return the problem that a script starts no training program, with five commands and a note"""
     names = list(dict.fromkeys(command.words[0].text for command in log.commands if command.words[0].text))
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     first = next((item for item in log.unread if item.matters), None)
@@ -276,7 +295,10 @@ def _no_training(text: Text, log: Log) -> Problem:
 
 
 def _directives(text: Text) -> dict[str, Word]:
-    """Return the options in comments for a scheduler (#SBATCH and others) with values; the last of each."""
+    """Return the options with values in comments for a scheduler (#SBATCH, #PBS, #BSUB, #FLUX:) by name without dashes.
+
+    The last of each counts; options without a value are left out.
+    """
     options: dict[str, Word] = {}
     for match in _DIRECTIVE.finditer(text.data):
         line = match.group(1).split(b" #")[0]

@@ -55,7 +55,10 @@ class Shell:
     # ---- programs
 
     def program(self, source: Source) -> Truth:
-        """Run all statements of a source; return its status. Syntax errors are logged. Raises Leave, Exhausted."""
+        """Run all statements of a source and return the last status, TRUE without any. Raises Leave, Exhausted.
+
+        At most ten syntax errors are logged; what the parser recovers runs.
+        """
         root = parse(source)
         if root.has_error:
             for node in errors_of(root, source.data):
@@ -66,7 +69,10 @@ class Shell:
         return Expander(source, self.state, self.budget, self.capture, deciding and not self.state.arguments)
 
     def capture(self, source: Source, place: Place) -> Parts:
-        """Return the output of a command substitution without trailing newlines; sets `substituted` to its status."""
+        """Return the output of a command substitution without trailing newlines; `substituted` becomes its status.
+
+        It runs on a copy of the state, which is dropped. `exit` and `return` end only it.
+        """
         inside = replace(self, state=self.state.copy(), output=[], captured=True, pending=[])
         try:
             self.substituted = inside.program(source)
@@ -86,9 +92,10 @@ class Shell:
         return status
 
     def execute(self, source: Source, node: Node) -> Truth:
-        """Run one statement by the method named after its type; return its status. Raises Leave, Exhausted.
+        """Run one statement by the method named `_` and its node's type, and return its status.
 
-        Unknown types have their children run.
+        Without such a method its named children run; comments, single words and tokens are TRUE. Raises Leave, and
+        Exhausted with the innermost node's place.
         """
         self.budget.spend()
         try:
@@ -102,9 +109,9 @@ class Shell:
             raise
 
     def subshell(self, run: Callable[[Shell], Truth], **fields: object) -> Truth:
-        """Run `run` on a copy of the shell and return its status; only files that it writes are kept.
+        """Run `run` on a copy of the shell, with these `fields` replaced; return its status, also if it raises Leave.
 
-        fields: attributes of the copy to replace.
+        Of the copy's state only the written files are kept.
         """
         inside: Shell = replace(self, **{"state": self.state.copy(), "pending": [], **fields})  # type: ignore[arg-type]
         try:
@@ -119,14 +126,11 @@ class Shell:
     def undecided(
         self, branches: Sequence[Callable[[], object]], why: str, place: Place, *, likely: bool = False
     ) -> None:
-        """Run each branch on a copy of the state, and merge the states; values that differ become unknown.
+        """Run each branch on a copy of the state, and merge states and outputs; values that differ become unknown.
 
-        Raises Leave if every branch leaves the code.
-
-        Args:
-            why: the reason recorded for unknown values.
-            likely: whether the first branch is what the script is expected to do, so that it is not marked as
-                uncertain.
+        A branch that leaves is left out, its state appended to `pending` unless by `exit`. Raises Leave if all of them
+        leave. why: the reason of unknown values, added to `maybe` while a branch runs; not for the first one if it is
+        `likely`.
         """
         outcomes, left = [], None
         for branch in branches:
@@ -152,7 +156,7 @@ class Shell:
     def resume(self, kind: str, place: Place) -> None:
         """Merge the pending states that left by `kind` into the state, and remove them from `pending`.
 
-        kind: "break", "continue" or "return".
+        Values that differ become unknown. kind: "break", "continue" or "return".
         """
         states = [Outcome(state) for leave, state in self.pending if leave.kind == kind]
         self.pending = [(leave, state) for leave, state in self.pending if leave.kind != kind]
@@ -160,10 +164,10 @@ class Shell:
             self.state = one_of(self.budget, [Outcome(self.state), *states], _LEFT, place).state
 
     def guarded(self, branch: Callable[[], Truth], check: Place | None = None) -> Truth:
-        """Run a branch and return its status; if it exits with an error, undo its changes and return success.
+        """Run a branch and return its status; if it exits with an error, restore the state and return TRUE.
 
-        Such a branch is taken for a check that passes. check: the place of its condition, recorded in the log's
-        `stops`.
+        Such a branch is a check that passes: `check`, the place of its condition, is appended to `log.stops` unless it
+        is None or an outer condition is unknown. Raises any other Leave.
         """
         before = self.state.copy()
         try:
@@ -177,9 +181,9 @@ class Shell:
             return TRUE
 
     def call(self, name: str, arguments: Words, place: Place) -> Truth:
-        """Run a function of the script and return its status, unknown if it may be left with different ones.
+        """Run a function of the script and return its status; afterwards restore the arguments and its local variables.
 
-        Arguments and local variables are restored afterwards.
+        The status is unknown if the function may also return with another one. Raises Leave, but not of `return`.
         """
         source, body = self.state.functions[name]
         saved, outer = self.state.arguments, self.pending

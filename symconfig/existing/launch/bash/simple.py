@@ -29,14 +29,17 @@ class Simple(Shell):
         return self._assigned(source, [child for child in node.children if child.type == "variable_assignment"])
 
     def _assigned(self, source: Source, nodes: Sequence[Node]) -> Truth:
-        """Run assignments without a command; return the status of the last command substitution in them."""
+        """Run assignments without a command; return the status of the last command substitution in them, else TRUE."""
         self.substituted = TRUE
         for node in nodes:
             self.assign(source, node)
         return self.substituted
 
     def _command(self, source: Source, node: Node, behind: Sequence[Node] = ()) -> Truth:
-        """Run a command with its redirections; return the status. behind: further words, which follow a redirection."""
+        """Run a command with its redirections; return its status.
+
+        Further lines that the parser joined to it run as commands, too. behind: words that follow a redirection.
+        """
         status = TRUE
         for children in code.lines_of(source.data, node.children):
             assigned = [child for child in children if child.type == "variable_assignment"]
@@ -58,9 +61,9 @@ class Simple(Shell):
     def _words(
         self, source: Source, node: Node, assigned: Sequence[Node], named: Sequence[Node], extra: Sequence[Node] = ()
     ) -> Truth:
-        """Expand the words of a simple command and run it; return the status.
+        """Expand the words of a simple command and run it; return its status.
 
-        Assignments in front of it are exported, and hold for this command only; without any words they stay.
+        Assignments in front are exported and undone afterwards; if there are no words they stay, and give the status.
         """
         expander, words = self.expander(source), list[Field]()
         for start, end in word_ranges(source.data, [*named, *extra]):
@@ -82,9 +85,10 @@ class Simple(Shell):
         return status
 
     def assign(self, source: Source, node: Node, keyed: bool = False) -> str:
-        """Run an assignment such as `X=1`, `X+=1`, `A=(1 2)` or `A[0]=1`; return the variable's name.
+        """Run an assignment such as `X=1`, `X+=1`, `A=(1 2)` or `A[0]=1`; return the variable's name, or "" if absent.
 
-        keyed: whether it is an associative array (`declare -A`). Return an empty string if the parser found no name.
+        A scalar assigned to an array sets element 0. In `X="$X --more"` the `$X` is dropped if nothing sets X. keyed:
+        whether it is an associative array (`declare -A`). Raises Exhausted.
         """
         left = node.child_by_field_name("name")
         if left is None:
@@ -119,7 +123,11 @@ class Simple(Shell):
         return name
 
     def _declaration_command(self, source: Source, node: Node) -> Truth:
-        """Run `declare`, `local`, `export` or `readonly`; names that are not known are logged."""
+        """Run `declare`, `local`, `export`, `readonly` or `typeset`: assign, declare and export the names; return TRUE.
+
+        Names without a value become unset (`local`) or are declared unless set; `-a` and `-A` make empty arrays. Values
+        that a function makes local are saved. Words whose names are not known are logged as hiding variables.
+        """
         keyword, flags, expander = node.children[0].type, "", self.expander(source)
         for child in node.children[1:]:
             if child.type == "variable_assignment":
@@ -161,7 +169,7 @@ class Simple(Shell):
             self.state.exported.add(name)
 
     def _unset_command(self, source: Source, node: Node) -> Truth:
-        """Run `unset` for variables and elements of arrays."""
+        """Run `unset`: remove elements `A[i]` of arrays; set other variables to None, not exported. Return TRUE."""
         for start, end in word_ranges(source.data, node.named_children):
             for item in self.expander(source).fields(start, end):
                 name, _, subscript = item.text.partition("[")
@@ -177,7 +185,10 @@ class Simple(Shell):
     # ---- redirections: what a command reads from the script, and files that the script writes, kept in memory
 
     def _redirected_statement(self, source: Source, node: Node) -> Truth:
-        """Run a statement with redirections; return its status."""
+        """Run a statement with redirections and return its status, TRUE without a body.
+
+        Words behind a redirection are added to a simple command; other statements ignore them.
+        """
         body = node.child_by_field_name("body")
 
         def run(extra: Sequence[Node]) -> Truth:
@@ -188,10 +199,11 @@ class Simple(Shell):
         return self._redirected(source, node.children_by_field_name("redirect"), run)
 
     def _redirected(self, source: Source, nodes: Sequence[Node], run: Callable[[Sequence[Node]], Truth]) -> Truth:
-        """Run a command with its redirections; return its status.
+        """Run a command, `run`, with its redirections; return its status, or that of what follows a here-document.
 
-        Known input comes from here-documents and here-strings; output to a file is kept as contents of that file. run:
-        called with the words that follow a redirection.
+        Standard input comes from here-documents and here-strings. Output (descriptor 1) to a file replaces or extends
+        its contents in `state.files`, if some of it and of the file's name is known. `run` gets words behind a
+        redirection.
         """
         if not nodes:
             return run(())
@@ -238,7 +250,7 @@ class Simple(Shell):
         return status
 
     def _document(self, source: Source, node: Node) -> Parts:
-        """Return the text of a here-document, expanded unless its delimiter is quoted.
+        """Return the text of a here-document, expanded unless its delimiter is quoted; with `<<-` without leading tabs.
 
         Empty if the parser found no body.
         """
@@ -267,7 +279,11 @@ def _array(
     keyed: bool,
     place: Place,
 ) -> Array:
-    """Return an array of `items` and of the elements `added`, which also go into `items`."""
+    """Return an array of `items`, which is changed, and the elements `added`.
+
+    An element without subscript follows the last index. For indexed arrays a subscript is an arithmetic expression, or
+    stays text if it is not known.
+    """
     following = max((key for key in items if isinstance(key, int)), default=-1) + 1
     for subscript, item in added:
         key: int | str = following if subscript is None else subscript

@@ -36,6 +36,7 @@ class FileSource:
     """
 
     def __init__(self, text: Text) -> None:
+        """Keep the text; `data` is its bytes with Unix line ends, placeholders masked if there are syntax errors."""
         self.text = text
         body = text.data.removeprefix(_BOM)
         self._skipped = len(text.data) - len(body)
@@ -52,7 +53,10 @@ class FileSource:
         return self.text.place(first, max(first, last))
 
     def literal(self, start: int, end: int) -> Parts:
-        """Return the bytes [start, end) as parts, one per line if the file's line ends have carriage returns."""
+        """Return the bytes [start, end) as parts; those of a placeholder are unknown.
+
+        A line end that had a carriage return is a part of its own, without a place.
+        """
         cuts = self._returns[bisect_left(self._returns, start) : bisect_left(self._returns, end)]
         parts, first = [], start
         for index in cuts:
@@ -61,7 +65,7 @@ class FileSource:
         return (*parts, *self._run(first, end))
 
     def _run(self, start: int, end: int) -> Parts:
-        """Return the bytes as one part; an unknown one if they are a placeholder, none if empty."""
+        """Return the bytes [start, end) as one part; an unknown one if they contain a placeholder, none if empty."""
         if start >= end:
             return ()
         place, run = self.place(start, end), self.data[start:end]
@@ -77,6 +81,7 @@ class CodeSource:
     """
 
     def __init__(self, parts: Parts, place: Place) -> None:
+        """Join the parts to `data`, unknown ones as HOLE; others become not loose. place: of code that has none."""
         self._parts = [replace(part, text=HOLE) if part.unknown else replace(part, loose=False) for part in parts]
         self._place = place
         self._starts: list[int] = []
@@ -86,7 +91,7 @@ class CodeSource:
             self.data += part.text.encode()
 
     def literal(self, start: int, end: int) -> Parts:
-        """Return the parts of the bytes [start, end), with their own places; unknown parts stay unknown."""
+        """Return the parts of the bytes [start, end), cut if needed, with their places; unknown parts have no text."""
         parts = []
         for index in range(max(bisect_right(self._starts, start) - 1, 0), len(self._parts)):
             part, offset = self._parts[index], self._starts[index]
@@ -109,7 +114,7 @@ Source: TypeAlias = FileSource | CodeSource
 
 
 def _masked(match: re.Match[bytes]) -> bytes:
-    """Return the placeholder as equally many bytes: a mark, then blanks; escaped line ends stay."""
+    """Return the placeholder as a mark and blanks of its length, keeping escaped line ends; a shorter one unchanged."""
     rest = match.group()[len(_MASK) :]
     if len(match.group()) < len(_MASK):
         return match.group()
@@ -124,8 +129,7 @@ def _parser() -> tree_sitter.Parser:
 def parse(source: Source) -> Node:
     """Return the syntax tree of a source; it may contain errors, which are not raised.
 
-    Escaped blanks are replaced by word characters first, as the parser loses them, and a trailing continuation is
-    removed.
+    Escaped blanks are parsed as word characters, a trailing continuation as blanks; offsets stay those of `data`.
     """
     shown = _ESCAPED_BLANK.sub(rb"\1\\_", source.data)
     return _parser().parse(_LAST_CONTINUATION.sub(rb"\1 \2", shown)).root_node
@@ -135,7 +139,7 @@ def parse(source: Source) -> Node:
 
 
 def skip(data: bytes, at: int, end: int) -> int:
-    """Return the position after the character, quoted string or expansion at `at`; `end` if it is not closed."""
+    """Return the position after the character, or the quoted string, escape or expansion, at `at`; at most `end`."""
     byte, two = data[at : at + 1], data[at : at + 2]
     if byte == b"\\":
         return min(at + 2, end)
@@ -159,7 +163,10 @@ def skip(data: bytes, at: int, end: int) -> int:
 
 
 def closing(data: bytes, at: int, end: int) -> int:
-    """Return the position of the bracket that closes the one at `at`; `end` if none does."""
+    """Return the position of the bracket that closes the one at `at`; `end` if none does.
+
+    Quoted strings and escapes are skipped, nested `(` and `${` are matched; in `"${...}"` a single quote is literal.
+    """
     stack = [_CLOSERS[data[at]]]
     at += 1
     while at < end:
@@ -196,7 +203,10 @@ def word_end(data: bytes, at: int, end: int, stops: bytes = _BLANK) -> int:
 
 
 def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    """Return the byte ranges of the words between blanks, without comments: in `[[ ]]` and array literals."""
+    """Return the byte ranges of the words between blanks and line ends, without comments.
+
+    It is used in `[[ ]]` and array literals: operators do not end a word.
+    """
     ranges, at = [], start
     while at < end:
         if data[at] in _BLANK:
@@ -217,9 +227,10 @@ def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def word_ranges(data: bytes, nodes: Sequence[Node]) -> list[tuple[int, int]]:
-    """Return the byte ranges of words at these nodes.
+    """Return the byte ranges of the words at these nodes, extended to where each word ends; empty nodes are skipped.
 
-    Corrects the parser, which may split a word, join two, or end one before an escaped character.
+    This corrects the parser, which may split a word (adjacent ranges are joined), join two (split at blanks), or end
+    one before an escaped character.
     """
     ranges: list[tuple[int, int]] = []
     for node in nodes:
@@ -233,7 +244,7 @@ def word_ranges(data: bytes, nodes: Sequence[Node]) -> list[tuple[int, int]]:
 
 
 def value_end(data: bytes, node: Node) -> int:
-    """Return the position after the value of an assignment."""
+    """Return the position after the value of an assignment: behind the bracket of an array, else the word's end."""
     left = node.child_by_field_name("name")
     at = data.find(b"=", left.end_byte if left is not None else node.start_byte, node.end_byte + 1) + 1
     if data[at : at + 1] == b"(":
@@ -242,7 +253,10 @@ def value_end(data: bytes, node: Node) -> int:
 
 
 def lines_of(data: bytes, nodes: Sequence[Node]) -> list[list[Node]]:
-    """Return the nodes split at line ends, as the parser may join a command with the line after it."""
+    """Return the nodes split at line ends that are not escaped; without nodes one empty line.
+
+    The parser may join a command with the line after it.
+    """
     lines: list[list[Node]] = [[]]
     for node in nodes:
         gap = data[lines[-1][-1].end_byte : node.start_byte] if lines[-1] else b""
@@ -263,7 +277,10 @@ def place_at(source: Source, node: Node) -> Place:
 
 
 def errors_of(root: Node, data: bytes) -> Iterator[Node]:
-    """Yield at most ten outermost nodes with syntax errors; not those inside a `${...}` whose end the parser found."""
+    """Yield at most ten outermost nodes that are errors or missing, in order.
+
+    Errors inside a `${...}` whose end the parser found are left out.
+    """
     stack, count = [root], 0
     while stack and count < 10:
         node = stack.pop()

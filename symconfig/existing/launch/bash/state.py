@@ -50,7 +50,10 @@ class Budget:
             raise Exhausted("is too much work to follow")
 
     def kept(self, value: Value) -> Value:
-        """Return the value unchanged, and spend steps in proportion to its size. Raises Exhausted."""
+        """Return the value unchanged, and spend steps: per four items of an array, or per part and 512 characters.
+
+        Raises Exhausted.
+        """
         if isinstance(value, Array):
             self.spend(len(value.items) // 4)
         elif value:
@@ -148,6 +151,7 @@ class State:
         return " \t\n" if "IFS" not in self.variables else self.text("IFS") or ""
 
     def copy(self) -> State:
+        """Return a copy with its own variables, exports, functions and files."""
         return replace(
             self,
             variables=dict(self.variables),
@@ -167,7 +171,7 @@ class State:
         return {name: value for name, value in values if isinstance(value, tuple)}
 
     def missing(self, name: str) -> str:
-        """Return the reason why a name that the script does not set has no known value."""
+        """Return why a name that the script does not set is unknown: an argument, a variable, or another parameter."""
         if name.isdigit():
             return f"depends on the script's argument ${name}, which is not given"
         known = name.isidentifier() and name != "_"
@@ -200,9 +204,10 @@ class Outcome:
 
 
 def one_of(budget: Budget, outcomes: Sequence[Outcome], why: str, place: Place) -> Outcome:
-    """Merge alternative outcomes into one; what differs becomes unknown for the reason `why`. Raises Exhausted.
+    """Merge alternative outcomes into one; variables, files, arguments and outputs that differ become unknown (`why`).
 
-    A common beginning of a value is kept. Exports, functions and files are united.
+    A common beginning of a variable or output is kept. A variable that a state lacks differs from any value, a file
+    does not. Exports and functions are united, earlier functions first. Raises Exhausted.
     """
     if len(outcomes) == 1:
         return outcomes[0]
@@ -228,7 +233,7 @@ def one_of(budget: Budget, outcomes: Sequence[Outcome], why: str, place: Place) 
 
 
 def _equal(left: Value | str, right: Value | str) -> bool:
-    """Return whether two values have the same text and the same unknown parts, wherever they come from."""
+    """Return whether two values have equal texts and reasons of unknown parts; of arrays also equal keys in order."""
     if isinstance(left, Array) and isinstance(right, Array):
         return list(left.items) == list(right.items) and all(
             _comparable(left.items[key].parts) == _comparable(right.items[key].parts) for key in left.items
@@ -239,7 +244,7 @@ def _equal(left: Value | str, right: Value | str) -> bool:
 
 
 def _comparable(parts: Parts) -> list[str]:
-    """Return known texts and reasons of unknown parts in turn, for comparison."""
+    """Return text, reason, text, ... of the parts: adjacent known texts joined, the reason of each unknown part."""
     texts = [""]
     for part in parts:
         if part.unknown:
@@ -250,7 +255,12 @@ def _comparable(parts: Parts) -> list[str]:
 
 
 def _merged_value(name: str, values: list[Value | str], why: str, place: Place) -> Value:
-    """Return the value that a variable has in common in all states; what differs is unknown."""
+    """Return a variable's value merged over states in which it differs: the common beginning, then an unknown part.
+
+    Indexed arrays keep common items; an array beside anything else gives one unknown item. If a state lacks the
+    variable or has it unset, all is unknown, and `brings` lists the others' options unless the variable's name suggests
+    options.
+    """
     arrays = [value for value in values if isinstance(value, Array)]
     if len(arrays) == len(values) and not any(value.keyed for value in arrays):
         return _merged_items([list(value.items.values()) for value in arrays], why, place)
@@ -264,9 +274,9 @@ def _merged_value(name: str, values: list[Value | str], why: str, place: Place) 
 
 
 def _merged_items(items: list[list[Field]], why: str, place: Place) -> Array:
-    """Return an array of the items that all begin with, and one unknown item for the rest.
+    """Return an array of the items that all begin with, and one unknown item that brings the options of the rest.
 
-    An option's name is not separated from its value.
+    If values of an option differ, its name goes to the rest, too.
     """
     meanings = [[_comparable(item.parts) for item in each] for each in items]
     count = 0
@@ -284,8 +294,9 @@ def _merged_items(items: list[list[Field]], why: str, place: Place) -> Array:
 
 
 def _merged_parts(values: Sequence[Parts], why: str, place: Place) -> Parts:
-    """Return the parts that all begin with, up to the last word they share entirely, and an unknown part for the
-    rest.
+    """Return the parts that all begin with, up to the last whole word, a blank, and an unknown part for the rest.
+
+    The unknown part's `brings` are the options in the rests.
     """
     count = 0
     while all(

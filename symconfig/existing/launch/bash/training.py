@@ -33,7 +33,12 @@ class Arguments:
 
 
 def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Arguments:
-    """Return the words after the program grouped into options. source: returns the text at a place."""
+    """Return the words after the program grouped into options: `--x=1` is joined, others take the words up to the next.
+
+    Words before any option are the values of a first setting with the name "". Unknown words that may be options go to
+    `unread`, and those that they may bring to `possible`; a first word behind an option only if `may_be_options`.
+    source: returns the text at a place.
+    """
     made = Arguments()
     name: Field | None = None
     values: list[Field] = []
@@ -66,7 +71,7 @@ def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Argumen
 
 
 def may_be_options(word: Field) -> bool:
-    """Return whether an unknown word is likely to be options, by its variable's name or as a branch may have set it."""
+    """Return whether an unknown word brings options; if not known, whether its variable or a branch suggests it."""
     if word.brings is not None:
         return bool(word.brings)
     names = [part.variables[-1] for part in word.parts if part.variables]
@@ -74,7 +79,7 @@ def may_be_options(word: Field) -> bool:
 
 
 def dark(word: Field, source: Callable[[Place], str]) -> Unread:
-    """Return the note that a word is unknown and may be any number of options."""
+    """Return the note that a word is unknown and may be any number of options: those it brings, or any if unknown."""
     place = next((part.written for part in word.parts if part.written is not None), word.place)
     hides = Hides.OPTIONS if word.brings is None else Hides.NAMED
     what = " ".join(source(place).split())[:80] or word.text
@@ -97,7 +102,10 @@ def _setting(name: Field, values: Sequence[Field]) -> Setting:
 
 
 def _joined(word: Field, equals: int, source: Callable[[Place], str]) -> Setting:
-    """Return the option and value of a word `--x=1`."""
+    """Return the setting of a word `--x=1`, split at index `equals`.
+
+    The value's place is what follows `=` in the source, or that of its parts if the word is spelled otherwise there.
+    """
     spelled = word.text[:equals]
     parts = word.cut(equals + 1).parts
     written = source(word.place)
@@ -158,7 +166,10 @@ class Split:
 
     @property
     def trains(self) -> tuple[bool, bool, int]:
-        """Return a key by which commands are ranked; the greatest looks most like training."""
+        """Return a key by which commands are ranked; the greatest looks most like training.
+
+        (path is not of other work, as convert; has a launcher, known command or name as train; number of options).
+        """
         path = self.program.text if self.program is not None else ""
         name = "/".join(path.split("/")[-2:])  # the folder, too: tools/run.py
         started = any(
@@ -169,9 +180,9 @@ class Split:
 
 
 def split(command: Command) -> Split | None:
-    """Return the command split at its program.
+    """Return the command split into launcher, program and arguments.
 
-    None if it starts no program with options, or a tool such as pip or pytest.
+    None if it starts no program, or one of the words up to the program is a tool such as pip or pytest.
     """
     words = command.words
     at = _program_index(words, command.outer)
@@ -181,9 +192,10 @@ def split(command: Command) -> Split | None:
 
 
 def _program_index(words: Sequence[Field], outer: int) -> int | None:
-    """Return the index of the program's word: a `.py` file, a module after `-m`, or a known command.
+    """Return the index of the program: a .py file, a module after the -m of python or a launcher, or a known command.
 
-    Otherwise the first word after a launcher's options; None if there is none, or for `python -c CODE`.
+    A known command counts only at index `outer`. Modules of launchers are skipped. None for `python -c CODE` and
+    `python -`; otherwise `_index_after_launcher`.
     """
     if basename(words[outer].text) in _PROGRAMS:  # whose options may name a script
         return outer
@@ -205,9 +217,10 @@ def _program_index(words: Sequence[Field], outer: int) -> int | None:
 
 
 def _index_after_launcher(words: Sequence[Field]) -> int | None:
-    """Return the index of the first word after a launcher (or python) and its options; None without a launcher.
+    """Return the index of the first word after a launcher (or python), its options, and launch, job, submit and `--`.
 
-    None also if no word from the launcher on begins with `--`, or if nothing follows its options.
+    None without a launcher, without a word from there on that begins with `--`, or if nothing follows. An option takes
+    the next word unless it is a switch or has `=`; unknown words are skipped while options follow.
     """
     start = next(
         (

@@ -37,7 +37,10 @@ class Part:
     brings: tuple[str, ...] | None = None
 
     def cut(self, start: int, end: int) -> Part:
-        """Return the characters [start, end) as a part, with its place adapted."""
+        """Return the characters [start, end) as a part, with its place adapted; the part itself if these are all.
+
+        `written` follows only if it is the same place.
+        """
         if (start, end) == (0, len(self.text)):
             return self
         text = self.text[start:end]
@@ -72,7 +75,7 @@ class Field:
 
     @property
     def brings(self) -> tuple[str, ...] | None:
-        """Return the options that the unknown parts may contain as words; None if they may be any."""
+        """Return the options that unknown parts may contain as words, each once; None if they may be any."""
         known = [part.brings for part in self.parts if part.unknown]
         if any(each is None for each in known):
             return None
@@ -99,7 +102,7 @@ Value: TypeAlias = Parts | Array | None
 
 
 def inner(place: Place, text: str, start: int, end: int) -> Place:
-    """Return the place of the characters [start, end) of the text at `place`."""
+    """Return the place of the characters [start, end) of the text that stands literally at `place`."""
     before = text[:start]
     first = place.start + len(before.encode())
     line = place.line + before.count("\n")
@@ -108,7 +111,10 @@ def inner(place: Place, text: str, start: int, end: int) -> Place:
 
 
 def cover(places: Iterable[Place | None]) -> Place | None:
-    """Return the place from the first to the last of these; None if there is none, or if they are in several files."""
+    """Return the place from the first start to the last end of these places; None is ignored.
+
+    None if there is none, or they are in several files.
+    """
     known = [place for place in places if place is not None]
     if not known or len({place.file for place in known}) > 1:
         return None
@@ -125,7 +131,10 @@ def unknown_of(parts: Iterable[Part]) -> str | None:
 
 
 def cut(parts: Sequence[Part], start: int, end: int | None = None) -> Parts:
-    """Return the characters [start, end) of a value with their places; unknown parts between them are kept."""
+    """Return the characters [start, end) of a value, up to its end for None, with their places.
+
+    Unknown parts, which have no characters, are kept from `start` to `end`, both included.
+    """
     kept, done = [], 0
     end = sum(len(part.text) for part in parts) if end is None else end
     for part in parts:
@@ -148,7 +157,7 @@ def hole(
 
 
 def options_of(words: Iterable[Field]) -> tuple[str, ...] | None:
-    """Return the names of the options among words; None if a word may be any option."""
+    """Return the options among words, and those that unknown words bring, by name, each once; None if any may be."""
     options: dict[str, None] = {}
     for word in words:
         if word.several and word.brings is None:
@@ -174,9 +183,10 @@ def is_option(word: str) -> bool:
 
 
 def through(parts: Parts, name: str, place: Place, *, loose: bool, default: bool = False) -> Parts:
-    """Return a value as expanded from `$name` at `place`, with the name added to its variables.
+    """Return a value as expanded from `$name`: with the name put before its variables, and `loose` as given.
 
-    default: it is the default of `${name:-8}`, which the variable would override. Several words keep their own places.
+    `written` becomes `place`, but stays in a value with blanks. default: it is the default of `${name:-8}`; parts
+    without `overridden_by` get the name.
     """
     several = any(character.isspace() for part in parts for character in part.text)
     return tuple(
@@ -195,7 +205,7 @@ def through(parts: Parts, name: str, place: Place, *, loose: bool, default: bool
 
 
 def joined(parts: Parts) -> Iterator[Part]:
-    """Yield the parts with adjacent ones of the same origin joined; parts without text are left out."""
+    """Yield the parts with text, adjacent ones joined if they are adjacent in the file and have the same variables."""
     last: Part | None = None
     for part in (part for part in parts if part.text):
         here, there = last.place if last is not None else None, part.place
@@ -212,9 +222,9 @@ def joined(parts: Parts) -> Iterator[Part]:
 
 
 def fields(parts: Iterable[Part | None], ifs: str) -> list[Parts]:
-    """Return the parts split into words: loose ones at the characters of `ifs`, all of them at None between elements.
+    """Return the parts split into words: loose, known ones at the characters of `ifs`, and all at None.
 
-    Unknown parts are not split. Separators other than blanks may enclose empty words.
+    Blanks in `ifs` only separate; between two other separators is an empty word.
     """
     groups: list[list[Part]] = []
     open_: list[Part] | None = None

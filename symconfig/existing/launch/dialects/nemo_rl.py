@@ -29,7 +29,7 @@ _GPUS: Final = ("cluster.num_nodes", "cluster.gpus_per_node")
 
 
 def is_own(data: Mapping[str, Any]) -> bool:
-    """Return whether a file's data are a configuration of NeMo-RL, or one that inherits from it."""
+    """Return whether data are NeMo-RL's: `policy` beside a method, or one of its sections beside .yaml `defaults`."""
     inherits = any(str(name).endswith(".yaml") for name in bases(data))
     policy = isinstance(data.get("policy"), dict) and any(name in data for name in (*METHODS, "loss_fn", "cluster"))
     return policy or (inherits and bool(_SECTIONS & data.keys()))
@@ -42,15 +42,12 @@ def bases(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def applies(reading: Reading) -> bool:
-    """Return whether one of NeMo-RL's programs is started, or its configuration is read."""
+    """Return whether the program's file name is one of NeMo-RL's, or the reading's format is NeMo-RL's."""
     return reading.format == FORMAT or (reading.program is not None and _of_program(reading.program.text) is not None)
 
 
 def usual(reading: Reading) -> str | None:
-    """Return the name of the configuration that the program uses without --config.
-
-    None for programs that are not NeMo-RL's.
-    """
+    """Return the name of the configuration that NeMo-RL's program uses without --config; None for other programs."""
     method = None if reading.program is None else _of_program(reading.program.text)
     return None if method is None else {"grpo": "grpo_math_1B", "ppo": "ppo_math_1B"}.get(method, method) + ".yaml"
 
@@ -61,15 +58,15 @@ def comes_with_it(name: str) -> bool:
 
 
 def inherited(trees: Iterable[Tree], overrides: Sequence[Entry]) -> list[Entry]:
-    """Return the entries of all files and overrides, where later ones replace earlier ones.
-
-    A section marked `_override_: true` removes the inherited section first.
-    """
+    """Return the entries of files, then overrides, `by_path`: the last wins; `_override_` removes a section before."""
     return list(by_path((*_all(trees), *overrides)).values())
 
 
 def _all(trees: Iterable[Tree]) -> Iterator[Entry]:
-    """Yield the entries of the files in order, with a removing entry before each marked section."""
+    """Yield the entries of the files in order, without those of `defaults` and `_override_`.
+
+    Before a file's entries comes, for each of its `_override_: true`, an entry that removes the section it stands in.
+    """
     for tree in trees:
         own = [each for each in entries(tree) if each.path[0] != DEFAULTS]
         for each in own:
@@ -79,7 +76,10 @@ def _all(trees: Iterable[Tree]) -> Iterator[Entry]:
 
 
 def world(settings: Sequence[Setting]) -> World:
-    """Return the cluster's GPUs, 1 for a number that is absent; empty if both are, only `dark` if one is not known."""
+    """Return nodes, GPUs per node and their product from `cluster` (last values); a number that is absent is 1.
+
+    An empty World if both are absent. Only `dark` is set if a number is unknown or not decimal digits.
+    """
     stated = {each.name: each.values[-1] for each in settings if each.name in _GPUS and each.values}
     words = tuple(stated.values())
     if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):

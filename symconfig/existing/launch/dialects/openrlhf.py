@@ -33,7 +33,10 @@ def applies(reading: Reading) -> bool:
 
 
 def started(reading: Reading, _around: object = None) -> Reading:
-    """Return the reading with options renamed to their names since 0.10, and for PPO with the GPUs of all roles."""
+    """Return the reading with the names of settings and possible settings changed to those since 0.10.
+
+    For train_ppo_ray the world is replaced by the GPUs of all roles; for other programs it is unchanged.
+    """
     settings = tuple(replace(each, name=_named(each.name)) for each in reading.settings)
     possible = tuple(replace(each, name=_named(each.name)) for each in reading.possible)
     world = _world(settings) if program(reading) == RAY else reading.world
@@ -41,14 +44,16 @@ def started(reading: Reading, _around: object = None) -> Reading:
 
 
 def pools(stated: Mapping[str, str], *, critic: bool, reference: bool) -> Mapping[str, int]:
-    """Return the number of GPUs by role, and of "vllm" if it has GPUs of its own; roles that share GPUs have one entry.
+    """Return the number of GPUs by key: "actor", "ref", "critic", "reward" and "vllm"; the largest of roles that share.
 
-    Its key is "actor" or "critic", and its number the largest of theirs. Without options a role has 1 node of 8 GPUs.
-    Raises ValueError if a number is malformed.
+    All share the actor's with train.colocate_all, ref with train.colocate_actor_ref, reward the critic's (if any) with
+    train.colocate_critic_reward. A role has 1 node of 8 GPUs by default; reward is left out with a remote URL or an
+    agent function. "vllm" (engines x tensor-parallel size) is left out if 0, and with colocate_all unless
+    train.async_enable. Raises ValueError if a number is malformed.
 
     Args:
-        stated: options by name without dashes.
-        critic, reference: whether the step has one.
+        stated: options by name without dashes; switches by their presence.
+        critic, reference: whether the algorithm has one; left out otherwise.
     """
     together = stated.keys() & {"train.colocate_all"}
     roles = dict.fromkeys(_ROLES, True)
@@ -76,7 +81,10 @@ def first_values(settings: Sequence[Setting]) -> Mapping[str, str]:
 
 
 def _named(name: str) -> str:
-    """Return the option's name since 0.10; options of the model in other programs than PPO are named as the actor's."""
+    """Return the option's name since 0.10 with leading `--`, and `_` for `-`.
+
+    The prefix `model.` becomes `actor.`, also without dashes. Any other name without leading dashes is unchanged.
+    """
     plain = name.lstrip("-").replace("-", "_")
     if plain.startswith(_ALONE[0]):
         return f"--{_ALONE[1]}{plain.removeprefix(_ALONE[0])}"
@@ -84,7 +92,11 @@ def _named(name: str) -> str:
 
 
 def _world(settings: Sequence[Setting]) -> World:
-    """Return the GPUs of all pools; only `dark` if a number is not known."""
+    """Return the total GPUs of all pools, and the actor's GPUs per node (8 by default); the number of nodes is None.
+
+    The critic counts for the advantage estimator "gae" (the default), the reference unless the KL coefficient is 0.
+    Only `dark` is set if a number is unknown or not decimal digits.
+    """
     names = {f"--{role}.{number}" for role in _ROLES for number in ("num_nodes", "num_gpus_per_node")}
     names |= {"--vllm.num_engines", "--vllm.tensor_parallel_size"}
     words = [each.values[0] for each in settings if each.name in names and each.values]

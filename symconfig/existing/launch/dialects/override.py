@@ -50,7 +50,11 @@ def entries(tree: Tree, at: KeyPath = ()) -> Iterator[Entry]:
 
 
 def _entries(tree: Tree, at: KeyPath, path: tuple[str, ...], value: Any) -> Iterator[Entry]:
-    """Yield the leaves below a value. A `_target_` with `_call_: false` counts as a leaf."""
+    """Yield an Entry for each leaf below a value: each scalar, null or list; none for an empty mapping.
+
+    A mapping with `_call_: false` and a `_target_` of text is one leaf with the target's value and place. `path` is the
+    leaf's path relative to `at`; `spelled` is the full dotted path.
+    """
     if isinstance(value, dict) and not (value.get("_call_") is False and isinstance(value.get("_target_"), str)):
         for key, inner in value.items():
             yield from _entries(tree, at, (*path, key), inner)
@@ -65,7 +69,7 @@ def _entries(tree: Tree, at: KeyPath, path: tuple[str, ...], value: Any) -> Iter
 
 
 def _words(tree: Tree, path: KeyPath, value: Any) -> Iterator[Word]:
-    """Yield a word for the value, or for each scalar in a list; none for null."""
+    """Yield a word for a scalar, or for each scalar item of a list (null too; no nested ones); none for null."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             if not isinstance(item, list | dict):
@@ -75,7 +79,10 @@ def _words(tree: Tree, path: KeyPath, value: Any) -> Iterator[Word]:
 
 
 def word(tree: Tree, path: KeyPath) -> Word:
-    """Return a scalar as the program gets it: numbers and switches as written, text without quotes."""
+    """Return the scalar at a path as a word: numbers and booleans as written, text without its quotes.
+
+    Where the source spells it otherwise (an alias, escapes, a block scalar) the word's piece has no place.
+    """
     place = tree.spans[path].value
     value, written = tree.get(*path), tree.text.at(place)
     text = written if not isinstance(value, str) and written[:1] not in "*&!\"'|>" else spoken(value)
@@ -88,7 +95,7 @@ def word(tree: Tree, path: KeyPath) -> Word:
 
 
 def spoken(value: Any) -> str:
-    """Return a value as a word of a command line: true and false in lower case, lists in brackets."""
+    """Return a value as text: "true" or "false", lists as "[a,b]" (also nested ones), else `str(value)`."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
@@ -125,11 +132,10 @@ def is_override(text: str) -> bool:
 
 
 def _match(text: str, *, whole_sections: bool, any_section: bool = False) -> re.Match[str] | None:
-    """Return the match of an override; None if it is none.
+    """Return the match of an override `[+|++|~]section.key=...`; None if the text is none, or its section is not known.
 
-    Args:
-        whole_sections: whether `mixed_precision=bf16_mixed`, which sets a section, counts.
-        any_section: whether unknown sections count, for programs that take only overrides.
+    Without `=` only `~` counts. whole_sections: a bare section without mark, as `mixed_precision=x`, counts, too.
+    any_section: any name counts.
     """
     match = _OVERRIDE.match(text)
     if match is None or not (match["equals"] or match["mark"] == "~"):
@@ -141,19 +147,19 @@ def _match(text: str, *, whole_sections: bool, any_section: bool = False) -> re.
 
 
 def key_of(setting: Setting, runner: bool = False) -> str | None:
-    """Return the dotted key that an override sets or removes; None if the setting is an ordinary option.
-
-    runner: options of recipe runners in `_SHORT` also give a key: -tp stands for model.tensor_model_parallel_size.
-    """
+    """Return the dotted key that a setting sets, without `~`; None for options, but if `runner` those of `_SHORT`."""
     if setting.name and setting.name[0] != "-":
         return setting.name.lstrip("~")
     return _SHORT.get(setting.name.replace("_", "-")) if runner else None
 
 
 def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterator[Setting]:
-    """Yield the settings with each override among their words as a setting of its own, named by its key.
+    """Yield the settings, with each override among a setting's values as a further setting behind it.
 
-    any_section: whether overrides of unknown sections count.
+    The new setting is named by the key without `+`; its value is the text after `=` (none for `~key`). The original
+    keeps the other values, and is dropped if it has neither a name nor values left. Bare section names count as keys
+    only among words without an option, and behind the first value of an option that names a recipe. any_section:
+    whether overrides of unknown sections count.
     """
     for setting in settings:
         rest: list[Word] = []
@@ -184,7 +190,7 @@ def kept(values: Iterable[Entry]) -> tuple[Setting, ...]:
 
 
 def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:
-    """Yield the entries that overrides set; ordinary options are skipped.
+    """Yield the entry that each override sets or removes; options, and short ones without a value, are skipped.
 
     runner: short options of recipe runners count too; they come first, so that overrides by full key win.
     """
@@ -194,7 +200,11 @@ def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:
 
 
 def _entry(key: str, setting: Setting) -> Entry:
-    """Return the entry that a setting sets at a dotted key; without a value it is null, or removed with `~`."""
+    """Return the entry that a setting's last value sets at a dotted key.
+
+    `~key` gives an entry with `removed`; a setting without values, null or an unknown value gives the value None. Words
+    are one per scalar item of a list, none for null, and without quotes for quoted text.
+    """
     path = tuple(key.split("."))
     removed = setting.spelled.startswith("~")
     if removed or not setting.values:
@@ -212,7 +222,10 @@ def _entry(key: str, setting: Setting) -> Entry:
 
 
 def _value(word: Word) -> Any:
-    """Return a word's value as hydra parses it; None if it is unknown, its text if it is malformed."""
+    """Return a word's value: lists, mappings and quoted text parsed as YAML, other text as a YAML scalar.
+
+    None if the word is unknown (or null); its text if it cannot be parsed.
+    """
     if word.unknown:
         return None
     try:
@@ -238,10 +251,7 @@ _MOST_CHARACTERS = 10_000  # of a text with references in it
 
 
 def interpolated(entries: Mapping[Path, Entry], variables: Mapping[str, str]) -> dict[Path, Entry]:
-    """Return the entries with references to other entries and to given variables replaced.
-
-    A reference that cannot be resolved makes its word unknown.
-    """
+    """Return the entries with `${...}` replaced; a reference that cannot be resolved makes its word unknown."""
     resolver = _Resolver(entries, variables)
     return {path: resolver.entry(path) for path in entries}
 
@@ -256,6 +266,10 @@ class _Resolver:
         self.under_way: set[Path] = set()
 
     def entry(self, path: Path) -> Entry:
+        """Return the entry at a path with references resolved, from `done` if it is there, else recorded there.
+
+        Raises KeyError for an absent path. The path is in `under_way` while it is resolved.
+        """
         if path not in self.done:
             self.under_way.add(path)
             self.done[path] = self._resolved(self.entries[path])
@@ -263,9 +277,10 @@ class _Resolver:
         return self.done[path]
 
     def _resolved(self, entry: Entry) -> Entry:
-        """Return the entry with references replaced.
+        """Return the entry with references in its words replaced, and its value parsed again from the text.
 
-        An entry that is one reference takes the other's value, also a list.
+        Unchanged without references and `???`. An entry that is exactly one reference to another entry takes that one's
+        value and words. A list keeps its `value`; only its words change.
         """
         if not any("${" in word.text or word.text == _MISSING for word in entry.words):
             return entry
@@ -281,7 +296,11 @@ class _Resolver:
         return replace(entry, value=value, words=words)
 
     def _word(self, word: Word, entry: Entry) -> Word:
-        """Return the word with references replaced, innermost first; unknown if one cannot be resolved."""
+        """Return the word with references replaced, innermost first.
+
+        An unknown word without text if it is `???`, a reference is unknown or refers to an entry without exactly one
+        word, the text exceeds 10,000 characters, or 20 replacements do not suffice.
+        """
         if word.text == _MISSING:
             return Word((), word.place, "must be given on the command line and is not")
         pieces: tuple[Piece, ...] = (Piece(word.text),)
@@ -303,8 +322,11 @@ class _Resolver:
         return Word((), word.place, f"depends on {shorten(word.text)}, which is not worked out")
 
     def _target(self, reference: str, entry: Entry) -> Entry | Word:
-        """Return what a reference stands for: another entry, or a word (of a variable or function, or an unknown
-        one).
+        """Return what a reference (the text inside `${}`) stands for: the resolved entry at its path, or a word.
+
+        `oc.env:NAME,default` and `env:` give the variable's value, else the default, else an unknown word; `mul:`,
+        `add:`, `max:` and `div:` give the number. Other functions, absent paths, cycles and chains of over 20
+        references give an unknown word. Paths with leading dots are relative to `entry`.
         """
         kind, colon, rest = reference.partition(":")
         place = entry.words[0].place
@@ -349,9 +371,9 @@ def _part(pieces: tuple[Piece, ...], start: int, end: int) -> Iterator[Piece]:
 
 
 def _computed(kind: str, rest: str) -> str | None:
-    """Return the result of NeMo-RL's functions (mul, add, max, div) on integers, as text.
+    """Return the result of mul, add, max or div (rounded down) on comma-separated integers, as text.
 
-    None if it cannot be computed.
+    None for another function, an argument that is no integer, division by zero, or too few arguments for `div`.
     """
     try:
         numbers = [int(part) for part in rest.split(",")]

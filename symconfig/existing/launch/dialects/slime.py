@@ -39,9 +39,10 @@ def applies(reading: Reading) -> bool:
 
 
 def started(reading: Reading, _around: object = None) -> Reading:
-    """Return the reading with the GPUs, the workers' environment, and words as Ray's job gets them.
+    """Return the reading with slime's GPUs, and the variables of --runtime-env-json added to `environment`.
 
-    Groups of options that the script does not set are assumed to be empty, as bash does not export arrays.
+    If Ray is among the launcher's words, single quotes are removed from values. Unread `${..._ARGS[@]}` among the
+    options are marked as assumed to be empty, as bash does not export arrays.
     """
     unread = tuple(
         replace(item, hides=Hides.NOTHING, assumed=True) if _grouped(item) else item for item in reading.unread
@@ -61,7 +62,7 @@ def started(reading: Reading, _around: object = None) -> Reading:
 def _of_job(word: Word) -> Word:
     """Return a word as Ray's job gets it: without single quotes, which a second shell removes.
 
-    Words with blanks or an odd number of quotes are unchanged (dashboard/modules/job/cli.py, list2cmdline).
+    Unchanged if it is unknown, has blanks or an odd number of quotes (dashboard/modules/job/cli.py, list2cmdline).
     """
     if word.unknown or word.text.count("'") % 2 or any(letter.isspace() for letter in word.text):
         return word
@@ -78,7 +79,10 @@ def _grouped(item: Unread) -> bool:
 
 
 def _world(settings: Sequence[Setting]) -> World:
-    """Return the GPUs of the actor, plus those of a separate engine; only `dark` if a number is not known."""
+    """Return the actor's GPUs (default: 1 node of 8), plus --rollout-num-gpus unless --colocate is set; nodes are None.
+
+    GPUs per node are those stated, else None. Only `dark` is set if a number is unknown or not decimal digits.
+    """
     stated = {setting.name: setting.values[-1] for setting in settings if setting.values}
     names = ("--actor-num-nodes", "--actor-num-gpus-per-node", "--rollout-num-gpus")
     words = [stated[name] for name in names if name in stated]
@@ -91,7 +95,10 @@ def _world(settings: Sequence[Setting]) -> World:
 
 
 def _environment(launcher: Sequence[Word]) -> dict[str, Word]:
-    """Return the variables in the JSON of Ray's --runtime-env-json; empty if it is absent or malformed."""
+    """Return `env_vars` of the JSON in the launcher's word `--runtime-env-json=...`, with values as text.
+
+    Empty if the word is absent, has no `=`, or holds no JSON object.
+    """
     given = next((word for word in launcher if word.text.startswith(_ENVIRONMENT)), None)
     if given is None:
         return {}

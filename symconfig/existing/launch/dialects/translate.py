@@ -57,9 +57,9 @@ _LAYOUT = {"embedding": "E", "decoder": "t", "transformer": "t", "mtp": "m", "lo
 
 
 def _precision(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield the destinations that `bf16_mixed` or `bf16-mixed` sets, with FP8's recipe if named; none for fp32.
+    """Yield ("bf16", True) or ("fp16", True) for names such as `bf16-mixed`, then a named FP8 recipe's settings.
 
-    Raises ValueError for other names.
+    None for 32, 32_true, fp32 and none. Raises ValueError for other names. Case is ignored.
     """
     name = str(entry.value).replace("-", "_").lower()
     if name in ("32", "32_true", "fp32", "none"):
@@ -72,9 +72,10 @@ def _precision(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
 
 
 def _activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield the destination of the activation's option; none for GELU.
+    """Yield (option, True) for the activation function, by the last component of its dotted name; none for GELU.
 
-    Raises ValueError if Megatron-LM has no such option.
+    SiLU or swish is SwiGLU if `gated_linear_unit` of the section is true. Raises ValueError for other activations, SiLU
+    without gate and GELU with one.
     """
     name, gated = str(entry.value).rpartition(".")[2].replace("-", "_"), neighbours("gated_linear_unit")
     if name in ("silu", "swish") and gated:
@@ -98,9 +99,9 @@ def _fused_activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]
 
 
 def _layout(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield the pipeline layout as text, converted from a list of layers per stage.
+    """Yield (key, layout) for the pipeline layout: a list of layer names per stage becomes text such as "Et|tt|tmL".
 
-    Raises ValueError for unknown layers.
+    Text stays as written. Raises ValueError if a stage is no list or a layer's name is unknown.
     """
     value = entry.value
     if isinstance(value, list):
@@ -111,7 +112,10 @@ def _layout(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
 
 
 def _chosen(choices: Mapping[str, Meaning]) -> Reader:
-    """Return a reader that yields the meaning of the value in `choices`, and raises ValueError for other values."""
+    """Return a reader that yields the one meaning in `choices` for the entry's value as lower-case text.
+
+    The reader raises ValueError, with the choices, for other values.
+    """
 
     def meanings(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
         text = spoken(entry.value).lower()
@@ -175,7 +179,11 @@ READ: dict[str, str | Reader] = {
 
 
 def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
-    """Return the entries by path: the last of a path wins, and replacing or removing a section deletes all below it."""
+    """Return the entries by path, where the last entry of a path wins.
+
+    An entry at the path of a section (with value or `removed`) deletes all earlier entries below it. Entries with
+    `removed` delete their path and are not returned themselves.
+    """
     last: dict[Path, Entry] = {}
     sections: set[Path] = set()
     for entry in entries:
@@ -192,10 +200,11 @@ def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
 
 
 def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tuple[Unread, ...]]:
-    """Return Megatron-LM's options for the entries, without duplicates, and notes on entries that have none.
+    """Return (settings, notes): Megatron-LM's options for the entries, each once, and what has none.
 
-    Only those that change the model or the memory are marked as mattering. Null entries and sections without influence
-    are skipped.
+    Skipped: entries below a section of `_ASIDE`, and null, empty text and empty lists unless unknown. A value that is
+    not understood gives a note that may hide options; so does a key without option below a section of `_WEIGHTY` (one
+    note per section). Other keys without option give a note that hides nothing, or none if the value is False.
     """
     settings: dict[tuple[str, ...], Setting] = {}  # two sections often say the same, by a reference to each other
     unread: list[Unread] = []
@@ -224,9 +233,11 @@ def _unread(entry: Entry, why: str, matters: bool) -> Unread:
 
 
 def _meanings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterable[Meaning]:
-    """Return (destination, value) for each destination that an entry sets; empty if it sets none.
+    """Return (destination, value) for each destination of argparse that an entry sets; empty if it sets none.
 
-    Raises ValueError if its value is not understood.
+    READ's rule for "section.key" precedes that for "key". Without one, or if a computing rule gets an unknown value,
+    the key itself is the destination, its value AS_WRITTEN. Raises ValueError, perhaps only when iterated, for a value
+    that a rule does not understand, and an unknown one of a key that is no destination.
     """
 
     def neighbour(key: str) -> Any:
@@ -246,10 +257,7 @@ def _meanings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterable[Meaning]:
 
 @cache
 def table_with(dest: str) -> FlagTable | None:
-    """Return the flag table of the newest version with this destination, "main" last; None if no version has it.
-
-    The result is cached.
-    """
+    """Return the flag table (cached) of the newest numbered version with this destination, else "main", or None."""
     order = sorted(versions(), key=lambda v: (v != "main", versions().index(v)), reverse=True)
     return next((flags(version) for version in order if dest in _destinations(version)), None)
 
@@ -260,8 +268,10 @@ def _destinations(version: str) -> frozenset[str]:
 
 
 def _settings(dest: str, value: Any, entry: Entry) -> Iterator[Setting]:
-    """Yield the option that sets the destination to `value`; none if no option sets it, as it is the default.
+    """Yield the one option that sets the destination to `value` (AS_WRITTEN: the entry's), at the entry's place.
 
+    None if no option sets this value, or if the value is None and not unknown. Switches have only unknown words as
+    values; whole floats of integer options become integers; a list for an option that takes one word becomes "[a,b]".
     Raises KeyError if no version has the destination.
     """
     table = table_with(dest)

@@ -60,7 +60,10 @@ class Program:
 
 
 def with_command(reading: Reading) -> Reading:
-    """Return the reading with a subcommand as part of the program: `swift rlhf`; unchanged for other programs."""
+    """Return the reading with the subcommand, the first word without an option, joined to the program: `swift rlhf`.
+
+    That word is removed from the settings. Unchanged for other programs, and if there is no such word or it is unknown.
+    """
     program = reading.program
     loose = next((each for each in reading.settings if not each.name), None)
     if program is None or loose is None or basename(program.text) not in _COMMANDS or loose.values[0].unknown:
@@ -73,7 +76,12 @@ def with_command(reading: Reading) -> Reading:
 
 
 def program(reading: Reading) -> Program | None:
-    """Return which of their programs is started, by its command, path or options; None for other programs."""
+    """Return which tuner's program is started; None if it is none.
+
+    In this order: by its script's path or command; by an option that only one tuner has (method "sft" unless stated);
+    as TRL by a script named after a method, given both a model and a dataset. `megatron` is set by script, command,
+    options for Megatron-Core, or USE_MCA of "1" or "true"; never in the last case.
+    """
     path = reading.program.text if reading.program is not None else ""
     names, switch = {plain(each) for each in reading.settings}, reading.environment.get("USE_MCA")
     command, _, word = path.rpartition("/")[2].partition(" ")
@@ -93,7 +101,7 @@ def program(reading: Reading) -> Program | None:
 
 
 def of_trainer(reading: Reading) -> Program | None:
-    """Return a program of Transformers' Trainer if its batch option is given; None otherwise."""
+    """Return Program(TRANSFORMERS, "sft") if per_device_train_batch_size is an option; else None."""
     names = {plain(each) for each in reading.settings}
     return Program(TRANSFORMERS, "sft") if "per_device_train_batch_size" in names else None
 
@@ -109,10 +117,10 @@ def plain(setting: Setting) -> str:
 
 
 def started(reading: Reading) -> World:
-    """Return the GPUs of a program that starts its own processes: NPROC_PER_NODE, else CUDA_VISIBLE_DEVICES, times
-    NNODES.
+    """Return the GPUs of a program that starts its own processes: GPUs per node times NNODES, from the environment.
 
-    Numbers that are not given are None, but for one node; only `dark` if a variable is not known.
+    GPUs per node are NPROC_PER_NODE, None if no number; if unset, the number of CUDA_VISIBLE_DEVICES, None if unset.
+    NNODES is 1 if absent or no number. Only `dark` is set if a used variable is unknown.
     """
     environment = reading.environment
     each, nodes, seen = (environment.get(name) for name in ("NPROC_PER_NODE", "NNODES", "CUDA_VISIBLE_DEVICES"))
@@ -129,7 +137,7 @@ def started(reading: Reading) -> World:
 
 
 def _method(reading: Reading, tuner: Tuner, word: str) -> str:
-    """Return the method: the value of the tuner's option, else its default, else the word of command or script."""
+    """Return the method: the tuner's option (its last value), else the tuner's default, else `word` of the command."""
     options = (each for each in reversed(reading.settings) if plain(each) == tuner.method and each.values)
     stated = next(options, None)
     return _done(stated.values[0].text if stated is not None else tuner.usual or word)
