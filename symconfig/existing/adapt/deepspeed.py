@@ -71,11 +71,12 @@ class KeyWish:
 
 
 def adapt(draft: Draft, plan: Plan) -> Progress:
-    """Return the progress with the plan's values in the DeepSpeed JSON and the program's arguments, and the GPUs in its
-    launcher.
+    """Return the progress with the plan's values in the DeepSpeed JSON and the program's arguments, and the plan's GPUs
+    in the launcher.
 
-    What cannot be written is listed as unplaced; all of it, without any change, where runs of one program differ.
-    Raises InputError where there is no DeepSpeed JSON, or the model or the sequence length is not the plan's.
+    Repeated up to four times, as one value may change what another means. What cannot be written is listed as unplaced;
+    if runs of one program differ, all of it as one entry, without any change. Raises InputError if there is no
+    DeepSpeed JSON, or the model or the sequence length is not the plan's.
     """
     reading = draft.reading
     if reading.deepspeed is None:
@@ -101,8 +102,8 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
 
 
 def _no_json(reading: Reading) -> Problem:
-    """Return the problem that no DeepSpeed configuration was found, or that Accelerate's file, which may have it, was
-    not read.
+    """Return the problem that no DeepSpeed configuration was found; if Accelerate's file was not read, the problem at
+    that file, which may have one.
     """
     for item in reading.unread:
         if ACCELERATE in item.why:
@@ -127,9 +128,9 @@ def _run(reading: Reading, plan: Plan, gpus: int | None = None) -> Run:
 
 
 def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
-    """Return the fields of `_FIELDS` whose value differs from the plan's.
+    """Return the fields of `_FIELDS` whose value in the configuration, run on the plan's GPUs, differs from the plan's.
 
-    Return every field but recompute if the configuration is invalid.
+    If the configuration is invalid return every field but recompute.
     """
     try:
         have = _run(reading, plan)
@@ -151,8 +152,10 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
 
 
 def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[KeyWish]:
-    """Yield the keys to set or remove so that the JSON has the plan's value of a field; accumulation that DeepSpeed
-    derives stays away.
+    """Yield a wish for each key of a field whose value in the JSON is not that of `config`, the plan's JSON.
+
+    A key that `config` lacks is removed if its value is true ("enabled" is set to False instead). Accumulation that
+    neither the JSON nor an argument gives is skipped: DeepSpeed derives it.
     """
     for path in (key.path for key in KEYS if key.field == field):
         have, want = reading.deepspeed.get(*path) if reading.deepspeed else None, at(config, path)
@@ -162,11 +165,12 @@ def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[Ke
 
 
 def _with_key(progress: Progress, wish: KeyWish) -> Progress:
-    """Return the progress with one key set: by the Trainer's argument where the JSON has "auto", else in the JSON.
+    """Return the progress with one key of `wish` set or removed, and the change recorded or the key listed as unplaced.
 
-    If the Trainer has an argument for a key that is set in the JSON, the argument is set, too, as the two must agree.
-    Unchanged where the Trainer derives the value of an "auto". A key is listed as unplaced where no edit changes just
-    that, or where it is "auto" and the program is not known to have the Trainer's arguments.
+    If the JSON has "auto", or lacks a key that an argument gives, only the Trainer's argument is set; unchanged if
+    there is no such argument or it should be removed or stay off; unplaced if the arguments are not known to be the
+    Trainer's. Else the JSON of all runs is edited, and the argument, if given, set to the same value, as the two must
+    agree; unplaced if no edit changes just that.
     """
     reading = progress.draft.reading
     tree, name = _tree(reading), _argument(reading, wish.path)
@@ -237,7 +241,9 @@ def _data_with(data: Any, wish: KeyWish) -> Any:
 
 
 def _has_trainer(reading: Reading) -> bool:
-    """Return whether the program's arguments are the Trainer's: at least two of its typical ones are given."""
+    """Return whether the program's arguments are the Trainer's: it reads the JSON, and at least two of `_MARKS` are
+    given.
+    """
     arguments = Arguments(reading.settings)
     return uses_trainer(arguments) and sum(map(arguments.given, _MARKS)) >= _ENOUGH
 
@@ -255,10 +261,11 @@ def _argument(reading: Reading, path: KeyPath) -> str | None:
 
 
 def _recomputed(progress: Progress, plan: Plan) -> Progress:
-    """Return the progress with the plan's recompute set by the program's argument, or else unplaced, as the JSON has no
-    key for it.
+    """Return the progress with the plan's recompute set by the program's argument, as the JSON has no key for it.
 
-    Without any known argument of a program, it is only noted.
+    By `recompute_layers` if that is given (0, -1 for all, or N for the first N layers); else, except for blocks, by the
+    Trainer's checkpointing switch, which is not added only to switch it off. Otherwise it is noted, if the program has
+    no arguments, or listed as unplaced.
     """
     recompute, reading = plan.best.options.recompute, progress.draft.reading
     full = recompute.granularity == "full"
@@ -280,8 +287,8 @@ def _recomputed(progress: Progress, plan: Plan) -> Progress:
 def _with_argument(progress: Progress, name: str, now: str) -> Progress:
     """Return the progress with an argument's value replaced, or the argument added next to another of the Trainer's.
 
-    name: with underscores. A bare switch is removed if `now` is "False". Unchanged if it has the value; listed as
-    unplaced where no edit changes just that.
+    name: with underscores. now: the value; a bare switch is removed for "False". Unchanged if the argument has the
+    value, a switch also if it is on for "True"; listed as unplaced if no edit changes just that in all runs.
     """
     draft = progress.draft
     reading = draft.reading
@@ -316,8 +323,8 @@ def _with_argument(progress: Progress, name: str, now: str) -> Progress:
 
 
 def _alone(before: Meaning, name: str, value: str | None) -> Any:
-    """Return a test of a meaning: every run now has this value of the argument (None: lacks it), and nothing else
-    changed.
+    """Return a test of a meaning after an edit: every run has this value of the argument (None: lost it), in any case
+    of letters, and nothing else changed.
     """
 
     def right(after: Meaning) -> bool:

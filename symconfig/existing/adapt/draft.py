@@ -40,7 +40,11 @@ class Meaning:
 
     @classmethod
     def of(cls, reading: Reading) -> Self:
-        """Return the meaning of a reading and of its further runs; unknown values are compared by the reason, too."""
+        """Return the meaning of a reading and of its further runs.
+
+        A value that could not be determined is text and reason together. The note that further runs exist is left out
+        of `unread`.
+        """
         return cls(
             settings=tuple((setting.name, values_of(setting)) for setting in reading.settings),
             launcher=tuple(map(_key, reading.launcher)),
@@ -181,9 +185,10 @@ def _started(reading: Reading, how: str = "") -> str:
 
 
 def noted(progress: Progress) -> Progress:
-    """Return the progress with notes about further runs, other programs and other changed files.
+    """Return the progress with notes about its effects; unchanged if it has no changes.
 
-    Return it unchanged without changes.
+    A note that all further runs are changed alike, one per other program that is left as it is (not if it stands on the
+    line of a run), and one per changed file other than the configuration's own.
     """
     if not progress.changes:
         return progress
@@ -205,9 +210,10 @@ def noted(progress: Progress) -> Progress:
 
 
 def in_all_runs(reading: Reading, setting: Setting, edits: Callable[[Setting], Ways]) -> Ways:
-    """Yield alternative edits of an option, each made at once for all runs that give it the same values.
+    """Yield alternative edits of an option, each made at once in all runs that give it the same values.
 
-    edits: returns the alternatives for one run's option. It ends with the run that has the fewest.
+    edits: returns the alternatives for one run's option. The n-th of every run are joined without duplicates, up to the
+    fewest that a run has. Runs without that option and value are left out; of several in a run the last is edited.
     """
 
     def equal(run: Reading) -> Setting | None:

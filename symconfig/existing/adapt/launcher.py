@@ -46,7 +46,8 @@ def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
     """Yield each readable number of nodes, processes or GPUs with the number that `nodes` needs, whether it is right or
     not.
 
-    From the launchers' options, #SBATCH comments, CUDA_VISIBLE_DEVICES (if it counts the GPUs) and Accelerate's file.
+    From the launchers' options, #SBATCH comments, CUDA_VISIBLE_DEVICES (if it counts the GPUs; as many as needed are
+    right, whichever they are) and Accelerate's file (unless it belongs to the program and is not among the texts).
     """
     launcher = reading.launcher
     for given in launcher_options(launcher):
@@ -94,10 +95,11 @@ def _process_starters(launcher: Sequence[Word]) -> list[str]:
 
 
 def _number(table: Mapping[str, str], key: str, nodes: Nodes, outer: bool) -> int | None:
-    """Return the number that a launcher's option needs; None where the option counts nothing.
+    """Return the number that a launcher's option needs: nodes, GPUs per node or all GPUs; None if the option counts
+    nothing.
 
-    table: what each option counts. outer: a launcher inside starts a node's processes, so this one starts one task per
-    node.
+    table: what each option counts. outer: a launcher inside starts a node's processes, so numbers of tasks are 1 per
+    node or the number of nodes.
     """
     kind = table.get(key)
     if outer and key in _TASKS:
@@ -123,8 +125,9 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
     """Return the progress with the launcher's numbers set to the plan's GPUs, and the script's checks of them
     corrected.
 
-    Unchanged if the number of GPUs is right already; other nodes for the same number are only noted. An unknown number
-    is noted, and one that cannot be changed is listed as unplaced.
+    Unchanged if the number of GPUs is right already; another number of nodes is then only noted. Of the checks only
+    those that fail after the change are corrected. An unknown number is noted, and one that cannot be changed is listed
+    as unplaced.
     """
     world, wanted = progress.draft.reading.world, plan.best.parallel.world_size
     nodes = summary.nodes(plan)
@@ -156,10 +159,11 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
 
 
 def _counted(progress: Progress, nodes: Nodes) -> Progress:
-    """Return the progress with every wrong number of nodes, processes or GPUs replaced, in one edit.
+    """Return the progress with every wrong number of nodes, processes or GPUs in all runs replaced, in one edit.
 
-    If that cannot be done without other changes, each number is listed as unplaced. Other commands may change with the
-    numbers, as one that reads so many lines of a host file, and are then noted.
+    Unchanged if none is wrong. If that cannot be done without other changes, each number is listed as unplaced. Other
+    commands may change with the numbers, as one that reads so many lines of a host file, and are then noted; so may
+    SLURM_ variables.
     """
     draft = progress.draft
     runs = (draft.reading, *draft.reading.runs)
@@ -228,9 +232,9 @@ def written(word: Word) -> Place:
 def variables(progress: Progress, plan: Plan) -> Progress:
     """Return the progress with the environment variables that the plan needs to start or to be right.
 
-    Advised ones are left alone. A variable with another value is changed, or listed as unplaced where it cannot be read
-    or changed. A missing one gets an `export` line after another one; it is only noted where no other change is made to
-    the files, or no such line can be added.
+    Those that are only advised are skipped. One with another value is changed, or listed as unplaced if it cannot be
+    read or changed without changing something else. A missing one gets an `export` line after another one; it is only
+    noted if `progress` has no changes yet, or no such line can be added.
     """
     for row in environment.variables(plan, megatron.version(plan)):
         if not row.forced:

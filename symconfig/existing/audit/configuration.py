@@ -89,8 +89,10 @@ class Configuration:
 def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
     """Return the reading as the configuration of its framework: a trainer's, Megatron-LM's or DeepSpeed's.
 
-    A program that nothing identifies becomes a DeepSpeedConfiguration with an unknown backend. Raises InputError for an
-    unknown Megatron-LM version.
+    In this order: scripts that a reader of `_READERS` recognises; any with --num-layers is Megatron-LM's; without
+    DeepSpeed a recipe, or at least half Megatron-LM options of what looks like its program, too; without any DeepSpeed
+    option a program with the Trainer's arguments is a tuner's; the rest is a DeepSpeedConfiguration, whose backend is
+    unknown if nothing identifies it. Raises InputError for an unknown Megatron-LM version.
     """
     if (reader := next((reader for applies, reader in _READERS if applies(reading)), None)) is not None:
         return RlConfiguration(reading, supplied, reader(reading, supplied))
@@ -156,7 +158,8 @@ class MegatronConfiguration(Configuration):
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         """Return a finding for each broken rule about Megatron-LM.
 
-        Return those of rules about meaning only, if another program parses the options.
+        If another program parses the options, only rules of `MEANING` are asked. Without a cluster its facts are
+        unknown, except GPUs per node, which the launcher may give.
         """
         program, own = self.reading.program, self.parsed
         in_shell = self.reading.format == "bash" and program is not None
@@ -177,9 +180,11 @@ class MegatronConfiguration(Configuration):
         return megatron_rules.findings(facts, megatron_rules.RULES if own else megatron_rules.MEANING)
 
     def run(self, cluster: ClusterDescriptor) -> Run:
-        """Return the run; what a recipe decides is recorded as assumed to be Megatron-LM's default. Raises InputError.
+        """Return the run; what a recipe decides is recorded as assumed to be Megatron-LM's default, with grouped
+        experts.
 
-        The number of GPUs must be known.
+        Raises InputError if options or the recipe leave the run unknown (`_unsaid`), or if it is invalid. The number of
+        GPUs must be known (asserted). Masks of the data loader are added if Megatron-LM's own parser reads the options.
         """
         assert self.gpus is not None, "is asked for where the GPUs are known"
         names = self.names()
@@ -197,7 +202,8 @@ class MegatronConfiguration(Configuration):
     def _unsaid(self, names: Namespace) -> Iterator[Problem]:
         """Yield why the run is not known: misspelt options, or a recipe that decides the model or values that matter.
 
-        Nothing is yielded for unknown options if any is not a misspelling: they are a fork's.
+        Unknown options count only if Megatron-LM's own parser reads them, and if all are misspellings: else they are a
+        fork's. The supplied model may replace the recipe's.
         """
         meanings = [meant(setting.name, self.version) for setting in names.unknown if self.parsed]
         if all(meanings):  # else they are a fork's, and the run says what it is predicted without
@@ -265,9 +271,10 @@ class RlConfiguration(MegatronConfiguration):
         self.version_guessed = not self.version_given
 
     def names(self) -> Namespace:
-        """Return the workers' Megatron-LM options.
+        """Return the workers' Megatron-LM options; a new object, which has recorded no look-ups.
 
-        The number of layers is added from the model where only its name is given.
+        For a tuner's program --num-layers is added from the model that the script names, if it is known and the option
+        absent.
         """
         names = super().names()
         if not self.dealt or names.given("num_layers"):

@@ -164,7 +164,7 @@ class Reader:
         return Problem(what, field="--" + dest.replace("_", "-"), got=words.get("got"), need=words.get("need"))
 
     def _global(self, dp: int) -> int:
-        """Return the global batch in sequences; micro-batch x dp if it is not given, as in Megatron-LM's arguments.py."""
+        """Return the global batch in sequences; micro-batch x dp if it is not given, as in Megatron-LM."""
         return self.names.whole("global_batch_size", self.names.whole("micro_batch_size") * dp)
 
     def _run(self, model: Described) -> Run:
