@@ -104,7 +104,7 @@ def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
 
 
 def _task(run: Run) -> dict[str, object]:
-    """Return the fields of a job for its task: RL, preference, else LoRA (if the model has an adapter) or pretraining."""
+    """Return the fields of a job for its task: RL, preference, LoRA (if the model has an adapter) or pretraining."""
     if run.step is not None:
         return {"task": "rl", "rl": run.step.rl}
     if run.alone is not None and run.alone.preference is not None:

@@ -66,9 +66,11 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def released(self) -> bool:
-        """Return whether the options are those of a known Megatron-LM release; False if a fork's program parses them.
+        """Return whether the options are those of a known Megatron-LM release; False if another program parses them
+        (`fork`).
 
-        Otherwise True if the user gave the version, or if every unknown option is a misspelling of a known one.
+        Otherwise True if the user gave the version, or if every unknown option is a misspelling of a known one and no
+        old name.
         """
         return not self.fork and (
             self.version_given
@@ -79,9 +81,8 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def misspelt(self) -> set[str]:
-        """Return the destinations that unknown options were probably meant for.
-
-        Their defaults are not what the user wants.
+        """Return the destinations that unknown options were probably meant for, so that their defaults are not what is
+        wanted.
         """
         options = (meant(setting.name, self.version) for setting in self.names.unknown)
         return {self.names.table.flags[option].dest for option in options if option is not None}
@@ -187,7 +188,8 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def chunks(self) -> int:
-        """Return the model chunks per pipeline stage (vpp); 1 by default.
+        """Return the model chunks per pipeline stage (vpp): by the layout, the layers of a virtual stage, or their
+        number; else 1.
 
         Raises NotKnown if the layers of a virtual stage do not divide those of a stage, which other rules report.
         """

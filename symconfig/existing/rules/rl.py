@@ -83,9 +83,10 @@ class RlFacts:
 
     @property
     def longest(self) -> int | None:
-        """Return the maximum tokens of a sequence: the trainer's own limit, else prompt plus response.
+        """Return the maximum tokens of a sequence: the trainer's own limit if given, else longest prompt plus longest
+        response.
 
-        Return None where not all are known.
+        Return None if one of these is not known.
         """
         if (whole := self.trainer.whole) is not None and (tokens := self.values.whole(whole)) is not None:
             return tokens
@@ -177,7 +178,8 @@ def longest_beyond_tokens(facts: RlFacts) -> Iterator[Problem]:
 
 
 def micro_batch_not_said(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem for the actor and for the rollout if no micro-batch is given and dynamic batches are off.
+    """Yield a problem for the actor and for the rollout if its micro-batch is not given and the actor's dynamic batches
+    are off.
 
     Nothing if the script was not read completely.
     """
@@ -223,7 +225,9 @@ def _samples(facts: RlFacts, key: str) -> int | None:
 def groups_not_whole(facts: RlFacts) -> Iterator[Problem]:
     """Yield a problem if the responses generated at once are not a multiple of num_generations.
 
-    Only for GRPO and RLOO without Megatron; nothing where a number is not known.
+    Only for GRPO and RLOO without Megatron. They are generation_batch_size, else micro-batch x steps_per_generation
+    (else accumulation, else 1) x replicas. Nothing if a number is not known or the ranks of a sequence do not divide
+    the GPUs.
     """
     values, started = facts.values, tuners.program(facts.reading)
     if facts.gpus is None or started is None or started.megatron or not _has_step(facts):
@@ -241,7 +245,7 @@ def groups_not_whole(facts: RlFacts) -> Iterator[Problem]:
 
 
 def engine_awake_while_training(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem if a vLLM engine on the training GPUs does not sleep while they train."""
+    """Yield a problem if a vLLM engine on the training GPUs of a GRPO or RLOO step does not sleep while they train."""
     values = facts.values
     apart = values.text("vllm_mode") == "server" or values.given("vllm_server_host")
     sleeps = values.switch("vllm_enable_sleep_mode") or (values.number("sleep_level") or 0) > 0
@@ -289,7 +293,7 @@ DERIVED: Mapping[str, Callable[[RlFacts], Any]] = {
 
 
 def _value(facts: RlFacts, name: str) -> Any:
-    """Return a derived fact (`DERIVED`) or a key's value: a number, a text, True if it is on.
+    """Return a derived fact (`DERIVED`) or a key's value: a number if its text is one, else the text, True if it is on.
 
     Return None if it is off or not given.
     """

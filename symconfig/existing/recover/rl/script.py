@@ -27,9 +27,10 @@ from symconfig.plans.rl import PlannedReward
 
 
 def described(reading: Reading, setting: Setting | None, supplied: Supplied) -> Described:
-    """Return the model that a setting names, or the supplied one, without its vision tower.
+    """Return the supplied model, else the one that a setting's last value names, without its vision tower.
 
-    Raises InputError if the name or folder is not known.
+    A name that is not spelled as known is recorded in `assumed`, and a removed tower. Raises InputError if there is no
+    such setting, or the name or folder is not known.
     """
     assumed: list[Assumed] = []
     word = setting.values[-1] if setting is not None and setting.values else None
@@ -128,9 +129,10 @@ class Script:
         return InputError(list(dict.fromkeys([*self.problems, *self.values.arguments.problems])))
 
     def model(self, option: str, *, adapts: bool = True) -> Described | None:
-        """Return the model that an option names, with its adapter if `adapts`.
+        """Return the model that an option names, or the supplied one, with the script's adapter if `adapts` and it has
+        none.
 
-        None with the reason appended to `problems`.
+        None with the reasons appended to `problems`.
         """
         try:
             named = described(self.reading, self._setting(option), self.supplied)
@@ -144,9 +146,11 @@ class Script:
         return self.values.arguments.find(self.values.name(option))
 
     def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
-        """Return the fields of the LoRA adapter; None if the rank is 0 or absent, so that all weights are trained.
+        """Return the fields of the LoRA or QLoRA adapter; None if the rank is 0 or absent, so that all weights are
+        trained.
 
-        All linear layers are adapted if no modules are named.
+        All linear layers are adapted if no modules are named; workers of Megatron-LM's options have other names for
+        them. lora_alpha is None and dropout 0 without a value.
         """
         values = self.values
         if not (rank := values.number("adapter.r")):
@@ -189,14 +193,15 @@ class Script:
     ) -> Rl | None:
         """Return a step's section with the fields that all programs share; None with the reason in `problems`.
 
-        An unknown or absent algorithm is GRPO. Updates per step are prompts x samples // batch, or 1 if the samples do
-        not divide by that.
+        An unknown or absent algorithm is GRPO, another engine than sglang is vllm. Updates per step are prompts x
+        samples // batch, or 1 if the samples do not divide by that. The engine is split from training if it has GPUs of
+        its own (`apart`).
 
         Args:
             prompt, response: longest, in tokens.
             batch: samples per update.
             names: job's algorithm by the program's name of it.
-            own: fields that replace the shared ones.
+            own: fields that replace the shared ones; those in its "rollout" do so one by one.
         """
         values, updates = self.values, max(1, prompts * samples // batch)
         engine, most = values.text("rl.rollout.engine"), values.whole("engine.max_num_seqs")
@@ -220,9 +225,11 @@ class Script:
         return self.section(prompt, response, **fields | own | {"rollout": rollout | own.get("rollout", {})})
 
     def rewarded(self, step: Step, option: str, reward: PlannedReward) -> Step:
-        """Return the step with the reward model that `option` names, placed as `reward` says.
+        """Return the step with the reward model that `option` names, placed as `reward` says: apart if it has GPUs of
+        its own.
 
-        If its model is not known the step is returned without it, and an assumption is recorded.
+        If its model is not known the step is returned without it, and an assumption is recorded. A supplied model is
+        not used for it.
         """
         try:
             model = described(self.reading, self._setting(option), replace(self.supplied, model=None))

@@ -164,9 +164,8 @@ class Packed:
         return replace(self, room=min(self.room, max(rl.longest, ceil(share * self.length))))
 
     def spread(self, rl: Rl, dp: int, group: int = 1) -> int:
-        """Return the number of micro-batches per update over all `dp` replicas.
-
-        Each replica has a multiple of `group`.
+        """Return the number of micro-batches per update over all `dp` replicas: a multiple of `group`, at least
+        `group`, on each.
         """
         return dp * self._passes(rl.batch / dp, group)
 
@@ -181,7 +180,9 @@ class Packed:
         return Read(room=packed.room, passes=passes, fill=share * self.length / (passes * packed.room))
 
     def as_trained(self, rl: Rl, dp: int, group: int = 1) -> Read:
-        """Return the micro-batches of a program that reads a step's samples in those that it trains on."""
+        """Return the micro-batches in which each replica reads a step's samples if the program reads them in those it
+        trains on.
+        """
         passes = rl.updates * self._passes(rl.batch / dp, group)
         return Read(room=self.room, passes=passes, fill=rl.sequences / dp * self.length / (passes * self.room))
 
