@@ -241,9 +241,7 @@ def _data_with(data: Any, wish: KeyWish) -> Any:
 
 
 def _has_trainer(reading: Reading) -> bool:
-    """Return whether the program's arguments are the Trainer's: it reads the JSON, and at least two of `_MARKS` are
-    given.
-    """
+    """Return whether the Trainer reads the JSON and at least two of its typical arguments (`_MARKS`) are given."""
     arguments = Arguments(reading.settings)
     return uses_trainer(arguments) and sum(map(arguments.given, _MARKS)) >= _ENOUGH
 

@@ -98,10 +98,7 @@ def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ())
 
 
 def was(reading: Reading, plan: Plan) -> Run:
-    """Return the run that the configuration describes before any change.
-
-    Values that could not be read are taken from the plan. Raises InputError where it is invalid.
-    """
+    """Return the run of the unchanged configuration, with the plan's values for unreadable ones. Raises InputError."""
     run: Run = _side(plan, reading).original(reading, plan)
     return run
 

@@ -88,18 +88,15 @@ def _in_accelerate(name: str, number: int) -> Callable[[Meaning], Meaning]:
 
 
 def _process_starters(launcher: Sequence[Word]) -> list[str]:
-    """Return the launchers among the words that start one process per GPU themselves (torchrun, but not srun or
-    mpirun).
-    """
+    """Return the launchers among the words that start a process per GPU (torchrun, but not srun or mpirun)."""
     return [name for word in launcher if (name := basename(word.text)) in LAUNCHERS and name not in _OUTER]
 
 
 def _number(table: Mapping[str, str], key: str, nodes: Nodes, outer: bool) -> int | None:
-    """Return the number that a launcher's option needs: nodes, GPUs per node or all GPUs; None if the option counts
-    nothing.
+    """Return the nodes, GPUs per node or all GPUs, whichever a launcher's option counts; None if it counts nothing.
 
-    table: what each option counts. outer: a launcher inside starts a node's processes, so numbers of tasks are 1 per
-    node or the number of nodes.
+    table: what each option counts. outer: a launcher inside starts a node's processes; numbers of tasks are those of
+    nodes.
     """
     kind = table.get(key)
     if outer and key in _TASKS:

@@ -243,10 +243,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
 
 
 def original(reading: Reading, plan: Plan) -> Run:
-    """Return the run that the configuration describes; where values could not be read, the plan's stand in.
-
-    Raises InputError.
-    """
+    """Return the run of the configuration, with the plan's values for unreadable ones. Raises InputError."""
     goal = Goal.of(plan)
     return goal.meaning(goal.known(reading, goal.hidden(reading)), reading.world.gpus or goal.gpus)
 

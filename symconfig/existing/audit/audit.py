@@ -72,9 +72,7 @@ class Audit:
 
     @property
     def already_best(self) -> bool:
-        """Return whether the better plan changes nothing and saves at most 0.5 % of the step, as also where no gain is
-        known.
-        """
+        """Return whether the better plan changes nothing and saves at most 0.5 % of the step, or an unknown share."""
         return not self.way and (self.gain is None or self.gain <= _ALIKE)
 
 
@@ -221,9 +219,8 @@ _FILE = re.compile(r"names a file|is a script that is not there|is a configurati
 
 
 def helped(problem: Problem) -> Problem:
-    """Return the problem with the command-line option that would supply the value put before its hint.
-
-    Return it unchanged if there is none.
+    """Return the problem with the option that would supply its value put before its hint; unchanged if
+    there is none.
     """
     ways = [way for way in (_supplied(problem.what, "VALUE"), problem.hint) if way]
     return replace(problem, hint=", or ".join(ways)) if ways else problem

@@ -149,10 +149,7 @@ class MegatronConfiguration(Configuration):
         self.settings: Sequence[Setting] = [*settings, *reading.possible]
 
     def names(self) -> Namespace:
-        """Return the options by destination, with the defaults of the version.
-
-        It is a new object, which has recorded no look-ups.
-        """
+        """Return the options by destination, with the version's defaults, as a new object without recorded look-ups."""
         return Namespace(self.settings, flags(self.version))
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:

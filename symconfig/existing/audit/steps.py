@@ -128,10 +128,7 @@ def _state(judged: Judged, better: Plan, then: Configuration, decisions: tuple[s
 
 
 def differs(name: str, one: Configuration, other: Configuration) -> bool:
-    """Return whether two configurations differ in this decision of `DECISIONS`.
-
-    Fields without effect are not compared.
-    """
+    """Return whether the configurations differ in this decision of `DECISIONS`, fields without effect aside."""
     mine, theirs = _normalised(one), _normalised(other)
     return any(_value(mine, field) != _value(theirs, field) for field in DECISIONS[name])
 

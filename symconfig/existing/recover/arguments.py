@@ -131,10 +131,7 @@ class Arguments:
 
     @staticmethod
     def problem(setting: Setting | None, what: str, **words: Any) -> Problem:
-        """Return a problem about a setting with its place; without a setting one without a place.
-
-        words: got, need and hint.
-        """
+        """Return a problem about a setting with its place, or, if it is None, without; words: got, need and hint."""
         return Problem(what, **words) if setting is None else setting.problem(what, **words)
 
 

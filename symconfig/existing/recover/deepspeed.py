@@ -236,8 +236,7 @@ def liger_loss(arguments: Arguments) -> str:
     """Return "linear" if Liger fuses the output layer with the loss (the default), "fused" if its config switches that
     off.
 
-    That is: `liger_kernel_config.fused_linear_cross_entropy` begins with "false", or `liger_kernel_config` has that key
-    followed by false.
+    That is fused_linear_cross_entropy: false, as an option of its own or within `liger_kernel_config`.
     """
     switch = "fused_linear_cross_entropy"
     stated = arguments.text(f"liger_kernel_config.{switch}") or arguments.text("liger_kernel_config") or ""

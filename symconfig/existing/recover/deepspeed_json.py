@@ -30,10 +30,10 @@ def autos(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def fills(path: KeyPath, stage: int) -> bool:
-    """Return whether the Trainer fills in an "auto" at this path.
+    """Return whether the Trainer fills in an "auto" at this path; sizes of ZeRO-3's own keys only at stage 3.
 
-    Sizes by the hidden size: those that only ZeRO-3 has at stage 3 only. Otherwise keys with a default of the
-    Trainer's, total and warmup steps of the scheduler, and train_batch_size.
+    Besides sizes it fills keys that have a default of its arguments, the scheduler's numbers of steps and
+    train_batch_size.
     """
     key = BY_PATH.get(path)
     if key is not None and key.sized:
@@ -42,8 +42,8 @@ def fills(path: KeyPath, stage: int) -> bool:
 
 
 def uses_trainer(arguments: Arguments) -> bool:
-    """Return whether Transformers' Trainer reads the JSON: unless it is passed as DeepSpeed's own --deepspeed_config
-    FILE.
+    """Return whether Transformers' Trainer reads the JSON: unless --deepspeed_config (DeepSpeed's own
+    option) is given.
     """
     return not arguments.given("deepspeed_config")
 

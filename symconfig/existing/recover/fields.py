@@ -43,10 +43,7 @@ class Fields:
         ] = ()  # of how many of Megatron-LM's layers each of the model's is, if a pattern says
 
     def put(self, field: str, value: object, *dests: str) -> None:
-        """Record a field's value and the arguments `dests` that it comes from.
-
-        If it is None only the arguments are recorded.
-        """
+        """Record the arguments `dests` that a field comes from, and its value unless that is None."""
         self.sources[field] = dests
         if value is not None:
             self.values[field] = value
@@ -70,20 +67,14 @@ class Fields:
 
     @property
     def layers(self) -> int:
-        """Return the number of layers of the model: the pattern's, else --num-layers, else `base`'s.
-
-        0 if none is known.
-        """
+        """Return the model's number of layers: the pattern's, else --num-layers, else `base`'s, else 0."""
         if self.parts:
             return len(self.parts)
         return self.args.integer("num_layers") or (self.base.num_hidden_layers if self.base is not None else 0)
 
     @property
     def counted(self) -> int:
-        """Return the number of layers as Megatron-LM counts them.
-
-        It is larger than `layers` if a pattern has a mixer and its MLP as one layer each.
-        """
+        """Return the layers as Megatron-LM counts them: more if a pattern has a mixer and its MLP as one each."""
         return sum(self.parts) or self.layers
 
     def own(self, values: tuple[bool, ...]) -> tuple[bool, ...]:

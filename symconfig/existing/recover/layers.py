@@ -218,10 +218,7 @@ _BALANCING = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 
 
 def has_experts(out: Fields) -> bool:
-    """Return whether the model has experts; a number of 0 means none.
-
-    The named model decides if the options leave it open.
-    """
+    """Return whether the model has experts: by the options' number (0: none) if it counts, else the named model."""
     if out.holds(*NUMBER):
         return bool(out.args.integer(*NUMBER))
     return out.base is not None and out.base.experts is not None

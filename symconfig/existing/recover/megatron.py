@@ -49,10 +49,7 @@ LONGEST_MASKED = 16 * 1024  # tokens: masks of shorter sequences are too small t
 
 
 def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
-    """Return the run of Megatron-LM's options on `gpus` GPUs in total.
-
-    Raises InputError with all that prevents a prediction.
-    """
+    """Return the run of Megatron-LM's options on `gpus` GPUs in total. Raises InputError with all problems."""
     return Reader(names, gpus, cluster, supplied).run()
 
 

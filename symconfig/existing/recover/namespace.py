@@ -178,10 +178,7 @@ class Namespace(Mapping[str, Value]):
         return problem_at(self.place(dest), what, field=self.spelled(dest), need=need, hint=hint, got=text)
 
     def option(self, dest: str, value: Value = True) -> str:
-        """Return the option of this version that sets `dest`; for a switch the one that sets it to `value`.
-
-        Raises KeyError if there is none.
-        """
+        """Return this version's option that sets `dest`, for a switch to `value`. Raises KeyError if there is none."""
         return option(self.table, dest, value)
 
 

@@ -41,10 +41,7 @@ BY_NAME: dict[str, int] = {
 
 
 def size_by_name(name: str) -> int | None:
-    """Return the vocabulary's size by a tokenizer's name, in lower case without its owner.
-
-    None if it is not in the table.
-    """
+    """Return the vocabulary's size by a tokenizer's name, in lower case without owner; None if not in `BY_NAME`."""
     fitting = [start for start in BY_NAME if name.startswith(start)]
     return BY_NAME[max(fitting, key=len)] if fitting else None
 

@@ -100,9 +100,7 @@ def microbatches(facts: MegatronFacts) -> int:
 
 
 def group(facts: MegatronFacts) -> int:
-    """Return the microbatch group size of the interleaved schedule: pp by default, -1 for 0, so that it is below any
-    minimum.
-    """
+    """Return the microbatch group of the interleaved schedule: pp by default; -1, below any minimum, for 0."""
     given = facts.maybe(GROUP)
     return facts.pp if given is None else given or -1
 

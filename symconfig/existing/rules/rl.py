@@ -60,8 +60,7 @@ class RlFacts:
 
     @property
     def replicas(self) -> int | None:
-        """Return verl's number of data-parallel replicas: its GPUs over cp x tp x pp (Megatron workers) or cp (FSDP
-        workers).
+        """Return verl's replicas: its GPUs over cp x tp x pp (Megatron workers) or cp (FSDP workers).
 
         None if the workers or GPUs are not known, or do not divide.
         """
@@ -83,11 +82,7 @@ class RlFacts:
 
     @property
     def longest(self) -> int | None:
-        """Return the maximum tokens of a sequence: the trainer's own limit if given, else longest prompt plus longest
-        response.
-
-        Return None if one of these is not known.
-        """
+        """Return the longest sequence in tokens: the trainer's limit, else prompt plus response; None if unknown."""
         if (whole := self.trainer.whole) is not None and (tokens := self.values.whole(whole)) is not None:
             return tokens
         parts = [self.values.whole(name) for name in self.trainer.longest]

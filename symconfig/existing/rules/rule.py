@@ -206,10 +206,7 @@ class _Case(Generic[Facts]):
 
 
 def rules_of(name: str, language: Language[Facts], checks: Mapping[str, Any]) -> tuple[Rule[Facts], ...]:
-    """Return the rules of a file of rows. checks: functions by name, for rules whose check is code.
-
-    Raises KeyError if a row without cases has no such function.
-    """
+    """Return the rules of a file of rows; KeyError if one needs code and `checks`, by name, has no function for it."""
     return tuple(_rule(name, row, language, checks) for name, row in rows_of(name).items())
 
 

@@ -192,10 +192,7 @@ class Reader(Script):
 
     @property
     def _method(self) -> str:
-        """Return the algorithm by the sections that the configuration has: "grpo", "dpo", "sft" and others.
-
-        It is "grpo" if none is there.
-        """
+        """Return the algorithm by the first of the sections of `METHODS` that the configuration has; "grpo" without."""
         heads = {each.name.partition(".")[0] for each in self.reading.settings}
         return next((name for name in METHODS if name in heads), "grpo")
 

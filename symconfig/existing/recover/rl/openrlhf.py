@@ -207,9 +207,7 @@ class Reader(Script):
 
     @property
     def _streams(self) -> bool:
-        """Return whether the reference's weights are streamed from the host: ref.offload, which has an effect with
-        ZeRO-3 only.
-        """
+        """Return whether ZeRO-3 streams the reference's weights from the host (ref.offload; no effect otherwise)."""
         return self.values.switch("ref.offload") and self.values.number("ds.zero_stage") == 3
 
     def _step(self, rl: Rl, actor: Run, packed: Packed) -> Step:

@@ -118,9 +118,8 @@ class Script:
         return self.trainer.keys
 
     def problem(self, key: str, what: str, **words: str | None) -> Problem:
-        """Return a problem about an option, with its place, or the script's file if it is not given.
-
-        words: got, need, hint.
+        """Return a problem (words: got, need, hint) at an option's place, or in the script's file if it
+        is not given.
         """
         return self.values.problem(key, what, self.reading.file, **words)
 
@@ -259,9 +258,7 @@ class Script:
         raise NotImplementedError
 
     def version(self) -> str:
-        """Return the Megatron-LM version that the workers' options are read as: the supplied one, else the one
-        fitting best.
-        """
+        """Return the supplied Megatron-LM version, else the one that has most of the workers' options."""
         return resolve(self.supplied.megatron_version or version_of([each.name for each in self.megatron()]))
 
     def megatron(self) -> tuple[Setting, ...]:
@@ -269,10 +266,7 @@ class Script:
         return ()
 
     def run(self) -> Run:
-        """Return the trained model's run with the step around it.
-
-        Raises InputError with all that prevents a prediction.
-        """
+        """Return the trained model's run with the step around it. Raises InputError with all problems."""
         raise NotImplementedError
 
     @property

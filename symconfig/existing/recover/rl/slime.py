@@ -57,17 +57,14 @@ class Reader(Script):
         return MEGATRON
 
     def version(self) -> str:
-        """Return the Megatron-LM version that options are read as: the supplied one, else the one that has most of
-        them.
-        """
+        """Return the supplied Megatron-LM version, else the one that has most of the script's options."""
         names = [item.name for item in self.reading.settings if first_with(item.name)]
         return resolve(self.supplied.megatron_version or version_of(names))
 
     def megatron(self) -> tuple[Setting, ...]:
-        """Return Megatron-LM's options of the script after those that slime sets: the distributed optimizer, and bf16
-        without --fp16.
+        """Return slime's own (distributed optimizer, bf16 unless --fp16), then the script's Megatron-LM options.
 
-        The options of batch and sequence length are left out.
+        The script's options of batch and sequence length are left out.
         """
         own = ALWAYS if not self.values.given("fp16") else ALWAYS[1:]
         known = (item for item in self.reading.options if first_with(item.name) and item.name not in _BATCH)
@@ -208,10 +205,7 @@ class Reader(Script):
         return replace(run, step=step, critic=critic, assumed=(*run.assumed, *self.assumed))
 
     def _packed(self, cp: int, rl: Rl) -> Packed:
-        """Return the micro-batches of an update over `cp` ranks of a sequence.
-
-        By --max-tokens-per-gpu x cp with dynamic batches, else by --micro-batch-size (1 by default).
-        """
+        """Return an update's micro-batches: --max-tokens-per-gpu x `cp` if dynamic, else --micro-batch-size (1)."""
         values = self.values
         tokens = values.whole("max_tokens_per_gpu") if values.switch("use_dynamic_batch_size") else None
         return Packed.of(rl, values.whole("micro_batch_size") or 1, tokens=None if tokens is None else tokens * cp)

@@ -157,16 +157,12 @@ class Packed:
         return cls(room=sequences * rl.longest, length=padded(rl, widest_of or sequences), sequences=sequences)
 
     def within(self, rl: Rl, dp: int) -> Packed:
-        """Return a copy with the room limited to what a replica's share of an update needs, at least the longest
-        sequence.
-        """
+        """Return a copy whose room is at most what a replica's update needs, but at least the longest sequence."""
         share = max(1, ceil(rl.batch / dp))
         return replace(self, room=min(self.room, max(rl.longest, ceil(share * self.length))))
 
     def spread(self, rl: Rl, dp: int, group: int = 1) -> int:
-        """Return the number of micro-batches per update over all `dp` replicas: a multiple of `group`, at least
-        `group`, on each.
-        """
+        """Return the micro-batches per update over all `dp` replicas, each of which has a multiple of `group`."""
         return dp * self._passes(rl.batch / dp, group)
 
     def read(self, rl: Rl, dp: int, group: int = 1) -> Read:
@@ -180,16 +176,12 @@ class Packed:
         return Read(room=packed.room, passes=passes, fill=share * self.length / (passes * packed.room))
 
     def as_trained(self, rl: Rl, dp: int, group: int = 1) -> Read:
-        """Return the micro-batches in which each replica reads a step's samples if the program reads them in those it
-        trains on.
-        """
+        """Return what a replica reads per step if the program reads samples in the micro-batches of training."""
         passes = rl.updates * self._passes(rl.batch / dp, group)
         return Read(room=self.room, passes=passes, fill=rl.sequences / dp * self.length / (passes * self.room))
 
     def _passes(self, share: float, group: int) -> int:
-        """Return the number of micro-batches for `share` sequences of a replica, rounded up to a multiple of
-        `group`.
-        """
+        """Return the micro-batches for a replica's `share` sequences, rounded up to a multiple of `group`."""
         each = share * self.length / self.room if self.sequences is None else share / self.sequences
         return max(1, ceil(each / group)) * group
 

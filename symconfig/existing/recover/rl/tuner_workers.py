@@ -130,19 +130,14 @@ class TunerWorkers(Script):
 
     @property
     def _sp(self) -> int:
-        """Return the ranks that share a sequence, of Accelerate's mesh, else of `sequence_parallel_size`.
-
-        1 if not given.
-        """
+        """Return the ranks that share a sequence: of Accelerate's mesh, else `sequence_parallel_size`, else 1."""
         mesh = self.launched.parallel
         stated = mesh.get("sp_size") or mesh.get("cp_size")
         return stated if isinstance(stated, int) and stated > 0 else self.values.whole("sequence_parallel_size") or 1
 
     @property
     def _sharing(self) -> int:
-        """Return the ranks that share a micro-batch: sequence x tensor parallelism, and pipeline stages with
-        Megatron-Core.
-        """
+        """Return the ranks that share a micro-batch: sequence x tensor parallelism, x stages with Megatron-Core."""
         return bridged.split(self._names) if self.program.megatron else self._tp * self._sp
 
     @property
@@ -183,10 +178,9 @@ class TunerWorkers(Script):
 
     @property
     def _in_16_bits(self) -> bool:
-        """Return whether replicas hold the weights themselves in 16 bits.
+        """Return whether replicas hold the weights themselves in 16 bits: by dtype, or the program's default.
 
-        If the program casts trained weights to fp32, only with adapters or pure_bf16; else by dtype or the program's
-        default.
+        If the program casts trained weights to fp32, only with adapters or pure_bf16.
         """
         if self.tuner.casts:  # model/adapter.py, cast_trainable_params_to_fp32
             return self._kind in _ADAPTERS or self.values.switch("pure_bf16")

@@ -123,9 +123,8 @@ class Values:
             self._names.setdefault(key.field, []).append(name)
 
     def name(self, key: str) -> str:
-        """Return the key of a field: the first that the script gives, else the first with a default, else the first.
-
-        A field that is not in the table is its own key.
+        """Return a field's key: the first that the script gives, else the first with a default, else the first; itself
+        if unknown.
         """
         names = self._names.get(key, [key])
         given = (name for name in names if self.arguments.given(name))

@@ -249,9 +249,7 @@ class Reader(Script):
         return settings(words, self.reading.file)
 
     def version(self, role: str = "actor") -> str:
-        """Return the Megatron-LM version that options are read as: the supplied one, else the one that has most of
-        them.
-        """
+        """Return the supplied Megatron-LM version, else the one that has most of the role's options."""
         own = [item.name for item in self.megatron(role)]
         return resolve(self.supplied.megatron_version or version_of(own))
 
