@@ -208,7 +208,10 @@ def _place(tree: Tree, path: KeyPath) -> Place:
 
 
 def _key_edits(tree: Tree, wish: KeyWish) -> Ways:
-    """Yield alternative edits that set or remove a key, with the sections above it that are missing or left empty."""
+    """Yield alternative edits that set a key of the JSON to the wish's value, or remove it (None).
+
+    Missing sections above a new key are added with it; a section that has only the removed key is removed instead.
+    """
     path, value = wish.path, wish.value
     if value is None:
         lonely = len(path) > 1 and len(tree.get(*path[:-1])) == 1
@@ -247,9 +250,9 @@ def _has_trainer(reading: Reading) -> bool:
 
 
 def _argument(reading: Reading, path: KeyPath) -> str | None:
-    """Return the given Trainer argument, with underscores, that sets a key of the JSON.
+    """Return the name, with underscores, of the given Trainer argument that sets a key of the JSON.
 
-    Return None if none is given or the program has no Trainer.
+    Return None if none is given or exists, or if the program takes --deepspeed_config, as it then has no Trainer.
     """
     arguments = Arguments(reading.settings)
     if path not in ARGUMENTS or not uses_trainer(arguments):
@@ -308,7 +311,7 @@ def _with_argument(progress: Progress, name: str, now: str) -> Progress:
             if anchor is not None
             for way in in_all_runs(reading, anchor, lambda each: _added_argument(draft, each, name, now))
         )
-    after = draft.tried(ways, _alone(draft.meaning, name, value))
+    after = draft.tried(ways, _only_argument(draft.meaning, name, value))
     spelled = name if setting is None else setting.spelled
     if after is None:
         why = NO_PLACE if setting is None else ELSE_TOO
@@ -320,7 +323,7 @@ def _with_argument(progress: Progress, name: str, now: str) -> Progress:
     return progress.went(after, Change(there.spelled, None, value, there.place))
 
 
-def _alone(before: Meaning, name: str, value: str | None) -> Any:
+def _only_argument(before: Meaning, name: str, value: str | None) -> Any:
     """Return a test of a meaning after an edit: every run has this value of the argument (None: lost it), in any case
     of letters, and nothing else changed.
     """
@@ -337,7 +340,10 @@ def _alone(before: Meaning, name: str, value: str | None) -> Any:
 
 
 def _argument_edits(draft: Draft, setting: Setting, value: str | None) -> Ways:
-    """Yield alternative edits that give an argument another value, or remove it (None), in words or in the YAML."""
+    """Yield alternative edits that give an argument another value, or remove it (None), in words or in the YAML.
+
+    Nothing to remove an argument of a YAML, nor to change one that has several words.
+    """
     tree = draft.reading.tree_at(setting.place)
     if tree is not None:
         if value is not None and (path := trees.path_at(tree, setting.place)):

@@ -62,7 +62,9 @@ class Meaning:
         return replace(change(self), runs=tuple(run.everywhere(change) for run in self.runs))
 
     def exported(self, name: str, value: str) -> Meaning:
-        """Return the meaning with an environment variable set in all runs, also where a launcher's word sets it."""
+        """Return the meaning with an environment variable set in all runs, and a launcher's word NAME=... set to the
+        value, too.
+        """
         return self.everywhere(
             lambda run: replace(
                 run,
@@ -82,7 +84,10 @@ def _key(word: Word) -> str:
 
 
 def option_changes(before: Meaning, after: Meaning) -> list[tuple[Counter[Option], Counter[Option]]] | None:
-    """Return the options that each run gained and lost, the first run first; None if anything else changed."""
+    """Return for each run, the first one first, its options (name and values) gained and lost, counted.
+
+    None if anything else changed, or the number of runs.
+    """
     same = replace(after, settings=before.settings, runs=()) == replace(before, runs=())
     if not same or len(after.runs) != len(before.runs):
         return None
@@ -116,10 +121,10 @@ class Draft:
         return Meaning.of(self.reading)
 
     def tried(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
-        """Return the draft after the first of the alternative edits that leaves a meaning that is `right`.
+        """Return the draft after the first group of edits that leaves a meaning that is `right`; None if none does.
 
-        Return None if none does. Edits that overlap, touch a file outside the draft, or leave something unreadable are
-        passed over.
+        Skipped are groups without edits, with edits that overlap or are in a file outside the draft, and those after
+        which the configuration cannot be read.
         """
         texts = self.texts
         for edits in attempts:

@@ -173,14 +173,14 @@ def _counted(progress: Progress, nodes: Nodes) -> Progress:
             run = count.put(run) if count.word.text != count.now else run
         return replace(run, runs=tuple(goal(*each) for each in zip(run.runs, reading.runs, strict=True)))
 
-    own = _own(goal(draft.meaning, draft.reading))
+    own = _without_derived(goal(draft.meaning, draft.reading))
     places = {count.word.pieces[-1].place: count for count in wrong}
     edits = [
         Edit(place, count.now)
         for place, count in places.items()
         if place is not None and place.file in draft.texts and draft.texts[place.file].at(place) == count.word.text
     ]
-    after = draft.tried([edits] if len(edits) == len(places) else (), lambda meaning: _own(meaning) == own)
+    after = draft.tried([edits] if len(edits) == len(places) else (), lambda meaning: _without_derived(meaning) == own)
     if after is None:
         why = "it hangs together with other words that would change as well"
         for count in wrong:
@@ -193,7 +193,7 @@ def _counted(progress: Progress, nodes: Nodes) -> Progress:
     return progress.went(after, *changed.values())
 
 
-def _own(meaning: Meaning) -> Meaning:
+def _without_derived(meaning: Meaning) -> Meaning:
     """Return the meaning without the script's other commands and without the variables that the scheduler derives."""
     return meaning.everywhere(
         lambda run: replace(
@@ -256,7 +256,10 @@ def variables(progress: Progress, plan: Plan) -> Progress:
 
 
 def without_export(progress: Progress, name: str) -> Progress | None:
-    """Return the progress with a variable's `export` line deleted; None if there is none that does nothing else."""
+    """Return the progress with a variable's `export NAME=value` line deleted, and the change recorded.
+
+    None if there is no such line with nothing but a comment, or if deleting it changes anything else.
+    """
     draft = progress.draft
     if (word := draft.reading.environment.get(name)) is None or (text := draft.texts.get(written(word).file)) is None:
         return None

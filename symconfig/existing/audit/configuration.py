@@ -109,10 +109,8 @@ def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
 
 
 def _is_megatron(reading: Reading) -> bool:
-    """Return whether options that other trainers share are Megatron-LM's: by the program's name or a distinctive
-    option.
-
-    True also for what is not a bash script or has no program.
+    """Return whether options that other trainers share are Megatron-LM's: "pretrain" in the program's name, or an
+    option of `_DISTINCTIVE`; True also for what is no bash script or has no program.
     """
     if reading.program is None or reading.format != "bash" or "pretrain" in reading.program.text:
         return True
@@ -180,12 +178,13 @@ class MegatronConfiguration(Configuration):
         """Return the run; what a recipe decides is recorded as assumed to be Megatron-LM's default, with grouped
         experts.
 
-        Raises InputError if options or the recipe leave the run unknown (`_unsaid`), or if it is invalid. The number of
-        GPUs must be known (asserted). Masks of the data loader are added if Megatron-LM's own parser reads the options.
+        Raises InputError if options or the recipe leave the run unknown (`_undetermined`), or if it is invalid. The
+        number of GPUs must be known (asserted). Masks of the data loader are added if Megatron-LM's own parser reads
+        the options.
         """
         assert self.gpus is not None, "is asked for where the GPUs are known"
         names = self.names()
-        if unsaid := list(self._unsaid(names)):
+        if unsaid := list(self._undetermined(names)):
             raise InputError(unsaid)
         if (recipe := self.reading.recipe) is not None:
             names = Namespace((*settings(EXPERTS, self.reading.file), *self.settings), names.table)
@@ -196,7 +195,7 @@ class MegatronConfiguration(Configuration):
             run = replace(run, assumed=(assumed, *run.assumed))
         return megatron.with_masks(run, names) if self.parsed else run
 
-    def _unsaid(self, names: Namespace) -> Iterator[Problem]:
+    def _undetermined(self, names: Namespace) -> Iterator[Problem]:
         """Yield why the run is not known: misspelt options, or a recipe that decides the model or values that matter.
 
         Unknown options count only if Megatron-LM's own parser reads them, and if all are misspellings: else they are a

@@ -76,10 +76,10 @@ def _rule(constraint: Constraint) -> str:
 
 
 def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
-    """Return the job that the run solves: its model, cluster, GPUs, batch and precision, with all else left to the
-    planner.
+    """Return the job that the run solves; degrees, recompute, overlap and other options are left to the planner.
 
-    Raises InputError for values that no job can have.
+    It has the run's model, cluster, GPUs, batch, sequence length, packing, precision, task, optimizer, backend and
+    release, and `limits`. Raises InputError for values that no job can have.
     """
     configuration, model = run.configuration, run.described.model
     fields = {
@@ -124,7 +124,10 @@ _LLAMA = (
 
 
 def out_of_memory(judged: Judged) -> Iterator[Problem]:
-    """Yield one problem about the fullest stage if any stage exceeds the usable memory."""
+    """Yield one problem about the fullest stage, with its two largest parts, if any stage exceeds the usable memory.
+
+    If several do, all of them are named. Nothing otherwise.
+    """
     over, plan = judged.overfull, judged.plan
     predicted = plan.best.predicted
     if not over:

@@ -166,7 +166,8 @@ def _names(out: Fields, fields: dict[str, Any]) -> dict[str, Any]:
 def _sentences(item: Any) -> list[tuple[str, str]]:
     """Return (field, text) for each fault in one of pydantic's errors.
 
-    The text of a validator is split at "; ", and each part begins with the field it is about.
+    The text of a validator is split at "; ", and each part begins with the field it is about; another message is in
+    lower case and without "Input ".
     """
     field = ".".join(map(str, item["loc"]))
     if item["type"] != "value_error":

@@ -68,7 +68,8 @@ def models() -> dict[str, dict[str, Any]]:
 def model_of(name: str) -> tuple[ModelDescriptor, bool]:
     """Return a model of known.json under its own name, and whether it has a vision tower that is left out; cached.
 
-    Raises KeyError for an unknown name.
+    It is that of the entry's config, in bf16, or of the model that the entry is like. Raises KeyError for an unknown
+    name.
     """
     entry = models()[name]
     if "config" in entry:

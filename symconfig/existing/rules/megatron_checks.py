@@ -124,7 +124,11 @@ def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def large_bubble(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the pipeline bubble exceeds half of the time that the stages compute."""
+    """Yield a problem if the pipeline bubble exceeds half of the time that the stages compute: (pp - 1) / (vpp x
+    microbatches).
+
+    Nothing without microbatches. The hints are a smaller micro-batch, fewer stages and virtual stages, where possible.
+    """
     batches, others = facts.microbatches, facts.pp - 1
     if others and batches > 0 and 2 * others > facts.chunks * batches:
         smaller = ["a smaller --micro-batch-size"] * (facts.number("micro_batch_size") > 1)
@@ -282,8 +286,10 @@ def layers_over_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def uneven_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the layers left by given first and last stages do not divide among the stages between, at
-    least one each.
+    """Yield a problem if the layers left by the given first and last stages cannot be shared equally by the stages
+    between.
+
+    At least one layer each is needed, and none may be left without stages between. Nothing unless only ends are given.
     """
     ends = _end_stage_layers(facts)
     if not ends or _stage_split(facts) != (FIRST, LAST):

@@ -288,9 +288,9 @@ DERIVED: Mapping[str, Callable[[RlFacts], Any]] = {
 
 
 def _value(facts: RlFacts, name: str) -> Any:
-    """Return a derived fact (`DERIVED`) or a key's value: a number if its text is one, else the text, True if it is on.
+    """Return a derived fact (`DERIVED`), else a key's value: an int or float if its text is one, else the text.
 
-    Return None if it is off or not given.
+    A switch gives True if it is on, else None, as does a key without a value.
     """
     if name in DERIVED:
         return DERIVED[name](facts)

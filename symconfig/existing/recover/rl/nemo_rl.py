@@ -201,7 +201,7 @@ class Reader(Script):
         self.problems += [*self._refused(), *self._untrained()]
         model, run = self.model(f"{POLICY}.model_name"), None
         if not self.problems and model is not None:
-            run = self._step(model) if self._method == "grpo" else self._alone(model)
+            run = self._step(model) if self._method == "grpo" else self._without_generation(model)
         if self.problems or self.values.arguments.problems or run is None:
             raise self.refusal()
         return replace(run, assumed=(*run.assumed, *self.assumed))
@@ -235,12 +235,12 @@ class Reader(Script):
         stated = None if on is None else self.values.whole(f"{POLICY}.{on}.{phase}_mb_tokens")
         return stated or sequences * self._longest
 
-    def _alone(self, model: Described) -> Run:
-        """Return the run of SFT, DPO or a reward model; every sequence is assumed, and recorded, to have the maximal
+    def _without_generation(self, model: Described) -> Run:
+        """Return the run of SFT, DPO or a reward model; all sequences are assumed, and recorded, to have the maximal
         length.
 
-        A micro-batch has two sequences per pair; if it is filled by tokens, as many as fit. `alone` is set except for
-        SFT, its reference being swapped.
+        A micro-batch has two sequences per pair, or, if it is filled by tokens, as many as fit. Micro-batches are
+        rounded up to a multiple of the replicas. `alone`, with a swapped reference, is set except for SFT.
         """
         values, each = self.values, 2 if self._method in _PAIRED else 1
         batch = values.whole(f"{POLICY}.train_global_batch_size") or 1

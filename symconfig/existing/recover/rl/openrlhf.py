@@ -56,7 +56,7 @@ class Reader(Script):
         if self.problems or self.values.arguments.problems or model is None or (rl is None and self._program == RAY):
             raise self.refusal()
         if rl is None:
-            return self._tuned(model)
+            return self._without_generation(model)
         packed = self._packed(rl, gpus)
         actor = self._trained(model, packed.spread(rl, gpus // self._sharing), packed.room, gpus)
         step, critic = self._rewarded(self._step(rl, actor, packed), gpus), None
@@ -121,11 +121,11 @@ class Reader(Script):
         return self._tp * self._ring
 
     def _rl(self) -> Rl | None:
-        """Return the step as a job's section; None if sizes are missing, or with a problem recorded (also without
-        vLLM).
+        """Return the step as a job's section; None if sizes are missing or invalid, or without vLLM (a problem is
+        recorded).
 
         The longest prompt, if not given, is what data.max_len leaves beside the response, or without one at most half
-        of it and 1024 tokens; it is recorded as an assumption. The response is then the rest.
+        of it and 1024 tokens; it is recorded as an assumption. The response, if not given, is the rest.
         """
         values, served = self.values, self._pools.get("vllm", 0)
         prompts, samples = values.whole("rollout.batch_size"), values.whole("rollout.n_samples_per_prompt")
@@ -237,12 +237,12 @@ class Reader(Script):
             waits=not values.switch("train.async_enable"),
         )
 
-    def _tuned(self, model: Described) -> Run:
-        """Return the run of SFT, DPO or a reward model; every sequence is assumed, and recorded, to have the maximal
+    def _without_generation(self, model: Described) -> Run:
+        """Return the run of SFT, DPO or a reward model; all sequences are assumed, and recorded, to have the maximal
         length.
 
-        A micro-batch has two sequences per example for DPO (sigmoid or IPO loss) and reward models. `alone` is set for
-        SFT, too, there without preference.
+        A micro-batch has two sequences per example for DPO (sigmoid or IPO loss) and reward models. `alone` is set, for
+        SFT without a preference.
         """
         values, each = self.values, _ALONE[self._program]
         longest, micro = values.whole("data.max_len") or 1, values.whole("train.micro_batch_size") or 1

@@ -83,7 +83,7 @@ _MEAN = 0.5  # of the longest, where nothing says how long sequences are in the 
 def lengths(longest: int, mean: float | None, what: str, assumed: list[Assumed]) -> Lengths:
     """Return mean and longest length in tokens of prompts or responses; the mean is at most `longest`.
 
-    Without a mean half of the longest is taken, and recorded in `assumed`. what: "prompt" or "response".
+    Without a mean half of the longest, at least 1, is taken, and recorded in `assumed`. what: "prompt" or "response".
     """
     if mean is None:
         why = f"half of the longest; --{what}-length says another mean"

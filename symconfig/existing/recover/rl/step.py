@@ -144,7 +144,8 @@ class Packed:
     ) -> Packed:
         """Return micro-batches of at most `tokens` tokens, else of `sequences` sequences if `tokens` is None.
 
-        A sequence longer than `tokens` has a micro-batch alone, so the room is at least the longest sequence.
+        By tokens the room is at least the longest sequence, which then is alone. By sequences it is as of `together` if
+        packed, else that of as many longest sequences.
 
         Args:
             packs: whether sequences are packed without padding.

@@ -148,7 +148,7 @@ class TunerWorkers(Script):
     def _kind(self) -> str:
         """Return how weights are trained: "full", "lora" or another method's name.
 
-        The program's default if not given.
+        By use_peft or use_lora if the program has such switches, else by finetuning_type, else the program's default.
         """
         if self.tuner.switched:
             return "lora" if self.values.switch("use_peft") or self.values.switch("use_lora") else "full"

@@ -41,10 +41,11 @@ class Reader(TunerWorkers):
     """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
 
     def run(self) -> Run:
-        """Return the trained model's run with its step or update.
+        """Return the trained model's run with its step (GRPO, RLOO) or update, and all assumptions.
 
-        Raises InputError with all that prevents a prediction. A program whose code is not read is assumed to train as
-        Transformers' Trainer does.
+        Raises InputError with all that prevents a prediction: what `_untrained` yields, another program or task, no
+        model, and key/value heads that the ranks of a sequence do not divide. A program whose code is not read is
+        assumed, and recorded, to train as Transformers' Trainer does.
         """
         program = self.reading.program
         if self.tuner is TRANSFORMERS and program is not None and not tuners.is_example(self.reading):
@@ -63,7 +64,7 @@ class Reader(TunerWorkers):
             what = "copies of key/value heads for the ranks of a sequence are not predicted"
             got = f"{model.model.num_key_value_heads} heads for {self._sp} ranks"
             self.problems.append(self.problem("sequence_parallel_size", what, got=got))
-        around = self._step(model) if self.program.method in _STEPS else self._alone(model)
+        around = self._step(model) if self.program.method in _STEPS else self._without_generation(model)
         if self.problems or self.values.arguments.problems or around is None:
             raise self.refusal()
         return replace(around, assumed=(*around.assumed, *self.assumed))
@@ -89,7 +90,7 @@ class Reader(TunerWorkers):
             steps = ceil(self.tuner.at_once / each)
         return steps or 1
 
-    def _alone(self, model: Described | None) -> Run | None:
+    def _without_generation(self, model: Described | None) -> Run | None:
         """Return the run of training without generation: (pre-)training, SFT, preferences or a classifier.
 
         None if there is a problem or no model or length. `alone` is set for preferences (with the first loss of the

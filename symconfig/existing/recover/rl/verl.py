@@ -103,7 +103,10 @@ class Reader(Script):
             yield self.problem("adapter.path", what)
 
     def _rewarded(self, step: Step) -> Step:
-        """Return the step with its reward model; unchanged if it is not enabled."""
+        """Return the step with its reward model; unchanged if it is not enabled.
+
+        It shares the actor's GPUs unless it has a pool of its own.
+        """
         values = self.values
         if not values.switch("rewards.enabled"):
             return step
@@ -232,8 +235,10 @@ class Reader(Script):
         return replace(run, configuration=replace(run.configuration, global_batch=count))
 
     def _unfused(self, at: str, model: ModelDescriptor) -> tuple[Setting, ...]:
-        """Return options that disable fusions of activation and rope that neither the script nor Megatron-Bridge
-        enables.
+        """Return options that disable fusions of activation and rope that are not on.
+
+        The script's switches in section `at` decide; without one it is on for model types for which Megatron-Bridge
+        enables it.
         """
         kernels = {
             "bias_activation_fusion": ("--no-bias-swiglu-fusion", FUSES_ACTIVATION),
