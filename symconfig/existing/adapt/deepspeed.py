@@ -116,9 +116,7 @@ def _no_json(reading: Reading) -> Problem:
 
 
 def original(reading: Reading, plan: Plan) -> Run:
-    """Return the run that the configuration describes, on the plan's cluster; with the plan's GPUs where it states
-    none. Raises InputError.
-    """
+    """Return the configuration's run on the plan's cluster, on its own GPUs, else the plan's. Raises InputError."""
     return _run(reading, plan, reading.world.gpus)
 
 

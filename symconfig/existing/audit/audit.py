@@ -219,9 +219,7 @@ _FILE = re.compile(r"names a file|is a script that is not there|is a configurati
 
 
 def helped(problem: Problem) -> Problem:
-    """Return the problem with the option that would supply its value put before its hint; unchanged if
-    there is none.
-    """
+    """Return the problem with the option that supplies its value before its hint; unchanged without one."""
     ways = [way for way in (_supplied(problem.what, "VALUE"), problem.hint) if way]
     return replace(problem, hint=", or ".join(ways)) if ways else problem
 

@@ -255,9 +255,8 @@ _PIECES = (
 
 
 def best(run: Run, cluster: ClusterDescriptor, job: Job) -> Plan:
-    """Return the plan of the fastest configurations for `job` with the run's model, the best and up to four more.
-
-    Raises InfeasibleError if none fits, or InputError.
+    """Return the plan for `job` with the run's model, with up to five candidates. Raises InfeasibleError
+    or InputError.
     """
     framework = willing(run.configuration.framework, cluster.gpu.architecture)
     return search(run.described.model, cluster, job, top=TOP, framework=framework)

@@ -42,9 +42,7 @@ def fills(path: KeyPath, stage: int) -> bool:
 
 
 def uses_trainer(arguments: Arguments) -> bool:
-    """Return whether Transformers' Trainer reads the JSON: unless --deepspeed_config (DeepSpeed's own
-    option) is given.
-    """
+    """Return whether the Trainer reads the JSON: unless DeepSpeed's own --deepspeed_config is given."""
     return not arguments.given("deepspeed_config")
 
 

@@ -63,7 +63,7 @@ class DeepSpeedFacts:
 
     @classmethod
     def of_data(cls, config: Any, file: str, trainer: bool, gpus: int | None = None) -> Self:
-        """Return the facts of plain data without places, arguments or model; trainer: whether the Trainer loads it."""
+        """Return the facts of plain data alone. trainer: Transformers' Trainer loads it. gpus: None if not known."""
         return cls(tree=Tree(Text(file, b""), config, {}, "json"), trainer=trainer, gpus=gpus)
 
     def get(self, *path: str) -> Any:

@@ -118,9 +118,7 @@ class Script:
         return self.trainer.keys
 
     def problem(self, key: str, what: str, **words: str | None) -> Problem:
-        """Return a problem (words: got, need, hint) at an option's place, or in the script's file if it
-        is not given.
-        """
+        """Return a problem at an option's place, else in the script's file. words: got, need, hint."""
         return self.values.problem(key, what, self.reading.file, **words)
 
     def refusal(self) -> InputError:

@@ -116,10 +116,9 @@ def together(rl: Rl, sequences: int) -> int:
 
 
 def in_a_row(degrees: Degrees) -> int:
-    """Return the number that a replica's micro-batches must be a multiple of: pp with interleaved stages, else 1.
+    """Return what a replica's micro-batches must be a multiple of: pp with interleaved stages, else 1.
 
-    verl 0.9.1, workers/engine/megatron/transformer_impl.py; slime 0.3.1, utils/dp_schedule.py:
-    microbatch_group_size_per_vp_stage, which equals the number of stages.
+    verl 0.9.1, workers/engine/megatron/transformer_impl.py; slime 0.3.1, utils/dp_schedule.py.
     """
     return degrees.pp if degrees.vpp > 1 else 1
 

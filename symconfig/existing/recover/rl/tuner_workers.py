@@ -209,10 +209,9 @@ class TunerWorkers(Script):
 
     @property
     def _loss(self) -> LossKernel | None:
-        """Return the loss kernel of Liger or of TRL's (pre-)training; None means the framework's own.
+        """Return the loss kernel of Liger or of TRL's (pre-)training (tiled); None means the framework's own.
 
-        Liger's fused linear loss is used for (pre-)training on text only, unless its config switches it off; preference
-        losses and classifiers take "fused". TRL's is tiled.
+        Liger's is its fused linear loss, unless its config, a preference loss or a classifier makes it "fused".
         """
         plain = self.program.method in ("pt", "sft") and self.values.text("task_type") != "seq_cls"
         if self.values.switch("use_liger_kernel"):
