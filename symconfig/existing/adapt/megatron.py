@@ -127,7 +127,8 @@ class Goal:
         """Return the families whose meaning differs from the plan's, `names` being run on `gpus` GPUs.
 
         If the options are invalid together, return those with options to change. Families with two exclusive options
-        on, and families without fields of a plan (kernels) that lack an option of the plan, count as differing.
+        on, and families without fields of a plan (kernels) in which the plan gives an option another value, count as
+        differing.
         """
         wanted = self.wanted
         goal = self.meaning(wanted, self.gpus)

@@ -40,8 +40,8 @@ class Namespace(Mapping[str, Value]):
     def _record(self, setting: Setting) -> None:
         """Record one setting: its value, or why it has none in `unknown`, `foreign`, `problems` and `dark`.
 
-        It replaces an earlier setting of its destination, also with an unknown value; one of the same name counts in
-        `repeated`.
+        It replaces an earlier setting of its destination, also with an unknown value. If both have the same name and
+        the new value is readable, the new one is also recorded in `repeated`.
         """
         flag = self.table.flags.get(setting.name)
         if flag is None:

@@ -57,8 +57,9 @@ SOURCES = ("vocab_size", "padded_vocab_size", "tokenizer_model", "tokenizer_type
 def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> int | None:
     """Return the vocabulary's size without padding; None, with a problem recorded in `out`, if nothing gives it.
 
-    By the options or the tokenizer's name, else `vocab_size`, else by --padded-vocab-size, the tokenizer's type or a
-    similar model. A size that does not follow from the options or `vocab_size` is recorded as an assumption.
+    By the options or the tokenizer's name, else `vocab_size`; --padded-vocab-size, if given, checks and may replace
+    that (`_of_padded`). Without all of these by the tokenizer's type or a similar model. What is derived is recorded as
+    assumed.
 
     Args:
         model: with any vocabulary; to find models of the same shapes.

@@ -62,8 +62,8 @@ class Reader(Script):
         return resolve(self.supplied.megatron_version or version_of(names))
 
     def megatron(self) -> tuple[Setting, ...]:
-        """Return slime's own (distributed optimizer, bf16 unless --fp16), then the script's, but batch and sequence
-        length.
+        """Return slime's own options (distributed optimizer, bf16 unless --fp16), then the script's of Megatron-LM,
+        except batch and length.
         """
         own = ALWAYS if not self.values.given("fp16") else ALWAYS[1:]
         known = (item for item in self.reading.options if first_with(item.name) and item.name not in _BATCH)

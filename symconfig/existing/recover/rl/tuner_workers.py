@@ -320,9 +320,9 @@ class TunerWorkers(Script):
         """Return the run by PyTorch's FSDP, or by replicas (DDP); parameters as of `_trained`. Precision must be known
         (asserted).
 
-        The Trainer's `fsdp` goes before Accelerate's strategy. Copies of the model are one with shards, the nodes with
-        a hybrid strategy, else the mesh's dp_replicate_size, and all GPUs without shards. Weights stay gathered with
-        `_ZERO_2` strategies. The optimizer is the script's, with its assumption.
+        The Trainer's `fsdp` goes before Accelerate's strategy. Copies of the model are the nodes with a hybrid
+        strategy, else with FSDP the mesh's dp_replicate_size or 1, and all GPUs with DDP or NO_SHARD. Weights stay
+        gathered with `_ZERO_2` strategies. The optimizer is the script's, with its assumption.
         """
         values, sharded, precision = self.values, self.launched.sharded, self.precision
         assert precision is not None, "is refused"
