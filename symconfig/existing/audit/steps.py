@@ -141,7 +141,8 @@ def _normalised(c: Configuration) -> Configuration:
     """Return the configuration with fields that have no effect at its degrees reset, to compare it by.
 
     Stages and vpp with pp 1, sequence parallelism with tp 1, the kind of context parallelism with cp 1, overlap of the
-    pipeline and microbatch group with vpp 1, overlap of gradients and gathers with one replica or without ZeRO.
+    pipeline and microbatch group with vpp 1, overlap of gradients with one replica; gathers apart also without ZeRO,
+    and gathers stage by stage also with pp 1 or vpp above 1.
     """
     framework = c.framework
     if c.degrees.pp == 1:
