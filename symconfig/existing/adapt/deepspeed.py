@@ -71,11 +71,12 @@ class KeyWish:
 
 
 def adapt(draft: Draft, plan: Plan) -> Progress:
-    """Return the progress with the plan's values in the DeepSpeed JSON and the program's arguments, and the GPUs in its
-    launcher.
+    """Return the progress with the plan's values in the DeepSpeed JSON and the program's arguments, and the plan's GPUs
+    in the launcher.
 
-    What cannot be written is listed as unplaced; all of it, without any change, where runs of one program differ.
-    Raises InputError where there is no DeepSpeed JSON, or the model or the sequence length is not the plan's.
+    Repeated up to four times, as one value may change what another means. What cannot be written is listed as unplaced;
+    if runs of one program differ, all of it as one entry, without any change. Raises InputError if there is no
+    DeepSpeed JSON, or the model or the sequence length is not the plan's.
     """
     reading = draft.reading
     if reading.deepspeed is None:
@@ -101,8 +102,8 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
 
 
 def _no_json(reading: Reading) -> Problem:
-    """Return the problem that no DeepSpeed configuration was found, or that Accelerate's file, which may have it, was
-    not read.
+    """Return the problem that no DeepSpeed configuration was found; if Accelerate's file was not read, the problem at
+    that file, which may have one.
     """
     for item in reading.unread:
         if ACCELERATE in item.why:
@@ -115,9 +116,7 @@ def _no_json(reading: Reading) -> Problem:
 
 
 def original(reading: Reading, plan: Plan) -> Run:
-    """Return the run that the configuration describes, on the plan's cluster; with the plan's GPUs where it states
-    none. Raises InputError.
-    """
+    """Return the configuration's run on the plan's cluster, on its own GPUs, else the plan's. Raises InputError."""
     return _run(reading, plan, reading.world.gpus)
 
 
@@ -127,9 +126,9 @@ def _run(reading: Reading, plan: Plan, gpus: int | None = None) -> Run:
 
 
 def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
-    """Return the fields of `_FIELDS` whose value differs from the plan's.
+    """Return the fields of `_FIELDS` whose value in the configuration, run on the plan's GPUs, differs from the plan's.
 
-    Return every field but recompute if the configuration is invalid.
+    If the configuration is invalid return every field but recompute.
     """
     try:
         have = _run(reading, plan)
@@ -151,8 +150,10 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
 
 
 def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[KeyWish]:
-    """Yield the keys to set or remove so that the JSON has the plan's value of a field; accumulation that DeepSpeed
-    derives stays away.
+    """Yield a wish for each key of a field whose value in the JSON is not that of `config`, the plan's JSON.
+
+    A key that `config` lacks is removed if its value is true ("enabled" is set to False instead). Accumulation that
+    neither the JSON nor an argument gives is skipped: DeepSpeed derives it.
     """
     for path in (key.path for key in KEYS if key.field == field):
         have, want = reading.deepspeed.get(*path) if reading.deepspeed else None, at(config, path)
@@ -162,11 +163,12 @@ def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[Ke
 
 
 def _with_key(progress: Progress, wish: KeyWish) -> Progress:
-    """Return the progress with one key set: by the Trainer's argument where the JSON has "auto", else in the JSON.
+    """Return the progress with one key of `wish` set or removed, and the change recorded or the key listed as unplaced.
 
-    If the Trainer has an argument for a key that is set in the JSON, the argument is set, too, as the two must agree.
-    Unchanged where the Trainer derives the value of an "auto". A key is listed as unplaced where no edit changes just
-    that, or where it is "auto" and the program is not known to have the Trainer's arguments.
+    If the JSON has "auto", or lacks a key that an argument gives, only the Trainer's argument is set; unchanged if
+    there is no such argument or it should be removed or stay off; unplaced if the arguments are not known to be the
+    Trainer's. Else the JSON of all runs is edited, and the argument, if given, set to the same value, as the two must
+    agree; unplaced if no edit changes just that.
     """
     reading = progress.draft.reading
     tree, name = _tree(reading), _argument(reading, wish.path)
@@ -204,7 +206,10 @@ def _place(tree: Tree, path: KeyPath) -> Place:
 
 
 def _key_edits(tree: Tree, wish: KeyWish) -> Ways:
-    """Yield alternative edits that set or remove a key, with the sections above it that are missing or left empty."""
+    """Yield alternative edits that set a key of the JSON to the wish's value, or remove it (None).
+
+    Missing sections above a new key are added with it; a section that has only the removed key is removed instead.
+    """
     path, value = wish.path, wish.value
     if value is None:
         lonely = len(path) > 1 and len(tree.get(*path[:-1])) == 1
@@ -237,15 +242,15 @@ def _data_with(data: Any, wish: KeyWish) -> Any:
 
 
 def _has_trainer(reading: Reading) -> bool:
-    """Return whether the program's arguments are the Trainer's: at least two of its typical ones are given."""
+    """Return whether the Trainer reads the JSON and at least two of its typical arguments (`_MARKS`) are given."""
     arguments = Arguments(reading.settings)
     return uses_trainer(arguments) and sum(map(arguments.given, _MARKS)) >= _ENOUGH
 
 
 def _argument(reading: Reading, path: KeyPath) -> str | None:
-    """Return the given Trainer argument, with underscores, that sets a key of the JSON.
+    """Return the name, with underscores, of the given Trainer argument that sets a key of the JSON.
 
-    Return None if none is given or the program has no Trainer.
+    Return None if none is given or exists, or if the program takes --deepspeed_config, as it then has no Trainer.
     """
     arguments = Arguments(reading.settings)
     if path not in ARGUMENTS or not uses_trainer(arguments):
@@ -255,10 +260,11 @@ def _argument(reading: Reading, path: KeyPath) -> str | None:
 
 
 def _recomputed(progress: Progress, plan: Plan) -> Progress:
-    """Return the progress with the plan's recompute set by the program's argument, or else unplaced, as the JSON has no
-    key for it.
+    """Return the progress with the plan's recompute set by the program's argument, as the JSON has no key for it.
 
-    Without any known argument of a program, it is only noted.
+    By `recompute_layers` if that is given (0, -1 for all, or N for the first N layers); else, except for blocks, by the
+    Trainer's checkpointing switch, which is not added only to switch it off. Otherwise it is noted, if the program has
+    no arguments, or listed as unplaced.
     """
     recompute, reading = plan.best.options.recompute, progress.draft.reading
     full = recompute.granularity == "full"
@@ -280,8 +286,8 @@ def _recomputed(progress: Progress, plan: Plan) -> Progress:
 def _with_argument(progress: Progress, name: str, now: str) -> Progress:
     """Return the progress with an argument's value replaced, or the argument added next to another of the Trainer's.
 
-    name: with underscores. A bare switch is removed if `now` is "False". Unchanged if it has the value; listed as
-    unplaced where no edit changes just that.
+    name: with underscores. now: the value; a bare switch is removed for "False". Unchanged if the argument has the
+    value, a switch also if it is on for "True"; listed as unplaced if no edit changes just that in all runs.
     """
     draft = progress.draft
     reading = draft.reading
@@ -303,7 +309,7 @@ def _with_argument(progress: Progress, name: str, now: str) -> Progress:
             if anchor is not None
             for way in in_all_runs(reading, anchor, lambda each: _added_argument(draft, each, name, now))
         )
-    after = draft.tried(ways, _alone(draft.meaning, name, value))
+    after = draft.tried(ways, _only_argument(draft.meaning, name, value))
     spelled = name if setting is None else setting.spelled
     if after is None:
         why = NO_PLACE if setting is None else ELSE_TOO
@@ -315,9 +321,9 @@ def _with_argument(progress: Progress, name: str, now: str) -> Progress:
     return progress.went(after, Change(there.spelled, None, value, there.place))
 
 
-def _alone(before: Meaning, name: str, value: str | None) -> Any:
-    """Return a test of a meaning: every run now has this value of the argument (None: lacks it), and nothing else
-    changed.
+def _only_argument(before: Meaning, name: str, value: str | None) -> Any:
+    """Return a test of a meaning after an edit: every run has this value of the argument (None: lost it), in any case
+    of letters, and nothing else changed.
     """
 
     def right(after: Meaning) -> bool:
@@ -332,7 +338,10 @@ def _alone(before: Meaning, name: str, value: str | None) -> Any:
 
 
 def _argument_edits(draft: Draft, setting: Setting, value: str | None) -> Ways:
-    """Yield alternative edits that give an argument another value, or remove it (None), in words or in the YAML."""
+    """Yield alternative edits that give an argument another value, or remove it (None), in words or in the YAML.
+
+    Nothing to remove an argument of a YAML, nor to change one that has several words.
+    """
     tree = draft.reading.tree_at(setting.place)
     if tree is not None:
         if value is not None and (path := trees.path_at(tree, setting.place)):

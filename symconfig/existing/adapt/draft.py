@@ -40,7 +40,11 @@ class Meaning:
 
     @classmethod
     def of(cls, reading: Reading) -> Self:
-        """Return the meaning of a reading and of its further runs; unknown values are compared by the reason, too."""
+        """Return the meaning of a reading and of its further runs.
+
+        A value that could not be determined is text and reason together. The note that further runs exist is left out
+        of `unread`.
+        """
         return cls(
             settings=tuple((setting.name, values_of(setting)) for setting in reading.settings),
             launcher=tuple(map(_key, reading.launcher)),
@@ -58,7 +62,9 @@ class Meaning:
         return replace(change(self), runs=tuple(run.everywhere(change) for run in self.runs))
 
     def exported(self, name: str, value: str) -> Meaning:
-        """Return the meaning with an environment variable set in all runs, also where a launcher's word sets it."""
+        """Return the meaning with an environment variable set in all runs, and a launcher's word NAME=... set to the
+        value, too.
+        """
         return self.everywhere(
             lambda run: replace(
                 run,
@@ -78,7 +84,10 @@ def _key(word: Word) -> str:
 
 
 def option_changes(before: Meaning, after: Meaning) -> list[tuple[Counter[Option], Counter[Option]]] | None:
-    """Return the options that each run gained and lost, the first run first; None if anything else changed."""
+    """Return for each run, the first one first, its options (name and values) gained and lost, counted.
+
+    None if anything else changed, or the number of runs.
+    """
     same = replace(after, settings=before.settings, runs=()) == replace(before, runs=())
     if not same or len(after.runs) != len(before.runs):
         return None
@@ -112,10 +121,10 @@ class Draft:
         return Meaning.of(self.reading)
 
     def tried(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
-        """Return the draft after the first of the alternative edits that leaves a meaning that is `right`.
+        """Return the draft after the first group of edits that leaves a meaning that is `right`; None if none does.
 
-        Return None if none does. Edits that overlap, touch a file outside the draft, or leave something unreadable are
-        passed over.
+        Skipped are groups without edits, with edits that overlap or are in a file outside the draft, and those after
+        which the configuration cannot be read.
         """
         texts = self.texts
         for edits in attempts:
@@ -181,9 +190,10 @@ def _started(reading: Reading, how: str = "") -> str:
 
 
 def noted(progress: Progress) -> Progress:
-    """Return the progress with notes about further runs, other programs and other changed files.
+    """Return the progress with notes about its effects; unchanged if it has no changes.
 
-    Return it unchanged without changes.
+    A note that all further runs are changed alike, one per other program that is left as it is (not if it stands on the
+    line of a run), and one per changed file other than the configuration's own.
     """
     if not progress.changes:
         return progress
@@ -205,9 +215,10 @@ def noted(progress: Progress) -> Progress:
 
 
 def in_all_runs(reading: Reading, setting: Setting, edits: Callable[[Setting], Ways]) -> Ways:
-    """Yield alternative edits of an option, each made at once for all runs that give it the same values.
+    """Yield alternative edits of an option, each made at once in all runs that give it the same values.
 
-    edits: returns the alternatives for one run's option. It ends with the run that has the fewest.
+    edits: returns the alternatives for one run's option. The n-th of every run are joined without duplicates, up to the
+    fewest that a run has. Runs without that option and value are left out; of several in a run the last is edited.
     """
 
     def equal(run: Reading) -> Setting | None:

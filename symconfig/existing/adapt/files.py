@@ -32,9 +32,9 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
     """Return what adapting a configuration to a plan changes, with the files' new bytes; nothing is written to disk.
 
     source: a path, or a line of arguments. variables: the script's environment. extra: the script's own arguments. The
-    result is audited: its errors are `flaws`; of warnings that the original had not, those of an exported variable
-    delete its line, and others are notes. Raises InputError if it cannot be read, or is of another model, sequence
-    length or framework than the plan.
+    result is audited: its errors are `flaws`. A warning that the original had not is noted, unless it is about an
+    exported variable whose line can be deleted, which is done. Raises InputError if it cannot be read, or is of another
+    model, sequence length or framework than the plan.
     """
     draft = opened(source, variables, extra)
     reading = draft.reading
@@ -98,18 +98,16 @@ def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ())
 
 
 def was(reading: Reading, plan: Plan) -> Run:
-    """Return the run that the configuration describes before any change.
-
-    Values that could not be read are taken from the plan. Raises InputError where it is invalid.
-    """
+    """Return the run of the unchanged configuration, with the plan's values for unreadable ones. Raises InputError."""
     run: Run = _side(plan, reading).original(reading, plan)
     return run
 
 
 def _side(plan: Plan, reading: Reading) -> ModuleType:
-    """Return the module that adapts to the plan's framework: `deepspeed` or `megatron`.
+    """Return the module that adapts to the plan's framework: `deepspeed` if plans for it are JSON, else `megatron`.
 
-    Raises InputError for a script of an RL or fine-tuning trainer, and for a plan that is for one.
+    Raises InputError for a script of an RL or fine-tuning trainer, and for a plan with RL or preferences or whose
+    framework is configured in code.
     """
     configuration = configuration_of(reading, Supplied(model=plan.model))
     if isinstance(configuration, RlConfiguration):
@@ -127,8 +125,9 @@ def _side(plan: Plan, reading: Reading) -> ModuleType:
 
 
 def _check_megatron(reading: Reading) -> None:
-    """Raise InputError for a configuration of Megatron-Bridge, NeMo or DeepSpeed, which a Megatron plan
-    cannot go into.
+    """Raise InputError for a configuration that a plan for Megatron-LM cannot go into.
+
+    That is one with a recipe or overrides (Megatron-Bridge, NeMo), or one with a DeepSpeed JSON or of JSON only.
     """
     if reading.recipe is not None or reading.format == "overrides":
         what = "is of Megatron-Bridge or NeMo, and only options of Megatron-LM's own are adapted"

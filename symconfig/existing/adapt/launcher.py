@@ -46,7 +46,8 @@ def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
     """Yield each readable number of nodes, processes or GPUs with the number that `nodes` needs, whether it is right or
     not.
 
-    From the launchers' options, #SBATCH comments, CUDA_VISIBLE_DEVICES (if it counts the GPUs) and Accelerate's file.
+    From the launchers' options, #SBATCH comments, CUDA_VISIBLE_DEVICES (if it counts the GPUs; as many as needed are
+    right, whichever they are) and Accelerate's file (unless it belongs to the program and is not among the texts).
     """
     launcher = reading.launcher
     for given in launcher_options(launcher):
@@ -87,17 +88,15 @@ def _in_accelerate(name: str, number: int) -> Callable[[Meaning], Meaning]:
 
 
 def _process_starters(launcher: Sequence[Word]) -> list[str]:
-    """Return the launchers among the words that start one process per GPU themselves (torchrun, but not srun or
-    mpirun).
-    """
+    """Return the launchers among the words that start a process per GPU (torchrun, but not srun or mpirun)."""
     return [name for word in launcher if (name := basename(word.text)) in LAUNCHERS and name not in _OUTER]
 
 
 def _number(table: Mapping[str, str], key: str, nodes: Nodes, outer: bool) -> int | None:
-    """Return the number that a launcher's option needs; None where the option counts nothing.
+    """Return the nodes, GPUs per node or all GPUs, whichever a launcher's option counts; None if it counts nothing.
 
-    table: what each option counts. outer: a launcher inside starts a node's processes, so this one starts one task per
-    node.
+    table: what each option counts. outer: a launcher inside starts a node's processes; numbers of tasks are those of
+    nodes.
     """
     kind = table.get(key)
     if outer and key in _TASKS:
@@ -123,8 +122,9 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
     """Return the progress with the launcher's numbers set to the plan's GPUs, and the script's checks of them
     corrected.
 
-    Unchanged if the number of GPUs is right already; other nodes for the same number are only noted. An unknown number
-    is noted, and one that cannot be changed is listed as unplaced.
+    Unchanged if the number of GPUs is right already; another number of nodes is then only noted. Of the checks only
+    those that fail after the change are corrected. An unknown number is noted, and one that cannot be changed is listed
+    as unplaced.
     """
     world, wanted = progress.draft.reading.world, plan.best.parallel.world_size
     nodes = summary.nodes(plan)
@@ -156,10 +156,11 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
 
 
 def _counted(progress: Progress, nodes: Nodes) -> Progress:
-    """Return the progress with every wrong number of nodes, processes or GPUs replaced, in one edit.
+    """Return the progress with every wrong number of nodes, processes or GPUs in all runs replaced, in one edit.
 
-    If that cannot be done without other changes, each number is listed as unplaced. Other commands may change with the
-    numbers, as one that reads so many lines of a host file, and are then noted.
+    Unchanged if none is wrong. If that cannot be done without other changes, each number is listed as unplaced. Other
+    commands may change with the numbers, as one that reads so many lines of a host file, and are then noted; so may
+    SLURM_ variables.
     """
     draft = progress.draft
     runs = (draft.reading, *draft.reading.runs)
@@ -172,14 +173,14 @@ def _counted(progress: Progress, nodes: Nodes) -> Progress:
             run = count.put(run) if count.word.text != count.now else run
         return replace(run, runs=tuple(goal(*each) for each in zip(run.runs, reading.runs, strict=True)))
 
-    own = _own(goal(draft.meaning, draft.reading))
+    own = _without_derived(goal(draft.meaning, draft.reading))
     places = {count.word.pieces[-1].place: count for count in wrong}
     edits = [
         Edit(place, count.now)
         for place, count in places.items()
         if place is not None and place.file in draft.texts and draft.texts[place.file].at(place) == count.word.text
     ]
-    after = draft.tried([edits] if len(edits) == len(places) else (), lambda meaning: _own(meaning) == own)
+    after = draft.tried([edits] if len(edits) == len(places) else (), lambda meaning: _without_derived(meaning) == own)
     if after is None:
         why = "it hangs together with other words that would change as well"
         for count in wrong:
@@ -192,7 +193,7 @@ def _counted(progress: Progress, nodes: Nodes) -> Progress:
     return progress.went(after, *changed.values())
 
 
-def _own(meaning: Meaning) -> Meaning:
+def _without_derived(meaning: Meaning) -> Meaning:
     """Return the meaning without the script's other commands and without the variables that the scheduler derives."""
     return meaning.everywhere(
         lambda run: replace(
@@ -228,9 +229,9 @@ def written(word: Word) -> Place:
 def variables(progress: Progress, plan: Plan) -> Progress:
     """Return the progress with the environment variables that the plan needs to start or to be right.
 
-    Advised ones are left alone. A variable with another value is changed, or listed as unplaced where it cannot be read
-    or changed. A missing one gets an `export` line after another one; it is only noted where no other change is made to
-    the files, or no such line can be added.
+    Those that are only advised are skipped. One with another value is changed, or listed as unplaced if it cannot be
+    read or changed without changing something else. A missing one gets an `export` line after another one; it is only
+    noted if `progress` has no changes yet, or no such line can be added.
     """
     for row in environment.variables(plan, megatron.version(plan)):
         if not row.forced:
@@ -255,7 +256,10 @@ def variables(progress: Progress, plan: Plan) -> Progress:
 
 
 def without_export(progress: Progress, name: str) -> Progress | None:
-    """Return the progress with a variable's `export` line deleted; None if there is none that does nothing else."""
+    """Return the progress with a variable's `export NAME=value` line deleted, and the change recorded.
+
+    None if there is no such line with nothing but a comment, or if deleting it changes anything else.
+    """
     draft = progress.draft
     if (word := draft.reading.environment.get(name)) is None or (text := draft.texts.get(written(word).file)) is None:
         return None

@@ -95,10 +95,11 @@ class Goal:
         return Namespace([*mine, *(each for each in self.settings if self.dest(each) in dests)], self.table)
 
     def hidden(self, reading: Reading) -> Hidden:
-        """Return the decided destinations whose value cannot be read, each with what is to be set by hand and why.
+        """Return the destinations that a plan decides whose value cannot be read, each with what is to be set by hand
+        and why.
 
         These are options with an unknown value or one cut off by unread text, and options that unread text may give as
-        well.
+        well. The value to set is None, for removal, if the plan does not give the option.
         """
         found: list[tuple[str, str, str, Place]] = []
         for setting in reading.settings:
@@ -123,10 +124,11 @@ class Goal:
         )
 
     def differing(self, names: Namespace, gpus: int) -> list[Family]:
-        """Return the families whose meaning differs from the plan's.
+        """Return the families whose meaning differs from the plan's, `names` being run on `gpus` GPUs.
 
-        If the options are invalid together, return those with other values. Families with two exclusive options on, and
-        kernels that the plan has and the configuration lacks, count as differing.
+        If the options are invalid together, return those with options to change. Families with two exclusive options
+        on, and families without fields of a plan (kernels) in which the plan gives an option another value, count as
+        differing.
         """
         wanted = self.wanted
         goal = self.meaning(wanted, self.gpus)
@@ -150,9 +152,9 @@ class Goal:
 
 
 def _cut_off(setting: Setting, reading: Reading) -> str | None:
-    """Return why the text right after the option was not read, since values of it may stand there.
+    """Return why text that may hold values of the option was not read: unread text directly behind it in the same file.
 
-    Return None if all was read.
+    Only blanks, quotes and backslashes may stand between. Return None if there is no such text.
     """
     text = next((text for text in reading.texts if text.file == setting.place.file), None)
     for item in reading.unread if text is not None else ():
@@ -189,7 +191,7 @@ def wishes(now: Namespace, wanted: Namespace, families: Collection[Family]) -> l
     to remove.
 
     In this order a new option is inserted beside the old one of its family before the old one is removed. The format of
-    checkpoints is changed where Megatron-FSDP comes or goes, which has one of its own.
+    checkpoints is added if it is given and Megatron-FSDP, which has one of its own, comes or goes.
     """
     needed = [wish for family in FAMILIES if family in families for wish in _wishes(now, wanted, family)]
     sharded = wanted.setting(FORMAT)
@@ -199,12 +201,13 @@ def wishes(now: Namespace, wanted: Namespace, families: Collection[Family]) -> l
 
 
 def adapt(draft: Draft, plan: Plan) -> Progress:
-    """Return the progress with the plan's options in the script, the GPUs in its launcher, and the variables that it
-    must export.
+    """Return the progress with the plan's options in the script, its GPUs in the launcher, and the variables it needs
+    exported.
 
-    What cannot be written is listed as unplaced; all of it, without any change, where runs of one program differ.
-    Option families with a value that could not be read are left alone. Raises InputError where the model or the
-    sequence length is not the plan's.
+    What cannot be written is listed as unplaced; if runs of one program differ, each wish, without any change. Families
+    with a value that could not be read are left alone, and unplaced; unread text is noted, and a new need of deep_ep.
+    Repeated up to four times, as one option's default may depend on another. Families that still differ are listed as
+    unplaced. Raises InputError if the model or the sequence length is not the plan's.
     """
     goal, reading = Goal.of(plan), draft.reading
     hidden = goal.hidden(reading)
@@ -241,19 +244,17 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
 
 
 def original(reading: Reading, plan: Plan) -> Run:
-    """Return the run that the configuration describes; where values could not be read, the plan's stand in.
-
-    Raises InputError.
-    """
+    """Return the run of the configuration, with the plan's values for unreadable ones. Raises InputError."""
     goal = Goal.of(plan)
     return goal.meaning(goal.known(reading, goal.hidden(reading)), reading.world.gpus or goal.gpus)
 
 
 def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
-    """Return the progress with each differing option of the families changed, one by one, each in the files as they are
-    then.
+    """Return the progress with each differing option of the families changed, one by one (at most 200), and recorded.
 
-    An option that cannot be written, or that unread text may give already, is listed as unplaced and not tried again.
+    Each is edited in the files as they are after the one before. An option that cannot be written, or a missing one
+    that unread text may give already, is listed as unplaced and not tried again. An option that no longer follows a
+    variable is noted.
     """
     first, refused = goal.names(progress.draft.reading), set[Wish]()
     for _ in range(_MOST):
@@ -308,8 +309,9 @@ def _changes(wish: Wish, was: Namespace, now: Namespace, first: Namespace) -> It
 def written(draft: Draft, names: Namespace, wish: Wish, goal: Goal) -> Draft | None:
     """Return the draft with one option as `wish` wants it: added, changed or removed in every run.
 
-    Return None where no edit does that without harm. Other options may change along with it, as where one variable
-    gives several, if they are a plan's to decide and come to have the plan's values.
+    A bare switch is removed whatever the wish. Return None if no edit does that without harm, or if an option with
+    values should become a switch. Other options may change along with it, as where one variable gives several, if a
+    plan decides them and they come to have the plan's values.
     """
     setting = _having(names, wish.dest)
     name = wish.option if setting is None else setting.name
@@ -348,10 +350,10 @@ def written(draft: Draft, names: Namespace, wish: Wish, goal: Goal) -> Draft | N
 
 
 def _valued(draft: Draft, setting: Setting, values: Sequence[str]) -> Ways:
-    """Yield alternative edits that replace an option's values: its only word, or all words at once, quoted and then
-    bare.
+    """Yield alternative edits that replace an option's values: one word as `words.valued`, else all words at once,
+    quoted and then bare.
 
-    Several values that do not follow each other in one file are not replaced.
+    Yield nothing for several values that do not follow each other in one file of the draft.
     """
     first, last = setting.values[0].place, setting.values[-1].place
     if len(values) == len(setting.values) == 1:
@@ -386,8 +388,11 @@ def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
 
 
 def _with_unequal(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
-    """Return the progress with an unplaced entry for each of `families`, which still differ, unless one of its options
+    """Return the progress with an unplaced entry for each of `families` (which still differ) unless one of its options
     has one.
+
+    It names the plan's option of the family, else the given one; if there is neither, its first option, and that only
+    if nothing else is unplaced.
     """
     names, wanted = goal.names(progress.draft.reading), goal.wanted
     why = "all options together still mean something else"

@@ -32,7 +32,7 @@ class Change:
     place: Place
 
     def __str__(self) -> str:
-        """Return the change on one line with its place."""
+        """Return "place: option was -> now" on one line, or "... added", "... removed"."""
         if self.was is None:
             done = f"{f'{self.option} {self.now}'.strip()} added"
         elif self.now is None:

@@ -25,7 +25,8 @@ def check(names: Namespace, plan: Plan) -> None:
     """Raise InputError with every field in which Megatron-LM's options describe another model or sequence length than
     the plan.
 
-    Also for options that describe no model. Dropout, the norms' epsilon and LoRA's alpha and dropout may differ.
+    Also, with its problems, if they describe no valid model. A sequence length that is not given is not compared. Norm
+    epsilon, dropout and LoRA's alpha and dropout may differ.
     """
     wanted = plan.best.batch.seq_length
     length = names.whole("seq_length", wanted)
@@ -40,9 +41,11 @@ def check(names: Namespace, plan: Plan) -> None:
 
 
 def check_program(reading: Reading, plan: Plan) -> None:
-    """Raise InputError where a program other than Megatron-LM states another model or sequence length than the plan's.
+    """Raise InputError if a program other than Megatron-LM states another sequence length, or a model with other
+    fields, than the plan.
 
-    A model or length that its arguments do not state is not compared.
+    A length or model that its arguments do not give, or that is not known, is not compared. Fields of `_OPEN` may
+    differ.
     """
     arguments, wanted = Arguments(reading.settings), plan.best.batch.seq_length
     problems: list[Problem] = []

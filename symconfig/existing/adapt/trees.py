@@ -21,8 +21,10 @@ _NOT_TEXT = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "
 
 
 def changed(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...]]:
-    """Yield alternative edits that replace a key's value: in the quotes of the old one (YAML), then as JSON or plain
-    YAML.
+    """Yield alternative edits that replace a key's value: a text of YAML in the quotes of the old one, then as
+    `spelled`.
+
+    The first only if the text has no such quote and no backslash.
     """
     place = tree.spans[path].value
     if tree.syntax == "yaml" and isinstance(value, str) and tree.text.at(place)[:1] in ("'", '"'):
@@ -35,7 +37,7 @@ def changed(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...]]
 def spelled(value: Any, syntax: str) -> str:
     """Return a value on one line of JSON or YAML; in YAML so that both YAML 1.1 and 1.2 read the same value.
 
-    syntax: "json" or "yaml". Lists and objects are written as JSON in both.
+    syntax: "json" or "yaml". In YAML only plain words that mean nothing else are unquoted; all else is written as JSON.
     """
     if syntax == "json" or isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
@@ -47,11 +49,11 @@ def spelled(value: Any, syntax: str) -> str:
 
 
 def inserted(tree: Tree, parent: KeyPath, key: str, value: Any, after: str | None = None) -> Iterator[tuple[Edit, ...]]:
-    """Yield edits that insert a new key into the object at `parent`, behind the key `after` or else behind the last
-    one.
+    """Yield the one group of edits that inserts a new key into the object at `parent`, behind the key `after`, else the
+    last.
 
-    It gets a line of its own where its neighbour has one. An object without keys is filled only if written as `{}`;
-    else nothing is yielded.
+    It gets a line of its own, equally indented, if its neighbour has one. Commas are added as JSON or YAML's flow style
+    needs them. An object without keys is filled only if written as `{}`; else nothing is yielded.
     """
     data = tree.text.data
     siblings = _children(tree, parent)
@@ -90,8 +92,9 @@ def inserted(tree: Tree, parent: KeyPath, key: str, value: Any, after: str | Non
 
 
 def removed(tree: Tree, path: KeyPath) -> Iterator[tuple[Edit, ...]]:
-    """Yield one edit or group of edits that removes a key, with its comma, and with its line if nothing
-    else is on it.
+    """Yield the one group of edits that removes a key with its comma (the one before, if it is the last key).
+
+    Its lines are removed whole if nothing else is on them.
     """
     data, span = tree.text.data, tree.spans[path]
     first = _first(span)

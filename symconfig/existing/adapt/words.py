@@ -23,8 +23,9 @@ PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # means itself in all kinds of qu
 def changed(word: Word, new: str, texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
     """Yield alternative edits that replace a word's text by `new`; the caller tries each and keeps one.
 
-    First the literal that the word's text comes from (as in `TP=4`), where it is a single one in a file of `texts`;
-    then the word where it is used (`$TP`). Yield nothing where neither is in a file of `texts`.
+    First at the literal that the word's text comes from (as in `TP=4`), if it is a single one, literal in a file of
+    `texts`; then the word where it is used (`$TP`), within its quotes if it has some, then without. Yield nothing where
+    neither is in a file of `texts`.
     """
     pieces = [piece for piece in word.pieces if piece.text]
     place = pieces[0].place if len(pieces) == 1 else None
@@ -39,8 +40,9 @@ def changed(word: Word, new: str, texts: Mapping[str, Text]) -> Iterator[tuple[E
 
 
 def valued(setting: Setting, new: str, texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
-    """Yield alternative edits that replace an option's only value: its word, then the text behind the `=` of
-    `key=$TP`.
+    """Yield alternative edits that replace an option's only value: as `changed` its word, then the text behind the `=`.
+
+    The latter only for `--key=$TP` or `key=$TP` in a file of `texts`; a closing quote stays.
     """
     yield from changed(setting.values[0], new, texts)
     text = texts.get(setting.place.file)
@@ -65,9 +67,9 @@ def _spelled(text: Text, place: Place, new: str) -> tuple[str, ...]:
 def removed(setting: Setting, texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
     """Yield alternative edits that delete an option with its values, and its whole line if nothing else is on it.
 
-    If the last line of a continued command is deleted, so is the backslash before it. A statement that only appends the
-    option (`ARGS+=(--option)`) is deleted whole. Yield nothing where the option's name is not written literally in a
-    file of `texts`.
+    If the last line of a continued command is deleted, first with the backslash before it. A statement that only
+    appends the option (`ARGS+=(--option)`) is deleted whole, if its block has others. On a shared line a blank beside
+    it goes, too. Yield nothing if the option's name is not written literally in a file of `texts`.
     """
     if not _literal(setting, texts):
         return
@@ -94,8 +96,9 @@ def removed(setting: Setting, texts: Mapping[str, Text]) -> Iterator[tuple[Edit,
 def added(anchor: Setting, words: Sequence[str], texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
     """Yield alternative edits that insert `words` after the option `anchor`; the caller tries each and keeps one.
 
-    They go on a new line, with continuations, if the anchor has a line of its own, and else on the same line; each in
-    up to four quotings. Yield nothing where the anchor's name is not written literally in a file of `texts`.
+    First on a new line, with continuations as the anchor's line has them, if that line has nothing else (or only a
+    comment behind it), then on the same line; each in up to four quotings. Yield nothing if the anchor's name is not
+    written literally in a file of `texts`.
     """
     if not _literal(anchor, texts):
         return

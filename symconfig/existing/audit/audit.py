@@ -72,9 +72,7 @@ class Audit:
 
     @property
     def already_best(self) -> bool:
-        """Return whether the better plan changes nothing and saves at most 0.5 % of the step, as also where no gain is
-        known.
-        """
+        """Return whether the better plan changes nothing and saves at most 0.5 % of the step, or an unknown share."""
         return not self.way and (self.gain is None or self.gain <= _ALIKE)
 
 
@@ -111,7 +109,9 @@ def audited(
 ) -> Audit:
     """Return the audit of a configuration of a known framework. Arguments as of `audit`.
 
-    A run whose step has phases is returned unjudged, in `stated`.
+    Without a cluster, with unread options or an unknown number of GPUs it has findings and `unpredicted` only, as also
+    if the run is invalid. A run whose step has phases is returned unjudged, in `stated`. `better` is searched only if
+    `plan`.
     """
     reading = reader.reading
     findings, unpredicted = (
@@ -132,9 +132,11 @@ def audited(
 
 
 def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
-    """Return the audit with the reasons why nothing is predicted, each with a hint.
+    """Return the audit with the problems in `unpredicted`, each with a hint by `helped`, as the reasons why nothing is
+    predicted.
 
-    Impossible numbers become errors, too. No such error is added twice for one rule.
+    `Impossible` problems are also added as errors, in the reading's file if they have none, unless a finding of the
+    same rule is an error already.
     """
     known = {finding.rule for finding in done.findings if finding.severity == "error"}
     impossible = (
@@ -147,7 +149,9 @@ def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
 
 
 def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -> Audit:
-    """Return the audit with the prediction and the findings about memory, or with the reasons why there is none."""
+    """Return the audit with the prediction and the findings about memory; if the degrees do not divide the model, with
+    the reasons as of `unpredicted_for`.
+    """
     try:
         judged = judge(run, cluster, limits)
     except InputError as error:
@@ -158,9 +162,9 @@ def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -
 def planned(
     done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits, progress: Callable[[str], None]
 ) -> Audit:
-    """Return the audit with the best plan and the steps to it; with `infeasible` set where there is no plan.
+    """Return the audit with the best plan and the steps to it; with the reason in `infeasible` if there is no plan.
 
-    Without a prediction of the run there is a plan, but no steps.
+    Without a prediction of the run (`judged`) there is a plan, but no steps.
     """
     from symconfig.existing.audit.steps import (  # the search takes as long to import as the rest to do
         best,
@@ -215,10 +219,7 @@ _FILE = re.compile(r"names a file|is a script that is not there|is a configurati
 
 
 def helped(problem: Problem) -> Problem:
-    """Return the problem with the command-line option that would supply the value put before its hint.
-
-    Return it unchanged if there is none.
-    """
+    """Return the problem with the option that supplies its value before its hint; unchanged without one."""
     ways = [way for way in (_supplied(problem.what, "VALUE"), problem.hint) if way]
     return replace(problem, hint=", or ".join(ways)) if ways else problem
 
@@ -233,7 +234,11 @@ def of_unread(reading: Reading) -> Iterator[Problem]:
 
 
 def _for_options(item: Unread) -> str | None:
-    """Return a hint on how to supply the options that an unread place hides; None if there is none."""
+    """Return a hint on how to supply the options that an unread place hides; None if there is none.
+
+    For an option's file: to put it where the script names it if it is not there, else None. For an unset variable or
+    argument: how to pass it. Else, if the place may be any options: to write them in its place.
+    """
     if _FILE.search(item.why) and item.what.startswith("-"):
         return "the file where the script names it" if "not there" in item.why else None
     if (supplied := _supplied(item.why, "'OPTIONS'")) is not None:

@@ -89,8 +89,10 @@ class Configuration:
 def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
     """Return the reading as the configuration of its framework: a trainer's, Megatron-LM's or DeepSpeed's.
 
-    A program that nothing identifies becomes a DeepSpeedConfiguration with an unknown backend. Raises InputError for an
-    unknown Megatron-LM version.
+    In this order: scripts that a reader of `_READERS` recognises; any with --num-layers is Megatron-LM's; without
+    DeepSpeed a recipe, or at least half Megatron-LM options of what looks like its program, too; without any DeepSpeed
+    option a program with the Trainer's arguments is a tuner's; the rest is a DeepSpeedConfiguration, whose backend is
+    unknown if nothing identifies it. Raises InputError for an unknown Megatron-LM version.
     """
     if (reader := next((reader for applies, reader in _READERS if applies(reading)), None)) is not None:
         return RlConfiguration(reading, supplied, reader(reading, supplied))
@@ -107,10 +109,8 @@ def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
 
 
 def _is_megatron(reading: Reading) -> bool:
-    """Return whether options that other trainers share are Megatron-LM's: by the program's name or a distinctive
-    option.
-
-    True also for what is not a bash script or has no program.
+    """Return whether options that other trainers share are Megatron-LM's: "pretrain" in the program's name, or an
+    option of `_DISTINCTIVE`; True also for what is no bash script or has no program.
     """
     if reading.program is None or reading.format != "bash" or "pretrain" in reading.program.text:
         return True
@@ -147,16 +147,14 @@ class MegatronConfiguration(Configuration):
         self.settings: Sequence[Setting] = [*settings, *reading.possible]
 
     def names(self) -> Namespace:
-        """Return the options by destination, with the defaults of the version.
-
-        It is a new object, which has recorded no look-ups.
-        """
+        """Return the options by destination, with the version's defaults, as a new object without recorded look-ups."""
         return Namespace(self.settings, flags(self.version))
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         """Return a finding for each broken rule about Megatron-LM.
 
-        Return those of rules about meaning only, if another program parses the options.
+        If another program parses the options, only rules of `MEANING` are asked. Without a cluster its facts are
+        unknown, except GPUs per node, which the launcher may give.
         """
         program, own = self.reading.program, self.parsed
         in_shell = self.reading.format == "bash" and program is not None
@@ -177,13 +175,16 @@ class MegatronConfiguration(Configuration):
         return megatron_rules.findings(facts, megatron_rules.RULES if own else megatron_rules.MEANING)
 
     def run(self, cluster: ClusterDescriptor) -> Run:
-        """Return the run; what a recipe decides is recorded as assumed to be Megatron-LM's default. Raises InputError.
+        """Return the run; what a recipe decides is recorded as assumed to be Megatron-LM's default, with grouped
+        experts.
 
-        The number of GPUs must be known.
+        Raises InputError if options or the recipe leave the run unknown (`_undetermined`), or if it is invalid. The
+        number of GPUs must be known (asserted). Masks of the data loader are added if Megatron-LM's own parser reads
+        the options.
         """
         assert self.gpus is not None, "is asked for where the GPUs are known"
         names = self.names()
-        if unsaid := list(self._unsaid(names)):
+        if unsaid := list(self._undetermined(names)):
             raise InputError(unsaid)
         if (recipe := self.reading.recipe) is not None:
             names = Namespace((*settings(EXPERTS, self.reading.file), *self.settings), names.table)
@@ -194,10 +195,11 @@ class MegatronConfiguration(Configuration):
             run = replace(run, assumed=(assumed, *run.assumed))
         return megatron.with_masks(run, names) if self.parsed else run
 
-    def _unsaid(self, names: Namespace) -> Iterator[Problem]:
+    def _undetermined(self, names: Namespace) -> Iterator[Problem]:
         """Yield why the run is not known: misspelt options, or a recipe that decides the model or values that matter.
 
-        Nothing is yielded for unknown options if any is not a misspelling: they are a fork's.
+        Unknown options count only if Megatron-LM's own parser reads them, and if all are misspellings: else they are a
+        fork's. The supplied model may replace the recipe's.
         """
         meanings = [meant(setting.name, self.version) for setting in names.unknown if self.parsed]
         if all(meanings):  # else they are a fork's, and the run says what it is predicted without
@@ -265,9 +267,10 @@ class RlConfiguration(MegatronConfiguration):
         self.version_guessed = not self.version_given
 
     def names(self) -> Namespace:
-        """Return the workers' Megatron-LM options.
+        """Return the workers' Megatron-LM options; a new object, which has recorded no look-ups.
 
-        The number of layers is added from the model where only its name is given.
+        For a tuner's program --num-layers is added from the model that the script names, if it is known and the option
+        absent.
         """
         names = super().names()
         if not self.dealt or names.given("num_layers"):

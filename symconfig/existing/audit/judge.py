@@ -45,7 +45,7 @@ class Judged(Estimate):
 def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     """Return the estimated time and memory of a run, without a search.
 
-    Raises InputError where degrees do not divide the model.
+    Raises InputError if degrees do not divide the model (as `Impossible`), or for values that no job can have.
     """
     model = run.described.model
     job = whole(model, job_of(run, cluster, limits))
@@ -57,9 +57,9 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
 
 
 def _undivided(prospect: Prospect) -> Iterator[Problem]:
-    """Yield the refusals of constraints about divisibility.
+    """Yield the refusals of constraints about divisibility, as `Impossible` with the audit's rule.
 
-    Other refused constraints do not keep a run from being predicted.
+    Other refused constraints are skipped: they do not keep a run from being predicted.
     """
     for constraint in prospect.refused():
         if constraint.divides:
@@ -76,10 +76,10 @@ def _rule(constraint: Constraint) -> str:
 
 
 def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
-    """Return the job that the run solves: its model, cluster, GPUs, batch and precision, with all else left to the
-    planner.
+    """Return the job that the run solves; degrees, recompute, overlap and other options are left to the planner.
 
-    Raises InputError for values that no job can have.
+    It has the run's model, cluster, GPUs, batch, sequence length, packing, precision, task, optimizer, backend and
+    release, and `limits`. Raises InputError for values that no job can have.
     """
     configuration, model = run.configuration, run.described.model
     fields = {
@@ -124,7 +124,10 @@ _LLAMA = (
 
 
 def out_of_memory(judged: Judged) -> Iterator[Problem]:
-    """Yield one problem about the fullest stage if any stage exceeds the usable memory."""
+    """Yield one problem about the fullest stage, with its two largest parts, if any stage exceeds the usable memory.
+
+    If several do, all of them are named. Nothing otherwise.
+    """
     over, plan = judged.overfull, judged.plan
     predicted = plan.best.predicted
     if not over:
@@ -143,7 +146,9 @@ def out_of_memory(judged: Judged) -> Iterator[Problem]:
 
 
 def little_room(judged: Judged) -> Iterator[Problem]:
-    """Yield a problem if the run fits, but the memory interval's upper end may not."""
+    """Yield a problem if the run fits, but the upper end of its memory interval may exceed the GPU
+    (`Plan.may_not_fit`).
+    """
     plan = judged.plan
     if judged.fits and plan.may_not_fit:
         high = plan.best.predicted.interval["device_bytes"][1]
@@ -174,7 +179,7 @@ def update_out_of_memory(judged: Judged) -> Iterator[Problem]:
 def reference_not_offloaded(judged: Judged) -> Iterator[Problem]:
     """Yield a problem for the first phase that exceeds the usable memory, but would fit without the reference model.
 
-    The reference's own phase is passed over.
+    The reference's own phase is skipped. The hint is the trainer's option that offloads the reference, if it has one.
     """
     plan = judged.plan
     for phase in plan.steps[0].phases:
@@ -189,7 +194,12 @@ def reference_not_offloaded(judged: Judged) -> Iterator[Problem]:
 
 
 def phase_has_little_room(judged: Judged) -> Iterator[Problem]:
-    """Yield one problem if phases may run out of memory, but none surely does; nothing if the reference is to blame."""
+    """Yield one problem if phases exceed the usable memory, or may by the risk limit exceed the GPU's, but none surely
+    does.
+
+    Surely: more than the GPU's memory, in a phase whose lengths are not assumed or that generates. Nothing if the
+    reference is to blame (`reference_not_offloaded`). With assumed lengths the hint is to give them.
+    """
     plan = judged.plan
     if any(reference_not_offloaded(judged)):
         return
@@ -216,8 +226,10 @@ def _gpu_bytes(plan: Plan) -> float:
 
 
 def _fullest(plan: Plan, phases: Sequence[PlannedPhase], what: str, hint: str | None) -> Problem:
-    """Return the problem of the phase with the most bytes, with its two largest parts and the names of the other
-    phases.
+    """Return the problem of the phase of `phases` with the most bytes, with its two largest parts and the other phases'
+    names.
+
+    what: what is wrong, before "in the phase ...".
     """
     worst = max(phases, key=lambda phase: phase.bytes)
     parts = sorted(worst.holds.items(), key=lambda item: -item[1])[:2]

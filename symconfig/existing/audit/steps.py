@@ -68,7 +68,7 @@ class State:
 def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ...]:
     """Return the states on the way from the run to the better plan's best candidate, each with its gain.
 
-    Return () if they do not differ. framework: that the plan was searched with.
+    Return () if they do not differ in any decision. framework: the one that the plan was searched with.
     """
     if options(better.best.target.backend):
         framework = Extras.planned(better.best).put_on(framework, better.cluster.gpu.architecture)
@@ -88,8 +88,9 @@ def _next(
 ) -> tuple[tuple[str, ...], State]:
     """Return the decisions to change next, and the state after them.
 
-    Of all that have an effect the fastest that fits in memory, else the one with the least memory; singly, then in
-    pairs, then three. If none can run alone, all that are left, with the plan's own prediction.
+    Single decisions are tried, then pairs, then threes, until some can run and change time or memory (by more than
+    1e-6): of these the fastest that fits in memory, else the one with the least memory. If none can, all that are left,
+    with the plan's own prediction, which fits.
     """
     for count in range(1, min(MOST_TOGETHER, len(left) - 1) + 1):
         tried = []
@@ -108,9 +109,10 @@ def _next(
 
 
 def _state(judged: Judged, better: Plan, then: Configuration, decisions: tuple[str, ...]) -> State | None:
-    """Return the predicted time, memory and whether it fits; None where the GPUs differ or a constraint refuses it.
+    """Return the state with predicted time and memory and whether it fits, its gain 0; None if it cannot run.
 
-    decisions: the changes in words.
+    It cannot if its degrees make another number of GPUs, its values are invalid or a constraint refuses it. decisions:
+    the changes in words.
     """
     if then.degrees.world_size != judged.plan.best.parallel.world_size:
         return None
@@ -126,10 +128,7 @@ def _state(judged: Judged, better: Plan, then: Configuration, decisions: tuple[s
 
 
 def differs(name: str, one: Configuration, other: Configuration) -> bool:
-    """Return whether two configurations differ in this decision of `DECISIONS`.
-
-    Fields without effect are not compared.
-    """
+    """Return whether the configurations differ in this decision of `DECISIONS`, fields without effect aside."""
     mine, theirs = _normalised(one), _normalised(other)
     return any(_value(mine, field) != _value(theirs, field) for field in DECISIONS[name])
 
@@ -139,8 +138,11 @@ def _value(c: Configuration, field: str) -> object:
 
 
 def _normalised(c: Configuration) -> Configuration:
-    """Return the configuration with fields that have no effect at its degrees reset, so that comparing it is
-    meaningful.
+    """Return the configuration with fields that have no effect at its degrees reset, to compare it by.
+
+    Stages and vpp with pp 1, sequence parallelism with tp 1, the kind of context parallelism with cp 1, overlap of the
+    pipeline and microbatch group with vpp 1, overlap of gradients with one replica; gathers apart also without ZeRO,
+    and gathers stage by stage also with pp 1 or vpp above 1.
     """
     framework = c.framework
     if c.degrees.pp == 1:
@@ -168,7 +170,7 @@ def _normalised(c: Configuration) -> Configuration:
 def moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> Configuration:
     """Return the configuration with the named decisions taken from the target.
 
-    The dp is the GPUs over tp x pp x cp, at least 1.
+    dp becomes the GPUs over tp x pp x cp, rounded down, at least 1. Sequence parallelism is off if tp becomes 1.
     """
     named = [field for name in names for field in DECISIONS[name]]
     degrees = {field: getattr(target.degrees, field) for field in named if field in DEGREES}
@@ -213,7 +215,10 @@ _IDLE = {"stages": "pp", "context-parallel exchange": "cp", "sequence parallelis
 
 
 def changes(now: Configuration, then: Configuration) -> tuple[str, ...]:
-    """Return the differences in words, such as "tp 8 -> 4" or "fused loss on"; () if there are none that are named."""
+    """Return the differences in words, such as "tp 8 -> 4" or "fused loss on"; () if there are none that `_NAMED` has.
+
+    Those without effect at the new degrees (`_IDLE`) are skipped.
+    """
     found = []
     for name, value in _NAMED:
         before, after = value(now), value(then)
@@ -251,16 +256,16 @@ _PIECES = (
 
 
 def best(run: Run, cluster: ClusterDescriptor, job: Job) -> Plan:
-    """Return the fastest plan for `job` with the run's model, and up to four more.
-
-    Raises InfeasibleError or InputError.
+    """Return the plan for `job` with the run's model, with up to five candidates. Raises InfeasibleError
+    or InputError.
     """
     framework = willing(run.configuration.framework, cluster.gpu.architecture)
     return search(run.described.model, cluster, job, top=TOP, framework=framework)
 
 
 def willing(framework: Framework, architecture: str) -> Framework:
-    """Return the framework of the run with the overlaps and microbatch groups that plans have by default.
+    """Return the framework of the run with the overlaps and microbatch groups that plans have by default, and without
+    masks.
 
     TP overlap in pieces stays as the run has it; a dispatcher that gathers everywhere becomes alltoall, as no plan has
     it.

@@ -35,7 +35,9 @@ class Arguments:
     problems: list[Problem] = field(default_factory=list)
 
     def find(self, *names: str) -> Setting | None:
-        """Return the last setting of the first of `names` (with underscores) that is given; None if none is."""
+        """Return the setting of the first of `names` (with underscores) that is given, its last if repeated; None if
+        none is.
+        """
         for name in names:
             for setting in reversed(self.settings):
                 if plain(setting.name) == name:
@@ -50,9 +52,9 @@ class Arguments:
         return setting.place if setting else None
 
     def text(self, *names: str) -> str | None:
-        """Return the argument's first value; "" for a switch; None if it is absent.
+        """Return the argument's first value; "" for a switch without a value; None if it is absent.
 
-        Also None if its value is not known, which is recorded in `problems`.
+        Also None, with a problem recorded in `problems`, if any of its values cannot be determined from the script.
         """
         setting = self.find(*names)
         if setting is None:
@@ -63,7 +65,10 @@ class Arguments:
         return setting.values[0].text if setting.values else ""
 
     def words(self, *names: str) -> tuple[str, ...]:
-        """Return all values as words, also split at commas and spaces; empty if the argument is absent or not known."""
+        """Return all values as words, also split at commas and spaces; () if the argument is absent or not determined.
+
+        The latter is recorded in `problems`, as by `text`.
+        """
         if self.text(*names) is None:
             return ()
         setting = self.find(*names)
@@ -71,9 +76,10 @@ class Arguments:
         return tuple(part for word in values for part in word.text.replace(",", " ").split())
 
     def whole(self, *names: str) -> int | None:
-        """Return a positive integer; None if it is absent.
+        """Return the argument as a positive integer; None if it is absent.
 
-        Also None if it is anything else or has more than 12 digits, which is recorded in `problems`.
+        Also None, with a problem recorded in `problems`, if it is anything else, has more than 12 digits or is not
+        determined.
         """
         text = self.text(*names)
         if text is None:
@@ -84,7 +90,10 @@ class Arguments:
         return None
 
     def number(self, *names: str) -> float | None:
-        """Return a finite float; None if it is absent, or if it is no number, which is recorded in `problems`."""
+        """Return the argument as a finite float; None if it is absent.
+
+        Also None, with a problem recorded in `problems`, if it is no number, inf or nan, or not determined.
+        """
         text = self.text(*names)
         if text is None:
             return None
@@ -98,9 +107,9 @@ class Arguments:
         return None
 
     def switch(self, *names: str) -> bool | None:
-        """Return whether a switch is on: `--bf16` and `--bf16 True` are, `--bf16 False` is not; None if it is absent.
+        """Return whether a switch is on, in any case: "", true, 1, yes, on are; false, 0, no, off, none are not.
 
-        Also None if its value is neither true nor false, which is recorded in `problems`.
+        None if it is absent; also None, with a problem recorded in `problems`, for any other value.
         """
         text = self.text(*names)
         if text is None:
@@ -122,10 +131,7 @@ class Arguments:
 
     @staticmethod
     def problem(setting: Setting | None, what: str, **words: Any) -> Problem:
-        """Return a problem about a setting with its place; without a setting one without a place.
-
-        words: got, need and hint.
-        """
+        """Return a problem about a setting with its place, or, if it is None, without; words: got, need and hint."""
         return Problem(what, **words) if setting is None else setting.problem(what, **words)
 
 
@@ -158,10 +164,11 @@ class Launched:
 
 
 def launched(reading: Reading) -> Launched:
-    """Return what Accelerate's file and launcher options set; all defaults (plain replicas) if Accelerate is not used.
+    """Return what Accelerate's file and launcher options set; `sharded` may also hold the Trainer's fsdp_config.
 
-    Options of the launcher take precedence over the file. `sharded` and `parallel` may hold keys that are not of FSDP
-    or the mesh.
+    Launcher options take precedence over the file. DeepSpeed is used if the launcher has --use_deepspeed or
+    --zero_stage, FSDP if it has --use_fsdp, else what distributed_type in the file says; neither without any of them.
+    `sharded` holds the launcher's other options, too. Raises ValueError if zero_stage is no integer.
     """
     tree = reading.accelerate
     data: dict[str, Any] = dict(tree.data) if tree is not None else {}
@@ -185,10 +192,11 @@ def launched(reading: Reading) -> Launched:
 
 
 def _config(given: Mapping[str, Any], precision: Any) -> dict[str, Any]:
-    """Return the JSON that Accelerate builds for DeepSpeed: ZeRO stage (2 by default), offload and precision.
+    """Return the JSON that Accelerate builds for DeepSpeed: ZeRO stage (2 by default), offload, and whether bf16 and
+    fp16 are enabled.
 
-    Both precisions are "auto" if `precision` is neither "bf16" nor "fp16". Raises ValueError if zero_stage is no
-    integer.
+    Offload devices are left out if absent or "none". Both precisions are "auto" if `precision` is neither "bf16" nor
+    "fp16". Raises ValueError if zero_stage is no integer.
     """
     zero: dict[str, Any] = {"stage": int(given.get("zero_stage", 2))}
     for part in ("optimizer", "param"):

@@ -61,8 +61,9 @@ def made(
 ) -> Run:
     """Return the run of a model by a DeepSpeed JSON that a program builds itself.
 
-    The JSON and `words` (arguments as of Transformers' Trainer) replace those of `reading`, and the model is the one
-    given. Raises InputError as `run` does.
+    `config` replaces the JSON of `reading`, and `words` (arguments as of Transformers' Trainer) all of its options;
+    GPUs and launcher remain. `described` of the result is `model` with its descriptor as DeepSpeed builds it. Raises
+    InputError as `run` does.
     """
     own = replace(
         reading,
@@ -75,9 +76,9 @@ def made(
 
 
 def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
-    """Return the run of a DeepSpeed JSON, or of the one that Accelerate builds, and the program's arguments.
+    """Return the run of the DeepSpeed JSON, or of the one that Accelerate builds, with the program's arguments.
 
-    Raises InputError if there is no JSON, and otherwise with everything that is missing or wrong.
+    Raises InputError if there is neither or the JSON is no object, and otherwise with all that is missing or wrong.
     """
     tree = reading.deepspeed
     if tree is None and (config := launched(reading).config) is not None:  # what Accelerate makes of its own keys
@@ -101,7 +102,14 @@ class _Reader:
     problems: list[Problem] = field(default_factory=list)
 
     def run(self) -> Run:
-        """Return the run; raises InputError with all problems, also without a model, batch sizes or sequence length."""
+        """Return the run; raises InputError with all problems, among them a missing model, batch, GPUs or sequence
+        length.
+
+        AutoTP is tp, Ulysses is cp; ep is autoep_size only if `expert_parallel.enabled` is true. The user's GPUs and
+        sequence length take precedence over the launcher's and the arguments'. "auto" values are filled in as the
+        Trainer does, unless the program takes --deepspeed_config. Assumptions about sizes, precision and optimizer are
+        in `assumed`.
+        """
         arguments, supplied, problems = self.arguments, self.supplied, self.problems
         model = described(self.reading, arguments, supplied, problems)
         grid = Grid(
@@ -148,9 +156,10 @@ class _Reader:
         return Run(target, model, configuration, options, (*assumed, *guessed, *taken), optimizer)
 
     def _precision(self, config: Json) -> tuple[Precision, tuple[Assumed, ...]]:
-        """Return the precision, and the assumption made if a JSON without a program's arguments leaves it "auto".
+        """Return the precision that `config` enables, with no assumption; else what an "auto" stands for, or "bf16".
 
-        Such a JSON gets bf16 if the GPU has it, else fp16. In fp32 a problem is recorded, and "bf16" is returned.
+        If bf16 or fp16 is "auto" and the program has no arguments, it is bf16 if the GPU has it, else fp16, with an
+        assumption. Otherwise (fp32) a problem is recorded and ("bf16", ()) returned.
         """
         if (given := precision_of(config)) is not None:
             return given, ()
@@ -167,7 +176,10 @@ class _Reader:
         return "bf16", ()
 
     def _degree(self, *path: str) -> int:
-        """Return the degree at a path of the JSON; 1 if it is absent, 0 or "auto", or malformed, which is recorded."""
+        """Return the degree at a path of the JSON; 1 if it is absent, 0 or "auto".
+
+        Also 1, with a problem recorded in `problems`, if it is no positive integer.
+        """
         value = self.tree.get(*path)
         if value in (None, 0, AUTO):
             return 1
@@ -182,9 +194,11 @@ class _Reader:
 def _options(
     config: Json, degrees: Degrees, precision: Precision, recompute: Recompute, model: ModelDescriptor
 ) -> Options:
-    """Return the choices of the planner that correspond to the JSON.
+    """Return the plan's options that correspond to the JSON; sequence parallelism, pipeline and so on as in
+    `plain_options`.
 
-    Communication overlaps only with more than one replica; `zero_stage` and offload are the JSON's.
+    With one replica (dp x cp 1) nothing overlaps. Else gradients overlap with stage 0 or overlap_comm, and weight
+    gathers at stage 1 and 2, and at 3 with prefetching. Context parallelism exchanges by all-to-all (Ulysses).
     """
     zero, replicated = zero_of(config), degrees.dp * degrees.cp > 1
     return replace(
@@ -205,9 +219,10 @@ def _options(
 
 
 def _recompute(arguments: Arguments) -> Recompute:
-    """Return the recomputation: whole layers, all of them or, with `recompute_layers` N, the first N.
+    """Return the recomputation of whole layers: all of them (uniform, 1 at a time), or block of the first N.
 
-    `recompute_layers` -1 or a checkpointing switch means all layers; none otherwise. A malformed N counts as all.
+    `recompute_layers` N is the latter; -1, or a malformed N (recorded in the arguments' problems), all. If it is absent
+    or 0, all if a checkpointing switch is on, else none.
     """
     whole = Recompute("full", method="uniform", num_layers=1)
     layers = arguments.text("recompute_layers")
@@ -220,6 +235,8 @@ def _recompute(arguments: Arguments) -> Recompute:
 def liger_loss(arguments: Arguments) -> str:
     """Return "linear" if Liger fuses the output layer with the loss (the default), "fused" if its config switches that
     off.
+
+    That is fused_linear_cross_entropy: false, as an option of its own or within `liger_kernel_config`.
     """
     switch = "fused_linear_cross_entropy"
     stated = arguments.text(f"liger_kernel_config.{switch}") or arguments.text("liger_kernel_config") or ""
@@ -227,9 +244,10 @@ def liger_loss(arguments: Arguments) -> str:
 
 
 def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
-    """Return the kernels that the arguments choose, as fields of the implementation; empty for the defaults.
+    """Return the kernels that the arguments choose, as fields of the implementation; {} for the defaults.
 
-    Eager attention is left out for models that support nothing else (attention sinks or logit softcapping).
+    "attention": "torch" for eager attention, except for models with attention sinks or logit softcapping, which run
+    nothing else; Liger's kernels and "loss" (see `liger_loss`); what torch_compile changes, which goes before Liger's.
     """
     kernels: dict[str, Any] = {}
     only = model.attention_sinks or model.attn_logit_softcapping is not None
@@ -245,8 +263,9 @@ def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
 def stepped(config: Any, arguments: Arguments) -> tuple[Optimizer, tuple[Assumed, ...]]:
     """Return the optimizer, and an assumption if AdamW stands in for one that is not modelled.
 
-    The JSON's optimizer takes precedence over the Trainer's `optim` (transformers/integrations/deepspeed.py,
-    deepspeed_optim_sched); AdamW if neither is given.
+    The JSON's optimizer takes precedence: SGD, AdamW for DeepSpeed's Adam kinds, and for any other AdamW with an
+    assumption. Without one it is the Trainer's `optim`: 8-bit Adam, Adafactor, SGD, AdamW for any "adamw_..." and if it
+    is absent, else AdamW with an assumption.
     """
     kind = str(section(config, "optimizer").get("type", "")).lower()
     if kind == "sgd":

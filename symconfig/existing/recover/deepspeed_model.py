@@ -41,7 +41,9 @@ _PEFT_TARGETS = ("q_proj", "v_proj")
 def described(reading: Reading, arguments: Arguments, supplied: Supplied, problems: list[Problem]) -> Described | None:
     """Return the model with its adapter; None with what is missing or wrong appended to `problems`.
 
-    A model of the zoo with the same shapes takes the place of the one read unless the user supplied a model.
+    The arguments' adapter is not read if the base has one already. The zoo's model that computes the same replaces the
+    one read unless the user supplied a model; `zoo` names it either way, and without one `nearest` has the closest
+    (only for models without adapter).
     """
     try:
         base, assumed = _base(reading, arguments, supplied)
@@ -63,7 +65,8 @@ def _base(reading: Reading, arguments: Arguments, supplied: Supplied) -> tuple[M
     """Return the model without the arguments' adapter, and assumptions: supplied, else of config.json, else by its
     name.
 
-    Raises InputError if none of them gives a known model.
+    Only a model by its name has assumptions. Raises InputError if the name is absent, not determined by the script or
+    not known, or config.json is no valid one.
     """
     if supplied.model is not None:
         return supplied.model, []
@@ -81,8 +84,9 @@ def _base(reading: Reading, arguments: Arguments, supplied: Supplied) -> tuple[M
 
 
 def unnamed(given: str | None, where: Problem) -> Problem:
-    """Return `where` as a problem that no model is named, or that the name `given` is not known, with a hint what to
-    pass.
+    """Return `where` as a problem that no model is named, or, with `given`, that the model of that name is not known.
+
+    Its hint says how to pass the model: for a Hugging Face id how to download it.
     """
     what, got, hint = (
         "nothing says which model is trained",
@@ -99,9 +103,11 @@ def unnamed(given: str | None, where: Problem) -> Problem:
 def _adapter(
     arguments: Arguments, base: ModelDescriptor, assumed: list[Assumed], problems: list[Problem]
 ) -> Adapter | None:
-    """Return the adapter that the arguments ask for; None if they ask for none, or if it is invalid (see `problems`).
+    """Return the LoRA or QLoRA adapter that the arguments ask for; None if they ask for none, or if it is invalid.
 
-    Rank 8 is assumed if LoRA is on without one, and recorded in `assumed`; alpha is 2 x rank and dropout 0 by default.
+    They ask for one by a switch, a rank above 0, or the kind lora or qlora; a switch that is off goes before. Without a
+    rank it is 8, recorded in `assumed`; alpha is 2 x rank and dropout 0 by default. It is QLoRA by its kind or by 4
+    bits. Unknown modules and what fails validation are appended to `problems`.
     """
     kind = (arguments.text(*_KIND) or "").lower()
     rank = None if arguments.text(*_RANK) == "0" else arguments.whole(*_RANK)
@@ -160,9 +166,10 @@ def with_adapter(
 
 
 def _adapted(base: ModelDescriptor, adapter: Adapter, problems: list[Problem]) -> ModelDescriptor | None:
-    """Return the base with the adapter, or the zoo's model that equals it; None with problems if it is invalid.
+    """Return the base with the adapter, or the zoo's model that equals it; None with problems appended if it is
+    invalid.
 
-    The model type "qwen" becomes "qwen2" if the adapter's modules have that class's names.
+    The model type "qwen" becomes "qwen2" if none of the adapter's modules has a name of the old class.
     """
     foreign = base.model_type == "qwen" and not set(adapter.target_modules) & set(_LINEAR_QWEN)
     # Qwen-7B trains under the Qwen2 class, too, where its modules have that class's names.
@@ -189,7 +196,11 @@ def _validated(kind: type[Validated], fields: Mapping[str, object], problems: li
 
 
 def _zoo_of(model: ModelDescriptor) -> str | None:
-    """Return the name of the zoo's model with the same shapes and the same adapter; None if there is none."""
+    """Return the name of the zoo's model that computes the same with an equal adapter on the same modules; None if none
+    does.
+
+    Also None without an adapter.
+    """
     mine = zoo_match(model.model_copy(update={"adapter": None}))
     if mine is None or model.adapter is None:
         return None

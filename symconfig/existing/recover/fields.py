@@ -43,10 +43,7 @@ class Fields:
         ] = ()  # of how many of Megatron-LM's layers each of the model's is, if a pattern says
 
     def put(self, field: str, value: object, *dests: str) -> None:
-        """Record a field's value and the arguments `dests` that it comes from.
-
-        If it is None only the arguments are recorded.
-        """
+        """Record the arguments `dests` that a field comes from, and its value unless that is None."""
         self.sources[field] = dests
         if value is not None:
             self.values[field] = value
@@ -70,26 +67,20 @@ class Fields:
 
     @property
     def layers(self) -> int:
-        """Return the number of layers of the model: the pattern's, else --num-layers, else `base`'s.
-
-        0 if none is known.
-        """
+        """Return the model's number of layers: the pattern's, else --num-layers, else `base`'s, else 0."""
         if self.parts:
             return len(self.parts)
         return self.args.integer("num_layers") or (self.base.num_hidden_layers if self.base is not None else 0)
 
     @property
     def counted(self) -> int:
-        """Return the number of layers as Megatron-LM counts them.
-
-        It is larger than `layers` if a pattern has a mixer and its MLP as one layer each.
-        """
+        """Return the layers as Megatron-LM counts them: more if a pattern has a mixer and its MLP as one each."""
         return sum(self.parts) or self.layers
 
     def own(self, values: tuple[bool, ...]) -> tuple[bool, ...]:
-        """Return the entry of each layer's first Megatron-LM layer; `values` unchanged without a pattern.
+        """Return, for each layer of the model, the entry of the first Megatron-LM layer that it consists of.
 
-        `values` has one entry per layer that Megatron-LM counts.
+        `values` has one entry per layer that Megatron-LM counts; it is returned unchanged without a hybrid pattern.
         """
         if not self.parts:
             return values
@@ -106,10 +97,12 @@ class Fields:
 
 
 def merged(out: Fields, *, agree: bool = False) -> ModelDescriptor:
-    """Return the descriptor: the options' fields, and those of `out.base` where the options have no shape of their own.
+    """Return the descriptor of the options' fields; `out.base` fills in the rest if the options have no shape of their
+    own.
 
-    Raises InputError with all problems of `out` and the missing fields, or with what makes the model invalid. With
-    `agree` also for each field that contradicts the named model.
+    Fields whose options do not count (`Fields.of_options`) are skipped. Raises InputError with all problems of `out`
+    and missing shape fields, else with each validation error, else, with `agree`, with each field that contradicts the
+    named model.
     """
     base = out.base
     values = {field: value for field, value in out.values.items() if out.of_options(field)}
@@ -154,9 +147,10 @@ def _validated(out: Fields, values: dict[str, Any]) -> ModelDescriptor:
 
 
 def _names(out: Fields, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return name, schema, source, dtype and model_type for a model without a name.
+    """Return name, schema, source, dtype and model_type of a model made from options; a named model's are replaced.
 
-    The type is that of a similar model: deepseek_v3 with MLA, mixtral with experts, llama with a gated MLP, else gpt2.
+    The dtype is float16 with --fp16, else bfloat16. The type is that of a similar model: deepseek_v3 with MLA, mixtral
+    with experts, llama with a gated MLP, else gpt2.
     """
     experts, gated = fields.get("experts"), fields.get("gated_mlp", True)
     family = "deepseek_v3" if "latent" in fields else "mixtral" if experts else "llama" if gated else "gpt2"
@@ -172,7 +166,8 @@ def _names(out: Fields, fields: dict[str, Any]) -> dict[str, Any]:
 def _sentences(item: Any) -> list[tuple[str, str]]:
     """Return (field, text) for each fault in one of pydantic's errors.
 
-    The text of a validator is split at "; ", and each part begins with the field it is about.
+    The text of a validator is split at "; ", and each part begins with the field it is about; another message is in
+    lower case and without "Input ".
     """
     field = ".".join(map(str, item["loc"]))
     if item["type"] != "value_error":
@@ -190,10 +185,10 @@ def _problem(out: Fields, field: str, what: str) -> Problem:
 
 
 def _contradictions(out: Fields, model: ModelDescriptor, base: ModelDescriptor) -> list[Problem]:
-    """Return a problem for each field that the options set otherwise than the named model.
+    """Return a problem for each field in which the model of the options differs from the named one.
 
-    Fields of training only (dropout, initial values, norm epsilon, auxiliary loss) and fields without an option are
-    skipped.
+    Fields of training only (dropout, initial values, norm epsilon, auxiliary loss) and those that no option was
+    recorded for are skipped. A default counts as a contradiction, too.
     """
     mine, theirs = meaning(model), meaning(base)
     contradicted = []

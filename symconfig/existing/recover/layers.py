@@ -42,7 +42,7 @@ class Letters:
 
 
 def letters(text: str, base: ModelDescriptor | None = None) -> Letters:
-    """Return the layers of --hybrid-layer-pattern, grouped by stage.
+    """Return the layers of --hybrid-layer-pattern, grouped by stage ("|"), and the number of parts after "/" (MTP).
 
     They are `base`'s layers if its letters equal the pattern's. Otherwise each mixer and the MLP after it are one layer
     if all stages consist of such pairs, else each letter is one. Raises ValueError, with what is needed as its text,
@@ -68,7 +68,7 @@ def letters(text: str, base: ModelDescriptor | None = None) -> Letters:
 
 
 def _as_base(stages: list[str], base: ModelDescriptor) -> tuple[tuple[str, ...], ...] | None:
-    """Return the stages split into the layers of `base`; None if its layers differ or a stage ends inside a layer."""
+    """Return the stages split into the layers of `base`; None if its letters differ or a stage ends inside a layer."""
     rest = list(hybrid.letters(base)) if hybrid.known(base) else []
     mixers = []
     for stage in stages:
@@ -87,9 +87,11 @@ def spelled(names: Mapping[str, Any]) -> str:
 
 
 def mixer_fields(out: Fields) -> None:
-    """Record in `out` the layers of a hybrid pattern, or of an experimental attention variant; nothing without either.
+    """Record in `out` the layers of a hybrid pattern, else of an experimental attention variant; nothing without
+    either.
 
-    To be called before other fields of layers are read. Problems are recorded in `out`.
+    To be called before other fields of layers are read. --is-hybrid-model without either is refused. Problems are
+    recorded in `out`.
     """
     args = out.args
     text = next((args.word(dest) for dest in PATTERN if args.given(dest)), "")
@@ -102,9 +104,11 @@ def mixer_fields(out: Fields) -> None:
 
 
 def _of_pattern(out: Fields, text: str) -> None:
-    """Record in `out` the layers, MLPs, experts and mixers of a hybrid pattern; refuse a malformed one there.
+    """Record in `out` what a hybrid pattern gives: the layers, MTP layers, which have an MLP or experts, and the
+    mixers.
 
-    Latent attention in the pattern is refused, too.
+    Also sets `out.parts`, the letters per layer. `mlp_layers` and `experts.layers` are None if all layers have one. A
+    malformed pattern is refused, with nothing recorded; latent attention in the pattern is refused, too.
     """
     try:
         pattern = letters(text, out.base)
@@ -132,9 +136,11 @@ def _experts(layers: tuple[str, ...]) -> tuple[bool, ...]:
 
 
 def _variant(out: Fields, kind: str) -> None:
-    """Record in `out` the layers of an attention variant: sparse attention, or gated delta nets by their frequency.
+    """Record in `out` an attention variant: sparse attention (see `_indexer`), or gated delta nets as mixers of some
+    layers.
 
-    Other variants, and a frequency that is missing or malformed, are refused there.
+    --linear-attention-freq says which: every n-th layer has none, or a list; nothing is recorded if that leaves none.
+    Other variants, and a frequency that is missing or malformed, are refused in `out`.
     """
     if kind == sparse.NAME:
         _indexer(out)
@@ -156,10 +162,10 @@ def _variant(out: Fields, kind: str) -> None:
 
 
 def _indexer(out: Fields) -> None:
-    """Record in `out` the fields of sparse attention's indexer; refuse it without MLA or without its sizes.
+    """Record in `out` the fields of sparse attention's indexer; without MLA or any of its sizes only refuse it.
 
-    Assumes fused kernels, and the loss over the chosen keys. Its norms and rope's pairing are ignored: they cost the
-    same.
+    Records as assumptions fused kernels if none are chosen, and the loss over the chosen keys if the options have it
+    over all. Its norms and rope's pairing are ignored: they cost the same.
     """
     args = out.args
     missing = [args.spelled(dest) for dest in sparse.SIZES if not args.integer(dest)]
@@ -182,9 +188,9 @@ def _indexer(out: Fields) -> None:
 
 
 def _mixer(out: Fields, block: str, layers: tuple[bool, ...]) -> dict[str, Any]:
-    """Return the fields of a mixer: its block, sizes, and for each layer whether it has it.
+    """Return the fields of a mixer: its block, its sizes by name, and for each layer whether it has it.
 
-    Mamba 2 gets its fixed sizes.
+    Mamba 2 also gets its fixed convolution kernel, chunk size and switches.
     """
     sizes = dict(_sizes(out.args, block))
     fields: dict[str, Any] = {"block": block, "sizes": sizes, "layers": layers}
@@ -195,9 +201,9 @@ def _mixer(out: Fields, block: str, layers: tuple[bool, ...]) -> dict[str, Any]:
 
 
 def _sizes(args: Namespace, block: str) -> Iterator[tuple[str, int]]:
-    """Yield (name, size) of a block from its arguments, 0 if not given.
+    """Yield (name, size) of a block from its arguments; 0 if not given.
 
-    Mamba's heads are then 2 x hidden size / head width.
+    Mamba's heads, if not given, are 2 x hidden size // head width.
     """
     for dest, name in hybrid.SIZES[block].items():
         size = args.integer(dest)
@@ -212,19 +218,16 @@ _BALANCING = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 
 
 def has_experts(out: Fields) -> bool:
-    """Return whether the model has experts; a number of 0 means none.
-
-    The named model decides if the options leave it open.
-    """
+    """Return whether the model has experts: by the options' number (0: none) if it counts, else the named model."""
     if out.holds(*NUMBER):
         return bool(out.args.integer(*NUMBER))
     return out.base is not None and out.base.experts is not None
 
 
 def expert_fields(out: Fields) -> None:
-    """Record in `out` the fields of experts; without experts only refuse a latent size.
+    """Record in `out` the fields of experts: sizes, biases (before core_v0.15 none), layers, router and auxiliary loss.
 
-    Dense fields must be read before.
+    Without experts only a latent size is refused. Dense fields must be read before: intermediate_size may be set to 0.
     """
     args = out.args
     if not has_experts(out):
@@ -246,7 +249,8 @@ def expert_fields(out: Fields) -> None:
 def _layers(out: Fields) -> None:
     """Record in `out` which layers have experts: as a regular frequency if possible, else as a list.
 
-    Nothing is recorded if the number of layers is unknown or a hybrid pattern gives them; a malformed one is refused.
+    Nothing is recorded if the number of layers is unknown, a hybrid pattern gives them, or the named model decides; a
+    malformed --moe-layer-freq is refused.
     """
     args = out.args
     if not out.layers or not out.holds("moe_layer_freq") or out.parts:
@@ -269,7 +273,8 @@ def _layers(out: Fields) -> None:
 def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
     """Return for each layer whether it has experts: every n-th from the first on, or by a list of 0 and 1.
 
-    As gpt_layer_specs.py, get_gpt_decoder_block_spec. Raises ValueError for a malformed pattern or too many layers.
+    As gpt_layer_specs.py, get_gpt_decoder_block_spec. Raises ValueError for n below 1, a list of another length or with
+    other numbers, or more than `MAX_LAYERS` layers.
     """
     if layers > MAX_LAYERS:
         raise ValueError(f"at most {MAX_LAYERS:,} layers")
@@ -284,9 +289,11 @@ def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
 
 
 def _router(out: Fields) -> None:
-    """Refuse a softmax over a single expert; record assumptions for expert capacity and for the score of expert groups.
+    """Refuse in `out` a softmax over the single chosen expert; record assumptions about capacity and scores of expert
+    groups.
 
-    Megatron-LM scores a group by its best topk / topk_group experts, DeepSeek-V3 by two, DeepSeek-V2 by one.
+    With a capacity factor it is assumed that no token is dropped. A group is assumed to score by its best two experts
+    (sigmoid: DeepSeek-V3) or best one (DeepSeek-V2) where Megatron-LM's topk // topk_group is another number.
     """
     args = out.args
     top_k, sigmoid = args.integer("moe_router_topk") or 1, args.word("moe_router_score_function") == "sigmoid"
@@ -308,9 +315,10 @@ def _router(out: Fields) -> None:
 
 
 def _balance(out: Fields) -> None:
-    """Record in `out` the coefficient of the auxiliary loss, the first of several.
+    """Record in `out` the coefficient of the auxiliary loss (the first of several), and refuse other kinds of load
+    balancing.
 
-    Refuse other kinds of load balancing. 0 if balancing is "none" or the coefficient is no number.
+    It is 0 if not given, if the only kind is "none", or if it is no number. The kind is aux_loss by default.
     """
     args = out.args
     kinds = args.words("moe_router_load_balancing_type") or ("aux_loss",)

@@ -49,10 +49,7 @@ LONGEST_MASKED = 16 * 1024  # tokens: masks of shorter sequences are too small t
 
 
 def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
-    """Return the run of Megatron-LM's options on `gpus` GPUs in total.
-
-    Raises InputError with all that prevents a prediction.
-    """
+    """Return the run of Megatron-LM's options on `gpus` GPUs in total. Raises InputError with all problems."""
     return Reader(names, gpus, cluster, supplied).run()
 
 
@@ -79,7 +76,10 @@ class Reader:
     supplied: Supplied
 
     def run(self) -> Run:
-        """Return the run. Raises InputError: only with unknown values if any was needed, else with all problems."""
+        """Return the run. Raises InputError with all problems of the options and the model.
+
+        If an option with an unknown value was looked up, it is raised with those options only, whatever else was found.
+        """
         problems, recovered = list(self._problems()), None
         try:
             model = described(
@@ -103,7 +103,10 @@ class Reader:
     def _problems(self) -> Iterator[Problem]:
         """Yield each problem that prevents a prediction, except problems of the model.
 
-        Stops early if a number is out of range or if tp x pp x cp does not divide the GPUs.
+        Refused options, fp32, optimizers other than Adam, SGD and (from `MUON_SINCE` on) Muon, no sequence length,
+        numbers out of range, GPUs that tp x pp x cp does not divide (as `Impossible`), no micro-batch, layers that do
+        not divide over the chunks, and a microbatch group below pp. Stops after numbers out of range, and after GPUs
+        that do not divide.
         """
         names = self.names
         for dest, what in uncounted.refused(names):
@@ -158,14 +161,17 @@ class Reader:
         return Problem(what, field="--" + dest.replace("_", "-"), got=words.get("got"), need=words.get("need"))
 
     def _global(self, dp: int) -> int:
-        """Return the global batch in sequences.
-
-        It is one microbatch per replica if it is not given, as in Megatron-LM's arguments.py.
-        """
+        """Return the global batch in sequences; micro-batch x dp if it is not given, as in Megatron-LM."""
         return self.names.whole("global_batch_size", self.names.whole("micro_batch_size") * dp)
 
     def _run(self, model: Described) -> Run:
-        """Return the run of this model; assumes that `_problems` found nothing."""
+        """Return the run of this model, with all assumptions about it; assumes that `_problems` found nothing.
+
+        dp is GPUs / (tp x pp x cp). ep and etp are 1 without experts; etp is tp by default. Layers to recompute are
+        divided by the parts that a layer of a hybrid model has, rounded up. Sequence parallelism counts with tp > 1
+        only, the kind of context parallelism with cp > 1 (the first of several; p2p for an unknown one), the overlap of
+        experts' all-to-all with ep > 1, and the microbatch group with vpp > 1 (pp by default).
+        """
         names, descriptor = self.names, model.model
         tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
         chunks, fields = stages(names, descriptor.num_hidden_layers, pp, descriptor)
@@ -236,8 +242,8 @@ class Reader:
         )
 
     def _impossible(self, model: ModelDescriptor, degrees: Degrees, chosen: Options) -> Iterator[Assumed]:
-        """Yield assumptions for options that Megatron-LM refuses: layers that do not fit the stages, and bf16 with
-        fp16.
+        """Yield assumptions in place of what Megatron-LM refuses: near-equal stages if the layers do not fit those
+        given without a layout, and bf16 if fp16 is on, too.
         """
         names, ends = self.names, {"embedding": chosen.account_for_embedding, "loss": chosen.account_for_loss}
         first, last, layers = chosen.first_stage_layers, chosen.last_stage_layers, model.num_hidden_layers
@@ -253,8 +259,11 @@ class Reader:
             yield Assumed("precision", "bf16", "two are given", names.place("fp16"))
 
     def _assumed(self, model: ModelDescriptor, configuration: Configuration, dp: int) -> Iterator[Assumed]:
-        """Yield assumptions about the batch, CUDA graphs, options that the prediction ignores, and offloaded
+        """Yield assumptions about the global batch, CUDA graphs, options that the prediction ignores, and offloaded
         activations.
+
+        The batch: one microbatch per replica if not given; its final size with a ramp-up. No CUDA graphs if those of
+        the chosen parts are not predicted. The usual modules if others are offloaded.
         """
         names = self.names
         if not names.given("global_batch_size"):
@@ -296,10 +305,13 @@ def _beyond(names: Namespace, dest: str, need: str) -> bool:
 def stages(
     names: Mapping[str, Value], layers: int, pp: int, model: ModelDescriptor | None = None
 ) -> tuple[int | None, dict[str, Any]]:
-    """Return the number of chunks per pipeline stage, and the fields of `Options` that describe the stages' layers.
+    """Return the number of chunks per pipeline stage (vpp), and the fields of `Options` that describe the stages'
+    layers.
 
-    Chunks are None if layers or a layout do not divide evenly. The fields are empty with pp 1 or an even hybrid
-    pattern. A pattern that does not fit gives (1, {}), as it is refused with the model's fields.
+    They are given by a hybrid pattern with stages, else by a layout (also with pp 1), else by the options of the first
+    and last stage and of virtual stages; 1 chunk by default. Chunks are None if layers or a layout do not divide
+    evenly. The fields are {} with pp 1 or an even hybrid pattern. A malformed pattern gives (1, {}), as it is refused
+    with the model's fields.
 
     Args:
         layers: of the whole model.

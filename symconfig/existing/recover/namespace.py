@@ -38,7 +38,11 @@ class Namespace(Mapping[str, Value]):
             self._record(setting)
 
     def _record(self, setting: Setting) -> None:
-        """Record one setting: its value, or why it has none in `unknown`, `foreign`, `problems` and `dark`."""
+        """Record one setting: its value, or why it has none in `unknown`, `foreign`, `problems` and `dark`.
+
+        It replaces an earlier setting of its destination, also with an unknown value. If both have the same name and
+        the new value is readable, the new one is also recorded in `repeated`.
+        """
         flag = self.table.flags.get(setting.name)
         if flag is None:
             flag = _of_nearest_version(setting.name, self.table.version)
@@ -110,9 +114,10 @@ class Namespace(Mapping[str, Value]):
         return dest not in self.dark
 
     def value(self, *dests: str) -> Value:
-        """Return the value of the first destination that is given, else the first default that is not None.
+        """Return the value of the first destination that is given; its default, recorded in `missed`, if that is not
+        readable.
 
-        None if none is.
+        If none is given, the first default that is not None; None if all are.
         """
         for dest in dests:
             if self.given(dest):
@@ -138,9 +143,9 @@ class Namespace(Mapping[str, Value]):
         return "" if value is None else str(value)
 
     def words(self, *dests: str) -> tuple[str, ...]:
-        """Return the values, as text, of an argument that takes one or several; empty if there is none.
+        """Return the values, as text, of an argument that takes one or several; () if there is none.
 
-        A printed list such as "['a', 'b']" is split.
+        One value is split at commas, as a printed list such as "['a', 'b']", without brackets and quotes.
         """
         value = self.value(*dests)
         if isinstance(value, tuple):
@@ -173,10 +178,7 @@ class Namespace(Mapping[str, Value]):
         return problem_at(self.place(dest), what, field=self.spelled(dest), need=need, hint=hint, got=text)
 
     def option(self, dest: str, value: Value = True) -> str:
-        """Return the option of this version that sets `dest`; for a switch the one that sets it to `value`.
-
-        Raises KeyError if there is none.
-        """
+        """Return this version's option that sets `dest`, for a switch to `value`. Raises KeyError if there is none."""
         return option(self.table, dest, value)
 
 
@@ -208,7 +210,7 @@ def version_of(names: Sequence[str]) -> str:
 
 
 def printed_namespace(arguments: Mapping[str, Any]) -> Namespace:
-    """Return the namespace that Megatron printed: every value that is not None counts as given.
+    """Return the namespace that Megatron printed: every value that is not None counts as given, lists as tuples.
 
     Its version is the one that shares most argument names with it; of several the one with the fewest arguments.
     """

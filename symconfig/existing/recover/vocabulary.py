@@ -41,10 +41,7 @@ BY_NAME: dict[str, int] = {
 
 
 def size_by_name(name: str) -> int | None:
-    """Return the vocabulary's size by a tokenizer's name, in lower case without its owner.
-
-    None if it is not in the table.
-    """
+    """Return the vocabulary's size by a tokenizer's name, in lower case without owner; None if not in `BY_NAME`."""
     fitting = [start for start in BY_NAME if name.startswith(start)]
     return BY_NAME[max(fitting, key=len)] if fitting else None
 
@@ -60,7 +57,9 @@ SOURCES = ("vocab_size", "padded_vocab_size", "tokenizer_model", "tokenizer_type
 def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> int | None:
     """Return the vocabulary's size without padding; None, with a problem recorded in `out`, if nothing gives it.
 
-    A size that is derived from the tokenizer's name, a padded size or a similar model is recorded as an assumption.
+    By the options or the tokenizer's name, else `vocab_size`; --padded-vocab-size, if given, checks and may replace
+    that (`_of_padded`). Without all of these by the tokenizer's type or a similar model. What is derived is recorded as
+    assumed.
 
     Args:
         model: with any vocabulary; to find models of the same shapes.
@@ -79,7 +78,11 @@ def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> i
 
 
 def _true(out: Fields) -> int | None:
-    """Return the size by the options or the tokenizer's name; None if neither gives it."""
+    """Return the size by the options or the tokenizer's name; None if neither gives it.
+
+    It is --vocab-size if there is no tokenizer type, or TikToken's or a null one (plus 1 before core_v0.18.2), else the
+    named tokenizer's, with --vocab-size as fallback.
+    """
     args = out.args
     size, kind = args.integer("vocab_size"), _kind(args)
     if kind in _OF_OPTION or not kind:
@@ -96,7 +99,10 @@ def _kind(args: Namespace) -> str:
 
 
 def _of_name(out: Fields, args: Namespace) -> int | None:
-    """Return the size of the named tokenizer, recorded as an assumption; None if the name or folder is not known."""
+    """Return the size of the named tokenizer, recorded as an assumption; None if the name or folder is not known.
+
+    By --tokenizer-model or its last folder: of the zoo's model with that Hugging Face id, else of `BY_NAME`.
+    """
     model = args.word("tokenizer_model").lower() if args.known("tokenizer_model") else ""
     path = PurePosixPath(model)
     last = path.parent.name if path.suffix in (".model", ".json") else path.name
@@ -115,7 +121,8 @@ def _of_padded(out: Fields, model: ModelDescriptor, padded: int, true: int | Non
     """Return the size that --padded-vocab-size stands for: `true` if it pads to that, else a similar model's, else
     `padded`.
 
-    The latter two are recorded as assumptions. A similar model is looked for only if `true` is None.
+    A size pads to it if it is less than 1024 (or the options' own step) below. The latter two are recorded as
+    assumptions. A similar model is looked for only if `true` is None.
     """
     args = out.args
     step = (args.integer("make_vocab_size_divisible_by") or 1) * (args.integer("tensor_model_parallel_size") or 1)

@@ -27,7 +27,8 @@ _ENDS = re.compile(rf"[-_]({'|'.join((*_STORED, 'thinking'))})(?=$|[-_/])", re.I
 def by_name(given: str, place: Place | None) -> tuple[ModelDescriptor, list[Assumed]] | None:
     """Return the model of a name or a folder's last part, and the assumptions made; None if it is not known.
 
-    Looked up in the zoo, then in known.json, then in the Hugging Face cache; suffixes of stored formats are ignored.
+    Looked up in the zoo, then in known.json, then (ids only) in the Hugging Face cache; suffixes of stored formats are
+    ignored in the first two. Another spelling, any model of known.json, and a vision tower left out are assumptions.
     """
     plain = _ENDS.sub("", given)
     for name, known in hub.of_zoo():
@@ -67,7 +68,8 @@ def models() -> dict[str, dict[str, Any]]:
 def model_of(name: str) -> tuple[ModelDescriptor, bool]:
     """Return a model of known.json under its own name, and whether it has a vision tower that is left out; cached.
 
-    Raises KeyError for an unknown name.
+    It is that of the entry's config, in bf16, or of the model that the entry is like. Raises KeyError for an unknown
+    name.
     """
     entry = models()[name]
     if "config" in entry:

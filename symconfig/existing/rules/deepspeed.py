@@ -122,7 +122,9 @@ def _counted(tp: int) -> str:
 def deepspeed_batch_product(facts: DeepSpeedFacts) -> Iterator[Problem]:
     """Yield one problem if train batch, micro-batch and accumulation disagree, or the train batch does not divide.
 
-    Nothing where the ranks are not known or AutoTP does not divide them.
+    With all three their product with the ranks must be the train batch; else the train batch must be a multiple of the
+    given one of the two (or of 1) x ranks. Nothing without a train batch, or if the ranks are unknown or AutoTP does
+    not divide them.
     """
     ranks, tp = facts.data_ranks, facts.tensor_parallel
     if ranks is None or ranks % tp:
@@ -160,7 +162,7 @@ def deepspeed_trainer_mismatch(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def deepspeed_four_bit_weights_whole(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    """Yield a problem if ZeRO-3 cannot shard 4-bit weights, because no bnb_4bit_quant_storage is given."""
+    """Yield a problem if 4-bit weights are loaded under ZeRO-3 without bnb_4bit_quant_storage: it cannot shard them."""
     names, given = ("load_in_4bit", "use_4bit", "quantization_bit", "bits"), facts.arguments
     option, text = given.find(*names), given.text(*names)
     whole = text is not None and text.lower() in ("4", "", "true", "1") and not given.given("bnb_4bit_quant_storage")
@@ -219,7 +221,10 @@ def _failing(facts: DeepSpeedFacts, names: str) -> tuple[str, str | None] | None
 
 
 def _point(facts: DeepSpeedFacts) -> Columns:
-    """Return the configuration's degrees and options as the planner's columns."""
+    """Return the configuration's degrees and options as the planner's columns; tp is AutoTP's and cp Ulysses' degree.
+
+    The optimizer's offloaded share is 1 without a ratio, and 0 if it is not offloaded.
+    """
     share = facts.number(ZERO, "offload_optimizer", "ratio")
     return Columns(
         tp=facts.tensor_parallel,

@@ -63,10 +63,7 @@ class DeepSpeedFacts:
 
     @classmethod
     def of_data(cls, config: Any, file: str, trainer: bool, gpus: int | None = None) -> Self:
-        """Return the facts of plain data without places, arguments, environment or model.
-
-        trainer: Transformers' Trainer loads it.
-        """
+        """Return the facts of plain data alone. trainer: Transformers' Trainer loads it. gpus: None if not known."""
         return cls(tree=Tree(Text(file, b""), config, {}, "json"), trainer=trainer, gpus=gpus)
 
     def get(self, *path: str) -> Any:
@@ -93,11 +90,7 @@ class DeepSpeedFacts:
 
     @property
     def data_ranks(self) -> int | None:
-        """Return the ranks by which DeepSpeed multiplies a micro-batch: GPUs over the Ulysses degree (AutoTP ranks
-        count).
-
-        None where the GPUs are not known or do not divide.
-        """
+        """Return the GPUs over the Ulysses degree (AutoTP ranks count), None if unknown or not divisible."""
         shared = self.sequence_parallel
         return None if self.gpus is None or self.gpus % shared else self.gpus // shared
 
@@ -127,16 +120,11 @@ class DeepSpeedFacts:
 
     @property
     def may_share_data(self) -> bool:
-        """Return whether several ranks may have the same parameters, so that ZeRO shards them.
-
-        Return True if the GPUs are not known.
-        """
+        """Return whether ranks may have the same parameters, which ZeRO shards; True if the GPUs are not known."""
         return self.gpus is None or self.gpus > self.tensor_parallel
 
     def offloads(self, section: str) -> bool:
-        """Return whether a section of zero_optimization (offload_optimizer or offload_param) has the device "cpu" or
-        "nvme".
-        """
+        """Return whether offload_optimizer or offload_param (`section`) has the device "cpu" or "nvme"."""
         return self.get(ZERO, section, "device") in ("cpu", "nvme")
 
     def problem(self, path: KeyPath, what: str, *, of_key: bool = False, **words: str | None) -> Problem:

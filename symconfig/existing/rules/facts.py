@@ -66,9 +66,11 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def released(self) -> bool:
-        """Return whether the options are those of a known Megatron-LM release; False if a fork's program parses them.
+        """Return whether the options are those of a known Megatron-LM release; False if another program parses them
+        (`fork`).
 
-        Otherwise True if the user gave the version, or if every unknown option is a misspelling of a known one.
+        Otherwise True if the user gave the version, or if every unknown option is a misspelling of a known one and no
+        old name.
         """
         return not self.fork and (
             self.version_given
@@ -79,10 +81,7 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def misspelt(self) -> set[str]:
-        """Return the destinations that unknown options were probably meant for.
-
-        Their defaults are not what the user wants.
-        """
+        """Return the destinations that unknown options were probably meant for, so that their defaults do not count."""
         options = (meant(setting.name, self.version) for setting in self.names.unknown)
         return {self.names.table.flags[option].dest for option in options if option is not None}
 
@@ -187,7 +186,8 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def chunks(self) -> int:
-        """Return the model chunks per pipeline stage (vpp); 1 by default.
+        """Return the model chunks per pipeline stage (vpp): by the layout, the layers of a virtual stage, or their
+        number; else 1.
 
         Raises NotKnown if the layers of a virtual stage do not divide those of a stage, which other rules report.
         """
@@ -254,10 +254,7 @@ class MegatronFacts(Mapping[str, Value]):
             return "--" + dest.replace("_", "-")
 
     def about(self, name: str, what: str, *related: str, **words: str | None) -> Problem:
-        """Return a problem about an environment variable, where it is set, else at the first given option of `related`.
-
-        words: its got, need and hint.
-        """
+        """Return a problem about an environment variable where it is set, else at the first given of `related`."""
         word = (self.environment or {}).get(name)
         return self._at(word.place if word is not None else self.names.place(*related), what, field=name, **words)
 
@@ -268,17 +265,10 @@ class MegatronFacts(Mapping[str, Value]):
 
 
 def undivided(value: float, by: float) -> bool:
-    """Return whether both are positive and `value` is not a multiple of `by`.
-
-    Other numbers have a rule of their own.
-    """
+    """Return whether both are positive and `value` is not a multiple of `by`; others have a rule of their own."""
     return value > 0 and by > 0 and value % by > 0
 
 
 def granularity(facts: MegatronFacts) -> str | None:
-    """Return the effective granularity of recompute: --recompute-activations overrides --recompute-granularity
-    (validate_args).
-
-    None without recompute.
-    """
+    """Return the granularity of recompute: "selective" if --recompute-activations overrides it; None without."""
     return "selective" if facts.on("recompute_activations") else facts.text("recompute_granularity")

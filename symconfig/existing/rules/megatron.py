@@ -59,7 +59,11 @@ def _levels(facts: MegatronFacts) -> int | None:
 
 
 def _weightless_losses(facts: MegatronFacts) -> bool:
-    """Return whether experts are balanced only by auxiliary losses and all of these have weight 0."""
+    """Return whether experts are balanced only by auxiliary losses (any kind with "aux_loss") and all of these have
+    weight 0.
+
+    Raises NotKnown.
+    """
     kinds, weights = (
         value if isinstance(value, tuple) else (value,)
         for value in map(facts.__getitem__, (LOSSES, "moe_aux_loss_coeff"))
@@ -148,11 +152,17 @@ def rules_of_pairs(file: str) -> tuple[Rule[MegatronFacts], ...]:
 
 
 def _rule(key: str, row: Row) -> Rule[MegatronFacts]:
-    """Return the rule of an option, or of one of its values if `key` is "--option value"."""
+    """Return the rule "...-refused" (an error) of an option, or of one of its values if `key` is "--option value".
+
+    row: options that it `needs` or `excludes`, and values that others must have (`be`); `if`: conditions besides.
+    """
     option, *values = key.split()
     newest = next(flags(version).flags[option] for version in reversed(versions()) if flags(version).known(option))
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
+        """Yield the problems of each of the row's options while its owner is given and `if` holds; unknown ones are
+        skipped.
+        """
         flag = facts.names.table.flags.get(option, newest)
         own = {flag.dest: _stated(flag, values, option)}
         for kind in ("needs", "excludes", "be"):
@@ -187,10 +197,11 @@ def _stated(flag: Flag, values: list[str], option: str) -> Any:
 
 
 def _broken(facts: MegatronFacts, kind: str, dest: str, wanted: Any, owner: str) -> Iterator[Problem]:
-    """Yield a problem if the option `dest` is given, is missing, or has another value than its owner allows.
+    """Yield one problem if the option `dest` is on though excluded, off though needed, or fails the tests of its value.
 
-    kind: "needs", "excludes" or "be". wanted: tests of its value, with optional `need`, `since` and `if`. owner: the
-    destination that has the rule.
+    kind: "needs", "excludes" or "be", which says which of these. wanted: tests of its value, with optional `need` (a
+    text), `since` (a version) and `if` (conditions), without which nothing is yielded. owner: the destination that has
+    the rule. Raises NotKnown.
     """
     tests = dict(wanted) if isinstance(wanted, dict) else {"is" if kind == "be" else "need": wanted}
     need, since, others = (tests.pop(name, None) for name in ("need", "since", "if"))
@@ -251,7 +262,8 @@ MEANING = tuple(rule for rule in RULES if rule not in BY_FILE["megatron_options"
 def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] | None = None) -> list[Finding]:
     """Return a finding for each broken rule that applies to the version, in the order of the file. rules: None: all.
 
-    Errors become warnings for a fork or an older release, which may accept more, but for divisibility.
+    Errors become warnings if the options are not those of a known release (`facts.released`), which may accept more;
+    not those of `UNDIVIDED`, nor those of `DEALT` if Megatron-Core distributes the layers by these options.
     """
     released = facts.released
     broken_rules = [

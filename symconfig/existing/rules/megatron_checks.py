@@ -124,7 +124,11 @@ def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def large_bubble(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the pipeline bubble exceeds half of the time that the stages compute."""
+    """Yield a problem if the pipeline bubble exceeds half of the time that the stages compute: (pp - 1) / (vpp x
+    microbatches).
+
+    Nothing without microbatches. The hints are a smaller micro-batch, fewer stages and virtual stages, where possible.
+    """
     batches, others = facts.microbatches, facts.pp - 1
     if others and batches > 0 and 2 * others > facts.chunks * batches:
         smaller = ["a smaller --micro-batch-size"] * (facts.number("micro_batch_size") > 1)
@@ -141,6 +145,8 @@ def large_bubble(facts: MegatronFacts) -> Iterator[Problem]:
 def warm_up_beyond_decay(facts: MegatronFacts) -> Iterator[Problem]:
     """Yield a problem if the warm-up is not shorter than the decay (by default the training), in iterations or in
     samples.
+
+    A unit is skipped without a decay and a training length, or if a value is not known.
     """
     for unit in ("iters", "samples"):
         with suppress(NotKnown):
@@ -152,7 +158,9 @@ def warm_up_beyond_decay(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def layers_of_experts(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if --moe-layer-freq is invalid for this number of layers; nothing for dense models."""
+    """Yield a problem if --moe-layer-freq is invalid for this number of layers; nothing if it is not given or the model
+    dense.
+    """
     if not facts.experts or not facts.names.given("moe_layer_freq"):
         return
     try:
@@ -167,8 +175,10 @@ def layers_of_experts(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def recompute_modules_refused(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each module of selective recompute that this version lacks, or that needs or excludes another
-    option.
+    """Yield a problem for each module of selective recompute that this version lacks, or that other options refuse.
+
+    moe_act needs --moe-grouped-gemm, mla_up_proj needs MLA, shared_experts excludes --moe-shared-expert-overlap, and
+    those of `KEPT_INPUTS` exclude delayed fp8 scaling.
     """
     given = facts["recompute_modules"]
     if granularity(facts) != "selective" or not isinstance(given, tuple):
@@ -218,6 +228,7 @@ def _options_as_given(facts: MegatronFacts, dests: tuple[str, ...] | dict[str, i
 
 
 def stages_said_twice(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield one problem if more than one of the `WAYS` to split the layers into stages is given."""
     ways = [way for way in WAYS if any(facts[dest] for dest in way)]
     if len(ways) > 1:
         given = tuple(dest for way in ways for dest in way if facts[dest])
@@ -227,6 +238,11 @@ def stages_said_twice(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def layers_over_stages(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem if the layers, with counted ends, are not a multiple of pp; its hint is to count the ends
+    otherwise.
+
+    Nothing if a hybrid pattern, a layout or the end stages' layers give the split.
+    """
     if STAGE in spelled(facts.names):
         return  # a pattern says the stages itself
     if _stage_split(facts) in ((), ACCOUNTS):
@@ -254,7 +270,10 @@ def _layers_counted(facts: MegatronFacts) -> int:
 
 
 def layers_over_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the layers of an equal stage are not a multiple of those of a virtual stage, or of vpp."""
+    """Yield a problem if the layers of an equal stage are not a multiple of those of a virtual stage, else of vpp.
+
+    Nothing if a layout or the end stages' layers give the split.
+    """
     if _stage_split(facts) not in ((), ACCOUNTS):
         return
     held = _layers_counted(facts) // facts.pp
@@ -267,8 +286,10 @@ def layers_over_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def uneven_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the layers left by given first and last stages do not divide among the stages between, at
-    least one each.
+    """Yield a problem if the layers left by the given first and last stages cannot be shared equally by the stages
+    between.
+
+    At least one layer each is needed, and none may be left without stages between. Nothing unless only ends are given.
     """
     ends = _end_stage_layers(facts)
     if not ends or _stage_split(facts) != (FIRST, LAST):

@@ -76,7 +76,9 @@ idle_option = _kept("idle", "does nothing")
 
 
 def old_option(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each accepted option that has a new name or that a later version removes."""
+    """Yield a problem for each accepted option that has a new name, or that is obsolete and missing in a
+    later version.
+    """
     for setting, old in _old(facts):
         later = versions()[versions().index(facts.version) :]
         gone = next((version for version in later if not flags(version).known(setting.name)), None)
@@ -91,7 +93,7 @@ def repeated_option(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def both_ways(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each switch whose opposite is given before it."""
+    """Yield a problem for each switch that sets its destination otherwise than the first one given for it."""
     first: dict[str, tuple[Setting, Value]] = {}
     for setting in facts.names.settings:
         flag = facts.names.table.flags.get(setting.name)
@@ -148,7 +150,9 @@ def environment_contradicts(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def environment_missing(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each variable that must have a value and is not set."""
+    """Yield a problem for each variable that must have a value and is unset; not for those that only may not have some
+    values.
+    """
     for row, value in _rows(facts, forced=True):
         if value is None and row.refused is None:
             yield facts.about(

@@ -100,9 +100,7 @@ def microbatches(facts: MegatronFacts) -> int:
 
 
 def group(facts: MegatronFacts) -> int:
-    """Return the microbatch group size of the interleaved schedule: pp by default, -1 for 0, so that it is below any
-    minimum.
-    """
+    """Return the microbatch group of the interleaved schedule: pp by default; -1, below any minimum, for 0."""
     given = facts.maybe(GROUP)
     return facts.pp if given is None else given or -1
 
@@ -127,8 +125,9 @@ def _flex_backend(facts: MegatronFacts) -> str:
 def _graphs(facts: MegatronFacts) -> str:
     """Return what CUDA graphs replay of a layer, in the planner's words; "none" without graphs.
 
-    Raises NotKnown for choices that plans do not have: whole-step graphs, Transformer Engine's before core_v0.15, and
-    experts padded to capacity.
+    In a dense model with modules of experts it is what they mean there, so that a constraint can refuse it. Raises
+    NotKnown for choices that plans do not have: whole-step graphs, Transformer Engine's before core_v0.15, and experts
+    padded to capacity.
     """
     if not options.graphs(facts):
         return "none"
@@ -195,7 +194,7 @@ POINT: Mapping[str, Read] = {
 
 
 def fails(constraint: Constraint, facts: MegatronFacts) -> bool:
-    """Return whether the facts that are known show that the constraint fails."""
+    """Return whether the facts that are known show that the constraint fails; False if the verdict is open."""
     return constraint.verdict(Known(facts, FIXED), Known(facts, POINT)) is Verdict.FAILS
 
 
@@ -240,7 +239,8 @@ AS_OPTIONS: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
 def example_options(example: Mapping[str, Any]) -> str:
     """Return a constraint's example as a line of options; facts without an option, such as the GPUs, are left out.
 
-    sequence_parallel is added for tp above 1, so that the example breaks no other rule.
+    So are those that are False and degrees of 1. sequence_parallel is added for tp above 1, so that no other rule is
+    broken.
     """
     whole = {"sequence_parallel": example.get("tp", 1) > 1, **example}  # else another rule would be broken
     words = []
@@ -328,8 +328,10 @@ def _worded(constraint: Constraint) -> Wording:
 
 
 def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
-    """Return one rule for constraints of one name, with the first one's severity and title and the last
-    one's example.
+    """Return one rule for constraints of one name, with the first one's severity and title and the last one's example.
+
+    It covers the versions from the first one's start to the last one's end. Its check yields a problem for each
+    constraint that is in force in the version, known to fail, and in its wording's `where`.
     """
     first, example = constraints[0], constraints[-1].example
 

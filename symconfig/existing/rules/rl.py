@@ -60,8 +60,7 @@ class RlFacts:
 
     @property
     def replicas(self) -> int | None:
-        """Return verl's number of data-parallel replicas: its GPUs over cp x tp x pp (Megatron workers) or cp (FSDP
-        workers).
+        """Return verl's replicas: its GPUs over cp x tp x pp (Megatron workers) or cp (FSDP workers).
 
         None if the workers or GPUs are not known, or do not divide.
         """
@@ -83,10 +82,7 @@ class RlFacts:
 
     @property
     def longest(self) -> int | None:
-        """Return the maximum tokens of a sequence: the trainer's own limit, else prompt plus response.
-
-        Return None where not all are known.
-        """
+        """Return the longest sequence in tokens: the trainer's limit, else prompt plus response; None if unknown."""
         if (whole := self.trainer.whole) is not None and (tokens := self.values.whole(whole)) is not None:
             return tokens
         parts = [self.values.whole(name) for name in self.trainer.longest]
@@ -177,7 +173,8 @@ def longest_beyond_tokens(facts: RlFacts) -> Iterator[Problem]:
 
 
 def micro_batch_not_said(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem for the actor and for the rollout if no micro-batch is given and dynamic batches are off.
+    """Yield a problem for the actor and for the rollout if its micro-batch is not given and the actor's dynamic batches
+    are off.
 
     Nothing if the script was not read completely.
     """
@@ -223,7 +220,9 @@ def _samples(facts: RlFacts, key: str) -> int | None:
 def groups_not_whole(facts: RlFacts) -> Iterator[Problem]:
     """Yield a problem if the responses generated at once are not a multiple of num_generations.
 
-    Only for GRPO and RLOO without Megatron; nothing where a number is not known.
+    Only for GRPO and RLOO without Megatron. They are generation_batch_size, else micro-batch x steps_per_generation
+    (else accumulation, else 1) x replicas. Nothing if a number is not known or the ranks of a sequence do not divide
+    the GPUs.
     """
     values, started = facts.values, tuners.program(facts.reading)
     if facts.gpus is None or started is None or started.megatron or not _has_step(facts):
@@ -241,7 +240,7 @@ def groups_not_whole(facts: RlFacts) -> Iterator[Problem]:
 
 
 def engine_awake_while_training(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem if a vLLM engine on the training GPUs does not sleep while they train."""
+    """Yield a problem if a vLLM engine on the training GPUs of a GRPO or RLOO step does not sleep while they train."""
     values = facts.values
     apart = values.text("vllm_mode") == "server" or values.given("vllm_server_host")
     sleeps = values.switch("vllm_enable_sleep_mode") or (values.number("sleep_level") or 0) > 0
@@ -289,9 +288,9 @@ DERIVED: Mapping[str, Callable[[RlFacts], Any]] = {
 
 
 def _value(facts: RlFacts, name: str) -> Any:
-    """Return a derived fact (`DERIVED`) or a key's value: a number, a text, True if it is on.
+    """Return a derived fact (`DERIVED`), else a key's value: an int or float if its text is one, else the text.
 
-    Return None if it is off or not given.
+    A switch gives True if it is on, else None, as does a key without a value.
     """
     if name in DERIVED:
         return DERIVED[name](facts)

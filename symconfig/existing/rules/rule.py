@@ -112,7 +112,8 @@ class Language(Generic[Facts]):
     def _passes(self, facts: Facts, name: str, wanted: Any) -> bool:
         """Return whether a name's value passes all tests.
 
-        wanted: values by test, or a plain value for the test "is".
+        wanted: values by test, or a plain value for the test "is". A text for a test of numbers is a name, whose value
+        is compared. Raises NotKnown, or KeyError for an unknown test.
         """
         tests = wanted if isinstance(wanted, dict) else {"is": wanted}
         return all(
@@ -187,9 +188,11 @@ class _Case(Generic[Facts]):
     conditions: tuple[Row, ...]
 
     def __call__(self, facts: Facts) -> Problem | None:
-        """Return the case's problem if all conditions hold.
+        """Return the case's problem at the row's `at`, with its texts formatted by the facts' values, if all conditions
+        hold.
 
-        Return None if one does not, or if it or a value in a text is not known.
+        Return None if one does not, or if a value in it or in a text is not known. {value} is that of the first key of
+        `at`.
         """
         try:
             if not all(self.language.holds(facts, each) for each in self.conditions):
@@ -203,10 +206,7 @@ class _Case(Generic[Facts]):
 
 
 def rules_of(name: str, language: Language[Facts], checks: Mapping[str, Any]) -> tuple[Rule[Facts], ...]:
-    """Return the rules of a file of rows. checks: functions by name, for rules whose check is code.
-
-    Raises KeyError if a row without cases has no such function.
-    """
+    """Return the rules of a file of rows; KeyError if one needs code and `checks`, by name, has no function for it."""
     return tuple(_rule(name, row, language, checks) for name, row in rows_of(name).items())
 
 
@@ -217,7 +217,11 @@ def rows_of(name: str) -> Mapping[str, Row]:
 
 
 def _rule(name: str, row: Row, language: Language[Facts], checks: Mapping[str, Any]) -> Rule[Facts]:
-    """Return the rule of one row; its check is made of the row's cases, or is the function of its name."""
+    """Return the rule of one row, its example with $NAMES replaced.
+
+    If the row has more than rule fields and `if`, its check is made of its cases; else it is the function of the rule's
+    name in `checks`, run only where `if`, if given, holds. Raises KeyError without such a function.
+    """
     of_rule = {key: value for key, value in row.items() if key in OF_RULE}
     of_rule["example"] = Template(row["example"]).substitute(language.bases)
     of_case = {key: value for key, value in row.items() if key not in OF_RULE}
@@ -239,7 +243,8 @@ def _guarded(inner: Check[Facts], conditions: Row, language: Language[Facts]) ->
 def _check(row: Row, language: Language[Facts]) -> Check[Facts]:
     """Return a check that yields a problem for each case of a row that applies; only the first one with `once`.
 
-    A case with `each` is repeated for each of its words, put where {each} stands.
+    A row without `cases` is one case; its other keys and its `if` hold for all. A case with `each` is repeated for each
+    of its words, put where {each} stands.
     """
     own = {key: value for key, value in row.items() if key not in ("cases", "once", "if")}
     cases = []

@@ -37,7 +37,7 @@ def modules(given: Iterable[str]) -> tuple[str, ...]:
 def options(settings: Iterable[Setting]) -> tuple[Setting, ...]:
     """Return keys named as in Megatron-LM's arguments, its configuration or ms-swift as Megatron-LM's options.
 
-    A key without a value is taken as true.
+    A key without a value is taken as true; keys that are no option of Megatron-LM are left out.
     """
     own = MS_SWIFT.keys()
     given = ((each, Word.of("true", each.place)) for each in settings)
@@ -57,7 +57,11 @@ def run(
     problem: Callable[[str], Problem],
     target: str | None = None,
 ) -> Run:
-    """Return the run of a model with adapters by Megatron-LM's options. Raises InputError.
+    """Return the run of a model with adapters by Megatron-LM's options; assumptions about the model are added to
+    `described`.
+
+    Raises InputError if the options make no run of the model without adapter, or the adapter is refused. A given
+    mtp_num_layers replaces the model's own number.
 
     Args:
         gpus: all that train.

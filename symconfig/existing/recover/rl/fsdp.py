@@ -87,6 +87,7 @@ class Workers:
 def stated(values: Values, role: str, optimizer: str, gpus: int) -> Workers:
     """Return verl's FSDP workers of a role on `gpus` GPUs; `room` and `microbatches` are still 0.
 
+    dp is the GPUs over the ranks of a sequence, at least 1; there are copies if shards span fewer GPUs than all.
     optimizer: the section of the optimizer's keys.
     """
     sp, size = values.whole(f"{role}.parallel.cp") or 1, values.number(f"{role}.shards")
@@ -106,9 +107,11 @@ def stated(values: Values, role: str, optimizer: str, gpus: int) -> Workers:
 
 
 def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
-    """Return the run of a model on FSDP workers: ZeRO 3, or ZeRO 2 if weights stay gathered.
+    """Return the run of a model on FSDP workers: ZeRO 3, or ZeRO 2 if weights stay gathered (`whole`).
 
-    The options' ZeRO stage is 0 if each GPU holds a copy of its own.
+    The options' ZeRO stage is 0 if each GPU holds a copy of its own. `streamed` offloads the optimizer, and the
+    parameters unless they stay gathered. `narrow` halves what Adam keeps and moves. Every n-th layer recomputed is a
+    block of that many layers. Nothing overlaps on one GPU.
     """
     program, model = workers.program, replace(model, model=built(model.model, "fsdp"))
     if workers.liger:

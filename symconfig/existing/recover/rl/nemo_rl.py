@@ -122,7 +122,8 @@ class Reader(Script):
     def _trained(self, model: Described, microbatches: int, length: int, micro: int = 1) -> Run:
         """Return the run of a model with `microbatches` micro-batches per update over all replicas. Raises InputError.
 
-        length: tokens of a micro-batch's sequence (or packed sequences); micro: sequences per micro-batch.
+        By Megatron-Core, else by DTensor's shards, which keep fp32 weights; Adam is torch's by default. length: tokens
+        of a micro-batch's sequence (or packed sequences); micro: sequences per micro-batch.
         """
         if self.workers.options:
             return self._of_megatron(model, microbatches, length, micro)
@@ -154,9 +155,11 @@ class Reader(Script):
         return bridged.run(names, self._trained_gpus, self.known_cluster, self.supplied, model, wrong)
 
     def megatron(self) -> tuple[Setting, ...]:
-        """Return the settings of Megatron-Core's workers as Megatron-LM's options; empty for DTensor.
+        """Return the settings of Megatron-Core's workers as Megatron-LM's options; () for DTensor.
 
-        Keys that are null, or listed in `_ASIDE`, are left out.
+        Precision (bf16 unless float16), recomputation and grouped GEMM go before them; sequence parallelism is on by
+        its switch with tp > 1. Keys that are null, in other sections than `_PASSED_ON`, or listed in `_ASIDE` are left
+        out.
         """
         if not self.workers.options:
             return ()
@@ -175,7 +178,10 @@ class Reader(Script):
         return (*settings(own, self.reading.file), *bridged.options(passed))
 
     def _recompute(self) -> list[str]:
-        """Return the words of Megatron-LM's options for recomputation; empty without activation checkpointing."""
+        """Return the words of Megatron-LM's options for recomputation; [] without activation checkpointing.
+
+        Whole layers, one at a time, by default, else the stated modules, core_attn if none are.
+        """
         values = self.values
         if not values.switch(f"{_MEGATRON}.activation_checkpointing"):
             return []
@@ -186,10 +192,7 @@ class Reader(Script):
 
     @property
     def _method(self) -> str:
-        """Return the algorithm by the sections that the configuration has: "grpo", "dpo", "sft" and others.
-
-        It is "grpo" if none is there.
-        """
+        """Return the algorithm by the first of the sections of `METHODS` that the configuration has; "grpo" without."""
         heads = {each.name.partition(".")[0] for each in self.reading.settings}
         return next((name for name in METHODS if name in heads), "grpo")
 
@@ -198,7 +201,7 @@ class Reader(Script):
         self.problems += [*self._refused(), *self._untrained()]
         model, run = self.model(f"{POLICY}.model_name"), None
         if not self.problems and model is not None:
-            run = self._step(model) if self._method == "grpo" else self._alone(model)
+            run = self._step(model) if self._method == "grpo" else self._without_generation(model)
         if self.problems or self.values.arguments.problems or run is None:
             raise self.refusal()
         return replace(run, assumed=(*run.assumed, *self.assumed))
@@ -232,8 +235,13 @@ class Reader(Script):
         stated = None if on is None else self.values.whole(f"{POLICY}.{on}.{phase}_mb_tokens")
         return stated or sequences * self._longest
 
-    def _alone(self, model: Described) -> Run:
-        """Return the run of SFT, DPO or a reward model; every sequence is assumed to have the maximal length."""
+    def _without_generation(self, model: Described) -> Run:
+        """Return the run of SFT, DPO or a reward model; all sequences are assumed, and recorded, to have the maximal
+        length.
+
+        A micro-batch has two sequences per pair, or, if it is filled by tokens, as many as fit. Micro-batches are
+        rounded up to a multiple of the replicas. `alone`, with a swapped reference, is set except for SFT.
+        """
         values, each = self.values, 2 if self._method in _PAIRED else 1
         batch = values.whole(f"{POLICY}.train_global_batch_size") or 1
         micro = (values.whole(f"{POLICY}.train_micro_batch_size") or 1) * each
@@ -253,7 +261,8 @@ class Reader(Script):
     def _step(self, model: Described) -> Run | None:
         """Return the actor's run with the step around it; None if sizes of the step are missing or invalid.
 
-        A reward model is left out, and that is recorded as an assumption.
+        Weights and optimizer are offloaded unless the engine has GPUs of its own. A reward model is left out, and that
+        is recorded as an assumption.
         """
         values, rl = self.values, self._rl()
         if rl is None:
@@ -293,7 +302,8 @@ class Reader(Script):
     def _rl(self) -> Rl | None:
         """Return the step as a job's section; None if prompts, samples or batch are missing or make no step.
 
-        A longest prompt is assumed, and recorded, if no key limits it below the whole sequence.
+        A longest prompt (half of the sequence, at most 1024) is assumed, and recorded, if no key limits it below the
+        whole sequence. The response is at most what the prompt leaves. The engine's tp includes its pipeline stages.
         """
         values, engine = self.values, self.values.text(f"{_GENERATION}.backend") or _ENGINES[0]
         prompts, samples = values.whole("rl.prompts"), values.whole("rl.samples")

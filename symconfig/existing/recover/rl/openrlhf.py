@@ -45,7 +45,10 @@ class Reader(Script):
         return program(self.reading) or ""
 
     def run(self) -> Run:
-        """Return the trained model's run, for PPO with the step and the critic. Raises InputError with all problems."""
+        """Return the trained model's run: for PPO with the step and the critic's run, else with its update.
+
+        Raises InputError with all problems.
+        """
         self.problems += self._refused()
         model = self.model("actor.model_name_or_path")
         rl = self._rl() if self._program == RAY else None
@@ -53,7 +56,7 @@ class Reader(Script):
         if self.problems or self.values.arguments.problems or model is None or (rl is None and self._program == RAY):
             raise self.refusal()
         if rl is None:
-            return self._tuned(model)
+            return self._without_generation(model)
         packed = self._packed(rl, gpus)
         actor = self._trained(model, packed.spread(rl, gpus // self._sharing), packed.room, gpus)
         step, critic = self._rewarded(self._step(rl, actor, packed), gpus), None
@@ -88,7 +91,10 @@ class Reader(Script):
         )
 
     def _rewarded(self, step: Step, gpus: int) -> Step:
-        """Return the step with its reward model; unchanged if a remote service or an agent computes the rewards."""
+        """Return the step with its reward model; unchanged if a remote service or an agent computes the rewards.
+
+        It is apart if it, or the critic whose GPUs it shares, has GPUs of its own. gpus is not used.
+        """
         values = self.values
         if values.given("reward.remote_url") or values.given("train.agent_func_path"):
             return step
@@ -115,10 +121,11 @@ class Reader(Script):
         return self._tp * self._ring
 
     def _rl(self) -> Rl | None:
-        """Return the step as a job's section.
+        """Return the step as a job's section; None if sizes are missing or invalid, or without vLLM (a problem is
+        recorded).
 
-        None if sizes are missing, or with a problem recorded (also without vLLM). Missing limits of prompt and response
-        follow from data.max_len; the prompt's is recorded as an assumption.
+        The longest prompt, if not given, is what data.max_len leaves beside the response, or without one at most half
+        of it and 1024 tokens; it is recorded as an assumption. The response, if not given, is the rest.
         """
         values, served = self.values, self._pools.get("vllm", 0)
         prompts, samples = values.whole("rollout.batch_size"), values.whole("rollout.n_samples_per_prompt")
@@ -145,7 +152,11 @@ class Reader(Script):
         return self._room("train", rl).within(rl, max(1, gpus // self._sharing))
 
     def _room(self, phase: str, rl: Rl) -> Packed:
-        """Return the micro-batches of a phase ("train" or "rollout") before they are limited to a replica's share."""
+        """Return the micro-batches of a phase ("train" or "rollout") before they are limited to a replica's share.
+
+        By tokens per GPU x the ranks that share them with dynamic batches, else by sequences (1 by default), padded
+        unless packed.
+        """
         values, tokens = self.values, None
         if values.switch("train.dynamic_batch_enable"):
             tokens = (values.whole(f"{phase}.max_tokens_per_gpu") or 1) * self._sharing
@@ -153,7 +164,10 @@ class Reader(Script):
         return Packed.of(rl, sequences, tokens=tokens, packs=values.switch("ds.packing_samples"))
 
     def _trained(self, model: Described, microbatches: int, room: int, gpus: int, micro: int = 1) -> Run:
-        """Return the run of a model by the JSON that OpenRLHF builds for DeepSpeed. Raises InputError.
+        """Return the run of a model by the JSON that OpenRLHF builds for DeepSpeed, with logits copied to fp32 in the
+        loss.
+
+        Raises InputError. Attention is eager by default. Ring attention exchanges point to point.
 
         Args:
             microbatches: per update, over all replicas.
@@ -193,13 +207,15 @@ class Reader(Script):
 
     @property
     def _streams(self) -> bool:
-        """Return whether the reference's weights are streamed from the host: ref.offload, which has an effect with
-        ZeRO-3 only.
-        """
+        """Return whether ZeRO-3 streams the reference's weights from the host (ref.offload; no effect otherwise)."""
         return self.values.switch("ref.offload") and self.values.number("ds.zero_stage") == 3
 
     def _step(self, rl: Rl, actor: Run, packed: Packed) -> Step:
-        """Return the step around the actor's run. packed: micro-batches of the actor's update."""
+        """Return the step around the actor's run. packed: micro-batches of the actor's update.
+
+        With sleep (and no Adam offload) the optimizer state is offloaded. The reference is streamed if it is offloaded
+        under ZeRO-3 and the actor has no adapter, else resident. The engine waits unless training is asynchronous.
+        """
         values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
         read = self._room("rollout", rl).read(rl, degrees.dp)
         sleeps = values.switch("ds.enable_sleep") and not values.switch("ds.adam_offload")
@@ -221,8 +237,13 @@ class Reader(Script):
             waits=not values.switch("train.async_enable"),
         )
 
-    def _tuned(self, model: Described) -> Run:
-        """Return the run of SFT, DPO or a reward model; every sequence is assumed to have the maximal length."""
+    def _without_generation(self, model: Described) -> Run:
+        """Return the run of SFT, DPO or a reward model; all sequences are assumed, and recorded, to have the maximal
+        length.
+
+        A micro-batch has two sequences per example for DPO (sigmoid or IPO loss) and reward models. `alone` is set, for
+        SFT without a preference.
+        """
         values, each = self.values, _ALONE[self._program]
         longest, micro = values.whole("data.max_len") or 1, values.whole("train.micro_batch_size") or 1
         batch = values.whole("train.batch_size") or 1

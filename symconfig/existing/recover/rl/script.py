@@ -27,9 +27,10 @@ from symconfig.plans.rl import PlannedReward
 
 
 def described(reading: Reading, setting: Setting | None, supplied: Supplied) -> Described:
-    """Return the model that a setting names, or the supplied one, without its vision tower.
+    """Return the supplied model, else the one that a setting's last value names, without its vision tower.
 
-    Raises InputError if the name or folder is not known.
+    A name that is not spelled as known is recorded in `assumed`, and a removed tower. Raises InputError if there is no
+    such setting, or the name or folder is not known.
     """
     assumed: list[Assumed] = []
     word = setting.values[-1] if setting is not None and setting.values else None
@@ -82,7 +83,7 @@ _MEAN = 0.5  # of the longest, where nothing says how long sequences are in the 
 def lengths(longest: int, mean: float | None, what: str, assumed: list[Assumed]) -> Lengths:
     """Return mean and longest length in tokens of prompts or responses; the mean is at most `longest`.
 
-    Without a mean half of the longest is taken, and recorded in `assumed`. what: "prompt" or "response".
+    Without a mean half of the longest, at least 1, is taken, and recorded in `assumed`. what: "prompt" or "response".
     """
     if mean is None:
         why = f"half of the longest; --{what}-length says another mean"
@@ -117,10 +118,7 @@ class Script:
         return self.trainer.keys
 
     def problem(self, key: str, what: str, **words: str | None) -> Problem:
-        """Return a problem about an option, with its place, or the script's file if it is not given.
-
-        words: got, need, hint.
-        """
+        """Return a problem at an option's place, else in the script's file. words: got, need, hint."""
         return self.values.problem(key, what, self.reading.file, **words)
 
     def refusal(self) -> InputError:
@@ -128,9 +126,10 @@ class Script:
         return InputError(list(dict.fromkeys([*self.problems, *self.values.arguments.problems])))
 
     def model(self, option: str, *, adapts: bool = True) -> Described | None:
-        """Return the model that an option names, with its adapter if `adapts`.
+        """Return the model that an option names, or the supplied one, with the script's adapter if `adapts` and it has
+        none.
 
-        None with the reason appended to `problems`.
+        None with the reasons appended to `problems`.
         """
         try:
             named = described(self.reading, self._setting(option), self.supplied)
@@ -144,9 +143,11 @@ class Script:
         return self.values.arguments.find(self.values.name(option))
 
     def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
-        """Return the fields of the LoRA adapter; None if the rank is 0 or absent, so that all weights are trained.
+        """Return the fields of the LoRA or QLoRA adapter; None if the rank is 0 or absent, so that all weights are
+        trained.
 
-        All linear layers are adapted if no modules are named.
+        All linear layers are adapted if no modules are named; workers of Megatron-LM's options have other names for
+        them. lora_alpha is None and dropout 0 without a value.
         """
         values = self.values
         if not (rank := values.number("adapter.r")):
@@ -189,14 +190,15 @@ class Script:
     ) -> Rl | None:
         """Return a step's section with the fields that all programs share; None with the reason in `problems`.
 
-        An unknown or absent algorithm is GRPO. Updates per step are prompts x samples // batch, or 1 if the samples do
-        not divide by that.
+        An unknown or absent algorithm is GRPO, another engine than sglang is vllm. Updates per step are prompts x
+        samples // batch, or 1 if the samples do not divide by that. The engine is split from training if it has GPUs of
+        its own (`apart`).
 
         Args:
             prompt, response: longest, in tokens.
             batch: samples per update.
             names: job's algorithm by the program's name of it.
-            own: fields that replace the shared ones.
+            own: fields that replace the shared ones; those in its "rollout" do so one by one.
         """
         values, updates = self.values, max(1, prompts * samples // batch)
         engine, most = values.text("rl.rollout.engine"), values.whole("engine.max_num_seqs")
@@ -220,9 +222,11 @@ class Script:
         return self.section(prompt, response, **fields | own | {"rollout": rollout | own.get("rollout", {})})
 
     def rewarded(self, step: Step, option: str, reward: PlannedReward) -> Step:
-        """Return the step with the reward model that `option` names, placed as `reward` says.
+        """Return the step with the reward model that `option` names, placed as `reward` says: apart if it has GPUs of
+        its own.
 
-        If its model is not known the step is returned without it, and an assumption is recorded.
+        If its model is not known the step is returned without it, and an assumption is recorded. A supplied model is
+        not used for it.
         """
         try:
             model = described(self.reading, self._setting(option), replace(self.supplied, model=None))
@@ -252,9 +256,7 @@ class Script:
         raise NotImplementedError
 
     def version(self) -> str:
-        """Return the Megatron-LM version that the workers' options are read as: the supplied one, else the one
-        fitting best.
-        """
+        """Return the supplied Megatron-LM version, else the one that has most of the workers' options."""
         return resolve(self.supplied.megatron_version or version_of([each.name for each in self.megatron()]))
 
     def megatron(self) -> tuple[Setting, ...]:
@@ -262,10 +264,7 @@ class Script:
         return ()
 
     def run(self) -> Run:
-        """Return the trained model's run with the step around it.
-
-        Raises InputError with all that prevents a prediction.
-        """
+        """Return the trained model's run with the step around it. Raises InputError with all problems."""
         raise NotImplementedError
 
     @property

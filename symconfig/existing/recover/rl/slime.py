@@ -57,23 +57,24 @@ class Reader(Script):
         return MEGATRON
 
     def version(self) -> str:
-        """Return the Megatron-LM version that options are read as: the supplied one, else the one that has most of
-        them.
-        """
+        """Return the supplied Megatron-LM version, else the one that has most of the script's options."""
         names = [item.name for item in self.reading.settings if first_with(item.name)]
         return resolve(self.supplied.megatron_version or version_of(names))
 
     def megatron(self) -> tuple[Setting, ...]:
-        """Return Megatron-LM's options of the script, and those that slime sets.
-
-        The options of batch and sequence length are left out.
+        """Return slime's own options (distributed optimizer, bf16 unless --fp16), then the script's of Megatron-LM,
+        except batch and length.
         """
         own = ALWAYS if not self.values.given("fp16") else ALWAYS[1:]
         known = (item for item in self.reading.options if first_with(item.name) and item.name not in _BATCH)
         return (*settings(own, self.reading.file), *known)
 
     def run(self) -> Run:
-        """Return the actor's run with the step around it. Raises InputError with all problems."""
+        """Return the actor's run with the step around it, and the critic if the algorithm has one.
+
+        Raises InputError at once for fine-tuning, else with all problems: no GPU left to train on, or a step without a
+        size.
+        """
         values = self.values
         for name in ("debug_train_only", "loss_type"):
             if values.given(name) and values.text(name) in ("", "sft_loss"):
@@ -96,8 +97,9 @@ class Reader(Script):
     def _rl(self, served: int) -> Rl | None:
         """Return the step as a job's section; None with the reason appended to `problems`.
 
-        A longest prompt and SGLang's share of memory are assumed, and recorded, if not given. Samples that fill no
-        whole update are dropped.
+        Without a longest response it is what the context leaves beside the prompt. The longest prompt (1024) and
+        SGLang's share of memory (0.85) are assumed, and recorded, if not given. A batch is --global-batch-size, but the
+        samples over --num-steps-per-rollout if that is given. Samples that fill no whole update are dropped.
         """
         values = self.values
         prompts, samples = values.whole("rollout_batch_size"), values.whole("n_samples_per_prompt") or 1
@@ -149,9 +151,10 @@ class Reader(Script):
         return Namespace(tuple(options), flags(self.version()))
 
     def _trained(self, names: Namespace, gpus: int, batch: int, room: int) -> Run:
-        """Return the run of the trained model with `batch` micro-batches per update of `room` tokens.
+        """Return the run of the trained model with `batch` micro-batches of one row of `room` tokens per update.
 
-        Raises InputError.
+        The model is the supplied one or the options', else, if these do not describe it, that of --hf-checkpoint, with
+        its assumptions. Raises InputError.
         """
         own = ["--micro-batch-size", "1", "--global-batch-size", str(batch), "--seq-length", str(room)]
         whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
@@ -163,7 +166,12 @@ class Reader(Script):
         return replace(run, assumed=(*model.assumed, *run.assumed))
 
     def _run(self, rl: Rl, gpus: int) -> Run:
-        """Return the actor's run with the step, and the critic if there is one (it has the actor's run)."""
+        """Return the actor's run with the step and all assumptions, and the critic if there is one (it has the actor's
+        run).
+
+        gpus: those that train. Weights and optimizer are offloaded if colocated or with --offload-train; the engine
+        waits unless the program is train_async. Raises InputError.
+        """
         values, names = self.values, self._names()
         cp, dp = _split(names, gpus)
         packed = self._packed(cp, rl)
@@ -196,7 +204,7 @@ class Reader(Script):
         return replace(run, step=step, critic=critic, assumed=(*run.assumed, *self.assumed))
 
     def _packed(self, cp: int, rl: Rl) -> Packed:
-        """Return the micro-batches of an update over `cp` ranks of a sequence."""
+        """Return an update's micro-batches: --max-tokens-per-gpu x `cp` if dynamic, else --micro-batch-size (1)."""
         values = self.values
         tokens = values.whole("max_tokens_per_gpu") if values.switch("use_dynamic_batch_size") else None
         return Packed.of(rl, values.whole("micro_batch_size") or 1, tokens=None if tokens is None else tokens * cp)

@@ -116,10 +116,9 @@ def together(rl: Rl, sequences: int) -> int:
 
 
 def in_a_row(degrees: Degrees) -> int:
-    """Return the number that a replica's micro-batches must be a multiple of: pp with interleaved stages, else 1.
+    """Return what a replica's micro-batches must be a multiple of: pp with interleaved stages, else 1.
 
-    verl 0.9.1, workers/engine/megatron/transformer_impl.py; slime 0.3.1, utils/dp_schedule.py:
-    microbatch_group_size_per_vp_stage, which equals the number of stages.
+    verl 0.9.1, workers/engine/megatron/transformer_impl.py; slime 0.3.1, utils/dp_schedule.py.
     """
     return degrees.pp if degrees.vpp > 1 else 1
 
@@ -144,7 +143,8 @@ class Packed:
     ) -> Packed:
         """Return micro-batches of at most `tokens` tokens, else of `sequences` sequences if `tokens` is None.
 
-        A sequence longer than `tokens` has a micro-batch alone, so the room is at least the longest sequence.
+        By tokens the room is at least the longest sequence, which then is alone. By sequences it is as of `together` if
+        packed, else that of as many longest sequences.
 
         Args:
             packs: whether sequences are packed without padding.
@@ -157,17 +157,12 @@ class Packed:
         return cls(room=sequences * rl.longest, length=padded(rl, widest_of or sequences), sequences=sequences)
 
     def within(self, rl: Rl, dp: int) -> Packed:
-        """Return a copy with the room limited to what a replica's share of an update needs, at least the longest
-        sequence.
-        """
+        """Return a copy whose room is at most what a replica's update needs, but at least the longest sequence."""
         share = max(1, ceil(rl.batch / dp))
         return replace(self, room=min(self.room, max(rl.longest, ceil(share * self.length))))
 
     def spread(self, rl: Rl, dp: int, group: int = 1) -> int:
-        """Return the number of micro-batches per update over all `dp` replicas.
-
-        Each replica has a multiple of `group`.
-        """
+        """Return the micro-batches per update over all `dp` replicas, each of which has a multiple of `group`."""
         return dp * self._passes(rl.batch / dp, group)
 
     def read(self, rl: Rl, dp: int, group: int = 1) -> Read:
@@ -181,14 +176,12 @@ class Packed:
         return Read(room=packed.room, passes=passes, fill=share * self.length / (passes * packed.room))
 
     def as_trained(self, rl: Rl, dp: int, group: int = 1) -> Read:
-        """Return the micro-batches of a program that reads a step's samples in those that it trains on."""
+        """Return what a replica reads per step if the program reads samples in the micro-batches of training."""
         passes = rl.updates * self._passes(rl.batch / dp, group)
         return Read(room=self.room, passes=passes, fill=rl.sequences / dp * self.length / (passes * self.room))
 
     def _passes(self, share: float, group: int) -> int:
-        """Return the number of micro-batches for `share` sequences of a replica, rounded up to a multiple of
-        `group`.
-        """
+        """Return the micro-batches for a replica's `share` sequences, rounded up to a multiple of `group`."""
         each = share * self.length / self.room if self.sequences is None else share / self.sequences
         return max(1, ceil(each / group)) * group
 

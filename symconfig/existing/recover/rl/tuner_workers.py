@@ -91,9 +91,10 @@ class TunerWorkers(Script):
 
     @property
     def config(self) -> Mapping[str, Any] | None:
-        """Return DeepSpeed's JSON: of a file, else of the program's preset, else built by Accelerate.
+        """Return DeepSpeed's JSON: of a file, else of the program's preset, else built by Accelerate; None without
+        DeepSpeed.
 
-        None without DeepSpeed. Empty if the file holds no JSON object.
+        {} if the file holds no JSON object. Raises ValueError if Accelerate's ZeRO stage is no integer.
         """
         if (tree := self.reading.deepspeed) is not None:
             return tree.data if isinstance(tree.data, dict) else {}
@@ -105,9 +106,10 @@ class TunerWorkers(Script):
         return self.launched.config
 
     def megatron(self) -> tuple[Setting, ...]:
-        """Return the workers' settings as Megatron-LM's options; empty unless the program trains by Megatron-Core.
+        """Return the workers' settings as Megatron-LM's options; () unless the program trains by Megatron-Core.
 
-        Options that mean something else there, and those with the value "none" or "null", are left out.
+        The precision (bf16 by default) and the program's own defaults go before them. Options that mean something else
+        there, and those with the value "none" or "null", are left out.
         """
         if not self.program.megatron:
             return ()
@@ -128,19 +130,14 @@ class TunerWorkers(Script):
 
     @property
     def _sp(self) -> int:
-        """Return the ranks that share a sequence, of Accelerate's mesh, else of `sequence_parallel_size`.
-
-        1 if not given.
-        """
+        """Return the ranks that share a sequence: of Accelerate's mesh, else `sequence_parallel_size`, else 1."""
         mesh = self.launched.parallel
         stated = mesh.get("sp_size") or mesh.get("cp_size")
         return stated if isinstance(stated, int) and stated > 0 else self.values.whole("sequence_parallel_size") or 1
 
     @property
     def _sharing(self) -> int:
-        """Return the ranks that share a micro-batch: sequence x tensor parallelism, and pipeline stages with
-        Megatron-Core.
-        """
+        """Return the ranks that share a micro-batch: sequence x tensor parallelism, x stages with Megatron-Core."""
         return bridged.split(self._names) if self.program.megatron else self._tp * self._sp
 
     @property
@@ -151,7 +148,7 @@ class TunerWorkers(Script):
     def _kind(self) -> str:
         """Return how weights are trained: "full", "lora" or another method's name.
 
-        The program's default if not given.
+        By use_peft or use_lora if the program has such switches, else by finetuning_type, else the program's default.
         """
         if self.tuner.switched:
             return "lora" if self.values.switch("use_peft") or self.values.switch("use_lora") else "full"
@@ -165,7 +162,11 @@ class TunerWorkers(Script):
 
     @property
     def precision(self) -> Precision | None:
-        """Return the precision of computation; None means fp32."""
+        """Return the precision of computation; None means fp32.
+
+        Accelerate's, unless the script gives bf16 or fp16; else fp16 by its switch or dtype; else bf16 by its switches,
+        or by default if the program computes in it and dtype is not float32.
+        """
         values, given = self.values, self.values.given
         if not (given("bf16") or given("fp16")) and self.launched.precision in ("bf16", "fp16"):
             return "bf16" if self.launched.precision == "bf16" else "fp16"
@@ -177,7 +178,10 @@ class TunerWorkers(Script):
 
     @property
     def _in_16_bits(self) -> bool:
-        """Return whether replicas hold the weights themselves in 16 bits."""
+        """Return whether replicas hold the weights themselves in 16 bits: by dtype, or the program's default.
+
+        If the program casts trained weights to fp32, only with adapters or pure_bf16.
+        """
         if self.tuner.casts:  # model/adapter.py, cast_trainable_params_to_fp32
             return self._kind in _ADAPTERS or self.values.switch("pure_bf16")
         return self._dtype in (*_BF16, *_FP16) or self.tuner.halves
@@ -205,10 +209,9 @@ class TunerWorkers(Script):
 
     @property
     def _loss(self) -> LossKernel | None:
-        """Return the loss kernel of Liger or of TRL's SFT; None means the framework's own.
+        """Return the loss kernel of Liger or of TRL's (pre-)training (tiled); None means the framework's own.
 
-        Liger's fused linear loss is used for (pre-)training on text only; preference losses and classifiers take
-        "fused".
+        Liger's is its fused linear loss, unless its config, a preference loss or a classifier makes it "fused".
         """
         plain = self.program.method in ("pt", "sft") and self.values.text("task_type") != "seq_cls"
         if self.values.switch("use_liger_kernel"):
@@ -216,7 +219,9 @@ class TunerWorkers(Script):
         return LossKernel.TILED if plain and self.tuner is TRL else None
 
     def _untrained(self) -> Iterator[Problem]:
-        """Yield problems of training itself: tuning methods, fp32 and degrees that are not predicted."""
+        """Yield problems of training itself: ways to tune other than full, LoRA and QLoRA, switches of `_UNPREDICTED`,
+        layers spread over GPUs, fp32, and degrees that do not divide the GPUs.
+        """
         if self._kind not in ("full", *_ADAPTERS):
             what, need = "weights that are trained in this way are not predicted", "full or lora"
             yield self.problem("finetuning_type", what, got=self._kind, need=need)
@@ -231,7 +236,11 @@ class TunerWorkers(Script):
             yield self.problem("sequence_parallel_size", what, got=f"{self.gpus} GPUs for {self._sharing}")
 
     def _spread(self) -> Problem | None:
-        """Return the problem that one process of ms-swift spreads the layers over several GPUs; None if it does not."""
+        """Return the problem that one process of ms-swift spreads the layers over several GPUs; None if it does not.
+
+        That is so without launcher and Megatron-Core if CUDA_VISIBLE_DEVICES has more GPUs than NPROC_PER_NODE (1 by
+        default); None also if either is not known.
+        """
         environment = self.reading.environment
         seen, each = environment.get("CUDA_VISIBLE_DEVICES"), environment.get("NPROC_PER_NODE")
         alone = self.tuner.spreads and not self.program.megatron and not self.reading.launcher
@@ -245,9 +254,11 @@ class TunerWorkers(Script):
         return seen.place.problem(what, field="CUDA_VISIBLE_DEVICES", got=got, need=f"NPROC_PER_NODE={devices}")
 
     def _model(self) -> Described | None:
-        """Return the trained model with its adapter and without a vision tower.
+        """Return the trained model with its adapter and without a vision tower; None with the reasons appended to
+        `problems`.
 
-        None with the reason appended to `problems`. Adapters have rank 8, alpha 2 x rank and no dropout by default.
+        Adapters have rank 8, alpha 2 x rank and no dropout by default, and 4-bit weights if the model's name says so.
+        With Megatron-Core they are plain LoRA on that program's modules.
         """
         values, adapts, words = self.values, self._kind in _ADAPTERS, list[str]()
         rank, dropout = values.whole("lora_r") or 8, values.number("lora_dropout") or 0.0
@@ -288,7 +299,11 @@ class TunerWorkers(Script):
     def _of_deepspeed(
         self, config: Mapping[str, Any], model: Described, microbatches: int, length: int, micro: int
     ) -> Run:
-        """Return the run by DeepSpeed's JSON with sizes, precision and degrees of the script. Raises InputError."""
+        """Return the run by DeepSpeed's JSON; micro-batch, accumulation and precision of the script replace the JSON's.
+
+        So do AutoTP and Ulysses degrees above 1. Checkpointing, kernels and optimizer are passed as the Trainer's
+        arguments. Raises InputError.
+        """
         values, optimizer = self.values, self.values.text("optim")
         own = {key: value for key, value in config.items() if key not in (TRAIN, "bf16", "fp16", "bfloat16")}
         own |= {MICRO: micro, ACCUMULATION: max(1, microbatches // self._dp)}
@@ -302,7 +317,13 @@ class TunerWorkers(Script):
         return deepspeed.made(own, words, model, self.reading, self.known_cluster, supplied)
 
     def _of_torch(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
-        """Return the run by PyTorch's FSDP, or by replicas (DDP)."""
+        """Return the run by PyTorch's FSDP, or by replicas (DDP); parameters as of `_trained`. Precision must be known
+        (asserted).
+
+        The Trainer's `fsdp` goes before Accelerate's strategy. Copies of the model are the nodes with a hybrid
+        strategy, else with FSDP the mesh's dp_replicate_size or 1, and all GPUs with DDP or NO_SHARD. Weights stay
+        gathered with `_ZERO_2` strategies. The optimizer is the script's, with its assumption.
+        """
         values, sharded, precision = self.values, self.launched.sharded, self.precision
         assert precision is not None, "is refused"
         given = [word.upper() for word in values.words("fsdp")]  # the Trainer's "full_shard auto_wrap"
@@ -360,9 +381,10 @@ class TunerWorkers(Script):
 
 
 def _passed_on(setting: Setting) -> Iterator[Setting]:
-    """Yield a setting per field of ms-swift's JSON `megatron_extra_kwargs`; any other setting is yielded as it is.
+    """Yield the setting, its name without dashes, with `_` for `-` and without the prefix `megatron_extra_kwargs.`.
 
-    Nothing is yielded if the JSON is malformed. The prefix `megatron_extra_kwargs.` is removed.
+    ms-swift's JSON `megatron_extra_kwargs` instead gives a setting per field, values that are no text as JSON; nothing
+    if it is malformed or no object.
     """
     name = tuners.plain(setting)
     if name != _EXTRA:

@@ -123,9 +123,8 @@ class Values:
             self._names.setdefault(key.field, []).append(name)
 
     def name(self, key: str) -> str:
-        """Return the key of a field: the one the script gives, else the first with a default, else the first.
-
-        A field that is not in the table is its own key.
+        """Return a field's key: the first that the script gives, else the first with a default, else the first; itself
+        if unknown.
         """
         names = self._names.get(key, [key])
         given = (name for name in names if self.arguments.given(name))
@@ -166,7 +165,10 @@ class Values:
         return self.arguments.words(self.name(key))
 
     def text(self, key: str) -> str | None:
-        """Return the value or default as text; None if there is none, it is null, or it is not known."""
+        """Return the script's value, else the default, as text; None if there is none or it is empty, null or none.
+
+        Also None, with a problem recorded, if the script's value cannot be determined.
+        """
         name, usual = self._decides(key)
         if self.arguments.given(name):
             text = self.arguments.text(name)
@@ -174,9 +176,9 @@ class Values:
         return None if usual is None else str(usual)
 
     def whole(self, key: str) -> int | None:
-        """Return the value or default as an integer; None if there is none.
+        """Return the value or default as an integer; None if there is none, as of `text`.
 
-        None, with a problem recorded, also if the script's value is not positive.
+        Also None, with a problem recorded, if the script's value is no positive integer. A default may be 0.
         """
         name, usual = self._decides(key)
         if self.text(name) is None:
@@ -184,9 +186,9 @@ class Values:
         return self.arguments.whole(name) if self.arguments.given(name) else int(usual or 0)
 
     def number(self, key: str) -> float | None:
-        """Return the value or default as a float.
+        """Return the value or default as a float; None if there is none, as of `text`.
 
-        None if there is none, or with a problem recorded if it is no number.
+        Also None, with a problem recorded, if the script's value is no finite number.
         """
         name, usual = self._decides(key)
         if self.text(name) is None:
@@ -194,7 +196,10 @@ class Values:
         return self.arguments.number(name) if self.arguments.given(name) else float(usual or 0)
 
     def switch(self, key: str) -> bool:
-        """Return whether the switch is on; one given without a value is, and one without value and default is off."""
+        """Return whether the switch is on: given without a value, or with any but false, 0, no, off, none and null.
+
+        Else its default decides; off without one.
+        """
         name, _ = self._decides(key)
         if self.arguments.text(name) == "":
             return True

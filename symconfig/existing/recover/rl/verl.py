@@ -63,7 +63,8 @@ class Reader(Script):
     def run(self) -> Run:
         """Return the actor's run with the step around it, and the critic's if there is one.
 
-        Raises InputError with all problems.
+        The critic has its own model only if the script gives one and none is supplied. Raises InputError with all
+        problems.
         """
         self.problems += self._refused()
         model = self.model("actor.model")
@@ -102,7 +103,10 @@ class Reader(Script):
             yield self.problem("adapter.path", what)
 
     def _rewarded(self, step: Step) -> Step:
-        """Return the step with its reward model; unchanged if it is not enabled."""
+        """Return the step with its reward model; unchanged if it is not enabled.
+
+        It shares the actor's GPUs unless it has a pool of its own.
+        """
         values = self.values
         if not values.switch("rewards.enabled"):
             return step
@@ -141,9 +145,10 @@ class Reader(Script):
         return packed
 
     def _filled(self, phase: str, cp: int, rl: Rl, role: str = "actor") -> Packed | None:
-        """Return a phase's micro-batches by their tokens or sequences; None if no option gives either.
+        """Return a phase's micro-batches; None if no option gives their size.
 
-        role: the model that reads them.
+        By tokens per GPU x `cp` with dynamic batches, else by sequences per GPU, else by sequences of all GPUs, divided
+        over them. role: the model that reads them, which may pack.
         """
         values, tokens, sequences = self.values, None, None
         if values.switch(f"{phase}.dynamic"):
@@ -157,7 +162,11 @@ class Reader(Script):
         return Packed.of(rl, sequences or 1, tokens=None if tokens is None else tokens * cp, packs=packs)
 
     def _step(self, rl: Rl, actor: Run, packed: Packed, fill: float) -> Step:
-        """Return the step around the actor's run. fill: share of the actor's micro-batches that holds tokens."""
+        """Return the step around the actor's run. fill: share of the actor's micro-batches that holds tokens, 0 to 1.
+
+        Phases without a micro-batch of their own read in `packed`. The reference of FSDP workers is always streamed,
+        Megatron's offloaded or resident as said.
+        """
         values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
         limit, own = packed.room, replace(packed, room=room)
         read = {
@@ -199,9 +208,9 @@ class Reader(Script):
         return self.gpus - self.apart
 
     def _trained(self, role: str, model: Described, rl: Rl, packed: Packed) -> tuple[Run, float]:
-        """Return the run of a trained model, and the share of its micro-batches that holds tokens.
+        """Return the run of a role's trained model, and the share (0 to 1) of its micro-batches that holds tokens.
 
-        Raises InputError.
+        By Megatron's workers or FSDP's. Raises InputError.
         """
         make = self._of_megatron if self.workers.options else self._of_fsdp
         run = make(role, model, rl, packed)
@@ -209,7 +218,11 @@ class Reader(Script):
         return run, replace(packed, room=c.seq_length).fill(rl, c.global_batch)
 
     def _of_megatron(self, role: str, model: Described, rl: Rl, packed: Packed) -> Run:
-        """Return the run by Megatron's workers; the global batch is the number of micro-batches of one packed row."""
+        """Return the run by Megatron's workers; the global batch is the number of micro-batches of one packed row.
+
+        On each replica that is a multiple of pp if stages interleave. Fusions that are not on are switched off. Raises
+        InputError.
+        """
         at, table = SECTIONS[role], flags(self.version(role))
         unfused = self._unfused(f"{at}.megatron.override_transformer_config", model.model)
         dp = max(1, self._trained_gpus // bridged.split(Namespace(self.megatron(role), table)))
@@ -222,8 +235,10 @@ class Reader(Script):
         return replace(run, configuration=replace(run.configuration, global_batch=count))
 
     def _unfused(self, at: str, model: ModelDescriptor) -> tuple[Setting, ...]:
-        """Return options that disable fusions of activation and rope that neither the script nor Megatron-Bridge
-        enables.
+        """Return options that disable fusions of activation and rope that are not on.
+
+        The script's switches in section `at` decide; without one it is on for model types for which Megatron-Bridge
+        enables it.
         """
         kernels = {
             "bias_activation_fusion": ("--no-bias-swiglu-fusion", FUSES_ACTIVATION),
@@ -239,16 +254,16 @@ class Reader(Script):
         return settings(words, self.reading.file)
 
     def version(self, role: str = "actor") -> str:
-        """Return the Megatron-LM version that options are read as: the supplied one, else the one that has most of
-        them.
-        """
+        """Return the supplied Megatron-LM version, else the one that has most of the role's options."""
         own = [item.name for item in self.megatron(role)]
         return resolve(self.supplied.megatron_version or version_of(own))
 
     def megatron(self, role: str = "actor", room: int | None = None) -> tuple[Setting, ...]:
-        """Return the settings of a role's Megatron workers as Megatron-LM's options; empty for other workers.
+        """Return the settings of a role's Megatron workers as Megatron-LM's options; () for other workers.
 
-        room: tokens of a micro-batch; with None its size is left out.
+        bf16, the distributed optimizer and Megatron-Bridge's kernels for experts go before them, and no MTP layers
+        unless the actor predicts by them. Sequence parallelism is on by its switch with tp > 1. Keys of `_ASIDE` are
+        left out. room: tokens of a micro-batch; with None its size is left out.
         """
         if not self.workers.options:
             return ()
@@ -270,9 +285,9 @@ class Reader(Script):
         return (*settings(own, self.reading.file), *options)
 
     def _of_fsdp(self, role: str, model: Described, rl: Rl, packed: Packed) -> Run:
-        """Return the run by FSDP's workers.
+        """Return the run by FSDP's workers, with micro-batches limited to a replica's share.
 
-        Raises InputError if degrees do not divide the GPUs or the key/value heads.
+        Raises InputError if shards or ranks of a sequence do not divide the GPUs, or the latter the key/value heads.
         """
         values, gpus, sp = self.values, self._trained_gpus, self._degree(role)
         layers = fsdp.stated(values, role, SECTIONS[role] + ".optim", gpus)
