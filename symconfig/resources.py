@@ -70,7 +70,9 @@ def only_below(*folders: Path) -> Iterator[None]:
 
 
 def may_read(path: str | Path) -> bool:
-    """Return whether a file, with links resolved, is below a folder of `only_below`; True if there is no restriction."""
+    """Return whether a file, with links resolved, is below a folder of `only_below`; True if there is
+    no restriction.
+    """
     only = _ONLY.get()
     return only is None or any(Path(os.path.realpath(path)).is_relative_to(folder) for folder in only)
 
@@ -268,7 +270,9 @@ def write_folder(out: Path, files: Sequence[tuple[str, bytes, int]], ready: Call
 
 
 def _new_folder(out: Path, files: Sequence[tuple[str, bytes, int]]) -> None:
-    """Write the files into a new folder beside `out` and rename it to `out`; if anything fails, delete it and re-raise."""
+    """Write the files into a new folder beside `out` and rename it to `out`; if anything fails, delete
+    it and re-raise.
+    """
     fresh = out.with_name(_random())
     fresh.mkdir()
     try:

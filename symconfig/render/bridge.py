@@ -245,7 +245,9 @@ ACTIVATIONS = {
 
 
 def provider(model: ModelDescriptor) -> tuple[str, str]:
-    """Return (module, class) of Bridge's configuration: Gemma 3's, MLA's, gpt-oss's for YaRN outside MLA, else GPT's."""
+    """Return (module, class) of Bridge's configuration: Gemma 3's, MLA's, gpt-oss's for YaRN outside
+    MLA, else GPT's.
+    """
     if is_gemma3(model):
         return "megatron.bridge.models.gemma.gemma3_provider", "Gemma3ModelProvider"
     if model.latent is not None:

@@ -81,7 +81,9 @@ def config_auto(plan: Plan) -> Json:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what DeepSpeed, or the generated training script, cannot run: also weighted data and optimizers but AdamW."""
+    """Yield what DeepSpeed, or the generated training script, cannot run: also weighted data and
+    optimizers but AdamW.
+    """
     yield from problems(plan)
     yield from data_problems(plan, "the generated training script")
     if not formats.own_optimizer(plan):

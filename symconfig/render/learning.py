@@ -251,7 +251,9 @@ def of_offload(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def of_types(plan: Plan, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
-    """Yield a problem if the model's type is not in `known`, or it has a vision tower: its weights cannot be converted."""
+    """Yield a problem if the model's type is not in `known`, or it has a vision tower: its weights
+    cannot be converted.
+    """
     model = plan.model
     if model.model_type not in known or model.vision is not None:
         what = f"{name} has no way to bring this model's weights to Megatron-LM and its engine"

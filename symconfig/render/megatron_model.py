@@ -282,7 +282,9 @@ def _hybrid(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _mamba(out: Arguments, model: ModelDescriptor, mixer: Mixer) -> None:
-    """Refuse another convolution kernel, other biases or gated norm, or another norm_eps than MambaMixer's fixed ones."""
+    """Refuse another convolution kernel, other biases or gated norm, or another norm_eps than
+    MambaMixer's fixed ones.
+    """
     if (kernel := mixer.sizes["conv_kernel"]) != hybrid.MAMBA_KERNEL:
         why = f"Mamba's convolution always reads {hybrid.MAMBA_KERNEL} tokens"
         out.refuse("mixers", why, f"conv_kernel {kernel}")
@@ -315,7 +317,9 @@ def refuse_rope_layers(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def embedding_factor(model: ModelDescriptor) -> float:
-    """Return the factor on embeddings: sqrt(hidden size) if they are scaled, else 1, times embedding_multiplier if set."""
+    """Return the factor on embeddings: sqrt(hidden size) if they are scaled, else 1, times
+    embedding_multiplier if set.
+    """
     return (math.sqrt(model.hidden_size) if model.scale_embeddings else 1.0) * (model.embedding_multiplier or 1.0)
 
 

@@ -59,7 +59,9 @@ def refuse(plan: Plan, *others: Problem) -> None:
 
 
 def data_problems(plan: Plan, reader: str) -> Iterator[Problem]:
-    """Yield a problem if the data files have weights, which `reader` does not support; `need`: the files without them."""
+    """Yield a problem if the data files have weights, which `reader` does not support; `need`: the
+    files without them.
+    """
     if plan.training.blended:
         yield Problem(
             f"{reader} takes files without weights",

@@ -248,7 +248,9 @@ def short(best: Candidate) -> str:
 
 
 def alternatives(plan: Plan) -> tuple[Row, ...]:
-    """Return a row for each runner-up: rank from 2, options, step time, change against the best in percent, and memory."""
+    """Return a row for each runner-up: rank from 2, options, step time, change against the best in
+    percent, and memory.
+    """
     first = plan.best.predicted.step_s
     return tuple(
         Row(

@@ -72,6 +72,7 @@ def _zero(plan: Plan) -> int:
 
 
 def _stages(old: Plan, new: Plan) -> str:
+    """Return a text if the numbers of layers (MTP excluded) of any chunk of any stage differ, else ""."""
     places = [
         [[len(chunk) - chunk.count("mtp") for chunk in stage.chunks] for stage in plan.best.stages]
         for plan in (old, new)
@@ -80,9 +81,9 @@ def _stages(old: Plan, new: Plan) -> str:
 
 
 def _other_buckets(lost: bool) -> Finding:
-    """Return a finding that holds if the bucket sizes differ and a run's gradients need several buckets.
-
-    lost: whether the new run has a single bucket; else it has several, and can be given the old size.
+    """Return a finding on bucket sizes that differ between two plans of frameworks with gradient buckets, below ZeRO-2.
+    It holds only if the first stage's trainable parameters exceed a bucket in either plan. lost: it then holds for a
+    new run with a single bucket; else for one with several, which can be given the old size.
     """
 
     def find(old: Plan, new: Plan) -> str:
@@ -103,8 +104,8 @@ def _other_buckets(lost: bool) -> Finding:
 
 
 def closes(plan: Plan) -> int | None:
-    """Return the number of elements after which Megatron closes a bucket of its gradient buffer; None if there is a
-    single bucket.
+    """Return the number of elements after which Megatron closes a bucket of its gradient buffer. None (a single bucket)
+    if dp x cp is 1 or gradient reduction is not overlapped.
     """
     replicas = _replicas(plan)
     in_pieces = replicas > 1 and plan.best.options.overlap.grad_reduce
@@ -128,6 +129,9 @@ def _rng_states(plan: Plan) -> int:
 
 
 def _older(old: Plan, new: Plan) -> str:
+    """Return a text if the new release of the same backend is older than the old one; "" otherwise, also across
+    backends.
+    """
     before, after = old.best.target, new.best.target
     if before.backend != after.backend or before.version == after.version:
         return ""
@@ -145,8 +149,8 @@ def _padding(old: Plan, new: Plan) -> str:
 
 
 def _schedules(old: Plan, new: Plan) -> Iterator[str]:
-    """Yield a text for each difference that OptimizerParamScheduler checks when it loads
-    (optimizer_param_scheduler.py, _check_and_set).
+    """Yield a text for each value that OptimizerParamScheduler checks when it loads (optimizer_param_scheduler.py,
+    _check_and_set), "" if equal. Iterations are multiplied by the global batch; an unset decay is the whole run.
     """
     for name in ("lr", "min_lr", "lr_decay_style", "weight_decay"):
         yield _other(name, getattr(old.training, name), getattr(new.training, name))
@@ -197,7 +201,9 @@ def _plain(value: object) -> str:
 
 
 def _fields(names: frozenset[str], of_experts: frozenset[str]) -> OfModels:
-    """Return a finding on fields of a model, and on fields of its experts if both models have some."""
+    """Return a finding on differing fields `names` of two models, and `of_experts` of their experts if both have some.
+    intermediate_size is ignored unless both models have dense layers.
+    """
 
     def find(old: ModelDescriptor, new: ModelDescriptor) -> str:
         left = names

@@ -93,7 +93,9 @@ def text(path: Path) -> str:
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """Return a file's JSON object. Raises InputError if it is no JSON or no object."""
+    """Return a file's JSON object (of at most MAX_BYTES). Raises InputError if it is no JSON or no object, OSError as
+    `open`.
+    """
     try:
         value = json.loads(text(path))
     except (ValueError, RecursionError) as error:
@@ -118,8 +120,8 @@ def demand(data: Path, files: Iterable[Path]) -> None:
 
 
 def _whole(file: Path) -> bool:
-    """Return whether a file is complete by its format: a zip's directory, a pickle's end, a safetensors header;
-    others if not empty.
+    """Return whether a file is complete by its format: .pt and .bin a zip with its directory, or torch's old format.
+    .safetensors: `_whole_tensors`; `.metadata`: ends as a pickle does; other files need one byte. Raises OSError.
     """
     with file.open("rb") as stream:
         head = stream.read(len(_LEGACY))
@@ -158,9 +160,11 @@ _SILENT = frozenset({"PROTO", "FRAME"})
 
 
 def pairs(data: bytes, most: int | None = None) -> Iterator[tuple[str, Plain]]:
-    """Yield (text, plain value) for each text in a pickle that a plain value follows, in order, without unpickling.
+    """Yield (text, plain value) for each text in a pickle that a plain value follows directly, without unpickling.
 
-    Stops silently where the data are truncated or no pickle. most: instructions read; None: all.
+    A text is itself such a value, and is then no key of the next one; memo instructions between are skipped, integers
+    of 64 bits or more are no values. Ends silently where the data are truncated or no pickle. most: instructions read;
+    None: all.
     """
     key: str | None = None
     for value in _tokens(data, most):
@@ -172,7 +176,9 @@ def pairs(data: bytes, most: int | None = None) -> Iterator[tuple[str, Plain]]:
 
 
 def entries(data: bytes, last: Collection[str] = ()) -> dict[str, Plain]:
-    """Return the pairs of all levels as a dict; a repeated name has its first value, or its last if in `last`."""
+    """Return the pairs of the first MOST instructions, of all levels, as a dict; a repeated name has its first value.
+    Names in `last` have their last value.
+    """
     values: dict[str, Plain] = {}
     for key, value in pairs(data, MOST):
         if key in last:
@@ -186,7 +192,9 @@ class _Other:
 
 
 def _tokens(data: bytes, most: int | None) -> Iterator[Plain | _Other]:
-    """Yield the plain value of each instruction, or an _Other; memo references are resolved. Ends at invalid data."""
+    """Yield the plain value of each instruction, or an _Other; memo fetches give the stored value, memo stores give
+    nothing. most: instructions read; None: all. Ends silently at invalid data.
+    """
     memo: dict[int, Plain | _Other] = {}
     last: Plain | _Other = _Other()
     try:
@@ -215,7 +223,9 @@ def _value(opcode: str, argument: Any, memo: Mapping[int, Plain | _Other]) -> Pl
 
 
 def archived_file(file: Path, last: Collection[str] = ()) -> dict[str, Plain]:
-    """Return the entries of a file that torch.save wrote; {} if it is no such archive, unreadable or truncated."""
+    """Return the entries of a file that torch.save wrote; {} if it is unreadable, truncated or no zip. last: see
+    `entries`.
+    """
     try:
         with file.open("rb") as stream:
             return _archived(stream, last)
@@ -234,7 +244,9 @@ def archived_at(file: Path, start: int, length: int) -> dict[str, Plain]:
 
 
 def _archived(stream: IO[bytes], last: Collection[str] = ()) -> dict[str, Plain]:
-    """Return the entries of the data.pkl in a zip; {} if there is none or the zip is broken."""
+    """Return the entries of the first data.pkl (its first MAX_BYTES) in a zip; {} if there is none or the zip is
+    broken.
+    """
     try:
         with zipfile.ZipFile(stream) as archive:
             name = next((name for name in archive.namelist() if name.endswith("data.pkl")), None)

@@ -104,9 +104,8 @@ def _ranks(folder: Path) -> dict[Path, list[int]]:
 
 
 def read_root(root: Path) -> Checkpoint:
-    """Return the checkpoint that the tracker file names; later iterations are mentioned in `notes`.
-
-    Raises InputError if the tracker is missing or malformed, or the iteration is missing or incomplete.
+    """Return the checkpoint that the tracker file names, an iteration or "release"; later iterations are mentioned in
+    `notes`. Raises InputError if the tracker is missing or malformed, or the iteration is missing or incomplete.
     """
     there = sorted(_iterations(root))
     listed = shown([f"iter_{number:07d}" for number in reversed(there)]) or "no iter_* folder"
@@ -144,8 +143,8 @@ def read_root(root: Path) -> Checkpoint:
 
 
 def read_iteration(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoint:
-    """Return the checkpoint of one iteration in `data`; `folder` is only recorded. Raises InputError if it is
-    incomplete.
+    """Return the checkpoint of one iteration in `data`; `folder` and `notes` are only recorded. The iteration is the
+    saved one, else that of the folder's name, else None. Raises InputError if it is incomplete.
     """
     match = ITERATION.fullmatch(data.name)
     iteration = int(match[1]) if match else None
@@ -171,9 +170,8 @@ def read_iteration(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Che
 
 
 def _releases(kind: str, data: Path) -> tuple[str | None, str | None]:
-    """Return (first, last) release that writes this kind; None for an open bound.
-
-    torch_dist with common.pt is older than INSIDE_SINCE.
+    """Return (first, last) release that writes this kind, `format` or `format:optimizer`; None for an open bound.
+    torch_dist with common.pt is at most OUTSIDE_UNTIL, without it from INSIDE_SINCE on.
     """
     name, _, optimizer = kind.partition(":")
     entry = table().formats[name]
@@ -184,10 +182,11 @@ def _releases(kind: str, data: Path) -> tuple[str | None, str | None]:
 
 
 def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
-    """Return (kind, saved arguments) of a torch_dist, zarr, fsdp_dtensor or torch_dcp checkpoint; the last two have no
-    arguments.
+    """Return (kind, saved arguments) of a torch_dist, zarr, fsdp_dtensor or torch_dcp checkpoint; the last two have
+    none, {}.
 
-    Raises InputError if .metadata, a file that it names, or the common state is missing or truncated.
+    The kind is metadata.json's sharded_backend; without it fsdp_dtensor or torch_dcp. torch_dist gets its optimizer's
+    layout as suffix. Raises InputError if .metadata, a file that it names, or the common state is missing or truncated.
     """
     config = json_object(data / "metadata.json") if (data / "metadata.json").is_file() else {}
     backend = config.get("sharded_backend")
@@ -251,8 +250,8 @@ def _optimizer(index: bytes, says: Mapping[str, Plain]) -> str:
 
 
 def _common(data: Path, index: bytes) -> dict[str, Plain]:
-    """Return the common state's entries from the object among the tensors that .metadata locates (from core_v0.19);
-    {} if there is none.
+    """Return the common state's entries from the tensors' file that .metadata locates (from core_v0.19); {} if there is
+    none. index: the content of .metadata.
     """
     place: dict[str, Plain] = {}
     for key, value in pairs(index):
@@ -267,10 +266,9 @@ def _common(data: Path, index: bytes) -> dict[str, Plain]:
 
 
 def _by_rank(data: Path) -> tuple[str, dict[str, int], dict[str, Plain]]:
-    """Return ("torch", degrees, saved arguments) of folders mp_rank_TT[_PPP][_EEE].
-
-    Degrees come from the arguments, else from the folders' names. Raises InputError if a rank's folder or file is
-    missing.
+    """Return ("torch", degrees, saved arguments) of folders mp_rank_TT[_PPP][_EEE]. Degrees come from the first rank's
+    arguments, else from the folders' names (tp, and pp if all three numbers are there). Raises InputError if a rank's
+    folder or file is missing or truncated.
     """
     ranks = _ranks(data)
     extents = (

@@ -81,7 +81,9 @@ def rank() -> int:
 
 
 def _world_size(given: int | None) -> tuple[int | None, str]:
-    """Return (world size, its source): the argument, torch.distributed, a launcher's variable, or (None, "")."""
+    """Return (world size, its source): the argument, else torch.distributed's if initialised, else a launcher's
+    variable, else (None, ""). Raises InputError if the argument or variable is no integer from 1 on.
+    """
     if given is not None:
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
             raise InputError("is no number of ranks", field="world_size", got=repr(given), need="1 or more")
@@ -106,7 +108,9 @@ def _whole(names: tuple[str, ...], least: int = 1) -> tuple[int, str] | None:
 
 
 def this_gpu() -> Gpu | None:
-    """Return this rank's GPU; None if torch is not imported or has none. Initialises CUDA."""
+    """Return this rank's GPU, by the local rank (GPU 0 if that is unset or too high); initialises CUDA. None if torch
+    is not imported or sees no GPU. Raises InputError if the local rank is no number.
+    """
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_available():
         return None
@@ -116,7 +120,9 @@ def this_gpu() -> Gpu | None:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the installed release of each framework and library; those not installed are left out."""
+    """Return {framework or library: installed release}; those not installed are left out. Megatron-LM's is that of the
+    importable checkout or package.
+    """
     versions = {}
     for name, distribution in DISTRIBUTIONS.items():
         try:
@@ -147,7 +153,7 @@ def started(
     plan: a plan, an object with one, its file or its folder. entry: the module that the script imports. on_mismatch:
     "fail" raises MismatchError with all differences in ranks, GPU and releases, "warn" logs them on rank 0, "ignore"
     checks nothing. world_size: overrides the launcher's. cuda: whether to look at the GPU, which initialises CUDA.
-    Raises InputError for an unreadable plan, and MismatchError.
+    Raises InputError for an unreadable plan, another on_mismatch, or a wrong number in a launcher's variable.
     """
     if on_mismatch not in get_args(OnMismatch):
         raise InputError(
@@ -174,7 +180,9 @@ def mismatches(plan: Plan, surroundings: Surroundings, entry: Entry) -> list[Pro
 
 
 def _ranks(plan: Plan, surroundings: Surroundings) -> Iterator[Problem]:
-    """Yield the mismatch of the world size, or else of the ranks per node."""
+    """Yield the mismatch of the world size, or else of the ranks per node if that is known. An unknown world size is a
+    mismatch if the plan has several ranks.
+    """
     need = plan.best.parallel.world_size
     if surroundings.world_size is None:
         if need > 1:
@@ -237,8 +245,8 @@ def _versions(plan: Plan, surroundings: Surroundings, entry: Entry) -> Iterator[
 
 
 def _release(plan: Plan, backend: Backend, installed: str | None) -> Iterator[Problem]:
-    """Yield the mismatch of the framework's minor release; nothing if not installed, or if the plan is for another
-    framework without selectable releases.
+    """Yield the mismatch of the framework's minor release; the newest development release matches any. Nothing if it is
+    not installed, or if the plan is for another framework and no job field selects this one's release.
     """
     target, releases = plan.best.target, backend.releases
     curable = releases.asked_by is not None

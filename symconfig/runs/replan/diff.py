@@ -78,7 +78,7 @@ class Diff:
 
 
 def diff(before: Plan, after: Plan) -> Diff:
-    """Return the differences of two plans by section."""
+    """Return the differences of two plans by section; sections without differences are empty."""
     one, other = before.best.to_dict(), after.best.to_dict()
     predicted = one["predicted"], other["predicted"]
     sections = {
@@ -115,8 +115,8 @@ def _stages(before: Plan, after: Plan) -> Iterator[Difference]:
 
 
 def _arguments(before: Plan, after: Plan) -> tuple[Difference, ...]:
-    """Return the differing options or JSON keys; empty if the frameworks differ, are configured in code, or refuse a
-    plan.
+    """Return the differing options or JSON keys, by what the framework is configured with. () if the frameworks differ,
+    are configured in code, or a plan cannot be expressed.
     """
     backend = after.best.target.backend
     if before.best.target.backend != backend:

@@ -78,9 +78,8 @@ def texts(files: Files) -> dict[str, File]:
 
 def replaced(folder: Path, files: Files) -> list[str]:
     """Return the paths of existing files that `files` would overwrite with another content and that are not as
-    symconfig wrote them.
-
-    Without a readable manifest every differing file counts.
+    symconfig wrote them. Without a readable manifest every differing file counts. Raises InputError for an unreadable
+    file.
     """
     try:
         manifest = read_manifest(folder)
@@ -99,8 +98,9 @@ def replaced(folder: Path, files: Files) -> list[str]:
 def of_files(folder: Path, manifest: Manifest, now: Mapping[str, File]) -> Iterator[Finding]:
     """Yield a finding for each file of the manifest that is missing, edited or stale, and for files that are new now.
 
-    now: files that would be written, by path; {}: unknown, then staleness is not checked. Raises InputError for an
-    unreadable file.
+    now: files that would be written, by path; {}: unknown, then staleness is not checked. A file with the present text
+    is no finding, whatever the manifest says, unless it lost its executable bit. Raises InputError for an unreadable
+    file.
     """
     for path, sha256 in manifest.files.items():
         content = _content(folder / path)
@@ -161,7 +161,7 @@ def of_templates(manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
 
 
 def of_input(plan: Plan, kind: Literal["model", "cluster"], now: BaseModel) -> Iterator[Finding]:
-    """Yield a finding if the model or cluster differs from the plan's, with the first differing fields."""
+    """Yield a finding if the model or cluster `now` differs from the plan's, with the first _SHOWN differing fields."""
     before: BaseModel = getattr(plan, kind)
     changed = differences(before.model_dump(mode="json", by_alias=True), now.model_dump(mode="json", by_alias=True))
     if changed:

@@ -139,7 +139,9 @@ class _Clock:
         return self.new.global_ * self.new.seq_length
 
     def run(self, iteration: Fraction) -> Fraction:
-        """Return the new iteration at the same tokens as an old one; iterations already done keep their numbers."""
+        """Return the new iteration at the same tokens as an old one; iterations already done keep their numbers. If
+        nothing is done, iterations of `past` are converted by its mean tokens.
+        """
         if not self.done.step:
             own = max(Fraction(0), iteration - self.past.step)
             before = Fraction(self.past.tokens, self._new_tokens)
@@ -172,8 +174,8 @@ class _Clock:
 
 
 def _converted(training: WholeTraining, clock: _Clock) -> Iterator[Rescaled]:
-    """Yield each field of iterations with its value before and after, rounded up; the warmup is kept shorter than
-    the decay.
+    """Yield each field of iterations with its value before and after, rounded up; unchanged ones, too. lr_decay_iters
+    is included if set, or if the run resumes with a scheduler of sequences; the warmup is kept shorter than the decay.
     """
 
     decay = Fraction(training.lr_decay_iters or training.train_iters)
@@ -198,9 +200,9 @@ def _converted(training: WholeTraining, clock: _Clock) -> Iterator[Rescaled]:
 def _resumed(
     before: WholeTraining, after: WholeTraining, old: Batch, new: Batch, run: History, counting: Counting, anew: bool
 ) -> Iterator[str]:
-    """Yield sentences on how the program counts on behind `run`: steps, data and the learning rate's schedule.
-
-    before, after: the training of the old and the new plan. anew: as of `scheduled`.
+    """Yield sentences on how the program counts on behind `run`: steps, data and the learning rate's schedule. before,
+    after: the training of the old and the new plan. anew: the scheduler restarts. A jump of the rate by more than 0.1 %
+    is mentioned.
     """
     seen = f"the {count(run.sequences)} sequences that the checkpoint has seen"
     if counting.renumbers:
@@ -236,8 +238,9 @@ def _resumed(
 
 
 def rate(training: WholeTraining, sequences: float, batch: int) -> float:
-    """Return the learning rate after `sequences` sequences, with `batch` of them per iteration, as Megatron-LM
-    computes it (megatron/core/optimizer_param_scheduler.py, get_lr).
+    """Return the learning rate after `sequences` sequences, with `batch` of them per iteration, as Megatron-LM computes
+    it (megatron/core/optimizer_param_scheduler.py, get_lr). The warmup is linear from 0; after the decay it is min_lr,
+    except for a constant one. Styles but constant, inverse-square-root, cosine and WSD decay linearly.
     """
     decay = (training.lr_decay_iters or training.train_iters) * batch
     warmup = training.lr_warmup_iters * batch

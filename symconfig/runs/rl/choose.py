@@ -43,9 +43,9 @@ Tried = tuple[Plan, Trained, list[Layout]]
 def answer(question: Question, top: int) -> Plan:
     """Return the actor's plan with its RL step (`plan.rl[0]`), and up to `top` - 1 alternatives with theirs.
 
-    The best plan is the simplest of those whose score is within TIE of the best. Alternatives are candidates for the
-    same job with the same memory risk class, the shortest step first. Raises InputError if the job's GPUs or lengths do
-    not suit the section, InfeasibleError if no layout fits.
+    The best plan is `_plainest`. Alternatives are candidates for the same job with the same memory risk class, the
+    shortest step first. Divisions of the GPUs for which nothing fits are skipped. Raises InputError if the job's GPUs
+    or lengths do not suit the section, the first InfeasibleError if no layout fits at all.
     """
     _check(question)
     tried: list[Tried] = []
@@ -155,10 +155,9 @@ def _jobs(question: Question) -> Iterator[tuple[Division, Job, float]]:
 
 
 def _rooms(question: Question) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield (tokens of a packed micro-batch, pins that it requires).
-
-    Without `rl.tokens_per_gpu`: 1, 2 and 4 times the longest sequence as long as an update fills them, without pins.
-    With it: cp * tokens_per_gpu for each cp at which the longest sequence fits, with cp and mbs pinned.
+    """Yield (tokens of a packed micro-batch, pins that it requires). Without `rl.tokens_per_gpu`: the longest sequence,
+    and 2 and 4 times that if an update fills them, without pins. With it: cp * tokens_per_gpu for each cp at which the
+    longest sequence fits, with cp and mbs 1 pinned.
     """
     rl = question.rl
     if rl.tokens_per_gpu is None:
@@ -185,8 +184,9 @@ def _contexts(question: Question) -> tuple[int, ...]:
 def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tried]:
     """Return the actor's best plans for a job, each with its preferred feasible layouts, the shortest step first.
 
-    Solves again with a larger memory margin (_LEFT) until a plan has a layout that fits surely; else returns the first
-    plans whose layouts may run out of memory. Raises InfeasibleError if no layout fits.
+    Colocated, it solves again with a larger memory margin (_LEFT) until a plan has a layout that meets the memory risk;
+    else the first plans are returned whose layouts fit without meeting it. fill: tokens over room of micro-batches; on:
+    the division of the GPUs. Raises InfeasibleError if no layout fits, or as the search.
     """
     colocated = question.rl.placement == "colocated"
     memory = question.cluster.gpu.memory_bytes.value
@@ -286,8 +286,8 @@ def _trained(question: Question, plan: Plan, candidate: Candidate, fill: float, 
 
 
 def _none_fits(question: Question, layout: Layout | None) -> InfeasibleError:
-    """Return the error for a job of which no layout fits: no engine at all (`layout` None), host memory, or the
-    fullest phase.
+    """Return the error for a job of which no layout fits: no engine at all (`layout` None), too little host memory, or
+    the fullest phase.
     """
     if layout is None:
         what = "no engine has room for the weights and the longest sequence beside what is trained"

@@ -88,8 +88,8 @@ class Engine:
         return (self._count.total - self._count.active) / (1.0 - self._chosen) if self._chosen < 1.0 else 0.0
 
     def _on_each(self, touched: Array) -> Array:
-        """Return the parameters per GPU that a step reads. touched: share of the experts that any token uses (1:
-        all).
+        """Return the parameters per GPU that a step reads, elementwise. touched: share of the experts that any token
+        uses (1: all).
         """
         result: Array = (self._count.total - self._of_experts * (1.0 - touched / self.dp)) / self.tp
         return result
@@ -99,9 +99,8 @@ class Engine:
         return parameters(self.model, with_mtp=False)
 
     def decode_s(self, sequences: Array, context: Array) -> Array:
-        """Return the seconds of one decoding step with `sequences` sequences, host time STEP_S included.
-
-        context: mean tokens per sequence. Arrays are elementwise.
+        """Return the seconds of one decoding step with `sequences` sequences over the replica, host time STEP_S
+        included. context: mean tokens per sequence. Arrays are elementwise.
         """
         return self.decoding_s(sequences, context) + STEP_S
 
@@ -219,10 +218,8 @@ class Replica:
 
     def at_once(self, rl: Rl, tokens: float | None = None) -> int:
         """Return the maximum number of sequences that a replica decodes at the same time; 0 if the longest one's KV
-        cache does not fit.
-
-        tokens: context of each sequence; None: the mean of `rl`. At most `max_num_seqs` and at least 1 per
-        data-parallel rank.
+        cache does not fit. tokens: context of each sequence; None: the mean of `rl`. Per data-parallel rank at least 1
+        and at most `max_num_seqs`.
         """
         longest, held = (
             float(cached_bytes(self.engine.model, self.engine.tp, np.array([float(each)]))[0])
@@ -243,9 +240,9 @@ class Generation:
 
 
 def generate(replica: Replica, rl: Rl, replicas: int) -> Generation | None:
-    """Return a step's generation on `replicas` replicas; None if the engine has no room for the longest sequence.
-
-    A stated `tokens_per_s_per_gpu` replaces the prediction.
+    """Return a step's generation on `replicas` replicas; None if the engine has no room for weights and the longest
+    sequence. A stated `tokens_per_s_per_gpu` replaces the prediction: prefill of the prompts, each read once, then
+    decoding.
     """
     at_once, engine = replica.at_once(rl), replica.engine
     if replica.context_bytes <= 0 or not at_once:
@@ -295,8 +292,8 @@ def _mixed(groups: int, count: int) -> list[int]:
 
 
 def cached_bytes(model: ModelDescriptor, tp: int, tokens: Array) -> Array:
-    """Return the KV cache bytes per GPU of one context of `tokens` tokens (elementwise); layers with a window keep
-    at most that.
+    """Return the KV cache bytes per GPU of one context of `tokens` tokens (elementwise); layers with a window keep at
+    most that.
     """
     whole, windowed = _caching_layers(model)
     seen = whole * tokens + windowed * (

@@ -122,10 +122,8 @@ class Division:
 
 def divisions(rl: Rl, cluster: ClusterDescriptor, gpus: int, rewarded: bool) -> Iterator[Division]:
     """Yield the divisions of a job's GPUs that leave at least one to the actor, more GPUs for rewards and rollout
-    first.
-
-    rewarded: whether a reward model runs on the job's GPUs. A reward part of several nodes must be whole nodes. Yields
-    nothing if no division leaves training GPUs.
+    first. Rewards get GPUs only if their placement is "apart" (whole nodes if more than one), rollout only if the
+    placement is "split". rewarded: a reward model runs on the job's GPUs. Yields nothing if no division is left.
     """
     apart = rewarded and rl.reward_model is not None and rl.reward_model.placement == "apart"
     stated = rl.reward_model.gpus if rl.reward_model is not None else None
@@ -165,10 +163,12 @@ def undivided(rl: Rl, gpus: int, node: int) -> Problem:
 
 
 def layouts(question: Question, actor: Trained, critic: Trained | None, on: Division) -> Iterator[Layout]:
-    """Yield the feasible layouts around an actor: each engine with each kind of host offload that the target supports.
+    """Yield the layouts around an actor: each engine with each kind of host offload that the target supports; whether
+    they fit is not checked.
 
-    critic: None without one. on: the division of the GPUs. Yields nothing if the reward model has no room; an engine
-    without room is skipped.
+    critic: None without one. on: the division of the GPUs. An engine on GPUs of its own has no offload. Yields nothing
+    if the reward model has no room; an engine without room is skipped, and slow engines with several data-parallel
+    ranks (`_sure_of`).
     """
     rl, alone, learns = question.rl, on.rollout > 0, question.learns
     served = on.rollout or on.trained
@@ -201,10 +201,8 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
 
 
 def unserved(question: Question, served: Collection[int]) -> Problem | None:
-    """Return the problem why no engine of the stated rollout degrees divides any of these numbers of GPUs; None if one
-    does.
-
-    served: numbers of generating GPUs, one for each division of the job's.
+    """Return the problem why no engine with the stated tp and dp divides any of these numbers of GPUs, or tp the heads;
+    None if one does. served: numbers of generating GPUs, one for each division of the job's.
     """
     rollout, model = question.rl.rollout, question.model
     if rollout.tp is not None and model.num_attention_heads % rollout.tp:
@@ -255,10 +253,8 @@ def preferred(every: Sequence[Layout]) -> list[Layout]:
 
 
 def _shared(question: Question, engine: Engine, make: Callable[..., Layout]) -> Layout | None:
-    """Return the layout with an engine at the stated memory share, or at the largest share whose generation is within
-    _ALIKE of the fastest; None without room.
-
-    make: constructor of the layout, all but replica and generation given.
+    """Return the layout with an engine at the stated memory share, or at the largest share whose generation is within 5
+    % (_ALIKE) of the fastest. None without room. make: constructor of the layout, all but replica and generation given.
     """
     static = question.rl.rollout.static_share
     empty, stated = make(replica=Replica(engine, 0.0, static)), question.rl.rollout.memory_share
@@ -274,10 +270,9 @@ def _shared(question: Question, engine: Engine, make: Callable[..., Layout]) -> 
 
 
 def _engines(question: Question, gpus: int) -> Iterator[tuple[int, int]]:
-    """Yield (tp, dp) of each engine that divides `gpus`.
-
-    tp: the stated one, or powers of two up to a node that divide the attention heads. dp: the stated one, or 1 and, for
-    experts in engines that support it, ranks over 1, 2 or 4 nodes.
+    """Yield (tp, dp) of each engine that divides `gpus`, and the experts if dp > 1. tp: the stated one, or powers of
+    two up to a node that divide the attention heads. dp: the stated one, or 1 and, for experts in engines that support
+    it, ranks that make a replica of 1, 2 or 4 nodes.
     """
     rollout, node, model = question.rl.rollout, question.cluster.gpus_per_node, question.model
     powers = [2**power for power in range(node.bit_length()) if 2**power <= node]

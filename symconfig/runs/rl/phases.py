@@ -67,8 +67,9 @@ class Phase:
 
 
 def to_engine_s(actor: Trained) -> float:
-    """Return the seconds to send the actor's weights (16 bits) to every GPU of the engine; with an adapter only its
-    weights.
+    """Return the seconds to gather the actor's weights (16 bits; with an adapter only the trainable ones) by a ring
+    over the ranks that shard them. Ranks: the larger of tp x pp and ep x etp x pp, times dp x cp with ZeRO-3; 0 s for
+    one rank.
     """
     p, count = actor.candidate.parallel, parameters(actor.plan.model, with_mtp=False)
     total = _WEIGHT_BYTES * (count.total if actor.plan.model.adapter is None else count.trainable)
@@ -165,8 +166,8 @@ class Layout:
 
     @property
     def host_bytes(self) -> float:
-        """Return the bytes of host memory per GPU: offloaded states and weights, the sleeping engine's, and the
-        reference's copy.
+        """Return the bytes of host memory per GPU: offloaded parts of actor and critic, the sleeping engine's and
+        reward model's weights. Plus the reference's weights if it has a copy that is not resident on the actor's GPUs.
         """
         states = sum(each.memory[name] for each in self.trained for name in AWAY[self.away])
         states += sum(each.candidate.predicted.host_bytes for each in self.trained)
@@ -239,8 +240,9 @@ class Layout:
         return Phase(READING, reader.passes_s(read.passes, read.fill), held, tokens=reader.tokens_per_gpu)
 
     def _of_reference(self) -> Phase:
-        """Return the phase in which the reference computes log-probabilities, with copying or streaming its weights
-        from the host.
+        """Return the phase in which the reference computes log-probabilities; a copy that is not resident comes from
+        the host. "streamed" copies overlap with the forward and take no GPU memory; with an adapter the actor's weights
+        are read.
         """
         actor, read, pool = self.actor, self.reference_read, self._pool("reference")
         reader = actor.reading(read.room)
@@ -255,7 +257,9 @@ class Layout:
         return Phase("reference", seconds, held, pool, reader.tokens_per_gpu)
 
     def _of_values(self, critic: Trained, pool: str) -> Phase:
-        """Return the phase in which the critic computes values; pool: its GPUs."""
+        """Return the phase in which the critic computes values; pool: the role whose GPUs it uses, "" for the actor's.
+        Micro-batches are those of the actor's log-probabilities with `read_alike`, else those of its own updates.
+        """
         read, reader, seconds = self.read, critic, critic.forward_s(self.rl.updates)
         if self.read_alike:
             reader = critic.reading(read.room)
@@ -264,7 +268,9 @@ class Layout:
         return Phase("values", seconds, self._resting(values, pool=pool), pool, reader.tokens_per_gpu)
 
     def _rewarding(self) -> Iterator[Phase]:
-        """Yield the reward model's phase; nothing without a reward model."""
+        """Yield the reward model's phase; nothing without a reward model. On GPUs of its own it forms a pool if it
+        overlaps with another phase.
+        """
         if (own := self.rewards) is None:
             return
         pool = f"rewards beside {own.how.overlaps}" if own.own and own.how.overlaps else ""
@@ -295,10 +301,11 @@ class Layout:
         return passing if self.alone else passing * (1 + GAPS)
 
     def _resting(self, held: dict[str, float], but: tuple[str, ...] = (), pool: str = "") -> dict[str, float]:
-        """Return `held` with the bytes of all that stays on a pool's GPUs in every phase, engine and libraries
-        included.
+        """Return `held` with the bytes of all that stays on a pool's GPUs in every phase; entries of 0 are dropped.
 
-        but: parts of the actor not to be added, because `held` has them.
+        Added are the model states of the pool's own models, on the actor's GPUs ("") the reference and reward model,
+        and libraries; an engine that shares the GPUs, asleep or awake. but: parts of the actor not to be added, because
+        `held` has them.
         """
         result = dict(held) if pool else {**held, **self._frozen()}
         owners = (("actor's", self.actor, ""), ("critic's", self.critic, self._pool("critic")))

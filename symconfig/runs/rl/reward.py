@@ -63,9 +63,12 @@ def rewards(
     gpu: Machine,
     stated: PlannedReward,
 ) -> Rewards | None:
-    """Return the reward model's step around an actor; None if it has no room or does not divide.
+    """Return the reward model's step around an actor: by an engine, else by training workers; None if it has no room or
+    does not divide.
 
-    stated: its GPUs (0: the actor's), and its engine's tp and memory share if tp is not 0.
+    how: how the program runs it: "engine", or "shards" (FSDP) or else the actor's layout. gpu: the machine of an
+    engine's GPU. stated: its GPUs (0: the actor's), and its engine's tp and memory share, for which no room is checked,
+    if tp is not 0.
     """
     gpus = stated.gpus
     if how.by == "engine":
@@ -91,10 +94,9 @@ def rewards(
 
 
 def _served(how: Rewarding, able: Sequence[tuple[Engine, float]], rl: Rl, own: int, gpus: int) -> Rewards | None:
-    """Return the reward model served by engines; None if `able` is empty.
-
-    able: (engine, memory share that it needs), fewer GPUs first; the first within half of the memory is taken, else the
-    last. own: GPUs of its own; 0: it shares `gpus` and is copied from the host.
+    """Return the reward model served by engines; None if `able` is empty. able: (engine, memory share that it needs),
+    fewer GPUs first; the first that needs at most half of the memory is taken, else the last. own: GPUs of its own; 0:
+    it shares `gpus`, and its weights are copied from the host and back.
     """
     if not able:
         return None
@@ -130,8 +132,8 @@ def _engines(model: ModelDescriptor, rl: Rl, gpu: Machine, gpus: int, node: int)
 def _frozen(
     how: Rewarding, model: ModelDescriptor, rl: Rl, actor: Trained, cluster: ClusterDescriptor, gpus: int
 ) -> Trained | None:
-    """Return the reward model run by training workers, with the actor's layout or sharded by FSDP; None if it does
-    not divide.
+    """Return the reward model run by training workers on `gpus` GPUs (0: the actor's): sharded by FSDP for "shards",
+    else with the actor's layout. None if the layout does not divide. Raises InputError as `as_found`.
     """
     point = _sharded(rl, actor, gpus) if how.by == "shards" else _as_trained(model, actor, gpus)
     if point is None:

@@ -77,10 +77,9 @@ class Trained:
 
     @cached_property
     def memory(self) -> Mapping[str, float]:
-        """Return the bytes by part on the fullest GPU during an update.
-
-        For sharded weights (FSDP) weights and gradients are the shards alone; weights gathered in a pass are not
-        included.
+        """Return the bytes by part on the fullest GPU during an update. Without FSDP these are the plan's (of a frozen
+        model as costed). With it, weights, gradients and optimizer state are the shards alone, gradients 0 if the state
+        is in host memory; weights gathered in a pass are not included.
         """
         own, framework = self._own, self.prospect.request.framework
         if framework.shard_bytes is None:
@@ -157,10 +156,9 @@ class Trained:
         return self.passes_s(self.candidate.batch.num_microbatches * steps, self.fill)
 
     def passes_s(self, passes: float, fill: float, streamed_s: float = 0.0) -> float:
-        """Return the seconds of `passes` micro-batches' forwards per replica, with the pipeline's fill and the
-        all-gathers of sharded weights.
-
-        fill: share of their room with tokens. streamed_s: seconds to copy this GPU's shards from the host before each.
+        """Return the seconds of `passes` micro-batches' forwards per replica, plus pp - 1 for the pipeline's fill, with
+        the all-gathers of sharded weights. fill: share of their room with tokens. streamed_s: seconds to copy this
+        GPU's shards from the host before each.
         """
         made, parts = times(self.prospect, self.parts), self.parts
         longest = fill * (float((made.forward.sum(axis=1) * np.asarray(made.slow)).max()) + made.busy_s)
@@ -168,7 +166,9 @@ class Trained:
         return (passes + self.candidate.parallel.pp - 1) * (longest + float(np.max(gathered)))
 
     def reading(self, room: int) -> Trained:
-        """Return the model with micro-batches of `room` tokens, for forwards only; cached by room."""
+        """Return the model with one micro-batch sequence of `room` tokens, for forwards only; cached by room. It is the
+        model itself if its micro-batches have that room.
+        """
         if room not in self._readings:
             point = self.prospect
             job = point.request.job.model_copy(update={"seq_length": room})
@@ -183,8 +183,8 @@ class Trained:
 
     def forward_bytes(self, entropy: bool = False, share: float = 1.0) -> float:
         """Return the peak bytes of a forward pass without backward: the maximum over one layer, the head and the loss.
-
-        entropy: whether the entropy is computed, too. share: tokens read at once over those of a micro-batch.
+        Gathered weights of FSDP are included. entropy: whether the entropy is computed, too. share: tokens read at once
+        over those of a micro-batch.
         """
         each = self.logits.entropy if entropy else self.logits.forward
         logits, tiles = share * self.logit_count, self._in_tiles(share)
@@ -286,10 +286,11 @@ class Trained:
         return float(self.passing_by_stage(entropy).max())
 
     def passing_by_stage(self, entropy: bool = False) -> Array:
-        """Return the peak bytes of an update's forward and backward, `[pp]`.
+        """Return the peak bytes of an update's forward and backward with its model states, `[pp]`.
 
         On the last stage, the working memory is the maximum of the layers' and the loss's (logits, and gradients of the
-        head); all activations are held at that time. entropy: whether it is in the loss.
+        head); all activations are held at that time. The planner's own loss is left out unless `logits.added`. entropy:
+        whether it is in the loss.
         """
         parts = {name: self._by_stage(part) for name, part in self.parts.cost.memory.items()}
         working, logits = parts.pop(_WORKING), self.logits

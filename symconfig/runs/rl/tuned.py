@@ -39,8 +39,8 @@ def answer(job: Job, solve: Solve, target: Target, top: int) -> Plan:
     in `tuned`.
 
     Candidates that the target cannot express are dropped. With preferences, updates are solved at several memory
-    margins. Layouts that exceed the job's memory risk are used only if no other fits. Raises InfeasibleError if no
-    candidate's phases fit into the usable memory.
+    margins. Layouts that exceed the job's memory risk are used only if no other fits. Of equal steps the lower peak
+    wins; `binding` names the fullest phase. Raises InfeasibleError if no candidate's phases fit into the usable memory.
     """
     steps: dict[str, tuple[Plan, Candidate, PlannedStep]] = {}
     for left in _LEFT if job.preference is not None else _LEFT[:1]:
@@ -82,10 +82,9 @@ def _budget(plan: Plan) -> float:
 
 
 def _update(job: Job, left: float, how: Compares | None) -> Job:
-    """Return the job of one update: with `left` added to its memory margin (at most _WIDEST), packing and the least
-    micro-batch of its loss.
-
-    left: share of each GPU that is reserved for what the loss reads besides.
+    """Return the job of one update: with `left` added to its memory margin (at most _WIDEST), packing, and for
+    preferences a pin of the least micro-batch. left: share of each GPU that is reserved for what the loss reads
+    besides. The job's own mbs pin wins.
     """
     margin = min(job.limits.memory_margin + left, _WIDEST)
     changes: dict[str, object] = {"limits": job.limits.model_copy(update={"memory_margin": margin})}

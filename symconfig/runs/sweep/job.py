@@ -136,11 +136,9 @@ def with_defaults(job: Mapping[str, Any]) -> Fields:
 
 
 def points(document: Document, folder: Path | None, limit: int = LIMIT) -> Points:
-    """Return all distinct combinations that are not excluded, the last field varying fastest. folder: base of relative
-    paths.
-
-    Duplicates are kept once. Raises InputError with all problems, for more than `limit` combinations, and if all are
-    excluded.
+    """Return all distinct combinations that are not excluded, the last field varying fastest; duplicates count once.
+    folder: base of relative paths. Raises InputError with all problems (at most MAX_PROBLEMS), for more than `limit`
+    combinations, and if all are excluded.
     """
     with reworded(_of_one_job):
         file = validate(document, SweepFile)
@@ -172,7 +170,7 @@ def points(document: Document, folder: Path | None, limit: int = LIMIT) -> Point
 
 
 def _of_one_job(problem: Problem) -> Problem:
-    """Return the problem reworded for a file that looks like a single job; others unchanged."""
+    """Return the problem reworded if `sweep` is missing or a job's field stands at the top; others unchanged."""
     if problem.what == MISSING_FIELD and problem.field == "sweep":
         what = "no field of the job has several values"
         return replace(problem, what=what, field=None, hint="`gpus: [8, 16]`, or `symconfig plan` for one job")
@@ -219,8 +217,8 @@ class _Reading:
         return made
 
     def _try(self, job: Fields, name: str, entry: int) -> None:
-        """Collect a job's problems at their places in the document; name, entry: field and index of the value under
-        test.
+        """Validate a job and collect its problems at the places in the document that gave their fields. name, entry:
+        field and index of the value under test; another swept field's problem is placed at its first value.
         """
         try:
             parse(validate(Document(job, file=""), Job).pins)
@@ -243,8 +241,8 @@ class _Reading:
         self.problems.append(replace(problem, file=there.file, line=there.line, column=there.column, field=where))
 
     def loaded(self, name: str, load: Callable[[str, Path | None], T], folder: Path | None) -> dict[str, T]:
-        """Return {name: descriptor} of the models or clusters that the document names; collects problems of those
-        that do not load.
+        """Return {name: descriptor} of the models or clusters that the document names; problems of those that do not
+        load are collected. Values that are no text are skipped. load: called with (name, folder).
         """
         places: list[tuple[Any, KeyPath]] = [(self.file.job[name], ("job", name))] if name in self.file.job else []
         places += [(value, ("sweep", name, entry)) for entry, value in enumerate(self.file.sweep.get(name, ()))]

@@ -65,11 +65,11 @@ class Swept:
 def sweep(
     points: Sequence[Point], out: Path, fresh: bool, progress: Callable[[Done], None], jobs: int | None = None
 ) -> Swept:
-    """Plan all points that the journal beside `out` lacks, and write journal and table; on an interrupt with the rows
-    so far.
+    """Plan all points that the journal beside `out` lacks, and write journal and table; return the rows.
 
-    Rows of another release, defects and lost ones are planned again. fresh: the journal is emptied first. jobs: as of
-    `pool.run`. Raises InputError if an output cannot be written.
+    On Ctrl-C it stops and writes the rows so far (`interrupted`). Rows of another release, defects and lost ones are
+    planned again. fresh: the journal is emptied first. jobs: as of `pool.run`. progress: called after each new row.
+    Raises InputError if an output cannot be written, FailedError as `pool.run`.
     """
     check(out)
     path = journal_of(out)
@@ -141,6 +141,7 @@ def appending(path: Path, fresh: bool = False) -> Iterator[Callable[[Row], None]
                 stream.write(b"\n")
 
         def add(row: Row) -> None:
+            """Append the row as a line of JSON and fsync the file."""
             stream.write(json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False).encode() + b"\n")
             stream.flush()
             os.fsync(stream.fileno())

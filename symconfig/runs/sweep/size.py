@@ -140,9 +140,9 @@ def even_batch(tokens: int, seq_length: int) -> int:
 
 
 def size(question: Question, progress: Progress, jobs: int | None = None) -> Size:
-    """Return the numbers of GPUs of all clusters that meet the deadline; tried in rounds, all clusters in parallel.
-
-    jobs: as of `pool.run`. progress: called with (done, total) after each plan.
+    """Return, by cluster, the numbers of GPUs tried and the fewest that meet the deadline; tried in rounds, all
+    clusters in parallel. jobs: as of `pool.run`. progress: called with (done, asked so far) after each plan. Raises
+    FailedError as `pool.run`.
     """
     searches = [_Search(question, name, cluster) for name, cluster in question.clusters.items()]
     total = done = 0
@@ -170,9 +170,8 @@ class _Search:
         self.ids = Ids()
 
     def next(self) -> list[Point]:
-        """Return the points to try next, for the predicted and the slow time; [] when done.
-
-        If even the most GPUs are too few at peak, the largest are tried until one has a plan.
+        """Return the points to try next, for the predicted and the slow time; [] when done. If no allowed number of
+        GPUs reaches the peak FLOP/s that the deadline needs, the largest are tried until one has a plan.
         """
         q = self.question
         if not self.sizes:
@@ -194,7 +193,9 @@ class _Search:
         return Point(self.ids.of(with_defaults(job), model, self.cluster), job, model, self.cluster)
 
     def heard(self, gpus: int, row: Row) -> None:
-        """Record a row's times, GPU-hours and cost in `tried`, or its reason if it has no plan."""
+        """Record a row's times, GPU-hours and cost in `tried`, or its reason if it has no plan. The slow time is the
+        predicted one without an interval; cost is None unless the cluster's name, as given or its own, has a price.
+        """
         q = self.question
         if row.status is not Status.PLANNED:
             self.tried[gpus] = Tried(gpus, row.reason)
@@ -217,8 +218,8 @@ class _Search:
 
 
 def _least(question: Question, cluster: ClusterDescriptor) -> int:
-    """Return the fewest GPUs that could meet the deadline at the peak FLOP/s of the job's precision; 1 if the peak
-    is unknown.
+    """Return the fewest GPUs that could meet the deadline at the peak FLOP/s of the job's precision; 1 if the peak is
+    unknown. A pinned precision counts before the job's; none means bf16 or fp16, auto the fastest.
     """
     precision = question.job.get("pins", {}).get("precision") or question.job.get("precision") or ""
     usual = ("bf16", "fp16")

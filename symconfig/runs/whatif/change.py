@@ -91,8 +91,8 @@ class Setting:
 
 
 def through_changes(plan: Plan, changes: Sequence[Change], progress: Progress | None = None) -> tuple[Case, ...]:
-    """Return a case per change: the plan's choices kept as pins, and a new search. Raises InputError with all
-    invalid changes.
+    """Return a case per change: the plan itself, the old choices kept as pins of the changed job, and a new search. A
+    search that fails is an Outcome without a plan. Raises InputError with all invalid changes.
     """
     setting = Setting(bare(plan.model, plan.job), plan.cluster, plan.job)
     after, problems = list[Setting](), list[Problem]()
@@ -133,9 +133,8 @@ def _outcome(setting: Setting, progress: Progress | None) -> Outcome:
 
 
 def changed(setting: Setting, change: Change) -> Setting:
-    """Return the setting with a change applied: fields of the job, `model` and `cluster`.
-
-    Raises InputError with all problems.
+    """Return the setting with a change applied: fields of the job, `model` and `cluster` (zoo names or paths). Raises
+    InputError with all problems: unknown fields, descriptors that do not load, an invalid job.
     """
     known = (*_WHOLE, *(name for name in Job.model_fields if name not in _NOT_CHANGED))
     problems = [

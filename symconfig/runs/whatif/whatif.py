@@ -54,8 +54,8 @@ class Vary:
         return low + self.step * min(max(middle, 1), steps - 1)
 
     def samples(self, count: int) -> list[float]:
-        """Return about `count` values from low to high, evenly spaced by ratio and rounded to the grid, and `now` if
-        on it; sorted, unique.
+        """Return the ends and about `count` - 2 values between, evenly spaced by ratio and rounded to the grid, and
+        `now` if in range and on the grid; sorted, unique.
         """
         ratio = self.high / self.low
         even = [self.low * ratio ** (place / (count - 1)) for place in range(1, count - 1)]
@@ -74,7 +74,7 @@ def _scaled(quantity: Quantity, factor: float) -> Quantity:
 
 
 def _levels(inside: bool) -> Change:
-    """Return a function that scales the bandwidth of a cluster's levels inside or outside of nodes."""
+    """Return a function that scales the bandwidth of a cluster's levels inside (`inside`) or outside of nodes."""
 
     def change(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
         """Return the cluster with these levels' bandwidths scaled."""
@@ -136,7 +136,9 @@ def varied(plan: Plan, words: Sequence[str]) -> tuple[Vary, ...]:
 
 
 def _one(plan: Plan, word: str) -> Vary:
-    """Return the range of one text `NAME=LOW..HIGH`. Raises InputError with its first problem."""
+    """Return the range of one text `NAME=LOW..HIGH`, with an x at the end if NAME is a rate. Raises InputError with its
+    first problem. seq_length cannot be varied with the job's `sequences`, nor any size with `rl`.
+    """
     name, _, text = (part.strip() for part in word.partition("="))
     section = dict.fromkeys(SIZES, "rl") if plan.job.rl is not None else {}
     if plan.job.sequences is not None:
@@ -174,10 +176,9 @@ def _number(text: str) -> float:
 
 
 def _of(plan: Plan, name: str, low: float, high: float) -> Vary:
-    """Return a range. Sizes are narrowed to multiples at which the plan's degrees can run: whole micro-batches on all
-    replicas, sequences divisible by 128 and 2 x cp x tp.
-
-    Raises InputError if fewer than two multiples remain.
+    """Return a range. Rates have step 0 and now 1; sizes are narrowed to multiples at which the plan's degrees can run.
+    These are whole micro-batches on all replicas (and pipeline stages with vpp > 1), and sequences divisible by 128 and
+    2 x cp x tp. Raises InputError if fewer than two multiples remain.
     """
     if name in RATES:
         return Vary(name, low, high, 0, 1.0)
@@ -299,10 +300,9 @@ class _Planner:
 
 
 def whatif(plan: Plan, varies: tuple[Vary, ...], progress: Callable[[int], None]) -> WhatIf:
-    """Return the spans of each varied name.
-
-    Intervals whose ends have different best plans are bisected until the border is known to one step, or a factor to
-    1e-3. A plan that is best only between two values searched is missed. progress: called with the number of searches.
+    """Return the spans of each varied name, all else as in the plan. Intervals between samples whose ends have
+    different best plans are bisected until the border is known to one step, or a factor to 1e-3. A plan that is best
+    only between two values searched is missed. progress: called with the number of searches after each.
     """
     planner = _Planner(plan, progress)
     now = planner.at({})
