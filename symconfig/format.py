@@ -141,9 +141,8 @@ def general(name: str) -> str:
 
 
 def learn(text: str) -> None:
-    """Add the values in a text that are secrets by their names (`token=…`, `--password …`) to those that `masked`
-    hides. Skipped: values of fewer than 6 characters, numbers and plain words of settings, and names of special tokens
-    such as pad_token.
+    """Add values in a text that are secrets by their names (`token=…`, `--password …`) to those that `masked` hides;
+    not those under 6 characters, numbers, words of settings, or of names such as pad_token.
     """
     for match in _NAMED.finditer(text):
         if not _PLAIN.search(match["name"]) and not _WORDS.fullmatch(match["value"]):

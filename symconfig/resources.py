@@ -70,9 +70,7 @@ def only_below(*folders: Path) -> Iterator[None]:
 
 
 def may_read(path: str | Path) -> bool:
-    """Return whether a file, with links resolved, is below a folder of `only_below`; True if there is
-    no restriction.
-    """
+    """Return whether a file, with links resolved, is below a folder of `only_below`; True without a restriction."""
     only = _ONLY.get()
     return only is None or any(Path(os.path.realpath(path)).is_relative_to(folder) for folder in only)
 
@@ -107,7 +105,7 @@ def opened(path: str | Path) -> Iterator[BufferedReader]:
 
 
 def content(path: str | Path, most_bytes: int) -> bytes:
-    """Return the bytes of a regular file. Raises InputError as `opened` does, and for a larger one."""
+    """Return the bytes of a regular file. Raises InputError as `opened` does, and if it has more than `most_bytes`."""
     with opened(path) as stream:
         data = stream.read(most_bytes + 1)
     if len(data) > most_bytes:
@@ -195,9 +193,8 @@ class Staged:
         return self._folders[-1]
 
     def add(self, folder: int, name: str, data: bytes, mode: int = 0o666, like: os.stat_result | None = None) -> None:
-        """Write the bytes to a new file with a random name in the open folder; `publish` gives it its `name`. mode:
-        permissions, before umask. like: the file whose owner, if allowed, and mode it gets instead.
-        """
+        """Write the bytes to a new, randomly named file in the open folder, for `publish` to rename to `name`. mode,
+        like: see `create`."""
         self._files.append((folder, _random(), name))
         create(folder, self._files[-1][1], data, mode, like)
 

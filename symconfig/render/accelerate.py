@@ -122,7 +122,9 @@ def shards(plan: Plan, recomputes: bool = True) -> dict[str, Any]:
 
 
 def _world(plan: Plan, kind: str) -> dict[str, Any]:
-    """Return the fields for processes and machines. kind: Accelerate's distributed_type."""
+    """Return the fields for processes and machines; kind: Accelerate's distributed_type. machine_rank is 0, which
+    launch.sh overrides.
+    """
     return {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": kind,

@@ -262,10 +262,9 @@ def _scaling(model: ModelDescriptor) -> str | None:
 
 
 def is_gemma3(model: ModelDescriptor) -> bool:
-    """Return whether the model needs Gemma3ModelProvider: norms before and after each sublayer, scaled embeddings,
-    local rope base.
-
-    Its other features are options, or refused. Never true with experts, MLA, adapters or other mixers.
+    """Return whether the model has all of Gemma 3's features, for which Gemma3ModelProvider is needed. These are
+    RMSNorm before and after each sublayer, scaled embeddings, qk_norm, a local rope base, a repeated window pattern,
+    and no or linear rope scaling; never with experts, MLA, adapters or other mixers.
     """
     return (
         model.norm_before_sublayer
@@ -282,7 +281,7 @@ def is_gemma3(model: ModelDescriptor) -> bool:
 
 def _windows(model: ModelDescriptor) -> int | None:
     """Return n if the pattern repeats n layers with a window and one without (the last repeat may be cut), else None.
-    None also if no layer or every layer has a window. 0 if the first layer has none and the others follow alike.
+    None also without windows, or if no layer or every layer has one.
     """
     listed = model.sliding_layers
     if model.sliding_window is None or all(listed) or not any(listed):

@@ -72,10 +72,8 @@ def config(plan: Plan) -> Json:
 
 
 def config_auto(plan: Plan) -> Json:
-    """Return the JSON for Transformers' Trainer, with "auto" for what it fills in, and without deepspeed.
-
-    Raises InfeasibleError.
-    """
+    """Return the JSON for Transformers' Trainer, with "auto" for what it fills in and without monitors. Raises
+    InfeasibleError."""
     refuse(plan)
     return formats.write(plan, auto=True)
 
@@ -240,7 +238,9 @@ def deepspeed_variables(plan: Plan) -> Iterator[Variable]:
 
 
 def deepspeed_sections(plan: Plan) -> dict[str, Any]:
-    """Return the JSON sections of DeepSpeed's monitors; {} if the job has none."""
+    """Return the JSON sections "tensorboard" and "wandb" of DeepSpeed's monitors, each if the job sets it; {} if
+    neither.
+    """
     training, sections = plan.training, dict[str, Any]()
     if training.tensorboard_dir is not None:
         sections["tensorboard"] = {

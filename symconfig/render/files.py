@@ -84,9 +84,8 @@ def line(value: object) -> str:
 
 
 def slug(value: object) -> str:
-    """Return the value with each run of other characters than letters, digits, `.`, `_`, `-` as one "-", cut to 64.
-    Dashes and dots at both ends are removed first; "job" if nothing is left.
-    """
+    """Return the value with each run of other characters than A-Z a-z 0-9 . _ - as one "-", cut to 64; "job" if that is
+    empty."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", str(value)).strip("-.")[:64] or "job"
 
 

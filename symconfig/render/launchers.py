@@ -38,11 +38,8 @@ def of_each_rank(launcher: str, files: Files) -> str:
 
 
 def read_variables(text: str) -> tuple[str, ...]:
-    """Return the names of environment variables that a script expands as `${NAME:-…}`, `${NAME-…}` or `${NAME+…}`,
-    sorted.
-
-    Variables that launchers set are left out.
-    """
+    """Return the sorted names that a script expands as `${NAME:-…}`, `${NAME-…}` or `${NAME+…}`, without those that
+    launchers set."""
     return tuple(sorted(set(_READ.findall(text)) - _OURS))
 
 
@@ -135,8 +132,7 @@ _OF_RAY = {"nvidia": "GPU", "amd": "GPU", "huawei": "NPU"}
 
 def _ray(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
     """Return `resource`, Ray's name of the vendor's GPUs, and `passed`, the variables that launch.sh reads from
-    outside. Raises InputError for checkpoints that would be lost with the job's copy of its folder.
-    """
+    outside. Raises InputError for checkpoints that would be lost with the job's copy of its folder."""
     _refuse_lost_checkpoints("ray", "the job's working_dir", plan, files, chosen)
     return {"resource": _OF_RAY[plan.cluster.gpu.vendor], "passed": read_variables(files["launch.sh"])}
 
@@ -271,20 +267,16 @@ def _pod(launcher: str, plan: Plan, files: Files, chosen: Chosen) -> dict[str, o
 
 
 def label(text: str) -> str:
-    """Return a Kubernetes name from a text: a-z, 0-9 and single dashes, at most 44 characters. Lower case, cut to 40;
-    `job-` is put in front unless it begins with a letter ("job" if nothing is left).
-    """
+    """Return a Kubernetes name of a text: lower case, a-z, 0-9 and single dashes, cut to 40, with `job-` in front
+    unless a letter is first."""
     plain = re.sub(r"[^a-z0-9]+", "-", slug(text).lower()).strip("-")[:40].strip("-")
     return plain if plain[:1].isalpha() else f"job-{plain}".strip("-")
 
 
 def _pytorchjob(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Return the variables of a pod, and `backoff`, the restarts of all pods together after which the job ends.
-
-    It is restarts x nodes + 1, or 0 without restarts: a process that dies takes those of all nodes with it. The pods'
-    variables (PET_NNODES, PET_NODE_RANK, MASTER_ADDR, MASTER_PORT) come from Training Operator 1.9
-    (pkg/controller.v1/pytorch/envvar.go and master.go, pkg/core/job.go, PastBackoffLimit). Raises as `_pod`.
-    """
+    """Return the variables of a pod, and `backoff`: restarts x nodes + 1, as a failure restarts all pods; 0 without
+    restarts. (Training Operator 1.9, pkg/core/job.go, PastBackoffLimit; envvar.go sets the pods' variables.) Raises as
+    `_pod`."""
     restarts = int(chosen.values["restarts"] or 0)
     backoff = restarts * summary.nodes(plan).count + 1 if restarts else 0
     return {**_pod("pytorchjob", plan, files, chosen), "backoff": backoff}

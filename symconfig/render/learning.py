@@ -86,8 +86,7 @@ class Learns:
 
     def sleep_level(self, rl: Rl, adapts: bool) -> int:
         """Return the engine's sleep level: the job's, else 1 with adapters (its weights do not change), else the first
-        in `sleep_levels`.
-        """
+        supported."""
         return rl.rollout.sleep_level or (1 if adapts else self.sleep_levels[0])
 
     def unsupported(self, plan: Plan, name: str) -> Iterator[Problem]:
@@ -175,9 +174,8 @@ class Compares:
         return max(means.sequences, self.least if means.read else 1)
 
     def scoring(self, model: ModelDescriptor, job: Job) -> ModelDescriptor:
-        """Return the model with a scalar head in place of the vocabulary's if the loss trains one and not both heads
-        are kept. Return the model itself otherwise.
-        """
+        """Return the model with a scalar head for the vocabulary's if the loss trains one and not both heads are kept,
+        else the model."""
         return model.scoring if self._scores(job) else model
 
     def _scores(self, job: Job) -> bool:
@@ -348,11 +346,10 @@ def section(plan: Plan) -> Rl:
 
 
 def run_of(plan: Plan, targets: Iterable[str] = (), kind: str = "") -> Run:
-    """Return the plan as nested namespaces, by the field names that tables of keys use (`formats.keys`).
-
-    Fields that do not apply are None or missing: `critic` without one, `engine`, `ranks` and `rewards.planned` without
-    RL phases. targets, kind: the adapted layers and the adapter's kind in the program's terms. `clip` has the ratio
-    bounds of dapo and gspo only; token counts are per GPU and micro-batch. May load the reward model and critic.
+    """Return the plan as nested namespaces, by the field names that tables of keys use (`formats.keys`). Fields that do
+    not apply are None or missing: `critic` without one, `engine`, `ranks` and `rewards.planned` without RL phases.
+    targets, kind: the adapted layers and the adapter's kind in the program's terms. `clip` has the ratio bounds of dapo
+    and gspo only; token counts are per GPU and micro-batch. May load the critic's descriptor.
     """
     rl, step, best, training = plan.job.rl, plan.rl[0] if plan.rl else None, plan.best, plan.training
     tokens, away = step.tokens_per_gpu if step else rl and rl.longest, step.away if step else ()

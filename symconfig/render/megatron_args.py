@@ -123,7 +123,7 @@ class Arguments:
 
 
 def unpassable(text: str) -> str | None:
-    """Return why a text cannot be an argument of a program (NUL, invalid Unicode); None if it can."""
+    """Return why a text cannot be an argument of a program: it has a NUL, or lone surrogates; None if it can."""
     if "\0" in text:
         return "it holds a NUL character"
     try:

@@ -35,7 +35,7 @@ def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int,
     """Add all options of the model but those of experts to MODEL_ARGS, the current group then; refuse what has no
     option.
 
-    seq_length: the run's; sliding windows that are not shorter are left out. tp: pads the vocabulary. engine:
+    seq_length: the run's; a shorter sliding window needs a release with --window-size. tp: pads the vocabulary. engine:
     Transformer Engine runs on the GPU; else the local implementation with flash attention. Fields in NEVER are refused
     unless at their default.
     """
@@ -317,9 +317,8 @@ def refuse_rope_layers(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def embedding_factor(model: ModelDescriptor) -> float:
-    """Return the factor on embeddings: sqrt(hidden size) if they are scaled, else 1, times
-    embedding_multiplier if set.
-    """
+    """Return the factor on embeddings: sqrt(hidden size) if they are scaled, else 1, times embedding_multiplier if that
+    is set."""
     return (math.sqrt(model.hidden_size) if model.scale_embeddings else 1.0) * (model.embedding_multiplier or 1.0)
 
 

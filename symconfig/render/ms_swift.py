@@ -143,18 +143,15 @@ def sections(plan: Plan) -> dict[str, Values]:
 
 
 def resume_command(plan: Plan, words: Sequence[str]) -> str | None:
-    """Return the command that resumes the run from Megatron-LM's options in `words`; None if one of them has no
-    translation. Adapters are loaded by --mcore_adapter.
-    """
+    """Return the command that resumes the run from Megatron-LM's options in `words`, adapters by --mcore_adapter; None
+    if one has no translation."""
     sentence = _RESUME_COMMAND(plan, words)
     return sentence and sentence.replace("--mcore_model", f"--{loaded_as(plan)}")
 
 
 def loaded_as(plan: Plan) -> str:
-    """Return the argument for a checkpoint to resume from: "mcore_adapter" with an adapter, else "mcore_model". An
-    adapter's checkpoint holds only adapters (trainers/base.py, save_checkpoint); `mcore_model` would be the frozen
-    weights, without iteration and optimizer.
-    """
+    """Return the argument for a checkpoint to resume from: "mcore_adapter" with an adapter, whose checkpoint has no
+    other weights, else "mcore_model"."""
     return "mcore_model" if plan.model.adapter is None else "mcore_adapter"
 
 
@@ -279,9 +276,8 @@ def _swift(plan: Plan) -> dict[str, object]:
 
 
 def _swift_texts(plan: Plan) -> Iterator[File]:
-    """Yield the DeepSpeed JSON without an optimizer and with zero_allow_untested_optimizer. ms-swift's Trainer accesses
-    the optimizer before DeepSpeed makes one (`trainers/mixin.py`, create_optimizer), so it makes it itself. Raises
-    InfeasibleError for what DeepSpeed cannot run.
+    """Yield the DeepSpeed JSON without an optimizer, which ms-swift's Trainer makes itself (`trainers/mixin.py`,
+    create_optimizer), and with zero_allow_untested_optimizer. Raises InfeasibleError.
     """
     data = deepspeed.config_auto(plan)
     data.pop("optimizer", None)

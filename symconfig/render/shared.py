@@ -77,9 +77,8 @@ def problems(plan: Plan) -> tuple[Problem, ...]:
 
 
 def model_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield each field of the plan's model that Transformers' configuration cannot express. Nothing with a vision
-    tower, whose model is loaded by name; num_labels is left out if the program adds the head itself.
-    """
+    """Yield each field of the plan's model that Transformers' configuration lacks; nothing with a vision tower, and not
+    num_labels if the program adds the head."""
     unwritten = () if plan.model.vision is not None else unsaid(plan.model)
     yield from (each for each in unwritten if not (plan.job.puts_head and each.field == "num_labels"))
 

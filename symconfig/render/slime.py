@@ -126,9 +126,8 @@ def _options(table: Keys, run: SimpleNamespace) -> list[tuple[str, ...]]:
 
 
 def _kept(group: Group, plan: Plan) -> list[tuple[str, ...]]:
-    """Return Megatron-LM's options of a group without those that slime sets itself (batch, data, checkpoints).
-    --lr-decay-iters is dropped, too, unless the job states it.
-    """
+    """Return a group's options of Megatron-LM without `_OWN_LOOP`'s (batch, data, checkpoints), and --lr-decay-iters if
+    the job states none."""
     dropped = _OWN_LOOP | ({"--lr-decay-iters"} if plan.training.lr_decay_iters is None else set())
     return [option for option in group.options if option[0].partition("=")[0] not in dropped]
 

@@ -149,7 +149,7 @@ def recompute(value: Recompute) -> str:
 
 
 def overlap(value: Overlap) -> str:
-    """Return the names of overlapped communication, joined by commas; "nothing" if there is none."""
+    """Return the overlapped kinds of communication in words, joined by commas; "nothing" if there is none."""
     names = (
         ("gradient reduction", value.grad_reduce),
         ("weight gather", value.param_gather),
@@ -209,9 +209,7 @@ def wants(wanted: Iterable[Want]) -> tuple[Row, ...]:
 
 
 def stages(best: Candidate) -> tuple[Row, ...]:
-    """Return a row for each group of equal stages: their layers (by virtual stage), recompute, and peak memory or its
-    range.
-    """
+    """Return a row for each group of equal stages: layers by virtual stage, recompute, peak memory or its range."""
     return tuple(Row(each.name, (each.holds, each.recompute, _peak(each))) for each in stages_alike(best.stages))
 
 

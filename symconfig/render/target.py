@@ -231,10 +231,8 @@ class Target:
             raise InfeasibleError(faults)
 
     def checked_variables(self, plan: Plan, *of: object) -> Mapping[str, Any]:
-        """Return the templates' variables. Raises InfeasibleError for what the target cannot express, and InputError.
-
-        of: further arguments of `variables`.
-        """
+        """Return the templates' variables after `refuse`; of: further arguments of `variables`. Raises InfeasibleError,
+        InputError."""
         self.refuse(plan)
         return self.variables(plan, *of)
 

@@ -124,9 +124,8 @@ def program_problems(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def padded(plan: Plan, longest: str) -> Iterator[str]:
-    """Yield a note that sequences are padded less than predicted, if the job states no lengths.
-
-    longest: the program's option for the maximum length.
+    """Yield a note that the prediction is an upper bound, as sequences are padded to their micro-batch's longest;
+    nothing if the job states their lengths. longest: the program's option for the maximum length.
     """
     if plan.job.sequences is None:
         yield (

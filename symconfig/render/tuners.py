@@ -93,7 +93,7 @@ _ALPACA = {"path": "mhenrichsen/alpaca_2k_test", "type": "alpaca"}  # of its own
 
 
 def _axolotl(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables."""
+    """Return the templates' variables of Axolotl. Raises InfeasibleError for what DeepSpeed cannot run."""
     return {
         **common(plan, "Axolotl", AXOLOTL.release),
         "sections": axolotl_sections(plan),

@@ -85,7 +85,7 @@ def _against(model: ModelDescriptor, adapter: Adapter, lora: Lora) -> Iterator[P
 
 
 def _shown(value: object) -> str:
-    """Return a value as text: tuples joined by ", ", floats without trailing zeros."""
+    """Return a value as text: tuples joined by ", ", floats with six significant digits without trailing zeros."""
     return (
         ", ".join(map(str, value))
         if isinstance(value, tuple)
@@ -196,9 +196,9 @@ def imaged(model: ModelDescriptor, job: Job) -> ModelDescriptor:
 
 
 def _laid_over(vision: Vision, images: Images, *, beside_adapters: bool) -> Vision:
-    """Return the vision tower with the job's number and size of images and frozen parts; beside adapters all is frozen.
-
-    Raises InputError for another size than a fixed-size tower takes, or one that it refuses.
+    """Return the vision tower with the job's number and size of images, and with frozen parts: all with
+    `beside_adapters`, else as the job states, else as before. `projector_frozen` only for "all", `frozen` for all but
+    "none". Raises InputError for another size than a fixed-size tower takes, or one that it refuses.
     """
     changed: dict[str, Any] = {"images_per_sequence": images.per_sequence}
     if images.size is not None and images.size != vision.image_size:

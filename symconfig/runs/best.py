@@ -229,8 +229,8 @@ def other_target(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, t
 
 
 def manual_edits(plan: Plan) -> tuple[Problem, ...]:
-    """Return the problems of a plan that need a manual edit in the framework's code and are not confirmed in
-    `job.edited`.
+    """Return the problems of a plan's target that need a manual edit in the framework's code and whose field is not in
+    `job.edited`; () if none. Raises as `unsupported`.
     """
     job = plan.job.model_copy(update={"edited": ()})
     left = unsupported(plan.model, plan.cluster, job, target_of(plan.model, plan.job))
@@ -238,8 +238,8 @@ def manual_edits(plan: Plan) -> tuple[Problem, ...]:
 
 
 def _of_inputs(error: SymconfigError, job: Job) -> Iterator[Problem]:
-    """Yield an error's problems about inputs (model, lengths, task …) all of whose pins contradict the job's pins. The
-    job's precision counts as a pin; a problem without pins is yielded.
+    """Yield an error's problems about inputs (model, lengths, task …) that no pin can avoid: each of their pins
+    contradicts the job's pins or precision, or they have none.
     """
     pins = dict(job.pins)
     if job.precision not in (None, "auto"):

@@ -81,9 +81,9 @@ def _stages(old: Plan, new: Plan) -> str:
 
 
 def _other_buckets(lost: bool) -> Finding:
-    """Return a finding on bucket sizes that differ between two plans of frameworks with gradient buckets, below ZeRO-2.
-    It holds only if the first stage's trainable parameters exceed a bucket in either plan. lost: it then holds for a
-    new run with a single bucket; else for one with several, which can be given the old size.
+    """Return a finding on bucket sizes that differ between two plans of frameworks with gradient buckets, both below
+    ZeRO-2. It holds only if the first stage's first chunk has more trainable parameters than a bucket of either plan.
+    lost: it then holds for a new run with a single bucket; else for one with several, which can be given the old size.
     """
 
     def find(old: Plan, new: Plan) -> str:
@@ -113,9 +113,8 @@ def closes(plan: Plan) -> int | None:
 
 
 def _optimizers(plan: Plan) -> int:
-    """Return the number of optimizers: 2 if the experts' parameters have their own (optimizer/__init__.py,
-    get_megatron_optimizer), else 1.
-    """
+    """Return the number of optimizers: 2 if experts have their own (ep > 1 or etp != tp; optimizer/__init__.py,
+    get_megatron_optimizer), else 1."""
     parallel = plan.best.parallel
     return 2 if plan.model.experts is not None and (parallel.ep > 1 or parallel.etp != parallel.tp) else 1
 
@@ -140,7 +139,7 @@ def _older(old: Plan, new: Plan) -> str:
 
 
 def _padding(old: Plan, new: Plan) -> str:
-    """Return a text if the padded vocabulary differs; "" if equal, or if a backend does not pad."""
+    """Return a text if the padded vocabulary sizes differ; "" if equal, or if either backend does not pad."""
     plans = (old, new)
     if not all(_backend(plan).pads_vocabulary for plan in plans):
         return ""
@@ -225,7 +224,9 @@ def _field(name: str, where: Callable[[Any, Any], bool] = lambda old, new: True)
 
 
 def _adapters(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    """Return the difference of two adapters' rank and target modules; "" if equal or either model has no adapter."""
+    """Return the difference of two adapters' rank and target modules (compared as sets); "" if equal or either model
+    has none.
+    """
     one, other = old.adapter, new.adapter
     if one is None or other is None:
         return ""

@@ -78,7 +78,9 @@ def shown(names: list[str]) -> str:
 
 
 def numbers(says: Mapping[str, Plain], names: Mapping[str, str]) -> dict[str, int]:
-    """Return {our name: value} of the entries that are integers from 0 to 2**40; others are left out."""
+    """Return {our name: value} of the entries that are integers from 0 to below 2**40; others, and booleans, are left
+    out. names: our name to the entry's.
+    """
     return {
         ours: value
         for ours, theirs in names.items()
@@ -111,7 +113,7 @@ _MAX_HEADER = 100_000_000  # bytes; safetensors refuses longer ones (tensor.rs, 
 
 
 def demand(data: Path, files: Iterable[Path]) -> None:
-    """Raise InputError naming those of a checkpoint's existing files that are empty or truncated. A missing file
+    """Raise InputError naming, relative to `data`, the files that are empty or truncated (`_whole`); a missing file
     raises OSError.
     """
     if broken := [str(file.relative_to(data)) for file in files if not _whole(file)]:
@@ -136,7 +138,9 @@ def _whole(file: Path) -> bool:
 
 
 def _whole_tensors(file: Path) -> bool:
-    """Return whether a safetensors file has a complete header and exactly the bytes of the tensors that it lists."""
+    """Return whether a safetensors file has a complete JSON header of at most 100 MB and exactly the bytes of the
+    tensors that it lists. Raises OSError.
+    """
     size = file.stat().st_size
     with file.open("rb") as stream:
         start = stream.read(8)
@@ -212,7 +216,9 @@ def _tokens(data: bytes, most: int | None) -> Iterator[Plain | _Other]:
 
 
 def _value(opcode: str, argument: Any, memo: Mapping[int, Plain | _Other]) -> Plain | _Other:
-    """Return an instruction's plain value; an _Other for other instructions and for integers of 64 bits or more."""
+    """Return an instruction's plain value (constant, text, float, int, or the memo's for a fetch); an _Other for others
+    and integers of 64 bits or more.
+    """
     if opcode in _CONSTANTS:
         return _CONSTANTS[opcode]
     if opcode in _FETCH:
@@ -234,7 +240,9 @@ def archived_file(file: Path, last: Collection[str] = ()) -> dict[str, Plain]:
 
 
 def archived_at(file: Path, start: int, length: int) -> dict[str, Plain]:
-    """Return the entries of a torch.save archive at bytes start to start + length of a file; {} as `archived_file`."""
+    """Return the entries of a torch.save archive in `length` bytes (at most MAX_BYTES) of a file from `start`; {} as
+    `archived_file`.
+    """
     try:
         with file.open("rb") as stream:
             stream.seek(start)

@@ -77,7 +77,7 @@ def is_root(folder: Path) -> bool:
 
 
 def is_iteration(folder: Path) -> bool:
-    """Return whether a folder holds one iteration: metadata, folders of ranks or .distcp files."""
+    """Return whether a folder has metadata.json, .metadata, a folder mp_rank_* or a file __*.distcp. Raises OSError."""
     return (
         (folder / "metadata.json").is_file()
         or (folder / ".metadata").is_file()
@@ -93,8 +93,8 @@ def _iterations(root: Path) -> Iterator[int]:
 
 
 def _ranks(folder: Path) -> dict[Path, list[int]]:
-    """Return {folder: numbers in its name} of the folders mp_rank_*: tp, then pp, then ep if present; sorted by
-    name.
+    """Return {folder: numbers in its name} of the folders mp_rank_*, sorted: tp, then as present pp and ep (two numbers
+    may be either).
     """
     return {
         path: [int(part) for part in match.groups() if part is not None]
@@ -185,8 +185,9 @@ def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
     """Return (kind, saved arguments) of a torch_dist, zarr, fsdp_dtensor or torch_dcp checkpoint; the last two have
     none, {}.
 
-    The kind is metadata.json's sharded_backend; without it fsdp_dtensor or torch_dcp. torch_dist gets its optimizer's
-    layout as suffix. Raises InputError if .metadata, a file that it names, or the common state is missing or truncated.
+    torch_dist and zarr are metadata.json's sharded_backend; others are known by .metadata. torch_dist gets its
+    optimizer's layout as suffix. Raises InputError if .metadata, a file that it names, or the common state is missing
+    or truncated.
     """
     config = json_object(data / "metadata.json") if (data / "metadata.json").is_file() else {}
     backend = config.get("sharded_backend")
@@ -225,7 +226,7 @@ def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
 
 
 def _common_there(data: Path, there: bool) -> None:
-    """Raise InputError if the common state does not exist (`there`) or common.pt is truncated."""
+    """Raise InputError if the common state does not exist (`there` is False), or common.pt exists and is truncated."""
     if not there:
         raise InputError(
             "is not whole: the state that all ranks share is missing or cut off",
@@ -237,7 +238,9 @@ def _common_there(data: Path, there: bool) -> None:
 
 
 def _optimizer(index: bytes, says: Mapping[str, Plain]) -> str:
-    """Return how the optimizer's state is held, by the names of its tensors; "" if it was not saved."""
+    """Return the layout of the optimizer's state, a suffix of the kind, by its tensors' names in .metadata; "" if it
+    was not saved. says: the saved arguments, which tell a whole state from a sharded one in old releases.
+    """
     if BUFFERS in index:
         return "dp_reshardable"
     if SCATTERED in index and GATHERED in index:

@@ -72,7 +72,9 @@ def named(name: str | None, plan: Plan) -> Kind:
 
 
 def kinds(plan: Plan) -> tuple[str, ...]:
-    """Return the names of all kinds that the plan's release can write or be converted to."""
+    """Return the names, `format` or `format:optimizer`, of all kinds that the plan's release can write or be converted
+    to.
+    """
     framework, release = plan.best.target.backend, plan.best.target.version
     return tuple(
         f"{word}:{optimizer}" if optimizer else word
@@ -123,9 +125,8 @@ def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
 
 
 def of_folder(checkpoint: Checkpoint, new: Plan, old: Plan | None = None) -> Loadable:
-    """Return whether and how a run of `new` can load a folder's checkpoint; what the folder does not state is taken
-    from `old`, or from `new` without it.
-    """
+    """Return whether and how a run of `new` can load a folder's checkpoint; unstated facts are those of `old`, else of
+    `new`."""
     return loadable(supposed(checkpoint, old or new), new, checkpoint.kind)
 
 
@@ -147,9 +148,8 @@ def _holds(rule: Rule, kind: Kind, old: Plan, new: Plan, changed: Mapping[str, s
 
 
 def _steps(rule: Rule, level: Verdict) -> tuple[str, ...]:
-    """Return the names of a rule's steps at the overall verdict `level`: without the conversion if that would only
-    save what is lost anyway.
-    """
+    """Return the names of a rule's steps at the overall verdict `level`: `otherwise_how`, without the conversion, if
+    that would only save what is lost anyway."""
     spared = rule.otherwise is not None and rule.verdict.rank < level.rank and rule.otherwise.rank <= level.rank
     return rule.otherwise_how if spared else rule.how
 
@@ -230,9 +230,9 @@ SIZES = (
 
 
 def supposed(checkpoint: Checkpoint, like: Plan) -> Plan:
-    """Return the plan of the run that saved a checkpoint: `like` with what the folder states. Stated: ZeRO stage,
-    global batch, sequence length, degrees, model sizes; backend and release only if those of `like` cannot have written
-    it.
+    """Return the plan of the run that saved a checkpoint: `like` with what the folder states. Stated are ZeRO stage,
+    global batch, sequence length, degrees and model sizes. The backend changes if that of `like` cannot save this
+    format, the release if the folder's bounds exclude it or the framework names it in the folder.
     """
     best = like.best
     target = best.target
@@ -267,8 +267,8 @@ def _model(checkpoint: Checkpoint, like: ModelDescriptor) -> ModelDescriptor:
 
 
 def _experts(number: Plain, like: ModelDescriptor) -> Experts | None:
-    """Return experts with the folder's number; None if it has none; a placeholder of one expert per token if `like`
-    has none.
+    """Return the experts of `like` with the folder's number; None if `number` is 0 or no integer. Without experts in
+    `like` the other fields are placeholders: one expert per token, dense size.
     """
     if not isinstance(number, int) or number == 0:
         return None

@@ -58,7 +58,9 @@ def read_model(folder: Path) -> Checkpoint:
 
 
 def read_adapter(folder: Path) -> Checkpoint:
-    """Return the checkpoint of a PEFT adapter's folder. Raises InputError if its weights are missing or truncated."""
+    """Return the checkpoint of a PEFT adapter's folder; safetensors count before .bin. Raises InputError if weights are
+    missing or truncated, or adapter_config.json is broken.
+    """
     config = json_object(folder / ADAPTER)
     named = [name for name in ADAPTERS if (folder / name).is_file()][:1]
     if not named:

@@ -65,10 +65,8 @@ class Surroundings:
 
 
 def look(world_size: int | None = None, cuda: bool = True) -> Surroundings:
-    """Return the ranks, GPU and releases of this process.
-
-    world_size: overrides the launcher's. cuda: whether to query the GPU, which initialises CUDA. Raises InputError if a
-    count is no number.
+    """Return the ranks, GPU and releases of this process. world_size: overrides the launcher's. cuda: whether to query
+    the GPU, which initialises CUDA; else it is None. Raises InputError if a count is no number.
     """
     size, said_by = _world_size(world_size)
     local = _whole(LOCAL_WORLD_SIZE)
@@ -95,8 +93,8 @@ def _world_size(given: int | None) -> tuple[int | None, str]:
 
 
 def _whole(names: tuple[str, ...], least: int = 1) -> tuple[int, str] | None:
-    """Return (value, name) of the first environment variable that is set; None if none is. Raises InputError if it
-    is no number >= `least`.
+    """Return (value, name) of the first environment variable that is not blank; None if there is none. Raises
+    InputError if it is no whole number from `least` to nine digits.
     """
     for name in names:
         text = os.environ.get(name, "").strip()
@@ -172,10 +170,8 @@ def started(
 
 
 def mismatches(plan: Plan, surroundings: Surroundings, entry: Entry) -> list[Problem]:
-    """Return the differences between a process and its plan: ranks, GPU, releases; [] if none.
-
-    Unknown facts are no difference, except for an unknown world size with a plan of several ranks.
-    """
+    """Return the differences between a process and its plan: ranks, GPU, releases; [] if none. Unknown facts are no
+    difference, but an unknown world size with several ranks is."""
     return [*_ranks(plan, surroundings), *_gpu(plan, surroundings.gpu), *_versions(plan, surroundings, entry)]
 
 
@@ -211,9 +207,8 @@ def _ranks(plan: Plan, surroundings: Surroundings) -> Iterator[Problem]:
 
 
 def _gpu(plan: Plan, here: Gpu | None) -> Iterator[Problem]:
-    """Yield the mismatch of the GPU; nothing if it is unknown or the same product.
-
-    A product that the zoo does not know is accepted if its memory is within 2 % and its compute units are equal.
+    """Yield the mismatch of the GPU; nothing if it is unknown or the same product. A product that the zoo does not know
+    is accepted if it has at least 98 % of the memory and as many compute units.
     """
     if here is None or here.product == plan.cluster.gpu.product:
         return
@@ -232,8 +227,8 @@ def _gpu(plan: Plan, here: Gpu | None) -> Iterator[Problem]:
 
 
 def _versions(plan: Plan, surroundings: Surroundings, entry: Entry) -> Iterator[Problem]:
-    """Yield the mismatches of the framework's minor release and of the libraries' ranges; not installed ones are
-    skipped.
+    """Yield the mismatches of the framework's minor release and of the libraries that `entry` needs, against their
+    required ranges; not installed ones are skipped.
     """
     backend = entry.backend
     yield from _release(plan, backend, surroundings.versions.get(backend.name))

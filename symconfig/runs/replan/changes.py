@@ -131,9 +131,8 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
 
 
 def _request(plan: Plan, precision: Precision, extras: Extras) -> Request:
-    """Return the search's request for the plan's inputs without pins, with the framework's options of `extras`
-    switched on.
-    """
+    """Return the search's request for the plan's inputs at this precision, without pins and with the framework's
+    options of `extras` on."""
     plain = request(plan.model, plan.cluster, plan.job, precision, parse({}))
     return switched_on(plain, extras, plan.cluster.gpu.architecture)
 
@@ -204,9 +203,8 @@ class Changes:
 
 
 def changed(old: Plan, new: Plan) -> Changes:
-    """Return what changed between two plans: decisions, each with the verdict on the old choice under the new
-    inputs, derived values, and the verdict on the whole old configuration.
-    """
+    """Return what changed between two plans: decisions and the whole old configuration, judged under the new inputs,
+    and derived values."""
     before, after = carried(old.best, new), carried(new.best, new)
     return Changes(tuple(_decisions(before, after, new)), tuple(_follows(old, new)), judged(new, before))
 
@@ -225,7 +223,9 @@ def _decisions(before: Configuration, after: Configuration, new: Plan) -> Iterat
 
 
 def _follows(old: Plan, new: Plan) -> Iterator[str]:
-    """Yield a sentence for each derived value that changed: dp, and gradient accumulation."""
+    """Yield a sentence for each derived value that changed: dp, and the number of micro-batches (gradient
+    accumulation).
+    """
     was, now = old.best, new.best
     if was.parallel.dp != now.parallel.dp:
         p = now.parallel

@@ -69,8 +69,8 @@ def _recompute(recompute: Recompute) -> str | None:
 
 
 def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
-    """Return {name: value} of a candidate's choices as pins. Raises InputError with all names whose value no pin can
-    express.
+    """Return {name: value} of a candidate's choices `kept` as pins. Raises InputError with all names whose value no pin
+    can express; None as a value counts as such.
     """
     values = {name: _VALUES[name](candidate) for name in kept}
     wrong = [name for name, value in values.items() if value is None]

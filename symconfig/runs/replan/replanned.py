@@ -171,8 +171,9 @@ def _reached(old: Plan, wishes: Wishes) -> tuple[History, tuple[str, ...]]:
 
 
 def _scheduled(old: Plan, wishes: Wishes, run: History, anew: bool = False, past: History | None = None) -> Schedule:
-    """Return the schedule converted to the wished batch and sequence length; anew: the scheduler restarts at 0;
-    past: history that is not resumed.
+    """Return the schedule converted to the wished batch and sequence length, for a run resumed after `run`. anew: the
+    scheduler restarts at 0; past: the old plan's history if that is not resumed. Raises InputError for a step after the
+    run's end.
     """
     job = wishes.job
     known = filled(wishes.model, wishes.cluster, job)

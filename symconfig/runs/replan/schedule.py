@@ -167,8 +167,7 @@ class _Clock:
 
     def warmup(self, iteration: Fraction) -> Fraction:
         """Return the new iteration of the warmup's end; a scheduler that restarts at 0 warms up anew over the same
-        tokens.
-        """
+        tokens."""
         restarts = self.anew or (not self.done.step and self.past.unscheduled)
         return iteration * self.ratio if restarts else self.schedule(iteration)
 

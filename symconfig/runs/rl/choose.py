@@ -68,10 +68,8 @@ def answer(question: Question, top: int) -> Plan:
 
 
 def _plainest(question: Question, tried: Sequence[Tried]) -> Tried:
-    """Return the simplest of the plans whose score is within the factor TIE of the best score.
-
-    A plan that may run out of memory never replaces one that does not. Ties go to the shorter step, then to the
-    search's order.
+    """Return the least complex of the plans whose score is within the factor TIE of the best, and which are no less
+    sure to fit. Ties go to the shorter step, then to the search's order.
     """
     best = min(tried, key=lambda each: _score(question, each))
     unsure, score = _score(question, best)
@@ -91,8 +89,8 @@ def _score(question: Question, tried: Tried) -> tuple[bool, float]:
 
 
 def _check(question: Question) -> None:
-    """Raise InputError with all problems: GPUs "auto" or indivisible, no rollout on them, sequences longer than a
-    micro-batch or the model's positions.
+    """Raise one InputError with all problems: GPUs "auto", no division of them or no engine for it, a longest sequence
+    above tokens_per_gpu times the largest cp, or above the model's positions.
     """
     problems = []
     if question.job.gpus == "auto":
@@ -173,8 +171,8 @@ def _rooms(question: Question) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _contexts(question: Question) -> tuple[int, ...]:
-    """Return the candidate context parallel degrees that the training GPUs and the job's pin allow; else the pinned
-    range's first degree.
+    """Return the context-parallel degrees from 1 to 16 that the most training GPUs and the job's pin allow; if there
+    are none, the first of the pinned range.
     """
     pins, most = parse(question.job.pins), max((on.trained for on in _divided(question)), default=max(_CONTEXT))
     left = tuple(cp for cp in _CONTEXT if cp <= most and pins.allows("cp", cp))
@@ -236,11 +234,12 @@ def _critic(
     actor: Candidate,
     solved: dict[tuple[str, ...], Trained | InfeasibleError],
 ) -> Trained | InfeasibleError | None:
-    """Return the critic with the actor's tp and pp (or, in programs that configure both together, its ZeRO stage, tp,
-    recomputation and offload); mbs and cp are always the actor's. None without a critic; the error if it does not fit.
+    """Return the critic, solved with the actor's mbs and cp pinned; None without a critic, the error if it does not
+    fit.
 
-    job: the update's, with the memory margin that remains; fill: tokens over room; gpus: of the critic's own, 0 if it
-    shares the actor's. solved: cache by pinned values, which this extends.
+    Where programs configure it separately (`learns.critic` "own") tp and pp are the actor's, too, else its ZeRO stage,
+    tp, recomputation, offload and instances. job: the update's, with the memory margin that remains; fill: tokens over
+    room; gpus: of the critic's own, 0 if it shares the actor's. solved: cache by pinned values, which this extends.
     """
     if question.critic is None:
         return None
@@ -309,9 +308,9 @@ def _none_fits(question: Question, layout: Layout | None) -> InfeasibleError:
 
 
 def planned(question: Question, layout: Layout) -> PlannedRl:
-    """Return a layout as the plan records it.
-
-    The 90 % interval scales training by the actor's and generation by UNCERTAIN, unless its rate is stated.
+    """Return a layout as the plan records it: engine, phases, bytes, step and its 90 % interval. The interval scales
+    training by the actor's, and generation by UNCERTAIN unless tokens_per_s_per_gpu is stated; with separate GPUs the
+    longer of both counts. The generation must take time.
     """
     candidate, rl, generation = layout.actor.candidate, question.rl, layout.generation
     batch = layout.actor.as_written.batch

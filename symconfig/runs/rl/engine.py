@@ -89,8 +89,7 @@ class Engine:
 
     def _on_each(self, touched: Array) -> Array:
         """Return the parameters per GPU that a step reads, elementwise. touched: share of the experts that any token
-        uses (1: all).
-        """
+        uses (1: all)."""
         result: Array = (self._count.total - self._of_experts * (1.0 - touched / self.dp)) / self.tp
         return result
 
@@ -99,9 +98,8 @@ class Engine:
         return parameters(self.model, with_mtp=False)
 
     def decode_s(self, sequences: Array, context: Array) -> Array:
-        """Return the seconds of one decoding step with `sequences` sequences over the replica, host time STEP_S
-        included. context: mean tokens per sequence. Arrays are elementwise.
-        """
+        """Return the seconds of one decoding step of a replica, host time STEP_S included; elementwise. context: mean
+        tokens per sequence."""
         return self.decoding_s(sequences, context) + STEP_S
 
     def decoding_s(self, sequences: Array, context: Array) -> Array:
@@ -124,8 +122,8 @@ class Engine:
         return min(tokens, _PREFILL_TOKENS * self.dp)
 
     def _layers_s(self, tokens: Array) -> Array:
-        """Return the seconds of one step's layers for `tokens` tokens: weights, FLOPs, activations, launches and
-        all-reduces; reading the KV cache is not included.
+        """Return the seconds of one step's layers for `tokens` tokens of the replica, elementwise: weights read and
+        FLOPs as `_product_s`, activations, launches and all-reduces; not reading the KV cache.
         """
         shared, count = self._at_ends / self.tp, self._count
         read = self._on_each(1.0 - (1.0 - self._chosen) ** tokens) - shared
@@ -202,8 +200,8 @@ class Replica:
 
     @property
     def most_bytes(self) -> float:
-        """Return the bytes per GPU that the engine may take; for a static share with the activations' room that
-        SGLang reserves for a GPU of this size.
+        """Return the bytes per GPU that the engine may take: `bytes`, and for a static share what SGLang's reserve for
+        activations on such a GPU exceeds WORKING_BYTES by.
         """
         if not self.static:
             return self.bytes
@@ -259,10 +257,9 @@ def generate(replica: Replica, rl: Rl, replicas: int) -> Generation | None:
 
 @lru_cache(maxsize=256)
 def _passed(rl: Rl, own: int, at_once: int) -> tuple[Array, Array, Array]:
-    """Return (steps, active sequences, mean context tokens) of each interval between two sequences' ends on one
-    replica, in order.
-
-    own: sequences of the replica; a waiting sequence starts when one ends. Long and short ones are interleaved. Cached.
+    """Return arrays (steps, active sequences, mean context tokens) of each interval between two ends of sequences on
+    one replica, in order. own: sequences of the replica, with the distribution's lengths, long and short ones
+    interleaved; at_once run at first, and a waiting one starts when one ends. Cached.
     """
     drawn = np.rint(quantiles(rl.response_length, min(own, 16 * GROUPS)))
     lengths = [int(drawn[index]) for index in _mixed(drawn.size, own)]
@@ -305,9 +302,8 @@ def cached_bytes(model: ModelDescriptor, tp: int, tokens: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def _caching_layers(model: ModelDescriptor) -> tuple[int, int]:
-    """Return (layers that cache all tokens, layers that cache a sliding window); layers that share another's KV
-    cache count in neither.
-    """
+    """Return (layers that cache all tokens, layers that cache a sliding window), without those that share another's KV
+    cache."""
     own = [kind.window for kind in model.kind_of_layer if kind.attends and kind.pairs is not Pairs.BORROWED]
     return own.count(False), own.count(True)
 

@@ -79,8 +79,8 @@ class Question:
         )
 
     def room_bytes(self, layout: Layout) -> float:
-        """Return the bytes of a GPU that a layout leaves to its engine, after allocator overhead, gaps, margin and
-        memory risk; may be negative.
+        """Return the bytes of a GPU that a layout leaves to its engine beside what stays there (with allocator overhead
+        and gaps), within usable bytes and the memory risk; may be negative.
         """
         holds, memory = layout.beside_engine, self.cluster.gpu.memory_bytes.value
         resting = surprised(holds, layout.actor.reserved(1.0)) + GAPS * surprised(holds, 0.0)
@@ -147,8 +147,8 @@ def _parts(gpus: int, node: int, stated: int | None, quarters: tuple[int, ...]) 
 
 
 def undivided(rl: Rl, gpus: int, node: int) -> Problem:
-    """Return the problem why a job's GPUs have no division: reward GPUs are no whole nodes, or no GPU is left to
-    train on.
+    """Return the problem why a job's GPUs have no division: reward GPUs are more than a node's but no whole nodes, or
+    the role that it names leaves none to train on.
     """
     reward = rl.reward_model
     if reward is not None and (reward.gpus or 0) > node and (reward.gpus or 0) % node:
@@ -219,12 +219,8 @@ def unserved(question: Question, served: Collection[int]) -> Problem | None:
 
 
 def _read(question: Question, own: partial[Layout], engines: Sequence[Engine]) -> partial[Layout]:
-    """Return the layout's constructor with the micro-batches of the log-probability phases set; they are the same for
-    all engines.
-
-    `own` keeps its other arguments. The first engine stands in, because engines sleep in these phases or have GPUs of
-    their own.
-    """
+    """Return `own` with the micro-batches of the log-probability phases set, which are the same for all engines; the
+    first stands in for them."""
     chosen = with_reads(question, own(replica=Replica(engines[0], 0.0), replicas=1))
     return partial(own, read=chosen.read, reference_read=chosen.reference_read)
 
@@ -295,7 +291,9 @@ def _shares(question: Question, empty: Layout) -> Iterator[float]:
 
 
 def as_trained(question: Question, actor: Trained) -> Read:
-    """Return the micro-batches of the actor's update as those in which samples are read for log-probabilities."""
+    """Return the micro-batches of the actor's update as those in which samples are read for log-probabilities. Padded:
+    all of a step's updates; packed: spread over dp with the mean length.
+    """
     rl, batch, degrees = question.rl, actor.candidate.batch, actor.candidate.parallel
     room = batch.micro * batch.seq_length
     if question.learns.sequences != "packed":
@@ -304,8 +302,9 @@ def as_trained(question: Question, actor: Trained) -> Read:
 
 
 def with_reads(question: Question, layout: Layout) -> Layout:
-    """Return a layout whose micro-batches for log-probabilities fit: the update's, halved (down to the longest
-    sequence) while they do not fit. Unchanged if the program reads in the update's micro-batches.
+    """Return a layout whose micro-batches for log-probabilities fit: the update's, halved while they do not fit, as
+    long as the longest sequence has room. The last one is returned even if it does not fit. Unchanged unless the
+    program `reads_apart`, and if workers run the reward model.
     """
     if not question.learns.reads_apart or (layout.rewards is not None and layout.rewards.how.by == "workers"):
         return layout

@@ -84,10 +84,8 @@ def moved_s(each: Trained, away: Away) -> float:
 
 
 def at_rest(each: Trained, away: Away) -> dict[str, float]:
-    """Return the bytes by part of a model that stay on the GPU while it is neither trained nor read.
-
-    Gradients are gone if the weights are offloaded, or if the framework frees them.
-    """
+    """Return the bytes by part of a model that stay on the GPU while it is neither trained nor read; gradients are gone
+    if weights are offloaded or the framework frees them."""
     gone = (*AWAY[away], *((GRADIENTS,) if WEIGHTS in AWAY[away] or each.frees_gradients else ()))
     return {name: each.memory[name] for name in (WEIGHTS, GRADIENTS, STATES) if name not in gone}
 
@@ -127,16 +125,14 @@ class Layout:
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """Return the step's phases in order: generation, weight transfer, rewards, log-probabilities, reference,
-        critic, updates, host copies.
-        """
+        """Return the step's phases in order: generation, weight transfer, rewards, reads, updates, host copies."""
         return tuple(self._phases())
 
     @property
     def step_s(self) -> float:
-        """Return the seconds of a step. Phases on the same GPUs add up; different pools overlap.
-
-        An engine with its own GPUs overlaps with training unless `waits`; rewards may overlap with generation.
+        """Return the seconds of a step: phases of a pool add up, training pools overlap, and so do generation and
+        rewards beside it. Generation is added to training, or overlaps with it if the engine has its own GPUs and not
+        `waits`.
         """
         pools: defaultdict[str, float] = defaultdict(float)
         for phase in self.phases:
@@ -148,9 +144,8 @@ class Layout:
 
     @property
     def beside_engine(self) -> Mapping[str, float]:
-        """Return the bytes by part on a GPU besides an awake engine: only libraries on its own GPUs, else all that
-        stays there.
-        """
+        """Return the bytes by part on a GPU besides an awake engine: libraries on its own GPUs, else all that stays
+        there."""
         return {LIBRARIES: self.actor.libraries} if self.alone else self._resting({})
 
     @property
@@ -159,9 +154,8 @@ class Layout:
         return max(phase.bytes for phase in (self.phases[1:] if self.alone else self.phases))
 
     def is_sure(self, ratio: float | None, memory_bytes: float) -> bool:
-        """Return whether every phase on the training GPUs fits into `memory_bytes` if predicted parts are `ratio`
-        times as large.
-        """
+        """Return whether all phases on training GPUs fit into `memory_bytes` with predicted parts `ratio` times as
+        large (`surprised`)."""
         return all(surprised(phase.holds, ratio) <= memory_bytes for phase in self.phases[self.alone :])
 
     @property
@@ -181,9 +175,8 @@ class Layout:
 
     @property
     def _kept_bytes(self) -> float:
-        """Return the bytes per GPU of engine weights kept on the host while it sleeps; 0 unless it sleeps at level
-        KEEPING.
-        """
+        """Return the bytes per GPU of weights that a colocated engine keeps on the host while it sleeps, at level
+        KEEPING; else 0."""
         kept = self.sleeps and not self.alone and self.sleep_level == KEEPING
         return self.replica.engine.weights_bytes * kept
 
@@ -193,7 +186,9 @@ class Layout:
         return self.rl.reference and self.actor.plan.model.adapter is None
 
     def _phases(self) -> Iterator[Phase]:
-        """Yield the phases of `phases`; those without a model or without seconds to copy are left out."""
+        """Yield the phases of `phases` in order; those of a reference, critic or reward model only with one, host
+        copies only if they take time.
+        """
         rl, actor, critic, steps = self.rl, self.actor, self.critic, self.rl.updates * self.rl.epochs
         awake = {AWAKE: self.replica.bytes}
         held = awake if self.alone else self._resting(awake)
@@ -290,9 +285,8 @@ class Layout:
         return role if role in self.apart else ""
 
     def _passing(self, reader: Trained, entropy: bool = False) -> dict[str, float]:
-        """Return the bytes of a forward without weights: even expert load, and the additional ones of the busiest
-        rank.
-        """
+        """Return the bytes of a forward without weights, gaps included: "forward" at even expert load, and BUSIEST,
+        what the busiest rank adds."""
         even, most = (self._gaps(each.forward_bytes(entropy=entropy)) for each in (reader, reader.busiest))
         return {"forward": even, BUSIEST: most - even}
 
@@ -320,9 +314,8 @@ class Layout:
         self, each: Trained, steps: int, name: str, pool: str = "", but: tuple[str, ...] = ()
     ) -> Iterator[Phase]:
         """Yield the phases of a model's updates: forward and backward, then the optimizer's step if that needs
-        temporary memory.
-
-        steps: optimizer steps. name: prefix of its parts. pool: its GPUs; but: as of `_resting`.
+        temporary memory; together they take `update_s`. steps: optimizer steps. name: prefix of its parts. pool: its
+        GPUs; but: as of `_resting`.
         """
         held = {f"{name} {part}": each.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
         states, entropy = sum(held.values()), self.rl.entropy and each is self.actor

@@ -115,8 +115,9 @@ def _served(how: Rewarding, able: Sequence[tuple[Engine, float]], rl: Rl, own: i
 
 
 def _engines(model: ModelDescriptor, rl: Rl, gpu: Machine, gpus: int, node: int) -> Iterator[tuple[Engine, float]]:
-    """Yield (engine, memory share that it needs) for each power of two of tp that divides GPUs and heads and fits;
-    fewer GPUs first.
+    """Yield (engine, memory share that it needs) for each power of two of tp within a node that divides GPUs and heads,
+    fewer GPUs first. The share, in twentieths, holds weights, working memory and the keys of 8192 tokens or the longest
+    sequence; one of 1 or more is left out.
     """
     tokens = np.array([max(float(rl.longest), _AT_ONCE)])
     for tp in (2**power for power in range(node.bit_length())):
@@ -148,7 +149,9 @@ def _frozen(
 
 
 def _sharded(rl: Rl, actor: Trained, gpus: int) -> Configuration:
-    """Return a layout of FSDP over `gpus` GPUs, with micro-batches of one sequence."""
+    """Return a layout of FSDP (ZeRO-3) over `gpus` GPUs, with micro-batches of one longest sequence; the batch is
+    rounded up to them.
+    """
     return Configuration(
         degrees=Degrees(tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1, dp=gpus),
         micro=1,
@@ -162,10 +165,9 @@ def _sharded(rl: Rl, actor: Trained, gpus: int) -> Configuration:
 
 
 def _as_trained(model: ModelDescriptor, actor: Trained, gpus: int) -> Configuration | None:
-    """Return the actor's tp and cp for the reward model, on `gpus` GPUs or the actor's; None if heads or GPUs do not
-    divide.
-
-    Pipeline stages are kept; weights are sharded (ZeRO-3) if the actor's are.
+    """Return the actor's degrees for the reward model, with dp for `gpus` GPUs (0: the actor's); None if heads or GPUs
+    do not divide over tp x cp. Pipeline stages are kept; weights are sharded (ZeRO-3) if the actor's are, else ZeRO is
+    0. Micro-batches are rounded up.
     """
     candidate = actor.candidate
     ranks, micro = candidate.parallel.tp * candidate.parallel.cp, candidate.batch.micro

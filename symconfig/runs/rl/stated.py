@@ -172,7 +172,9 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
 
 
 def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
-    """Return the prediction of a run that trains one model without generation, with its step in `tuned`."""
+    """Return the prediction of a run that trains one model without generation, with its step in `plan.tuned`. A scoring
+    model gets a scalar head unless the program keeps both. Raises InputError as `judge` and `as_found`.
+    """
     alone = run.alone
     assert alone is not None, "is what makes it one to be completed"
     name = alone.workers.target or alone.trainer.name
@@ -214,7 +216,9 @@ def _never(*_: object) -> Plan:
 def _trained(
     run: Run, step: Step, fill: float, logits: LogitBytes, cluster: ClusterDescriptor, limits: Limits
 ) -> Trained:
-    """Return the actor or critic of a step on the stated layout; fill: tokens over room of its micro-batches."""
+    """Return the actor or critic of a step on the stated layout; fill: tokens over room of its micro-batches. Raises
+    InputError as `judge`.
+    """
     packed = replace(run.configuration, packing=packing(step.rl))
     judged = judge(replace(run, configuration=packed, step=step), cluster, limits)
     point = as_found(run.described.model, cluster, packed, judged.plan.job)

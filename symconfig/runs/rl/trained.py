@@ -62,7 +62,9 @@ class Trained:
 
     @cached_property
     def prospect(self) -> Prospect:
-        """Return the candidate with its request, evaluated with the trainer's loss kernel."""
+        """Return `point`, or else the candidate as the plan restores it, with the trainer's loss kernel if `logits`
+        names one. Cached.
+        """
         whole = self.point or restore(self.plan, self.candidate)
         if self.logits.loss is None:
             return whole
@@ -100,8 +102,8 @@ class Trained:
         return self.candidate.predicted.memory
 
     def _shards(self, trained_bytes: float) -> float:
-        """Return the bytes of this GPU's shard of all weights; 0 if parameters are offloaded. trained_bytes: per
-        trainable parameter.
+        """Return the bytes of this GPU's shard of all weights, frozen ones included; 0 with parameter offload.
+        trained_bytes: per trainable parameter.
         """
         degrees, framework = self.candidate.parallel, self.prospect.request.framework
         count, sizes = parameters(self.plan.model), framework.bytes
@@ -127,9 +129,8 @@ class Trained:
 
     @property
     def _gathered_at_head(self) -> float:
-        """Return the bytes of gathered weights while the head computes logits: an untied head's count twice, for the
-        all-gather's buffer.
-        """
+        """Return the bytes of gathered weights while the head computes logits; an untied head's count twice, for the
+        all-gather's buffer."""
         copies = 1 if self.plan.model.tie_word_embeddings else 2
         return min(copies * self._gathered_at_loss, self._gathered)
 
@@ -213,8 +214,8 @@ class Trained:
 
     @cached_property
     def _layer_bytes(self) -> float:
-        """Return an upper bound on the bytes of the largest layer: all activations kept without recomputation, plus
-        its transient ones.
+        """Return an upper bound on the bytes of one forward of the largest layer: all activations kept without
+        recomputation, plus its transient ones; at the busiest layer's expert load if loads are uneven.
         """
         point = self._at_busiest_layer if self.prospect.request.uneven else self.prospect
         whole = costed(replace(point, choice=Choice(), block_layers=0, uniform_layers=1)).table
@@ -266,8 +267,8 @@ class Trained:
 
     @property
     def stepping_bytes(self) -> float:
-        """Return the temporary bytes of the optimizer's step: as large as all gradients, twice the largest
-        parameter's, or 0, as the framework steps.
+        """Return the temporary bytes of the optimizer's step: all gradients' (TOGETHER), twice the largest parameter's
+        share of them (IN_TURN), else 0.
         """
         framework, gradients = self.prospect.request.framework, self.memory.get(GRADIENTS, 0.0)
         if framework.stepping is Stepping.IN_TURN:
@@ -276,9 +277,8 @@ class Trained:
         return gradients * (framework.stepping is Stepping.TOGETHER)
 
     def stepped_s(self, updates: float) -> float:
-        """Return the seconds of `updates` optimizer steps, without forward and backward; 0 if the plan has no such
-        part.
-        """
+        """Return the seconds of `updates` optimizer steps without forward and backward; 0 if the plan
+        has no such part."""
         return updates * self.candidate.predicted.time.get("optimizer", 0.0)
 
     def passing_bytes(self, entropy: bool = False) -> float:

@@ -96,8 +96,8 @@ def _update(job: Job, left: float, how: Compares | None) -> Job:
 
 
 def fill(job: Job, micro: int, seq_length: int) -> float:
-    """Return the share (0 to 1) of a micro-batch's token positions that real tokens or padding to its longest
-    sequence take; 1 without `sequences` or with packing.
+    """Return the share (0 to 1) of a micro-batch's token positions that are taken; 1 without `sequences` or with
+    packing. padding_free: real tokens; padded: all up to the expected longest of `micro` sequences.
     """
     sequences = job.sequences
     if sequences is None or sequences.batching == "packed":
@@ -106,10 +106,9 @@ def fill(job: Job, micro: int, seq_length: int) -> float:
 
 
 def counted(plan: Plan, trained: Trained, how: Compares | None, *, resident: bool = True) -> PlannedStep:
-    """Return the step of a trained model: its phases, seconds with their 90 % interval, and bytes.
-
-    how: how the program trains on preferences; None for no loss of that kind. resident: whether the reference model
-    stays on the GPU.
+    """Return the step of a trained model: its phases, seconds with their 90 % interval, and host bytes. how: how the
+    program trains on preferences; None: with none of `Compares`' peculiarities. resident: whether the reference model
+    stays on the GPU. The interval is the candidate's, scaled to the step.
     """
     candidate, phases = trained.candidate, tuple(_phases(plan, trained, how or Compares(losses=()), resident))
     step_s = sum(phase.seconds for phase in phases)

@@ -87,9 +87,8 @@ class Ids:
     _digests: dict[int, tuple[ModelDescriptor | ClusterDescriptor, str]] = field(default_factory=dict)
 
     def of(self, job: Mapping[str, Any], model: ModelDescriptor, cluster: ClusterDescriptor) -> str:
-        """Return the id of a point, ID_LETTERS hexadecimal digits; job: from `with_defaults`. Caches the
-        descriptors' digests.
-        """
+        """Return the id of a point, ID_LETTERS hexadecimal digits of a digest of job (from `with_defaults`), model and
+        cluster."""
         inputs = {"job": dict(job), "model": self._digest(model), "cluster": self._digest(cluster)}
         return digest(inputs)[:ID_LETTERS]
 
@@ -116,8 +115,8 @@ def get(job: Mapping[str, Any], name: str) -> Any:
 
 
 def put(job: Fields, name: str, value: Any) -> None:
-    """Set a field, or `section.field` in a copy of the section; None removes it, and an empty section. Changes
-    `job`.
+    """Set a field, or `section.field` in a copy of the section, in `job` itself; None removes it, and a section that
+    becomes empty.
     """
     section, _, inner = name.partition(".")
     if inner:
@@ -189,7 +188,9 @@ class _Reading:
     problems: list[Problem] = field(default_factory=list)
 
     def check(self) -> None:
-        """Collect problems of the names; if there are none, validate each value in a job once."""
+        """Collect problems of the names in `sweep` and `exclude`; if there are none, validate each swept value in a job
+        once. Wrong are unknown names, and in `sweep` those also set in `job` or whose section is swept whole.
+        """
         known = swept()
         places: list[KeyPath] = [("sweep", name) for name in self.file.sweep]
         places += [("exclude", number, name) for number, rule in enumerate(self.file.exclude) for name in rule]
@@ -260,7 +261,9 @@ class _Reading:
         return made
 
     def settled(self, name: str, value: Any) -> list[Any]:
-        """Return a rule's values normalised as in `with_defaults`; a value that no job allows stays as it is."""
+        """Return a rule's values, a single one as a list, normalised as in `with_defaults`; a value that no job allows
+        stays as it is.
+        """
         settled = []
         for each in value if isinstance(value, list) else [value]:
             job = self.job({})

@@ -47,9 +47,8 @@ class Outcome:
 
     @property
     def eased(self) -> tuple[str, ...]:
-        """Return the labels of limits relaxed in the search because nothing fits otherwise (experimental options,
-        memory risk); () without a plan.
-        """
+        """Return the labels of limits that the search relaxed as nothing fits otherwise, without pinned ones; ()
+        without a plan."""
         return () if self.plan is None else tuple(one.label for one in self.plan.search.opened if not one.pinned)
 
 
@@ -72,8 +71,8 @@ class Case:
 
     @property
     def gain(self) -> float | None:
-        """Return the throughput of the new plan over the kept one's; None if either has no plan, or the kept one
-        needs relaxed limits that the new one does not.
+        """Return the throughput of the new plan over the kept one's; None if either has no plan, or the kept one needs
+        relaxed limits that the new one does not.
         """
         kept, anew = self.kept.tokens_per_s, self.replanned.tokens_per_s
         if set(self.kept.eased) - set(self.replanned.eased):
@@ -160,7 +159,7 @@ def changed(setting: Setting, change: Change) -> Setting:
 
 
 def _read(text: str) -> Any:
-    """Return a text as bool, None ("none"), int or float if it is one; else the text."""
+    """Return a text as bool ("true", "false"), None ("none"), int or float if it is one, in any case; else the text."""
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
@@ -173,8 +172,8 @@ def _read(text: str) -> Any:
 
 
 def parsed(words: Iterable[str]) -> tuple[Change, ...]:
-    """Return the changes {name: value} of texts `name=value[,name=value…]`. Raises InputError with all malformed
-    texts.
+    """Return the changes {name: value} of texts `name=value[,name=value…]`, stripped; a repeated name has its last
+    value. Raises InputError with all malformed texts.
     """
     changes, problems = list[Change](), list[Problem]()
     for word in words:

@@ -42,8 +42,8 @@ class Vary:
         return self.step > 0
 
     def between(self, low: float, high: float) -> float | None:
-        """Return the value halfway between two by ratio, on the grid of `step`; None if they are adjacent steps or
-        factors within 1e-3.
+        """Return the value halfway between two by ratio, on the grid of `step` and strictly between; None if they are
+        adjacent steps, or factors within 1e-3.
         """
         if not self.whole:
             return None if high / low <= 1.0 + 1e-3 else math.sqrt(low * high)
@@ -116,8 +116,8 @@ RATES = MappingProxyType(
 
 
 def varied(plan: Plan, words: Sequence[str]) -> tuple[Vary, ...]:
-    """Return the ranges of texts `NAME=LOW..HIGH`. Raises InputError with all problems, for a name given twice, and
-    for none.
+    """Return the ranges of texts `NAME=LOW..HIGH`. Raises InputError with the first problem of each text, names given
+    twice, or for no text.
     """
     problems: list[Problem] = []
     varies: list[Vary] = []
@@ -282,8 +282,8 @@ class _Planner:
         return self.known[key]
 
     def _solved(self, values: Mapping[str, float]) -> Answer:
-        """Return the best plan with these sizes and rates changed; NOTHING with `step_s` None if none fits or the
-        job is refused.
+        """Return the answer of the job with these sizes (rounded) and rates changed; NOTHING with `step_s` None if none
+        fits or the job is refused.
         """
         cluster, job = self.plan.cluster, self.plan.job
         for name, value in values.items():
