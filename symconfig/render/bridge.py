@@ -120,8 +120,11 @@ def _defaults(plan: Plan) -> dict[str, Any]:
 
 
 def _always(plan: Plan) -> dict[str, Any]:
-    """Return the fields that Bridge derives or has instead of options; they override translated ones. Fine-tuning adds
-    the pretrained checkpoint, and with cp > 1 the loss per token.
+    """Return the fields that Bridge derives or has instead of options; they override translated ones.
+
+    Padded vocabulary, tied embeddings, gate, fusions, p2p overlap (vpp > 1, and pp_p2p or pp <= 2; else batched),
+    `model_fields`, distributed optimizer (ZeRO >= 1), weight decay, fp32 gradients. Fine-tuning adds the pretrained
+    checkpoint, and with cp > 1 the loss per token.
     """
     model, best, training = plan.model, plan.best, plan.training
     overlapped = best.parallel.vpp > 1 and (best.options.overlap.pp_p2p or best.parallel.pp <= 2)

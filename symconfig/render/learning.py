@@ -90,9 +90,12 @@ class Learns:
         return rl.rollout.sleep_level or (1 if adapts else self.sleep_levels[0])
 
     def unsupported(self, plan: Plan, name: str) -> Iterator[Problem]:
-        """Yield a problem for each setting of the RL step that the program `name` does not support. Also for a group
-        algorithm with one sample. If the plan has RL phases (`plan.rl`): for padded sequences with another batch than
-        the samples, and for a colocated plan with other parts on the host than one of `away`. The job must have `rl`.
+        """Yield a problem for each setting of the RL step that the program `name` does not support.
+
+        Tested are algorithm (a group algorithm needs two samples), engine, placement, rewards, sleep level and dp of
+        the engine, several epochs, critic GPUs, and adapters. If the plan has RL phases (`plan.rl`) also padded
+        sequences with another batch than the samples, and a colocated plan with other parts on the host than one of
+        `away`.
         """
         rl = section(plan)
         choices = {

@@ -79,9 +79,9 @@ def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what OpenRLHF, DeepSpeed or the Trainer does not support. Refused are cp > 1, parameter offload, parts of
-    the optimizer on the host, other optimizers than Adam, models that packing excludes, schedules and foreign
-    checkpoints; for RL also samples that dp does not divide, and placements.
+    """Yield what OpenRLHF, DeepSpeed (`shared.problems`) or the Trainer (`trainer.problems`) does not support. OpenRLHF
+    lacks cp > 1, parameter offload, parts of the optimizer on the host, other optimizers than Adam, models that packing
+    excludes, some schedules and foreign checkpoints; for RL also samples that dp does not divide, and some placements.
     """
     yield from shared.problems(plan)
     yield from trainer.problems(plan)

@@ -87,6 +87,7 @@ def _other_buckets(lost: bool) -> Finding:
     """
 
     def find(old: Plan, new: Plan) -> str:
+        """Return the two bucket sizes as text, or "" if the finding does not hold."""
         plans = (old, new)
         if (closes(new) is None) is not lost or not all(_backend(plan).gradient_buckets for plan in plans):
             return ""
@@ -205,6 +206,7 @@ def _fields(names: frozenset[str], of_experts: frozenset[str]) -> OfModels:
     """
 
     def find(old: ModelDescriptor, new: ModelDescriptor) -> str:
+        """Return the differing fields as `name old -> new`, joined by ", "; "" if none."""
         left = names
         if not (old.intermediate_size and new.intermediate_size):  # without dense layers it is none's
             left = names - {"intermediate_size"}

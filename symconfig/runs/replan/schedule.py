@@ -67,10 +67,11 @@ def scheduled(
     """Return the schedule of a run of batches `old` that resumes after `run` with `batch` sequences of `seq_length`
     tokens.
 
-    Iterations are rescaled to the same tokens unless `mode` is "as-is" or nothing changes. anew: whether the scheduler
-    restarts at 0 (Megatron-LM with --no-load-optim without --finetune loads iteration and samples, not the scheduler).
-    past: the old plan's history if `run` is empty although it had one. Raises InputError for a step after the run's
-    end.
+    Iterations are rescaled to the same tokens, the learning rate stays; unchanged if `mode` is "as-is" (then with a
+    note on tokens), or if batch and length stay and the scheduler does not restart. `options` has what makes a resumed
+    program take the new schedule. anew: the scheduler restarts at 0, if the run has begun (Megatron-LM with
+    --no-load-optim without --finetune loads iteration and samples, not the scheduler). past: the old plan's history if
+    `run` is empty although it had one. Raises InputError for a step after the run's end.
     """
     if run.step > training.train_iters:
         need = f"at most {training.train_iters}, its training.train_iters"
@@ -150,9 +151,9 @@ class _Clock:
         return min(iteration, step) + max(Fraction(0), iteration - step) * self.ratio
 
     def schedule(self, iteration: Fraction) -> Fraction:
-        """Return the new iteration of an old one for the scheduler, which counts sequences (or steps, with `steps`).
-
-        Sequences already seen count as they are, the others by their tokens.
+        """Return the new iteration of an old one for the scheduler, which counts sequences; with `steps` as `run`.
+        Sequences already seen count as they are, later ones by their tokens; with `anew` only later ones count, from 0.
+        If nothing is done, those of `past` count by their tokens.
         """
         if self.steps:
             return self.run(iteration)
@@ -173,8 +174,9 @@ class _Clock:
 
 
 def _converted(training: WholeTraining, clock: _Clock) -> Iterator[Rescaled]:
-    """Yield each field of iterations with its value before and after, rounded up; unchanged ones, too. lr_decay_iters
-    is included if set, or if the run resumes with a scheduler of sequences; the warmup is kept shorter than the decay.
+    """Yield each field of iterations with its value before (unset ones' defaults) and after, rounded up; unchanged
+    ones, too. lr_decay_iters is included if set, or if the run resumes with a scheduler of sequences,
+    lr_wsd_decay_iters for WSD; the warmup is kept shorter than the decay.
     """
 
     decay = Fraction(training.lr_decay_iters or training.train_iters)

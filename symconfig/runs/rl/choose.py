@@ -78,9 +78,8 @@ def _plainest(question: Question, tried: Sequence[Tried]) -> Tried:
 
 
 def _score(question: Question, tried: Tried) -> tuple[bool, float]:
-    """Return (whether a plan may run out of memory, its step in seconds with the premium for rare options).
-
-    The premium multiplies the step without generation, or the whole step where the layout is `alone`.
+    """Return (whether a plan's best layout may run out of memory, its step in seconds with the premium for rare
+    options). The premium multiplies the step without generation, or the whole step where the layout is `alone`.
     """
     _, actor, (layout, *_) = tried
     unsure, step_s = question.rank(layout)
@@ -124,8 +123,9 @@ def _jobs(question: Question) -> Iterator[tuple[Division, Job, float]]:
     """Yield (division of the GPUs, job of one update on the training GPUs, fill) for each division and micro-batch
     size.
 
-    fill: real tokens over the tokens that the job's sequences have room for. Without packing, each division has one job
-    of padded sequences; with packing, the job's batch is `rl.batch` sequences packed into micro-batches.
+    fill: real tokens over the tokens that the job's sequences have room for. Without packing each division has one job
+    of rl.batch padded sequences; with it one for each of `_rooms`, whose sequences are packed micro-batches, enough for
+    an update and a multiple of a divisor of the GPUs, with the pins of ALWAYS unless the job has them.
     """
     rl = question.rl
     for on in _divided(question):
@@ -265,10 +265,8 @@ def _critic(
 
 def _trained(question: Question, plan: Plan, candidate: Candidate, fill: float, logits: LogitBytes) -> Trained:
     """Return a plan's candidate as a trained model, with the number and room of the micro-batches that the program
-    really makes.
-
-    A packed micro-batch holds at most a replica's share of the update. If that changes room or batch, the candidate is
-    evaluated again and the original is kept as `as_written`.
+    makes. A packed micro-batch holds at most a replica's share of the update. If that changes room or batch, the
+    candidate is costed again with one sequence per micro-batch and the original kept as `written`; padded ones stay.
     """
     rl, batch, dp = question.rl, candidate.batch, candidate.parallel.dp
     room = batch.micro * batch.seq_length

@@ -157,7 +157,7 @@ class Engine:
         return self._count.by_part["embedding"] + self._count.by_part["head"]
 
     def _product_s(self, parameters_read: Array, flops: Array) -> Array:
-        """Return the seconds of matrix products on a GPU: reading the parameters and computing, overlapped as a
+        """Return the seconds of matrix products on a GPU: reading the parameters and computing `flops`, overlapped as a
         4-norm (TOGETHER).
         """
         read = self.element_bytes * parameters_read / self.machine.copy_bytes_per_s
@@ -169,8 +169,8 @@ class Engine:
         return self.machine.high_peak_flops * float(self.machine.efficiency)
 
     def _reductions_s(self, tokens: Array) -> Array:
-        """Return the seconds of all layers' two all-reduces: after attention over tp, after the MLP over all GPUs of
-        the replica.
+        """Return the seconds of two all-reduces of `tokens` hidden states per layer: after attention over tp, for
+        tokens / dp; after the MLP over all GPUs of the replica.
         """
         amount = tokens * self.model.hidden_size * ELEMENT_BYTES
         sums = ((amount / dp, float(gpus)) for dp, gpus in ((self.dp, self.tp), (1, self.gpus)))
@@ -319,7 +319,7 @@ def _channels(model: ModelDescriptor, tp: int) -> float:
 @lru_cache(maxsize=64)
 def moved(model: ModelDescriptor) -> tuple[float, float]:
     """Return (elements on every GPU, elements divided by tp) that kernels between matrix products read and write for
-    one token in all layers.
+    one token in all layers: norms and expert results; rotations, keys and activations. Cached.
     """
     whole = cut = 0.0
     for kind in model.kind_of_layer:
@@ -336,8 +336,8 @@ def moved(model: ModelDescriptor) -> tuple[float, float]:
 
 
 def scored_flops(model: ModelDescriptor, length: float) -> float:
-    """Return the FLOPs of attention scores and values of one prompt token in all layers, averaged over a causal
-    prompt of `length`.
+    """Return the FLOPs of attention scores and values of one prompt token in all layers, averaged over a causal prompt
+    of `length`; layers with a window see at most that.
     """
     window = min(length / 2, model.sliding_window or np.inf)
     keys = sum(window if kind.window else length / 2 for kind in model.kind_of_layer if kind.attends)

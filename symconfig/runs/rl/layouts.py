@@ -226,8 +226,8 @@ def _read(question: Question, own: partial[Layout], engines: Sequence[Engine]) -
 
 
 def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
-    """Yield all layouts with one data-parallel rank per engine, and others only if their generation is at least
-    _UNSURE faster than the fastest of these.
+    """Yield the layouts with one data-parallel rank per engine, and others only if their generation is over 20 %
+    (_UNSURE) faster than the fastest of these; all if there are none.
     """
     every = list(layouts)
     plain = [each.generation.seconds for each in every if each.replica.engine.dp == 1]
@@ -236,10 +236,9 @@ def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
 
 
 def preferred(every: Sequence[Layout]) -> list[Layout]:
-    """Return the layouts (given by rising step) with the preferred one moved to the front; [] for none.
-
-    Preferred: the shortest step with the fewest GPUs per replica, among steps at most _WIDER of the generation longer
-    than the shortest.
+    """Return the layouts (given by rising step) with the preferred one moved to the front; [] for none. Preferred is
+    the one with the fewest GPUs per replica, the first of equals, among steps that are longer than the shortest by at
+    most _WIDER of its generation.
     """
     if not every:
         return []

@@ -215,8 +215,8 @@ class Layout:
 
     @property
     def reads(self) -> tuple[Phase, ...]:
-        """Return the phases that compute log-probabilities (and values, with `read_alike`) in micro-batches of their
-        own.
+        """Return the phases that compute log-probabilities: the actor's, the reference's if there is one, and with
+        `read_alike` the critic's values.
         """
         every = [self._log_probabilities()]
         if self.rl.reference:
@@ -226,7 +226,9 @@ class Layout:
         return tuple(every)
 
     def _log_probabilities(self) -> Phase:
-        """Return the phase in which the actor computes log-probabilities and entropy."""
+        """Return the phase in which the actor computes log-probabilities, and entropy whatever the loss is, in the
+        micro-batches `read`; other models rest.
+        """
         actor, read = self.actor, self.read
         reader = actor.reading(read.room)
         # verl reports the entropy, whatever the loss is.

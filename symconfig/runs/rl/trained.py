@@ -145,8 +145,8 @@ class Trained:
         return float(self.prospect.machine.host_bytes_per_s)
 
     def update_s(self, updates: float) -> float:
-        """Return the seconds of `updates` optimizer steps; forward and backward are scaled by `fill`, the fixed
-        parts are not.
+        """Return the seconds of `updates` optimizer steps: forward and backward scaled by `fill`, plus data-parallel
+        communication, optimizer and overhead.
         """
         time = self.candidate.predicted.time
         fixed = sum(time.get(name, 0.0) for name in _FIXED)
@@ -205,8 +205,8 @@ class Trained:
         return self.logit_count / self.plan.model.vocab_size * self.plan.model.hidden_size
 
     def _in_tiles(self, share: float = 1.0) -> float:
-        """Return the bytes of the logits' tile and scores of a head that computes logits in tiles; share: of a
-        micro-batch's tokens.
+        """Return the bytes of one tile of logits in 16 bits and of the kept scores, for a head that computes logits in
+        tiles; 0 for others. share: of a micro-batch's tokens.
         """
         rows, columns = self.logits.tile
         tokens = share * self.logit_count / self.plan.model.vocab_size
@@ -224,7 +224,7 @@ class Trained:
 
     @property
     def _at_busiest_layer(self) -> Prospect:
-        """Return the layout with every layer's expert load set to that of the busiest rank and layer."""
+        """Return the layout with even loads at every layer, each as high as that of the busiest rank and layer."""
         request, ep = (point := self.prospect).request, np.array([float(self.prospect.degrees.ep)])
         load = float(uneven(request.model, ep, request.job.task_of(request.model))[OF_LAYER][0])
         limits = request.job.limits.model_copy(update={"expert_imbalance": load})
@@ -233,8 +233,8 @@ class Trained:
 
     @cached_property
     def busiest(self) -> Trained:
-        """Return the model on the rank with the most expert load; itself if there are no experts, ep is 1, or loads
-        are even or stated.
+        """Return the model on the rank with the most expert load, cached; itself without experts, with ep 1, or if its
+        loads are uneven already or stated.
         """
         request = self.prospect.request
         spread = request.model.experts is not None and self.prospect.degrees.ep > 1
@@ -250,16 +250,16 @@ class Trained:
 
     @property
     def logit_count(self) -> float:
-        """Return the number of logits of a micro-batch per GPU of the last stage, with the vocabulary padded and
-        divided by tp.
+        """Return the number of logits of a micro-batch per GPU of the last stage: tokens / cp x padded
+        vocabulary / tp.
         """
         prospect, p = self.prospect, self.prospect.degrees
         padded = prospect.request.framework.padded_vocab(prospect.request.model.vocab_size, np.array([float(p.tp)]))
         return prospect.micro * prospect.request.seq_length / p.cp * float(np.ravel(padded)[0]) / p.tp
 
     def peak_bytes(self, entropy: bool = False) -> float:
-        """Return the peak bytes of an update on the fullest GPU: the maximum of its passes and of the optimizer's
-        step.
+        """Return the peak bytes of an update on the fullest GPU: the maximum of forward and backward, and of the
+        optimizer's step with the model states.
         """
         return max(
             self.passing_bytes(entropy), self.stepping_bytes + sum(self.memory.get(one, 0.0) for one in _STEPPED)

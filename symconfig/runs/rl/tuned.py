@@ -129,8 +129,8 @@ def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iter
     update.
 
     With an adapter the reference is the model without it, unless the program copies the weights. resident: whether the
-    reference's weights stay on the GPU. During these forwards the GPU also holds the policy's activations, unless the
-    program reads before the policy's forward and there is no pipeline.
+    reference's weights stay on the GPU, then in all phases. During these forwards the GPU also holds the policy's
+    activations, unless the program reads before the policy's forward (`how.first`) and pp is 1.
     """
     means = Loss(reference=0) if plan.job.preference is None else plan.job.preference.means
     held = {part: trained.memory[part] for part in _STATES}
@@ -150,9 +150,7 @@ def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iter
 
 
 def _whole(trained: Trained, held: dict[str, float]) -> dict[str, float]:
-    """Return the named bytes of a phase with the allocator's and the libraries' bytes added; entries of 0 are
-    dropped.
-    """
+    """Return the named bytes of a phase with entries "allocator" and "libraries" added; entries of 0 are dropped."""
     allocated = sum(held.values())
     extra = {"allocator": trained.reserved(allocated) - allocated, "libraries": trained.libraries}
     return {name: size for name, size in (held | extra).items() if size}

@@ -106,7 +106,7 @@ def swept() -> tuple[str, ...]:
 
 
 def get(job: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a field or `section.field`; None if it is missing."""
+    """Return the value of a field or `section.field`; None if it is missing or the section is no mapping."""
     section, _, inner = name.partition(".")
     value = job.get(section)
     if not inner:

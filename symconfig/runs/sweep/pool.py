@@ -173,9 +173,8 @@ def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _begin(lifeline: Connection) -> None:
-    """Prepare a worker process: ignore SIGINT, redirect stdout to stderr, and exit when the pipe closes.
-
-    The pipe closes when the parent ends, even if it was killed.
+    """Prepare a worker process: ignore SIGINT, send stdout to stderr, and start a thread that exits with 1 when the
+    pipe closes, which it does when the parent ends, even if killed.
     """
 
     def end_with_parent() -> None:

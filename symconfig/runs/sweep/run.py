@@ -54,7 +54,9 @@ class Swept:
 
     @property
     def records(self) -> list[dict[str, Value]]:
-        """Return the table's rows as {column: value}, for the points that have a row."""
+        """Return the table's rows as {column: value}, for the points that have a row: id, inputs, then the plan's
+        values, which win, status and reason.
+        """
         answered = ((point, self.rows[point.id]) for point in self.points if point.id in self.rows)
         return [
             {"id": point.id, **inputs(point.job), **row.values, "status": str(row.status), "reason": row.reason}
@@ -96,7 +98,9 @@ def check(out: Path) -> None:
 
 
 def _csv(records: Sequence[Mapping[str, Value]]) -> bytes:
-    """Return the table as CSV; numbers as Python writes them, booleans in lower case, None as empty cells."""
+    """Return the table as CSV in UTF-8 with a header of COLUMNS; booleans in lower case, None and missing columns as
+    empty cells, other values by str.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [column.name for column in COLUMNS]
@@ -130,9 +134,8 @@ def read_journal(path: Path) -> dict[Key, Row]:
 
 @contextmanager
 def appending(path: Path, fresh: bool = False) -> Iterator[Callable[[Row], None]]:
-    """Yield a function that appends a row and syncs it to disk. fresh: the file is emptied first.
-
-    A torn last line is ended first. Raises InputError if the file cannot be written.
+    """Yield a function that appends a row as a line of JSON and syncs it to disk. fresh: the file is emptied first. A
+    last line without an end is ended first. Raises InputError if the file cannot be written.
     """
     with resources.appending(path, fresh) as stream:
         if stream.tell():

@@ -111,8 +111,8 @@ def through_changes(plan: Plan, changes: Sequence[Change], progress: Progress | 
 
 
 def _kept(before: Plan, after: Setting) -> Iterator[tuple[str, str]]:
-    """Yield (pin, value) of the old plan's choices; those that no pin expresses, and ep and etp without experts, are
-    left out.
+    """Yield (pin, value) of the old plan's choices KEPT; those that no pin expresses are left out, and ep and etp if
+    the new model has no experts.
     """
     for name in KEPT:
         try:

@@ -77,7 +77,7 @@ def _levels(inside: bool) -> Change:
     """Return a function that scales the bandwidth of a cluster's levels inside (`inside`) or outside of nodes."""
 
     def change(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
-        """Return the cluster with these levels' bandwidths scaled."""
+        """Return the cluster with these levels' bandwidths multiplied by `factor`."""
         levels = [
             level.model_copy(update={"bandwidth_bytes_per_s": _scaled(level.bandwidth_bytes_per_s, factor)})
             if (level.name not in NETWORK) is inside
@@ -243,9 +243,8 @@ class WhatIf:
 
 
 def named(candidate: Candidate) -> str:
-    """Return a text of a candidate's degrees above 1, dp, micro-batch, ZeRO stage, recomputation and optimizer offload.
-
-    Two candidates with the same text count as the same plan.
+    """Return a text of a candidate's degrees above 1, dp, micro-batch, ZeRO stage, recomputation (without modules) and
+    whether optimizer state is on the host. Two candidates with the same text count as the same plan.
     """
     p, o = candidate.parallel, candidate.options
     degrees = [f"{name} {value}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if (value := getattr(p, name)) > 1]
@@ -311,7 +310,9 @@ def whatif(plan: Plan, varies: tuple[Vary, ...], progress: Callable[[int], None]
 
 
 def _spans(planner: _Planner, vary: Vary) -> list[Span]:
-    """Return the spans of values with the same best plan, rising: samples, with each border refined by bisection."""
+    """Return the spans of values with the same best plan, rising: SAMPLES values, with each border refined by
+    bisection. A span's answer is that at its low end.
+    """
     values = vary.samples(SAMPLES)
     points = [values[0]]
     for value in values[1:]:
@@ -327,8 +328,8 @@ def _spans(planner: _Planner, vary: Vary) -> list[Span]:
 
 
 def _between(planner: _Planner, vary: Vary, low: float, high: float) -> list[float]:
-    """Return the values after `low` up to `high`, bisected until each change of the best plan is located as closely
-    as `Vary.between` allows.
+    """Return the values after `low` up to `high`: `high` alone if both have the same best plan or nothing is between
+    (`Vary.between`), else both halves' by the same rule.
     """
     if planner.at({vary.name: low}).name == planner.at({vary.name: high}).name:
         return [high]
