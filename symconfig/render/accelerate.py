@@ -182,8 +182,8 @@ def _loop(plan: Plan) -> Iterator[Row]:
 
 
 def _script_row(plan: Plan) -> Row:
-    """Return the row with the constructor of the optimizer: AdamW8bit, Adafactor, SGD, or for any other the row
-    "AdamW".
+    """Return the row with the constructor of the job's optimizer: "optimizer" for adam8bit, Adafactor and SGD, for any
+    other "AdamW" with Adam's arguments.
     """
     training, optimizer = plan.training, plan.job.optimizer
     lr, decay = f"lr={training.lr}", f"weight_decay={training.weight_decay}"
@@ -255,8 +255,8 @@ def _trainer_problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _resuming(plan: Plan) -> Iterator[Row]:
-    """Yield the row of what the script must pass to Trainer.train: its own last checkpoint, or the job's `load`.
-    Nothing if the job does not resume.
+    """Yield the row of what the script must pass to Trainer.train: get_last_checkpoint(output_dir) for the run's own
+    checkpoints, else the job's `load`; nothing if the job has neither.
     """
     training = plan.training
     if training.loads_its_own:

@@ -98,7 +98,8 @@ def sections(plan: Plan) -> Sections:
 
 def _defaults(plan: Plan) -> dict[str, Any]:
     """Return fields set to the defaults of Megatron-LM's parser where Bridge's differ; translated options override
-    them. Some appear only with fp8, experts, or sliding-window layers.
+    them. With fp8 also first and last layers in fp8, with experts a list of layers with experts (all), with windows on
+    some layers window_attn_skip_freq None.
     """
     best, model = plan.best, plan.model
     fields: dict[str, Any] = {
@@ -208,8 +209,9 @@ def _hydra(value: Any) -> str:
 
 
 def _notes(plan: Plan, target: str) -> Iterator[str]:
-    """Yield Megatron-LM's notes without those on pretrain_gpt.py, then notes on another release, adapters, weights and
-    data. target: the Megatron-LM release that is written for; a note says so if the plan's is another one.
+    """Yield Megatron-LM's notes without those on pretrain_gpt.py, then a note if the plan's release is not `target`,
+    one for adapters, and for fine-tuning one on weights to start from and one on padding. target: the Megatron-LM
+    release that is written for.
     """
     yield from (note for note in megatron.notes(plan) if "pretrain_gpt.py" not in note)
     planned = megatron.version(plan)

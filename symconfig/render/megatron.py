@@ -141,7 +141,7 @@ def texts(plan: Plan) -> Iterator[File]:
 
 def notes(plan: Plan) -> tuple[str, ...]:
     """Return sentences to read before the first start: manual edits, then on Volta, Ascend or AMD GPUs, Muon, sparse
-    attention, packing and fine-tuning; () if none applies. Raises as `groups_at` but for InfeasibleError.
+    attention, packing and the task sft; () if none applies.
     """
     sentences = [f"Only with Megatron-LM changed: {problem.edit}" for problem in _by_hand(plan)]
     if plan.cluster.gpu.architecture == "volta":

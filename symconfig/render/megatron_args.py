@@ -94,8 +94,8 @@ class Arguments:
         self.problems.append(Problem(where, field=name, got=text, hint=hint, pins=pins, edit=edit))
 
     def refuse_all(self, refused: Iterable[Refused]) -> None:
-        """Add a problem for each given failed constraint, with the first release after the constraint's `until`, if
-        any.
+        """Add a problem for each given failed constraint; `since` is the first release after the constraint's `until`,
+        if it has one.
         """
         for one in refused:
             until = one.constraint.until

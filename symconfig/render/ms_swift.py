@@ -179,9 +179,9 @@ def template(model: ModelDescriptor, known: Mapping[str, str] = MappingProxyType
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what ms-swift does not support, in addition to what Megatron-LM does not. These are releases, Muon,
-    weighted data, model types, first stages shorter than the tower's deepstack, QLoRA, adapters with ZeRO > 1, and
-    other target modules than its fused ones.
+    """Yield what ms-swift does not support, in addition to what Megatron-LM does not. These are release main and those
+    before core_v0.16.1, Muon, weighted data, text models but TEMPLATES', first chunks with fewer layers than the
+    tower's deepstack, and adapters that are QLoRA, with ZeRO > 1, or on other modules than its fused ones.
     """
     model, version = plan.model, megatron.version(plan)
 
@@ -217,8 +217,8 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    """Yield sentences to read before the first start: images, packing, then with adapters, `load` or pretraining more.
-    Packing is always mentioned.
+    """Yield sentences to read before the first start: images, packing (always), then, with adapters, a foreign
+    checkpoint or pretraining, what holds for these.
     """
     lora = plan.model.adapter
     yield from shared.image_notes(plan, "max_pixels")

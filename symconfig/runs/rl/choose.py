@@ -307,8 +307,8 @@ def _none_fits(question: Question, layout: Layout | None) -> InfeasibleError:
 
 def planned(question: Question, layout: Layout) -> PlannedRl:
     """Return a layout as the plan records it: engine, phases, bytes, step and its 90 % interval. The interval scales
-    training by the actor's, and generation by UNCERTAIN unless tokens_per_s_per_gpu is stated; with separate GPUs the
-    longer of both counts. The generation must take time.
+    training by the actor's, and generation by UNCERTAIN unless tokens_per_s_per_gpu is stated; with an engine on GPUs
+    of its own the longer of both counts. tokens_per_gpu is the job's, else the actor's micro-batch over cp.
     """
     candidate, rl, generation = layout.actor.candidate, question.rl, layout.generation
     batch = layout.actor.as_written.batch
