@@ -59,7 +59,9 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the planner on first use, so that `import symconfig` stays instant."""
+    """Import and return a public function, class or module on first use, so that `import symconfig` stays fast. Raises
+    AttributeError for any other name.
+    """
     from importlib import import_module
 
     if name in _MODULES:

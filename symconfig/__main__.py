@@ -4,7 +4,9 @@ import signal
 
 
 def main() -> int:
-    """Run one command and return its exit code."""
+    """Run the command line and return its exit code; while it is imported, Ctrl-C ends the process without a traceback.
+    SIGINT is changed only if it has Python's default handler, which is restored before the command runs.
+    """
     handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not so in the background of a script
     if handled:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

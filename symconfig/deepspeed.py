@@ -16,9 +16,6 @@ from symconfig.runs.embed.start import OnMismatch, started
 
 
 def config(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> dict[str, Any]:
-    """Return the configuration for `deepspeed.initialize(config=…)`: the content of ds_config.json.
-
-    Number of ranks, GPU and release are held against the plan first: see `symconfig.runs.embed.start.started`. Raises
-    MismatchError, InputError, and InfeasibleError for what DeepSpeed cannot run.
-    """
+    """Return the content of ds_config.json, for `deepspeed.initialize(config=…)`, after `started` has compared the
+    process. Raises MismatchError, InputError, and InfeasibleError for what DeepSpeed cannot run."""
     return deepspeed.config(started(plan, "deepspeed", world_size, on_mismatch))

@@ -35,6 +35,10 @@ class Problem:
     edit: str | None = None
 
     def __str__(self) -> str:
+        """Return `file:line:column: field: what (got X, need Y). Try: hint. By hand: edit.` without the parts that are
+        not set. Line and column appear only with a file, the column only with a line. Without a hint, "Try" lists
+        `--pin PIN` for each pin, joined by "or".
+        """
         place = self.file or ""
         if self.file and self.line is not None:
             place += f":{self.line}"
@@ -70,9 +74,12 @@ class Place(Right, total=False):
 
 
 def nearest(word: str, known: Iterable[str], alike: float = 0.6, *, most: int = 3) -> str | None:
-    """Return the known names that a word may mean, the most similar first, as `a or b`; None where nothing is similar.
+    """Return up to `most` known names similar to a word, the most similar first, joined as `a or b`; None if none is
+    similar.
 
-    Case, leading dashes, and `-` for `_` do not count. alike: the least similarity of difflib; 1 is the same.
+    A name counts if its difflib ratio is at least `alike` (0 to 1) and within 0.05 of the best one; if the best is
+    equal (ratio 1), only equal ones count. Case, leading dashes, and `-` for `_` are ignored; 200 characters of the
+    word are compared.
     """
     matcher, scored = difflib.SequenceMatcher(b=_plain(word[:200])), list[tuple[float, str]]()
     for name in known:
@@ -88,8 +95,9 @@ def _plain(name: str) -> str:
 
 
 def among(word: str, known: Iterable[str]) -> Right:
-    """Return what a problem says of a word that is none of the known names: the nearest, and all of them where they are
-    few or none is near."""
+    """Return the fields `need` and `hint` of a problem about a word that is not a known name. hint: the nearest names
+    (`nearest`), or None. need: all names as "one of …" if none is near or there are at most FEW, else None.
+    """
     names = list(known)
     hint = nearest(word, names)
     return {"need": f"one of {', '.join(names)}" if hint is None or len(names) <= FEW else None, "hint": hint}
@@ -101,6 +109,9 @@ class SymconfigError(Exception):
     exit_code = 2
 
     def __init__(self, problems: Sequence[Problem] | Problem | str, **place: Unpack[Place]) -> None:
+        """Store `problems` as a tuple, and their texts, one a line, as the exception's message. A text becomes one
+        Problem without its final period, with the fields in `place`; these are ignored otherwise.
+        """
         if isinstance(problems, str):
             problems = Problem(problems.rstrip("."), **place)
         if isinstance(problems, Problem):
@@ -111,7 +122,9 @@ class SymconfigError(Exception):
 
 @contextmanager
 def reworded(change: Callable[[Problem], Problem]) -> Iterator[None]:
-    """Raise an error of what is done inside with each of its problems changed."""
+    """Re-raise a SymconfigError of the `with` block as the same class, each of its problems replaced by
+    `change(problem)`. Other exceptions pass.
+    """
     try:
         yield
     except SymconfigError as error:

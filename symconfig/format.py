@@ -93,7 +93,7 @@ def short(text: str, most: int) -> str:
 
 
 def either(numbers: Sequence[int]) -> str:
-    """Join numbers as alternatives: `1, 3 or 9`"""
+    """Join numbers, with commas between thousands, as alternatives: `1, 3 or 9`; "" for none."""
     every = [f"{number:,}" for number in numbers]
     return " or ".join([part for part in (", ".join(every[:-1]), *every[-1:]) if part])
 
@@ -104,7 +104,7 @@ def picked(thing: object, *names: str) -> dict[str, Any]:
 
 
 def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
-    """Gather values by their key, in the order in which keys come first."""
+    """Return a dict of each key to the list of its values in their order; keys are in the order of their first pair."""
     groups: dict[Key, list[Value]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
@@ -112,7 +112,9 @@ def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
 
 
 def json_text(data: object) -> str:
-    """Write data as JSON whose text shows as it is read: control and bidi characters are escaped, other scripts not."""
+    """Return data as JSON, indented by 2, with a final line end; other scripts stay, unprintable characters become
+    escapes. Lone surrogates are kept (`lone`). Raises ValueError for NaN and infinities.
+    """
     import json
 
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
@@ -125,7 +127,9 @@ def lone(char: str) -> bool:
 
 
 def clean(text: str) -> str:
-    """Strip secrets and control characters from a text of a file or a command line: a terminal must not obey them."""
+    """Return a text with secrets masked (`masked`), and unprintable characters but line ends replaced by backslash
+    escapes.
+    """
     return "".join(
         char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in masked(text)
     )
@@ -137,7 +141,9 @@ def general(name: str) -> str:
 
 
 def learn(text: str) -> None:
-    """Take the values of a text that are secrets by their names."""
+    """Add values in a text that are secrets by their names (`token=…`, `--password …`) to those that `masked` hides;
+    not those under 6 characters, numbers, words of settings, or of names such as pad_token.
+    """
     for match in _NAMED.finditer(text):
         if not _PLAIN.search(match["name"]) and not _WORDS.fullmatch(match["value"]):
             _learned.add(match["value"])
@@ -149,7 +155,9 @@ def forget() -> None:
 
 
 def masked(text: str) -> str:
-    """Return a text without the secrets that were learned, and without what has a token's shape."""
+    """Return a text with `***` for each learned secret that stands as a word of its own, and for each text shaped like
+    a token (`hf_…`, `sk-…`).
+    """
     for value in sorted(_learned, key=len, reverse=True):
         text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", SHOWN, text) if value in text else text
     return _SHAPES.sub(SHOWN, text)

@@ -27,9 +27,11 @@ Provider = Callable[[ArgumentParser], ArgumentParser]
 def extra_args_provider(
     plan: AnyPlan, then: Provider | None = None, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail"
 ) -> Provider:
-    """Return a provider that makes the plan's options the parser's defaults, all of them.
+    """Return a provider that makes the plan's options the parser's defaults and returns the parser, or what `then`
+    returns.
 
-    then: the script's own provider.
+    then: the script's own provider, called with the parser afterwards. world_size, on_mismatch: see `started`, which is
+    called at once and raises MismatchError or InputError; InfeasibleError: Megatron-LM cannot express the plan.
     """
     options = [
         option
@@ -38,6 +40,7 @@ def extra_args_provider(
     ]
 
     def provide(parser: ArgumentParser) -> ArgumentParser:
+        """Set the parser's defaults to the values of the plan's options; the parser must have these already."""
         given = parser.parse_args([word for option in options for word in option])
         known = parser._option_string_actions
         named = (known[option[0].partition("=")[0]].dest for option in options)
@@ -53,11 +56,8 @@ def argv(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatc
 
 
 def environment(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> dict[str, str]:
-    """Return the variables that launch.sh exports, for `os.environ.update` before CUDA starts.
-
-    It does not look at the GPU.
-
-    Those that a caller may choose otherwise are left as they are where they are set.
+    """Return the environment variables that launch.sh exports, by name, for `os.environ.update` before CUDA starts. One
+    that is not forced keeps its value in os.environ, if it is set there. The GPU is not looked at. Raises as `started`.
     """
     ready = started(plan, "megatron", world_size, on_mismatch, cuda=False)
     rows = variables.variables(ready, megatron.version(ready))

@@ -31,7 +31,10 @@ _KINDS = (
 
 @cache
 def data_dir(name: str) -> Path:
-    """Return the folder `templates` or `model_zoo`. Raises FileNotFoundError on a broken installation."""
+    """Return symconfig's folder `name` (`templates`, `model_zoo`): the checkout's, else the one in the package's
+    `_data`. A folder beside the package counts only with a pyproject.toml. Cached. Raises FileNotFoundError if there is
+    neither.
+    """
     package = PACKAGE.resolve()
     for candidate in (package.parent / name, package / "_data" / name):
         if candidate.is_dir() and (candidate.parent != package.parent or (package.parent / "pyproject.toml").exists()):
@@ -40,9 +43,8 @@ def data_dir(name: str) -> Path:
 
 
 def cache_dir() -> Path | None:
-    """Return symconfig's folder in this user's cache, by XDG's rule; it may not be there.
-
-    None for a user without a home, as in some containers.
+    """Return `symconfig` in $XDG_CACHE_HOME, or in ~/.cache if that is unset or relative; the folder may not exist.
+    Return None for a user without a home folder.
     """
     base = os.environ.get("XDG_CACHE_HOME")
     try:
@@ -57,7 +59,9 @@ _ONLY: ContextVar[tuple[Path, ...] | None] = ContextVar("folders that named file
 
 @contextmanager
 def only_below(*folders: Path) -> Iterator[None]:
-    """Let files that are named be read below these folders only, as if there were no others."""
+    """Within the block, let `may_read` and `opened` accept only files below these folders; links are resolved. It
+    replaces an outer restriction, which is restored at the end.
+    """
     token = _ONLY.set(tuple(folder.resolve() for folder in folders))
     try:
         yield
@@ -66,14 +70,17 @@ def only_below(*folders: Path) -> Iterator[None]:
 
 
 def may_read(path: str | Path) -> bool:
-    """Return whether a named file may be read."""
+    """Return whether a file, with links resolved, is below a folder of `only_below`; True without a restriction."""
     only = _ONLY.get()
     return only is None or any(Path(os.path.realpath(path)).is_relative_to(folder) for folder in only)
 
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[BufferedReader]:
-    """Open a regular file for reading. Raises InputError: missing, no regular file, or not to be read."""
+    """Open a regular file for reading bytes and close it at the end of the block; a pipe is not waited for. Raises
+    InputError with the path (cut to 200 characters) if it is missing, not allowed (`may_read`, as if missing), not a
+    regular file, or cannot be opened, and for an OSError inside the block.
+    """
     shown = str(path)
     shown = shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
     try:
@@ -98,7 +105,7 @@ def opened(path: str | Path) -> Iterator[BufferedReader]:
 
 
 def content(path: str | Path, most_bytes: int) -> bytes:
-    """Return the bytes of a regular file. Raises InputError as `opened` does, and for a larger one."""
+    """Return the bytes of a regular file. Raises InputError as `opened` does, and if it has more than `most_bytes`."""
     with opened(path) as stream:
         data = stream.read(most_bytes + 1)
     if len(data) > most_bytes:
@@ -108,8 +115,10 @@ def content(path: str | Path, most_bytes: int) -> bytes:
 
 
 def check_output(out: Path, field: str, endings: Sequence[str], what: str, need: str, got: str | None = None) -> None:
-    """Refuse an output file that cannot be written: raise InputError. Asked before the work, not after it. what: it is
-    where it has none of the endings."""
+    """Raise InputError if the output file cannot be written; nothing is created. Refused in this order: an ending (in
+    lower case) not among `endings`, with the sentence `what`, `need`, and `got` or the file's name; a missing parent
+    folder; one without write permission; a folder at the path. field: the option that the error names.
+    """
     if out.suffix.lower() not in endings:
         raise InputError(what, field=field, got=got or out.name, need=need)
     if not out.parent.is_dir():
@@ -121,7 +130,7 @@ def check_output(out: Path, field: str, endings: Sequence[str], what: str, need:
 
 
 def check_free(path: Path, force: bool) -> None:
-    """Refuse to replace a file without force, and a link: raise InputError."""
+    """Raise InputError if the path is a symbolic link (even with force), or exists and `force` is False."""
     if path.is_symlink():
         what = "is a symbolic link; symconfig does not write through links"
         raise InputError(what, file=str(path), hint="name the file that it points to")
@@ -130,7 +139,9 @@ def check_free(path: Path, force: bool) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file, whole or not at all. Raises InputError."""
+    """Write a file by renaming a new one over the old; its folder must exist. Raises InputError if the system refuses
+    it; the old file is then unchanged.
+    """
     with cannot_be_written(path), Staged() as staged:
         staged.add(staged.folder(path.parent), path.name, data)
         staged.publish()
@@ -138,7 +149,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 @contextmanager
 def cannot_be_written(path: Path) -> Iterator[None]:
-    """Raise InputError with the file's name for what the system refuses."""
+    """Turn an OSError or UnicodeEncodeError of the block into InputError "cannot be written" with the path."""
     try:
         yield
     except (OSError, UnicodeEncodeError) as error:
@@ -160,6 +171,9 @@ class Staged:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Delete the files that were not published, ignoring errors, and close all folders; exceptions are not
+        suppressed.
+        """
         for folder, random, _name in self._files:
             with suppress(OSError):
                 os.unlink(random, dir_fd=folder)
@@ -167,7 +181,9 @@ class Staged:
             os.close(folder)
 
     def folder(self, name: str | Path, above: int | None = None) -> int:
-        """Open a folder, in an open one where that is given; there it is made, and may be no link."""
+        """Open a folder and return its descriptor, which is closed at the end of the context. above: the descriptor of
+        an open folder in which `name` is created if it is missing, and refused (OSError) if a link.
+        """
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         if above is not None:
             with suppress(FileExistsError):
@@ -177,12 +193,15 @@ class Staged:
         return self._folders[-1]
 
     def add(self, folder: int, name: str, data: bytes, mode: int = 0o666, like: os.stat_result | None = None) -> None:
-        """Write the bytes to the disk under a random name. like: the file whose owner and mode they get."""
+        """Write the bytes to a new, randomly named file in the open folder, for `publish` to rename to `name`. mode,
+        like: see `create`."""
         self._files.append((folder, _random(), name))
         create(folder, self._files[-1][1], data, mode, like)
 
     def publish(self) -> None:
-        """Rename each file over the old one, and write the folders' names to the disk."""
+        """Rename each file over the old one, in the order of `add`, then fsync all opened folders. If a rename fails,
+        later files keep their random names, and `__exit__` deletes them.
+        """
         while self._files:
             folder, random, name = self._files[0]
             os.rename(random, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -192,7 +211,9 @@ class Staged:
 
 
 def create(folder: int, name: str, data: bytes, mode: int = 0o666, like: os.stat_result | None = None) -> None:
-    """Write a new file in an open folder to the disk. Raises FileExistsError, also for a link of that name."""
+    """Write a new file in an open folder and fsync it; `like`: its owner, if allowed, and mode are copied. mode:
+    permissions, before umask. Raises FileExistsError if the name exists, also as a link.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(name, flags, mode, dir_fd=folder)
     try:
@@ -209,11 +230,13 @@ def create(folder: int, name: str, data: bytes, mode: int = 0o666, like: os.stat
 
 
 def write_folder(out: Path, files: Sequence[tuple[str, bytes, int]], ready: Callable[[], None]) -> None:
-    """Write files (relative path, bytes, mode) into a folder: all of them, or with MARKER where that is cut off.
+    """Write files (relative path, bytes, permissions) into a folder, all or none; the file MARKER stays if renames are
+    cut off.
 
-    A new folder is made beside its place and renamed. A folder that exists stays itself, and so does all else in it: in
-    each folder that gets files the marker is written first and removed last. ready: called before anything is written,
-    when nobody else writes there. Raises OSError.
+    A new folder is written under a random name and renamed, without `ready` and markers. In an existing one other files
+    stay, a lock is held if the file system has locks, and `ready` is called before anything but subfolders is written;
+    the marker is in each folder that gets files until all are renamed. If writing fails before the renames, new markers
+    are removed. Raises OSError.
     """
     if not os.path.lexists(out):
         _new_folder(out, files)
@@ -244,6 +267,9 @@ def write_folder(out: Path, files: Sequence[tuple[str, bytes, int]], ready: Call
 
 
 def _new_folder(out: Path, files: Sequence[tuple[str, bytes, int]]) -> None:
+    """Write the files into a new folder beside `out` and rename it to `out`; if anything fails, delete
+    it and re-raise.
+    """
     fresh = out.with_name(_random())
     fresh.mkdir()
     try:
@@ -261,7 +287,9 @@ def _new_folder(out: Path, files: Sequence[tuple[str, bytes, int]]) -> None:
 
 
 def _open_above(path: PurePosixPath, folders: dict[PurePosixPath, int], staged: Staged) -> int:
-    """Return the open folder of a file, which is made with those above it."""
+    """Return the descriptor of the file's parent folder; missing folders are created, and opened ones added to
+    `folders`.
+    """
     for above in reversed(path.parents):
         if above not in folders:
             folders[above] = staged.folder(above.name, folders[above.parent])
@@ -269,7 +297,7 @@ def _open_above(path: PurePosixPath, folders: dict[PurePosixPath, int], staged: 
 
 
 def _marked(folder: int) -> bool:
-    """Write the marker; False where one is there, of a run that was cut off."""
+    """Create the marker in an open folder and fsync the folder; return False if a marker is there already."""
     try:
         create(folder, MARKER, b"symconfig writes this folder, or was cut off: run it again with --force.\n")
     except FileExistsError:
@@ -283,7 +311,9 @@ def _random() -> str:
 
 
 def appending(path: Path, fresh: bool = False) -> BinaryIO:
-    """Open a regular file to append to it; fresh: emptied first. Raises InputError, also for a link."""
+    """Open a regular file for reading and appending bytes; created if missing, emptied first with `fresh`. Raises
+    InputError for a link, for anything but a regular file, or if it cannot be opened.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with cannot_be_written(path):
         handle = os.open(path, flags, 0o666)

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 def training_arguments(
     plan: AnyPlan, *, output_dir: str, world_size: int | None = None, on_mismatch: OnMismatch = "fail", **more: Any
 ) -> TrainingArguments:
-    """Return Transformers' own TrainingArguments, DeepSpeed's configuration among them. more: any of its fields; they
-    win.
+    """Return Transformers' TrainingArguments of a plan, with DeepSpeed's configuration; `more`: fields that replace
+    any.
 
-    Of a plan with Ulysses, the variables by which Accelerate hears of it are set in this process: it has no other way.
-    Number of ranks, GPU and releases are held against the plan first: see `symconfig.runs.embed.start.started`. Raises
-    MismatchError, InputError, InfeasibleError for what Trainer cannot run, and what TrainingArguments raises.
+    Sets environment variables in this process: Accelerate's for Ulysses, replacing old ones, and TensorBoard's and
+    W&B's where they are not set. `load` is not checked if `more` has resume_from_checkpoint. Raises InputError without
+    Transformers, MismatchError and InputError as `symconfig.runs.embed.start.started` (ranks, GPU, releases),
+    InfeasibleError for what Trainer cannot run, and what TrainingArguments raises.
     """
     try:
         from transformers import TrainingArguments

@@ -44,7 +44,7 @@ LAUNCHERS = ("slurm",)  # what is written where nobody says which, and there is 
 
 @cache
 def _target(name: str) -> Target:
-    """Return a target of `MODULES`; no other target's module is imported."""
+    """Return a target of `MODULES` with its template folders and tasks; only its own module is imported. Cached."""
     module = importlib.import_module(f"{__name__}.{MODULES[name]}")
     found: Target = next(target for target in module.TARGETS if target.name == name)
     return found.placed(data_dir("templates"))
@@ -65,10 +65,8 @@ def every_launcher() -> dict[str, Target]:
 
 
 def named(name: str, known: Mapping[str, Target] | None = None) -> Target:
-    """Return the target of this name, which may differ in case.
-
-    known: the targets to look in; None: symconfig's own, of which only that one's module is imported. Raises
-    InputError, with similar names, for an unknown one.
+    """Return the target of this name; case is ignored. known: the targets to look in; None: symconfig's own, of which
+    only this one's module is imported. Raises InputError with similar names for an unknown one.
     """
     if (own := called(name, MODULES if known is None else known)) is None:
         raise InputError(_unknown(MODULES if known is None else known, name, "target"))
@@ -76,10 +74,9 @@ def named(name: str, known: Mapping[str, Target] | None = None) -> Target:
 
 
 def overlaid(templates: Path) -> dict[str, Target]:
-    """Return every target by name, with the user's folders in `templates` searched first.
-
-    A folder named like a target adds templates and replaces those of the same name; hidden folders are ignored. Raises
-    InputError with each folder of another name, and each template whose file symconfig writes itself.
+    """Return every target by name; one with a folder of its name in `templates` looks up its templates there first.
+    Files and hidden folders in `templates` are ignored. Raises InputError if `templates` is no folder, and one with
+    each folder that has no target's name and each that holds plan.json.j2, manifest.json.j2 or trace.json.j2.
     """
     known = targets()
     if "\0" in str(templates) or not templates.is_dir():
@@ -105,11 +102,12 @@ def overlaid(templates: Path) -> dict[str, Target]:
 
 
 def target_of(model: ModelDescriptor, job: Job) -> Target:
-    """Return the target that the job names, or else the default one for its task, framework and model.
+    """Return the target that the job names, else the default for its task, backend and model.
 
-    An adapter without a named framework is trained with DeepSpeed, and with Megatron-Bridge if Megatron is named.
-    Vision towers, RL and preferences go to programs that train them. Raises InputError for an unknown target,
-    InfeasibleError for preferences with Megatron-LM.
+    In this order: preferences: llamafactory; RL: verl (megatron), openrlhf (deepspeed), verl-fsdp (fsdp); fsdp:
+    transformers; vision: ms-swift (megatron) or llamafactory; no adapter: the backend's name; adapter: bridge if the
+    job states backend megatron, else deepspeed. Raises InputError for an unknown target, InfeasibleError for
+    preferences if the job states backend megatron.
     """
     if job.target is not None:
         return named(job.target)
@@ -137,11 +135,11 @@ def own_target(plan: Plan) -> str:
 
 
 def render(plan: Plan, target: str, launch: Sequence[str] | None = None, templates: Path | None = None) -> Files:
-    """Return the files of `target` and of every launcher in `launch`, with plan.json first and REPORT.md last.
+    """Return plan.json, the files of `target`, then those of each launcher; REPORT.md is moved to the end.
 
-    launch: launchers with their settings (`target.split`); None: the usual ones. templates: a folder of the user's own
-    templates (`overlaid`). Raises InputError for unknown names and files with equal paths, InfeasibleError for
-    what the target cannot express, or if there are launchers and the target writes no launch.sh.
+    launch: launchers with settings (`target.split`); None: `usual_launchers`. templates: a folder of the user's
+    templates (`overlaid`). Raises InputError for unknown names, wrong templates and equal paths, InfeasibleError for
+    what target or launcher cannot express, or if there are launchers and the target writes no launch.sh.
     """
     launch = usual_launchers(plan, target, templates) if launch is None else launch
     first, *others = sources(target, launch, templates)
@@ -158,9 +156,8 @@ def render(plan: Plan, target: str, launch: Sequence[str] | None = None, templat
 
 
 def usual_launchers(plan: Plan, target: str, templates: Path | None) -> tuple[str, ...]:
-    """Return the default launchers of a target; () if it writes no launch.sh. Raises InputError, InfeasibleError.
-
-    The target's files are rendered to find out.
+    """Return ("slurm",) if the target has a launch.sh.j2 and it makes a file for this plan, else (). Its files are
+    rendered to find out. templates: as in `render`. Raises InputError, InfeasibleError.
     """
     (target_source,) = sources(target, (), templates)
     starts = f"{LAUNCH}{ENDING}" in target_source.templates()
@@ -168,9 +165,9 @@ def usual_launchers(plan: Plan, target: str, templates: Path | None) -> tuple[st
 
 
 def sources(target: str | None, launch: Sequence[str], templates: Path | None) -> list[Target]:
-    """Return the target, if one is named, then each launcher with its settings.
-
-    launch: texts like slurm:partition=big,time=2:00:00. Raises InputError with all unknown or repeated names.
+    """Return the target, if one is named, then each launcher with its settings; equal texts in `launch` count once.
+    launch: texts like slurm:partition=big,time=2:00:00. templates: see `overlaid`, which may raise first. Raises one
+    InputError with all unknown names, wrong settings, and launchers named twice with other settings.
     """
     known = None if templates is None else overlaid(templates)
     wrong: list[Problem] = []

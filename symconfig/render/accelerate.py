@@ -38,7 +38,9 @@ _READS = "the training script reads the data"
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables."""
+    """Return the templates' variables for a script with Accelerate: release names, config, environment, notes, script
+    rows. `script` has rows of what the user's loop must do. Raises InfeasibleError for what DeepSpeed cannot run.
+    """
     return {
         "framework": f"{NAMED} and DeepSpeed {DEEPSPEED_RELEASE}",
         "config": config(plan),
@@ -49,7 +51,9 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """Yield the DeepSpeed JSON without an optimizer, which the user's script makes, and the adapter's files."""
+    """Yield ds_config.json without its optimizer, which the user's script makes, and the adapter's files, if any.
+    Raises InfeasibleError for what DeepSpeed cannot run.
+    """
     native = deepspeed.config(plan)
     native.pop("optimizer", None)
     yield trainer.json_file(DEEPSPEED, native)
@@ -63,7 +67,9 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def config(plan: Plan) -> dict[str, Any]:
-    """Return Accelerate's configuration file for DeepSpeed; launch.sh supplies rank, address and paths."""
+    """Return Accelerate's configuration file for DeepSpeed as a dict; with cp > 1 also its parallelism_config for
+    Ulysses. ds_config.json is referred to by name; machine_rank is 0, and launch.sh supplies rank, address and paths.
+    """
     parallel = trainer.parallelism(plan)
     return {
         **_world(plan, "DEEPSPEED"),
@@ -77,7 +83,9 @@ def config(plan: Plan) -> dict[str, Any]:
 
 
 def of_shards(plan: Plan) -> Iterator[Problem]:
-    """Yield what FSDP 2 does not run, or Transformers' configuration of the model cannot express; QLoRA, too."""
+    """Yield a problem for each FSDP 2 constraint that fails, each model field that Transformers' config lacks, and
+    QLoRA.
+    """
     adapter = plan.model.adapter
     yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
     yield from shared.model_problems(plan)
@@ -87,9 +95,12 @@ def of_shards(plan: Plan) -> Iterator[Problem]:
 
 
 def shards(plan: Plan, recomputes: bool = True) -> dict[str, Any]:
-    """Return Accelerate's configuration file for FSDP 2, with one group per layer class of the model.
+    """Return Accelerate's configuration file for FSDP 2 as a dict; wrapped by the model's layer classes, always
+    resharded.
 
-    recomputes: the file switches on recompute of all layers if the plan has it; otherwise the program does.
+    recomputes: fsdp_activation_checkpointing is on if the plan recomputes all layers (not the "block" method); False:
+    off, as the program recomputes. With hybrid sharding (`shard_ranks` set) it has parallelism_config of instances x
+    shards.
     """
     options, ranks = plan.best.options, plan.best.shard_ranks
     all_again = options.recompute.granularity != "none" and options.recompute.method != "block"
@@ -111,7 +122,9 @@ def shards(plan: Plan, recomputes: bool = True) -> dict[str, Any]:
 
 
 def _world(plan: Plan, kind: str) -> dict[str, Any]:
-    """Return the fields for processes and machines. kind: Accelerate's distributed_type."""
+    """Return the fields for processes and machines; kind: Accelerate's distributed_type. machine_rank is 0, which
+    launch.sh overrides.
+    """
     return {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": kind,
@@ -126,7 +139,10 @@ def _world(plan: Plan, kind: str) -> dict[str, Any]:
 
 
 def _loop(plan: Plan) -> Iterator[Row]:
-    """Yield rows of what the loop of the user's script must do itself."""
+    """Yield rows of what the user's training loop must do itself: batch size, optimizer, schedule, recompute. With cp >
+    1 also rows for model.train() and for the loss over shift_labels. Scheduler steps are multiplied by the number of
+    ranks, as Accelerate steps it once for each process.
+    """
     training, batch = plan.training, plan.best.batch
     yield Row(
         "DataLoader",
@@ -166,7 +182,9 @@ def _loop(plan: Plan) -> Iterator[Row]:
 
 
 def _script_row(plan: Plan) -> Row:
-    """Return the row of the optimizer that the user's script makes."""
+    """Return the row with the constructor of the job's optimizer: "optimizer" for adam8bit, Adafactor and SGD, for any
+    other "AdamW" with Adam's arguments.
+    """
     training, optimizer = plan.training, plan.job.optimizer
     lr, decay = f"lr={training.lr}", f"weight_decay={training.weight_decay}"
     adam = f"{lr}, betas=({training.adam_beta1}, {training.adam_beta2}), eps={training.adam_eps}, {decay}"
@@ -189,7 +207,9 @@ BUCKETS = (
 
 
 def _of_trainer(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables."""
+    """Return the templates' variables for a script with a Trainer; `sharded`: the plan is for FSDP, not DeepSpeed. With
+    FSDP, `predicted_for` is "" and the note on DeepSpeed's reduce buckets is left out. Raises InfeasibleError.
+    """
     sharded = of_fsdp(plan)
     own = deepspeed.environment_variables(plan)
     return {
@@ -205,8 +225,8 @@ def _of_trainer(plan: Plan) -> dict[str, object]:
 
 
 def _trainer_files(plan: Plan) -> Iterator[File]:
-    """Yield the arguments, the DeepSpeed JSON or Accelerate's file for FSDP 2, the model's config.json and the
-    adapter's files.
+    """Yield training_args.json, Accelerate's file (FSDP) or ds_config_hf.json (DeepSpeed), the model's config.json, and
+    the adapter's files, if any.
     """
     yield trainer.json_file(ARGUMENTS, _trainer_arguments(plan))
     if of_fsdp(plan):
@@ -222,7 +242,9 @@ def _trainer_arguments(plan: Plan) -> dict[str, Any]:
 
 
 def _trainer_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what DeepSpeed or FSDP 2 under the Trainer cannot run."""
+    """Yield what DeepSpeed or FSDP 2 under the Trainer cannot run: framework, recompute, AutoEP, schedule and `load`.
+    With FSDP also context parallelism; recompute of every n-th layer is then allowed.
+    """
     sharded = of_fsdp(plan)
     yield from of_shards(plan) if sharded else shared.problems(plan)
     if sharded and (cp := plan.best.parallel.cp) > 1:
@@ -233,7 +255,9 @@ def _trainer_problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _resuming(plan: Plan) -> Iterator[Row]:
-    """Yield the row of what the script must pass to Trainer.train to resume; nothing if it does not resume."""
+    """Yield the row of what the script must pass to Trainer.train: get_last_checkpoint(output_dir) for the run's own
+    checkpoints, else the job's `load`; nothing if the job has neither.
+    """
     training = plan.training
     if training.loads_its_own:
         yield Row(

@@ -28,9 +28,8 @@ PRETRAINED = "pretrained"  # the folder of a converted checkpoint where the job 
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables.
-
-    Raises InfeasibleError with all that cannot be expressed, InputError for bad values.
+    """Return the templates' variables: config, environment, the provider's and activation's module and name, adapter,
+    weights. Raises InfeasibleError with all that cannot be expressed, InputError for bad values.
     """
     config, target, model = sections(plan), version(plan), plan.model
     module, name = provider(model)
@@ -78,9 +77,9 @@ def version(plan: Plan) -> str:
 
 
 def sections(plan: Plan) -> Sections:
-    """Return the overrides by section, translated from Megatron-LM's options.
-
-    Raises InfeasibleError with all that Bridge lacks.
+    """Return the overrides by section of Bridge's configuration; sections without fields are left out. Megatron-LM's
+    options are translated; they override Bridge's defaults (`_defaults`), `_always` overrides them. Raises
+    InfeasibleError with all that Megatron-LM's options or Bridge lack, InputError as `megatron.groups_at`.
     """
     problems, target = list(_refused(plan)), version(plan)
     try:
@@ -98,9 +97,9 @@ def sections(plan: Plan) -> Sections:
 
 
 def _defaults(plan: Plan) -> dict[str, Any]:
-    """Return the fields whose defaults differ between Megatron-LM's parser and Bridge's classes.
-
-    Options override them.
+    """Return fields set to the defaults of Megatron-LM's parser where Bridge's differ; translated options override
+    them. With fp8 also first and last layers in fp8, with experts a list of layers with experts (all), with windows on
+    some layers window_attn_skip_freq None.
     """
     best, model = plan.best, plan.model
     fields: dict[str, Any] = {
@@ -122,7 +121,12 @@ def _defaults(plan: Plan) -> dict[str, Any]:
 
 
 def _always(plan: Plan) -> dict[str, Any]:
-    """Return the fields that Bridge has instead of options of Megatron-LM; they override what options give."""
+    """Return the fields that Bridge derives or has instead of options; they override translated ones.
+
+    Padded vocabulary, tied embeddings, gate, fusions, p2p overlap (vpp > 1, and pp_p2p or pp <= 2; else batched),
+    `model_fields`, distributed optimizer (ZeRO >= 1), weight decay, fp32 gradients. Fine-tuning adds the pretrained
+    checkpoint, and with cp > 1 the loss per token.
+    """
     model, best, training = plan.model, plan.best, plan.training
     overlapped = best.parallel.vpp > 1 and (best.options.overlap.pp_p2p or best.parallel.pp <= 2)
     gelu = model.hidden_act in ("gelu", "gelu_tanh") and not model.gated_mlp
@@ -150,9 +154,8 @@ def _always(plan: Plan) -> dict[str, Any]:
 
 
 def _peft(plan: Plan) -> dict[str, Any]:
-    """Return the arguments of the adapter's class; {} without an adapter.
-
-    Bridge does not accept such an object as an override (training/utils/omegaconf_utils.py, _is_omegaconf_problematic).
+    """Return the arguments of the adapter's class; {} without an adapter, or with one that Bridge lacks. alpha is an
+    int if it is whole. Bridge does not accept such an object as an override.
     """
     adapter, targets = plan.model.adapter, adapters.targets(plan.model)
     if adapter is None or targets is None:
@@ -162,7 +165,10 @@ def _peft(plan: Plan) -> dict[str, Any]:
 
 
 def _refused(plan: Plan) -> Iterator[Problem]:
-    """Yield what Bridge cannot express, in addition to what Megatron-LM cannot."""
+    """Yield what Bridge cannot express, in addition to what Megatron-LM's options cannot. These are adapters it lacks,
+    constraints of Megatron-LM on adapters, learned positions of another length than the sequence, YaRN outside MLA and
+    gpt-oss, and plans for another backend than Megatron.
+    """
     model, best = plan.model, plan.best
     for _, reason in adapters.refusals(model):
         yield Problem(reason, field="adapter", hint="--backend deepspeed")
@@ -185,7 +191,9 @@ def overrides(config: Sections) -> list[str]:
 
 
 def _hydra(value: Any) -> str:
-    """Return a value in Hydra's grammar, quoted if needed."""
+    """Return a value in Hydra's grammar: null, true/false, [a,b], numbers by repr, text bare or in single quotes. Text
+    is bare if it has only letters, digits and underscores, begins with no digit, and is not null, true or false.
+    """
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -201,7 +209,10 @@ def _hydra(value: Any) -> str:
 
 
 def _notes(plan: Plan, target: str) -> Iterator[str]:
-    """Yield sentences about versions, adapters, weights and data to read before the first start."""
+    """Yield Megatron-LM's notes without those on pretrain_gpt.py, then a note if the plan's release is not `target`,
+    one for adapters, and for fine-tuning one on weights to start from and one on padding. target: the Megatron-LM
+    release that is written for.
+    """
     yield from (note for note in megatron.notes(plan) if "pretrain_gpt.py" not in note)
     planned = megatron.version(plan)
     if planned != target:
@@ -239,7 +250,9 @@ ACTIVATIONS = {
 
 
 def provider(model: ModelDescriptor) -> tuple[str, str]:
-    """Return (module, class) of the model's configuration."""
+    """Return (module, class) of Bridge's configuration: Gemma 3's, MLA's, gpt-oss's for YaRN outside
+    MLA, else GPT's.
+    """
     if is_gemma3(model):
         return "megatron.bridge.models.gemma.gemma3_provider", "Gemma3ModelProvider"
     if model.latent is not None:
@@ -254,10 +267,9 @@ def _scaling(model: ModelDescriptor) -> str | None:
 
 
 def is_gemma3(model: ModelDescriptor) -> bool:
-    """Return whether the model needs Gemma3ModelProvider: norms before and after each sublayer, scaled embeddings,
-    local rope base.
-
-    Its other features are options, or refused. Never true with experts, MLA, adapters or other mixers.
+    """Return whether the model has all of Gemma 3's features, for which Gemma3ModelProvider is needed. These are
+    RMSNorm before and after each sublayer, scaled embeddings, qk_norm, a local rope base, a repeated window pattern,
+    and no or linear rope scaling; never with experts, MLA, adapters or other mixers.
     """
     return (
         model.norm_before_sublayer
@@ -273,9 +285,8 @@ def is_gemma3(model: ModelDescriptor) -> bool:
 
 
 def _windows(model: ModelDescriptor) -> int | None:
-    """Return n if the pattern repeats n layers with a window and one without (_is_local_attn_layer).
-
-    Return None for any other pattern.
+    """Return n if the pattern repeats n layers with a window and one without (the last repeat may be cut), else None.
+    None also without windows, or if no layer or every layer has one.
     """
     listed = model.sliding_layers
     if model.sliding_window is None or all(listed) or not any(listed):
@@ -285,8 +296,12 @@ def _windows(model: ModelDescriptor) -> int | None:
 
 
 def plain(model: ModelDescriptor) -> ModelDescriptor:
-    """Return the model without the features that `model_fields` sets, so that Megatron-LM's options can express the
-    rest.
+    """Return a copy of the model without what `model_fields` or `_always` sets, so that Megatron-LM's options express
+    the rest.
+
+    Removed are Gemma 3's norms, scale and local base, linear scaling and YaRN outside MLA, and the softmax scale
+    outside MLA; Llama 3's factor and MLA's YaRN numbers become the fixed ones; gated GELU (tanh) without experts
+    becomes SiLU.
     """
     update: dict[str, object] = {}
     if is_gemma3(model):
@@ -307,9 +322,8 @@ def plain(model: ModelDescriptor) -> ModelDescriptor:
 
 
 def model_fields(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the model's fields that no option sets: softmax scale, rope scaling, and Gemma 3's windows and bases.
-
-    Missing numbers of YaRN are Hugging Face's defaults (`_compute_yarn_parameters`).
+    """Return the model's fields that no option sets: softmax scale (not with MLA), rope scaling, Gemma 3's windows and
+    bases. YaRN's missing numbers get defaults (outside MLA 4096 positions, betas 32 and 1). {} if nothing applies.
     """
     result: dict[str, Any] = {}
     if model.latent is None and model.query_pre_attn_scalar is not None:

@@ -36,7 +36,7 @@ Json = dict[str, Any]
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables."""
+    """Return the templates' variables: train.py's arguments, environment, default weights and data, notes."""
     return {
         "framework": f"DeepSpeed {DEEPSPEED_RELEASE}" + (" with PEFT" if plan.model.adapter else ""),
         "groups": arguments(plan),
@@ -48,7 +48,9 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """Yield the JSON with numbers and with "auto", the model's config.json, the scripts and requirements.txt."""
+    """Yield ds_config.json, ds_config_hf.json ("auto"), model/config.json, train.py and its modules, and
+    requirements.txt. Raises InfeasibleError for what DeepSpeed cannot run.
+    """
     yield File("ds_config.json", json_text(config(plan)))
     yield File("ds_config_hf.json", json_text(config_auto(plan)))
     yield File("model/config.json", json.dumps(config_json(plan.model), indent=2, allow_nan=False) + "\n")
@@ -70,16 +72,16 @@ def config(plan: Plan) -> Json:
 
 
 def config_auto(plan: Plan) -> Json:
-    """Return the JSON for Transformers' Trainer, with "auto" for what it fills in, and without deepspeed.
-
-    Raises InfeasibleError.
-    """
+    """Return the JSON for Transformers' Trainer, with "auto" for what it fills in and without monitors. Raises
+    InfeasibleError."""
     refuse(plan)
     return formats.write(plan, auto=True)
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what DeepSpeed, or the generated training script, cannot run."""
+    """Yield what DeepSpeed, or the generated training script, cannot run: also weighted data and
+    optimizers but AdamW.
+    """
     yield from problems(plan)
     yield from data_problems(plan, "the generated training script")
     if not formats.own_optimizer(plan):
@@ -93,7 +95,9 @@ def _script(name: str) -> str:
 
 
 def notes(plan: Plan) -> tuple[str, ...]:
-    """Return sentences about limits of this release that affect the plan; () if there are none."""
+    """Return sentences on limits of this release that affect the plan; () if there are none. They are on the first
+    Qwen's weights, ZeRO-1 with fp32 gradients on the GPU, clipping under Ulysses, and packing.
+    """
     options, sentences = plan.best.options, []
     if plan.model.model_type == "qwen":
         sentences.append("The first Qwen's weights load only once converted to the Qwen2 class: MODEL names them")
@@ -113,7 +117,9 @@ def notes(plan: Plan) -> tuple[str, ...]:
 
 
 def arguments(plan: Plan) -> dict[str, list[str]]:
-    """Return the arguments of train.py by group, each as --name=value, so that a value may begin with a dash."""
+    """Return the arguments of train.py by bash array, each as --name=value. MODEL_ARGS, TRAINING_ARGS, and with an
+    adapter ADAPTER_ARGS. Decay steps are left out if unset, WSD's unless the style is WSD; --qlora is a bare switch.
+    """
     training, batch, model = plan.training, plan.best.batch, plan.model
     groups = {
         "MODEL_ARGS": [f"--attn-implementation={attention(plan)}", f"--recompute-layers={recompute_layers(plan)}"],
@@ -143,8 +149,8 @@ def arguments(plan: Plan) -> dict[str, list[str]]:
 
 
 def attention(plan: Plan) -> str:
-    """Return Transformers' attention: "eager" if the job asks for it or the model needs it (sinks, soft-capping), else
-    "sdpa".
+    """Return Transformers' attention, "eager" or "sdpa". "eager" if the job asks for unfused attention, or the model
+    has sinks, soft-capped scores or a class without sdpa.
     """
     model = plan.model
     capped = model.attention_sinks or model.attn_logit_softcapping is not None
@@ -153,7 +159,9 @@ def attention(plan: Plan) -> str:
 
 
 def recompute_layers(plan: Plan) -> int:
-    """Return train.py's number of recomputed layers: 0 for none, -1 for all, else the first n."""
+    """Return train.py's number of recomputed layers: 0 for none, n for the first n by the method "block", else -1
+    (all).
+    """
     recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
     if recompute.granularity == "none":
         return 0
@@ -169,7 +177,9 @@ def default_model(plan: Plan) -> str:
 
 
 def environment_variables(plan: Plan) -> tuple[Variable, ...]:
-    """Return the environment variables of launch.sh with their reasons."""
+    """Return launch.sh's environment variables, with reasons: TOKENIZERS_PARALLELISM always. PYTORCH_CUDA_ALLOC_CONF on
+    NVIDIA GPUs but for RL; OMP_NUM_THREADS if optimizer state is offloaded.
+    """
     named = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
     # vLLM's pool of memory that sleeps forbids it (device_allocator/cumem.py, until April 2026).
     if plan.cluster.gpu.vendor == "nvidia" and plan.job.rl is None:
@@ -192,7 +202,9 @@ def environment_variables(plan: Plan) -> tuple[Variable, ...]:
 
 
 def requirements(plan: Plan) -> tuple[str, ...]:
-    """Return the lines of requirements.txt: pinned packages, with PEFT, bitsandbytes and monitors if they are used."""
+    """Return the lines of requirements.txt: pinned packages, with PEFT and bitsandbytes for an adapter that needs them.
+    tensorboard and wandb are added without a version if the job uses them.
+    """
     pins = dict(REQUIREMENTS)
     if plan.model.adapter is not None:
         pins |= ADAPTER_REQUIREMENTS
@@ -214,8 +226,8 @@ def run_name(plan: Plan) -> str:
 
 
 def deepspeed_variables(plan: Plan) -> Iterator[Variable]:
-    """Yield environment variables for Weights & Biases and the collectives' timeout, which DeepSpeed's
-    JSON cannot set.
+    """Yield the environment variables that DeepSpeed's JSON cannot set: W&B's project and run name, the collectives'
+    timeout. Nothing for what the job does not set.
     """
     if plan.training.wandb_project is not None:
         yield _variable("WANDB_PROJECT", plan.training.wandb_project, "the project in Weights & Biases")
@@ -226,7 +238,9 @@ def deepspeed_variables(plan: Plan) -> Iterator[Variable]:
 
 
 def deepspeed_sections(plan: Plan) -> dict[str, Any]:
-    """Return the JSON sections of DeepSpeed's monitors; {} if the job has none."""
+    """Return the JSON sections "tensorboard" and "wandb" of DeepSpeed's monitors, each if the job sets it; {} if
+    neither.
+    """
     training, sections = plan.training, dict[str, Any]()
     if training.tensorboard_dir is not None:
         sections["tensorboard"] = {
@@ -240,7 +254,9 @@ def deepspeed_sections(plan: Plan) -> dict[str, Any]:
 
 
 def trainer_arguments(plan: Plan) -> dict[str, Any]:
-    """Return TrainingArguments for monitors and the timeout (in seconds); {} if the job has none."""
+    """Return TrainingArguments for monitors and the timeout (in seconds); {} if the job has none. report_to lists the
+    monitors that are set; run_name is given with W&B only.
+    """
     training, arguments = plan.training, dict[str, Any]()
     to = [
         name
@@ -257,9 +273,7 @@ def trainer_arguments(plan: Plan) -> dict[str, Any]:
 
 
 def trainer_variables(plan: Plan) -> Iterator[Variable]:
-    """Yield environment variables for TensorBoard's folder and the project in Weights & Biases, which
-    are no arguments.
-    """
+    """Yield the environment variables of TensorBoard's folder and W&B's project, each if the job sets it."""
     if plan.training.tensorboard_dir is not None:
         yield _variable("TENSORBOARD_LOGGING_DIR", plan.training.tensorboard_dir, "the folder of TensorBoard's files")
     if plan.training.wandb_project is not None:

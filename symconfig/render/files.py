@@ -26,6 +26,7 @@ class File:
     executable: bool = False
 
     def __post_init__(self) -> None:
+        """Raise ValueError if the path is empty, absolute, or has a `..`."""
         parts = PurePosixPath(self.path)
         if parts.is_absolute() or ".." in parts.parts or not parts.parts:
             raise ValueError(f"not a path inside the output folder: {self.path!r}")
@@ -57,10 +58,8 @@ def word(value: object) -> str:
 
 
 def sh(value: object) -> str:
-    """Return the value quoted as one word for bash: bare if that is safe, else in single quotes; never empty.
-
-    Text with control or bidi characters becomes `$'...'` with their bytes in hex, which bash reads alike in every
-    locale.
+    """Return the value quoted as one word for bash: bare if safe, else in single quotes, or as `$'...'`; '' for empty
+    text. `$'...'` is for text with control or bidi characters, whose UTF-8 bytes are written in hex.
     """
     text = str(value)
     if _PLAIN.fullmatch(text):
@@ -85,18 +84,17 @@ def line(value: object) -> str:
 
 
 def slug(value: object) -> str:
-    """Return letters, digits, dots, dashes and underscores of the value, others as "-", at most 64.
-
-    Return "job" if none is left.
-    """
+    """Return the value with each run of other characters than A-Z a-z 0-9 . _ - as one "-", cut to 64; "job" if that is
+    empty."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", str(value)).strip("-.")[:64] or "job"
 
 
 def write(files: Files, out: Path, force: bool = False, look: Callable[[], None] = lambda: None) -> tuple[Path, ...]:
-    """Write all files under `out`, or none, and return their paths; with `force` also into a folder that is not empty.
+    """Write all files under `out`, or none, and return their absolute paths; missing folders are created.
 
-    look: is called before files are replaced, while no other process writes there. Raises InputError if `out` exists
-    and is not empty (without force), or is a link or a file, if a link or folder is in a file's place, or if writing
+    force: also into a folder that is not empty, whose other files stay. look: called before files of an existing folder
+    are replaced, while no other process writes there. Raises InputError if `out` exists and is not empty (without
+    force), or is a link or a file, if a link or folder is in a file's place or a file in a folder's, or if writing
     fails.
     """
     out = Path(os.path.abspath(out))  # without following links
@@ -109,7 +107,10 @@ def write(files: Files, out: Path, force: bool = False, look: Callable[[], None]
 
 
 def _check(files: Files, out: Path, force: bool) -> None:
-    """Raise InputError with all that keeps these files from being written to `out`."""
+    """Raise InputError if `out` is a link or a file, or is not empty without force; else one with all obstacles inside
+    it. Obstacles are links, folders where files go (the marker's, too), and files where folders go. Nothing if `out` is
+    missing.
+    """
     place = str(out)
     if out.is_symlink():
         raise InputError(

@@ -23,10 +23,9 @@ from symconfig.render.summary import duration, number, share
 
 
 def filled(folders: Iterable[Path], names: Iterable[str], values: Mapping[str, object]) -> list[File]:
-    """Return a file for each template, named without its ending and executable if it begins with "#!".
-
-    Blank results are left out. folders: where templates are looked up; the first match wins. values: are given to them
-    as `plain` makes them. Raises InputError, with the place in the template, for a wrong template.
+    """Return a file for each template, named without `.j2`, executable if its text begins with "#!"; blank ones are
+    left out. folders: where templates are looked up; the first match wins. values: passed through `plain`. Raises
+    InputError with the place in the template for a wrong template, and for a value that `plain` refuses.
     """
     folders = tuple(folders)
     templates, given = _environment(*folders), {name: plain(value, name) for name, value in values.items()}
@@ -35,10 +34,9 @@ def filled(folders: Iterable[Path], names: Iterable[str], values: Mapping[str, o
 
 
 def plain(value: object, place: str = "") -> Any:
-    """Return the value in plain types: dataclasses as dicts of public fields and properties, pydantic models as dicts
-    of fields.
-
-    place: the value's name in the error. Raises InputError for a value of any other kind.
+    """Return the value in plain types; enums become their values, paths text, tuples lists, subclasses of str etc.
+    plain. Dataclasses become dicts of public fields and of properties of their class, pydantic models dicts of fields,
+    mappings dicts. place: the value's name in the error. Raises InputError for a value of any other kind.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -65,7 +63,9 @@ def plain(value: object, place: str = "") -> Any:
 
 @cache
 def _environment(*folders: Path) -> Environment:
-    """Return a sandboxed Jinja environment with symconfig's filters: undefined names are errors, nothing is escaped."""
+    """Return a sandboxed Jinja environment over the folders, with symconfig's filters; undefined names raise. Cached.
+    Nothing is escaped, and blocks leave no blank lines.
+    """
     made = Environment(
         loader=FileSystemLoader(folders),
         undefined=StrictUndefined,
@@ -79,9 +79,9 @@ def _environment(*folders: Path) -> Environment:
 
 
 def _text_of(templates: Environment, folders: Sequence[Path], name: str, values: Mapping[str, object]) -> str:
-    """Return the text of one filled template.
-
-    Raises InputError for any error, with the line of the innermost template where it is known.
+    """Return the text of one filled template. Raises InputError for any error: a syntax error with its file and line,
+    another with the innermost template line of the traceback, or else the template's first file without a line; its
+    sentence is cut to 200 characters.
     """
     try:
         return templates.get_template(name).render(values)
@@ -122,7 +122,9 @@ _Dumper.add_representer(str, _text)
 
 
 def as_yaml(value: object, indent: int = 0) -> str:
-    """Return the value as YAML without a final line feed; lines after the first are indented by `indent` blanks."""
+    """Return the value as YAML in block style and the order of its keys, without a final line feed. Lines after the
+    first are indented by `indent` blanks, blank lines are not.
+    """
     text = yaml.dump(value, Dumper=_Dumper, default_flow_style=False, sort_keys=False, width=10**6)
     text = text.removesuffix("\n").removesuffix("\n...")
     return re.sub(r"\n(?!\n)", "\n" + " " * indent, text)

@@ -23,7 +23,9 @@ _WHOLE = {"pattern": r"[0-9]{1,4}", "need": "a whole number"}
 
 
 def of_each_rank(launcher: str, files: Files) -> str:
-    """Return the text of launch.sh. Raises InfeasibleError if it starts all processes of a node itself."""
+    """Return the text of launch.sh, which runs one process if PER_RANK is set. Raises InfeasibleError if it does not
+    mention PER_RANK, as it then starts all processes of a node itself.
+    """
     text = files["launch.sh"]
     if "PER_RANK" not in text:
         raise InfeasibleError(
@@ -36,18 +38,15 @@ def of_each_rank(launcher: str, files: Files) -> str:
 
 
 def read_variables(text: str) -> tuple[str, ...]:
-    """Return the names of environment variables that a script expands as `${NAME:-…}`, `${NAME-…}` or `${NAME+…}`,
-    sorted.
-
-    Variables that launchers set are left out.
-    """
+    """Return the sorted names that a script expands as `${NAME:-…}`, `${NAME-…}` or `${NAME+…}`, without those that
+    launchers set."""
     return tuple(sorted(set(_READ.findall(text)) - _OURS))
 
 
 def _refuse_lost_checkpoints(launcher: str, folder: str, plan: Plan, files: Files, chosen: Chosen) -> None:
-    """Raise InputError if checkpoints would be written to a relative path, into a folder that is lost with its node.
-
-    folder: a description of that folder. The variable that replaces the job's path is respected.
+    """Raise InputError if checkpoints would go to a relative path below `folder`, which is lost with its node. Nothing
+    for no path, an absolute one or a URL. folder: its description for the message. The setting env.SAVE replaces
+    training.save if launch.sh reads SAVE.
     """
     movable = _SAVE in read_variables(files["launch.sh"])
     save = chosen.environment.get(_SAVE, plan.training.save) if movable else plan.training.save
@@ -98,9 +97,9 @@ _TIME = {
 
 
 def _slurm(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Return the options of sbatch that are set, and `least`: None, as a plan's own script takes exactly its nodes.
-
-    Plans for several numbers of nodes replace `least`. Raises InputError for mounts without a container.
+    """Return `options`, the sbatch options with a value, and `least`, None: the script takes exactly the plan's nodes.
+    `least` is replaced for plans of several numbers of nodes. Raises InputError for container-mounts without
+    container-image.
     """
     if chosen.values["container-mounts"] and not chosen.values["container-image"]:
         raise InputError(
@@ -132,10 +131,8 @@ _OF_RAY = {"nvidia": "GPU", "amd": "GPU", "huawei": "NPU"}
 
 
 def _ray(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Return Ray's resource name of the GPUs, and the names of variables to pass to the nodes.
-
-    Raises InputError for checkpoints that would be lost with the job's copy of its folder.
-    """
+    """Return `resource`, Ray's name of the vendor's GPUs, and `passed`, the variables that launch.sh reads from
+    outside. Raises InputError for checkpoints that would be lost with the job's copy of its folder."""
     _refuse_lost_checkpoints("ray", "the job's working_dir", plan, files, chosen)
     return {"resource": _OF_RAY[plan.cluster.gpu.vendor], "passed": read_variables(files["launch.sh"])}
 
@@ -167,9 +164,8 @@ _ACCELERATORS = (
 
 
 def _skypilot(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Return SkyPilot's name of the GPU, or the one that is set, and a name for the task.
-
-    Raises InfeasibleError for a GPU without a name, InputError for checkpoints that would be lost with their node.
+    """Return `accelerator`, the setting or SkyPilot's name of the GPU, and `name`, the task's, from the model's. Raises
+    InfeasibleError for a GPU without either, InputError for checkpoints that would be lost with their node.
     """
     _refuse_lost_checkpoints("skypilot", "the task's workdir", plan, files, chosen)
     product = plan.cluster.gpu.product
@@ -227,10 +223,12 @@ _OF_PODS = (
 
 
 def _pod(launcher: str, plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Return the templates' variables that both kinds of Kubernetes job share.
+    """Return the templates' variables that both kinds of Kubernetes job share: names, files of the ConfigMap, limits,
+    volumes.
 
-    Raises InputError or InfeasibleError for files that a ConfigMap cannot hold, InputError for checkpoints that would
-    be lost with their pod.
+    plan.json and REPORT.md are left out; keys have `__` for `/`. Limits are a node's GPUs and one `rdma` device if set;
+    shm is 8 GiB a GPU by default. Raises InputError for a file name that a ConfigMap refuses and for checkpoints that
+    would be lost with their pod, InfeasibleError for more than 1 MB.
     """
     _refuse_lost_checkpoints(launcher, "the container's own folder", plan, files, chosen)
     nodes, values = summary.nodes(plan), chosen.values
@@ -269,18 +267,16 @@ def _pod(launcher: str, plan: Plan, files: Files, chosen: Chosen) -> dict[str, o
 
 
 def label(text: str) -> str:
-    """Return a valid Kubernetes name: a-z, 0-9 and dashes, a letter first, at most 44 characters."""
+    """Return a Kubernetes name of a text: lower case, a-z, 0-9 and single dashes, cut to 40, with `job-` in front
+    unless a letter is first."""
     plain = re.sub(r"[^a-z0-9]+", "-", slug(text).lower()).strip("-")[:40].strip("-")
     return plain if plain[:1].isalpha() else f"job-{plain}".strip("-")
 
 
 def _pytorchjob(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Return the variables of a pod, and `backoff`, after how many restarts of all pods together the job ends.
-
-    The pods' own variables come from the operator: PET_NNODES, PET_NODE_RANK, MASTER_ADDR, MASTER_PORT. A process that
-    dies takes those of the other nodes with it, so a failure is a restart of all. Of Training Operator 1.9,
-    pkg/controller.v1/pytorch/envvar.go and master.go, pkg/core/job.go (PastBackoffLimit).
-    """
+    """Return the variables of a pod, and `backoff`: restarts x nodes + 1, as a failure restarts all pods; 0 without
+    restarts. (Training Operator 1.9, pkg/core/job.go, PastBackoffLimit; envvar.go sets the pods' variables.) Raises as
+    `_pod`."""
     restarts = int(chosen.values["restarts"] or 0)
     backoff = restarts * summary.nodes(plan).count + 1 if restarts else 0
     return {**_pod("pytorchjob", plan, files, chosen), "backoff": backoff}

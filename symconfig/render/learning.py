@@ -85,13 +85,18 @@ class Learns:
     reads_apart: bool = False
 
     def sleep_level(self, rl: Rl, adapts: bool) -> int:
-        """Return the engine's sleep level: the job's, else 1 with adapters (its weights do not change), else the usual
-        one.
-        """
+        """Return the engine's sleep level: the job's, else 1 with adapters (its weights do not change), else the first
+        supported."""
         return rl.rollout.sleep_level or (1 if adapts else self.sleep_levels[0])
 
     def unsupported(self, plan: Plan, name: str) -> Iterator[Problem]:
-        """Yield a problem for each setting of the RL step that the program `name` does not support."""
+        """Yield a problem for each setting of the RL step that the program `name` does not support.
+
+        Tested are algorithm (a group algorithm needs two samples), engine, placement, rewards, sleep level and dp of
+        the engine, several epochs, critic GPUs, and adapters. If the plan has RL phases (`plan.rl`) also padded
+        sequences with another batch than the samples, and a colocated plan with other parts on the host than one of
+        `away`.
+        """
         rl = section(plan)
         choices = {
             "rl.algorithm": (rl.algorithm, self.algorithms),
@@ -123,7 +128,9 @@ class Learns:
             yield Problem(what, field="rl", got=got, need=" or ".join(able), hint=f"symconfig plan … --target {name}")
 
     def _of_rewards(self, rl: Rl, name: str) -> Iterator[Problem]:
-        """Yield a problem if the program `name` does not run a reward model in this placement, or none at all."""
+        """Yield a problem if the job's reward model has a placement that the program `name` does not run. Nothing
+        without a reward model.
+        """
         if rl.reward_model is None or rl.reward_model.placement in self.rewards:
             return
         if not self.rewards:
@@ -134,8 +141,8 @@ class Learns:
         yield Problem(what, field="rl.reward_model.placement", got=rl.reward_model.placement, need=need)
 
     def _of_engine(self, plan: Plan, name: str) -> Iterator[Problem]:
-        """Yield problems of the engine's sleep level and data-parallel degree that the program `name`
-        does not support.
+        """Yield a problem for a sleep level of the job that is not supported, and one for data parallelism within an
+        engine. The degree is the larger of the job's and the plan's; the engine is the job's or the first supported.
         """
         rollout, chosen = section(plan).rollout, plan.rl[0].rollout_dp if plan.rl else 1
         level, dp = rollout.sleep_level, max(rollout.dp or 1, chosen)
@@ -170,10 +177,8 @@ class Compares:
         return max(means.sequences, self.least if means.read else 1)
 
     def scoring(self, model: ModelDescriptor, job: Job) -> ModelDescriptor:
-        """Return the model with a scalar head in place of the vocabulary's, if the program trains one.
-
-        Return the model itself otherwise.
-        """
+        """Return the model with a scalar head for the vocabulary's if the loss trains one and not both heads are kept,
+        else the model."""
         return model.scoring if self._scores(job) else model
 
     def _scores(self, job: Job) -> bool:
@@ -181,7 +186,12 @@ class Compares:
         return job.preference is not None and job.preference.means.scores and not self.both_heads
 
     def unsupported(self, plan: Plan, name: str) -> Iterator[Problem]:
-        """Yield a problem for each setting of preference training that the program `name` does not support."""
+        """Yield a problem for each setting of preference training that the program `name` does not support.
+
+        These are the loss, batching, micro-batches without whole pairs or too small for the KL term; and, if the plan
+        has preference phases (`plan.tuned`), another head, and a plan without the reference copy that the program has
+        beside adapters.
+        """
         sequences, micro, means = plan.job.sequences, plan.best.batch.micro, preference(plan).means
         choices: dict[str, tuple[str, tuple[str, ...]]] = {"preference.loss": (preference(plan).loss, self.losses)}
         if sequences is not None:
@@ -204,8 +214,8 @@ class Compares:
 
 
 def tasks(own: tuple[Task, ...], learns: Learns | None, compares: Compares | None) -> tuple[Task, ...]:
-    """Return a target's tasks: its own (plain training if it has neither these nor others), and RL or
-    preference tasks.
+    """Return a target's tasks: its own, then "rl" with `learns` and the tasks of the losses in `compares`, in the order
+    of TASKS. Without any of these it has PLAIN.
     """
     special = {LOSSES[loss].task for loss in compares.losses} if compares else set()
     special |= {"rl"} if learns else set()
@@ -228,23 +238,22 @@ def of_checkpoints(plan: Plan, what: str) -> Iterator[Problem]:
 
 
 def of_schedule(plan: Plan, name: str, known: Iterable[str]) -> Iterator[Problem]:
-    """Yield a problem if the learning rate falls in another way than the program is told."""
+    """Yield a problem if the job's lr_decay_style is not among `known`."""
     if (style := plan.training.lr_decay_style) not in known:
         what = f"{name} does not have this schedule"
         yield Problem(what, field="training.lr_decay_style", got=style, need=" or ".join(known))
 
 
 def of_offload(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield a problem if a part of the optimizer's state is on the host."""
+    """Yield a problem if only a part of the optimizer's state (between 0 and 1) is on the host."""
     if 0 < (part := plan.best.options.optimizer_offload) < 1:
         what, field = f"{name}'s optimizer is on the host as a whole, or not at all", "optimizer_offload"
         yield Problem(what, field=field, got=f"{part:g}", pins=(f"{field}=0", f"{field}=1"))
 
 
 def of_types(plan: Plan, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
-    """Yield a problem if the model's type is not in `known`, or it has a vision tower.
-
-    Such weights cannot be converted to Megatron-LM and handed to the engine.
+    """Yield a problem if the model's type is not in `known`, or it has a vision tower: its weights
+    cannot be converted.
     """
     model = plan.model
     if model.model_type not in known or model.vision is not None:
@@ -253,7 +262,9 @@ def of_types(plan: Plan, name: str, known: tuple[str, ...]) -> Iterator[Problem]
 
 
 def of_transformers(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield what does not work with sequences packed for Transformers' flash attention: scans, sinks, own attention."""
+    """Yield what does not work with sequences packed for Transformers' flash attention. These are scans, attention
+    sinks, attention of the model's own class, and unfused attention.
+    """
     model = Fixed.of(plan.model)
     if model.scans:
         what = f"{name} packs sequences, whose borders the scans and convolutions of Transformers' blocks do not see"
@@ -269,8 +280,8 @@ def of_transformers(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def of_fsdp(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield what workers of PyTorch's FSDP do not run: what packing forbids, other precisions than bf16, recompute of
-    some layers.
+    """Yield what workers of PyTorch's FSDP do not run: what packing forbids (`of_transformers`), other precisions than
+    bf16, recompute by the method "block".
     """
     options = plan.best.options
     yield from of_transformers(plan, name)
@@ -283,7 +294,7 @@ def of_fsdp(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def of_stages(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield a problem for stages by a layout string, or uneven ones in a hybrid model."""
+    """Yield a problem for a pipeline layout string, or else for uneven stages in a hybrid model."""
     options = plan.best.options
     if options.pipeline_layout:
         what = f"{name} can set the number of layers of the first and the last stage only"
@@ -294,9 +305,9 @@ def of_stages(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def of_megatron(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield a problem for each option of Megatron-LM that RL programs do not run.
-
-    Their sequences vary in length, and their workers reduce gradients for the distributed optimizer.
+    """Yield a problem for each choice that RL programs on Megatron-LM do not run, as their sequences vary in length.
+    Refused are other optimizers than Adam, ZeRO stages but 1, other precisions than bf16 and fp16, user buffers, CUDA
+    graphs, overlapped all-to-all of experts, and activation offload.
     """
     chosen = plan.best.options
     if plan.job.optimizer.name != "adam":
@@ -321,7 +332,9 @@ def of_megatron(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def options(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return a tuple per option, its name followed by its values; None and False are left out, True has no value."""
+    """Return a tuple per option, `--name` followed by its values as text; a tuple as value gives several. None and
+    False are left out, True has no value.
+    """
     given = {f"--{name}": value for name, value in values.items() if value is not None and value is not False}
     return [
         (name, *(map(word, value) if isinstance(value, tuple) else () if value is True else (word(value),)))
@@ -336,18 +349,18 @@ def section(plan: Plan) -> Rl:
 
 
 def run_of(plan: Plan, targets: Iterable[str] = (), kind: str = "") -> Run:
-    """Return the plan as nested namespaces, by the field names that tables of keys use (`formats.keys`).
-
-    Fields that do not apply are None or missing. targets, kind: the adapted layers and the adapter's kind in the
-    program's terms.
+    """Return the plan as nested namespaces, by the field names that tables of keys use (`formats.keys`). Fields that do
+    not apply are None or missing: `critic` without one, `engine`, `ranks` and `rewards.planned` without RL phases.
+    targets, kind: the adapted layers and the adapter's kind in the program's terms. `clip` has the ratio bounds of dapo
+    and gspo only; token counts are per GPU and micro-batch. May load the critic's descriptor.
     """
     rl, step, best, training = plan.job.rl, plan.rl[0] if plan.rl else None, plan.best, plan.training
     tokens, away = step.tokens_per_gpu if step else rl and rl.longest, step.away if step else ()
     (nodes, gpus), clip, adapter = reward_nodes(plan), _CLIPPED.get(rl.algorithm) if rl else None, plan.model.adapter
 
     def trained(parallel: Degrees, options: Options) -> Run:
-        """Return the namespace of one trained model: its degrees, options, recompute and offload, in the tables' field
-        names.
+        """Return the namespace of one trained model; `tokens` and `away` are those of the step, `chunks` is vpp or None
+        for 1. `experts`, `flex` and `recompute` are None without experts, flex dispatcher or recompute.
         """
         recompute, flex = options.recompute, options.moe_dispatcher == "flex"
         layers = Run(**asdict(recompute) | {"modules": [*recompute.modules] or None})
@@ -391,9 +404,8 @@ def run_of(plan: Plan, targets: Iterable[str] = (), kind: str = "") -> Run:
 
 
 def reward_model(plan: Plan) -> str | None:
-    """Return the published name of the reward model.
-
-    It is "" if the user has to name one, None if none runs on the job's GPUs.
+    """Return the reward model's Hugging Face id, or else the name or path in the job. "" if the job gives none, None if
+    no reward model runs on the job's GPUs (none, or a server). Raises as `load_model`.
     """
     named = plan.job.rl.reward_model if plan.job.rl else None
     if named is None or named.placement == "server":
@@ -408,16 +420,17 @@ def reward_url(plan: Plan) -> str:
 
 
 def reward_nodes(plan: Plan) -> tuple[int, int]:
-    """Return the reward model's own nodes and the GPUs of each; (0, 0) if it has none of its own."""
+    """Return (nodes, GPUs of each) of the reward model's own GPUs in the plan; (0, 0) if it has none of its own. Nodes
+    are rounded up; fewer GPUs than a node's count as one node.
+    """
     own, most = plan.rl[0].reward if plan.rl else None, plan.cluster.gpus_per_node
     gpus = own.gpus if own is not None else 0
     return (-(-gpus // most), min(gpus, most)) if gpus else (0, 0)
 
 
 def critic(plan: Plan) -> str | None:
-    """Return the published name of the critic's weights.
-
-    "" if it starts as a copy of the actor, None without a critic.
+    """Return the Hugging Face id of the critic's weights, or else the name in the job; "" if it starts as a copy of the
+    actor. None without a critic. Raises as `load_model`.
     """
     rl = section(plan)
     if not rl.has_critic:

@@ -34,8 +34,8 @@ class Manifest(Strict):
 
 
 def manifest(files: Files, target: str, launchers: Sequence[str], templates: Path | None) -> File:
-    """Return manifest.json: the SHA-256 of every file, with target, launchers and the digest of the
-    user's templates.
+    """Return manifest.json: the SHA-256 of every file by path, target, launchers, and the digest of the user's
+    templates, if any.
     """
     data = {
         "schema": SCHEMA,
@@ -48,9 +48,8 @@ def manifest(files: Files, target: str, launchers: Sequence[str], templates: Pat
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Return the folder's manifest; None if it has none.
-
-    Raises InputError if it is invalid, names a path outside the folder, or the folder was written only in part.
+    """Return the folder's manifest; None if it has none. Raises InputError if the folder holds MARKER (its writing was
+    cut off), or the manifest is invalid or names a path outside the folder.
     """
     path = folder / NAME
     if os.path.lexists(folder / MARKER):
@@ -71,7 +70,9 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def digest(templates: Path | None) -> str | None:
-    """Return the SHA-256 over names and bytes of all visible files in the folder; None without a folder."""
+    """Return the SHA-256 over paths, sizes and bytes of all files below the folder, sorted; None without a folder.
+    Paths with a part that begins with a dot are skipped.
+    """
     if templates is None:
         return None
     total = hashlib.sha256()

@@ -36,9 +36,7 @@ OLDEST = "core_v0.12.1"
 
 
 def version(plan: Plan) -> str:
-    """Return the Megatron-LM release to write for: the plan's own, or the job's if the plan is for
-    another framework.
-    """
+    """Return the Megatron-LM release to write for: the plan's, or the job's if the plan is for another framework."""
     target = plan.best.target
     return flags.resolve(target.version if target.backend == NAME else plan.job.megatron_version)
 
@@ -49,7 +47,9 @@ def arguments(plan: Plan) -> list[str]:
 
 
 def groups(plan: Plan) -> tuple[Group, ...]:
-    """Return the arguments by the arrays of launch.sh. Raises InfeasibleError, also for adapters, and InputError."""
+    """Return the arguments by the arrays of launch.sh, for the plan's release. Raises InfeasibleError for adapters, and
+    as `groups_at`.
+    """
     if plan.model.adapter is not None:
         raise InfeasibleError(
             "Megatron-LM has no LoRA or other adapters",
@@ -61,10 +61,9 @@ def groups(plan: Plan) -> tuple[Group, ...]:
 
 
 def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
-    """Return the arguments by the arrays of launch.sh, as the release `target` takes them; adapters are ignored.
-
-    Raises InfeasibleError with all that cannot be expressed, InputError for an old release or a value that the parser
-    refuses.
+    """Return the arguments by the arrays of launch.sh, as the release `target` takes them; adapters are ignored. Fields
+    in the job's `edited` are not refused. Raises InfeasibleError with all that cannot be expressed; InputError for a
+    release before core_v0.12.1, a wrong schedule, data without a tokenizer, or a value that the parser refuses.
     """
     if flags.versions().index(target) < flags.versions().index(OLDEST):
         raise InputError(
@@ -93,9 +92,9 @@ def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables.
-
-    Raises InfeasibleError with all that cannot be expressed, InputError for bad values.
+    """Return the templates' variables: argument groups, script, environment, modules needed, notes, tokenizer, padded
+    vocabulary. Raises InfeasibleError with all that cannot be expressed and for Hugging Face weights, InputError for
+    bad values.
     """
     done, target = groups(plan), version(plan)
     if problems := list(weights_problems(plan, "Megatron-LM")):
@@ -125,7 +124,7 @@ def variables(plan: Plan) -> dict[str, object]:
 
 def _by_hand(plan: Plan) -> Iterator[Problem]:
     """Yield the problems that the job's `edited` fields suppress, each with the change to Megatron-LM's code that it
-    needs.
+    needs. The arguments are made again without `edited`; nothing if the job has none.
     """
     if not plan.job.edited:
         return
@@ -141,8 +140,8 @@ def texts(plan: Plan) -> Iterator[File]:
 
 
 def notes(plan: Plan) -> tuple[str, ...]:
-    """Return sentences about what must be known or installed before the first start, by GPU, optimizer,
-    model and task.
+    """Return sentences to read before the first start: manual edits, then on Volta, Ascend or AMD GPUs, Muon, sparse
+    attention, packing and the task sft; () if none applies.
     """
     sentences = [f"Only with Megatron-LM changed: {problem.edit}" for problem in _by_hand(plan)]
     if plan.cluster.gpu.architecture == "volta":
@@ -184,9 +183,8 @@ ACTIVATIONS = frozenset((("silu", True), ("clamped_swiglu", True), ("gelu_sigmoi
 
 
 def moe_args(out: Arguments, plan: Plan) -> None:
-    """Add the options of experts, router and dispatcher to MOE_ARGS, and refusals of what has none.
-
-    Do nothing for dense models.
+    """Add the options of experts, router and dispatcher to MOE_ARGS, which becomes the current group; nothing for dense
+    models. Refused are routing (`_refuse_router`) and activations that the grouped experts lack; links may refuse more.
     """
     model = plan.model
     if model.experts is None:
@@ -200,7 +198,10 @@ def moe_args(out: Arguments, plan: Plan) -> None:
 
 
 def _refuse_router(out: Arguments, experts: Experts) -> None:
-    """Refuse routing that Megatron-LM computes otherwise: its renormalisation of scores and its scores of groups."""
+    """Refuse renormalised scores and group scores that Megatron-LM computes otherwise. Its sigmoid scores are
+    renormalised if and only if top_k > 1; a softmax over one expert is refused if it is renormalised or after top-k; a
+    group's score must come from the best 2 (sigmoid) or 1 experts, which it takes as top_k / topk_group.
+    """
     sigmoid, top_k = experts.scoring_func == "sigmoid", experts.num_experts_per_tok
     if sigmoid and experts.norm_topk_prob != (top_k > 1):
         why = "it renormalises sigmoid scores of several chosen experts, and never that of one"
@@ -216,9 +217,9 @@ def _refuse_router(out: Arguments, experts: Experts) -> None:
 
 
 def _refuse_run(out: Arguments, plan: Plan) -> None:
-    """Refuse recompute modules and pipeline layouts that the release or model lacks.
-
-    Raises InputError for data without a tokenizer.
+    """Refuse recompute modules that release or model lack, or fp8 forbids, and layouts with MTP that the release lacks.
+    Layouts count only with pp > 1 and without hybrid models, modules only for selective recompute. Raises InputError
+    for data without a tokenizer, unless it is the NullTokenizer.
     """
     options, training = plan.best.options, plan.training
     chosen, layout = options.recompute.modules, options.pipeline_layout or ""

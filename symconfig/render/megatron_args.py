@@ -37,10 +37,9 @@ class Arguments:
     program: str = GPT_SCRIPT
 
     def put(self, flag: str, *values: object) -> None:
-        """Add an option with its values to the current group; a switch for True, nothing if any value is None or False.
-
-        A single value that begins with a dash is joined by `=`, as argparse requires. A value that no program can be
-        passed becomes a problem.
+        """Add an option with its values to the current group; True gives a switch, and nothing is added if any is None
+        or False. A single value that begins with a dash is joined by `=`, as argparse requires. One of several that
+        does, and any with NUL or invalid Unicode, also becomes a problem; the option is added nevertheless.
         """
         if any(value is None or value is False for value in values):
             return
@@ -81,10 +80,9 @@ class Arguments:
         pins: tuple[str, ...] = (),
         edit: str | None = None,
     ) -> None:
-        """Add a problem that `name` cannot be expressed.
-
-        since: the first version that can; None: none. pins: each of them avoids the problem. edit: a change of
-        Megatron-LM's code, without cost, that avoids it; nothing is added where the job says it was made.
+        """Add a problem that `name` cannot be expressed, with `why`; nothing if it has an `edit` and `name` is in
+        `edited`. got: the value. since: the first version that can; it is the default hint. pins: each of them avoids
+        the problem. edit: a change of Megatron-LM's code, without cost, that avoids it.
         """
         if edit is not None and name in self.edited:
             return
@@ -96,7 +94,9 @@ class Arguments:
         self.problems.append(Problem(where, field=name, got=text, hint=hint, pins=pins, edit=edit))
 
     def refuse_all(self, refused: Iterable[Refused]) -> None:
-        """Add a problem for each failing constraint, with the first version that it no longer covers."""
+        """Add a problem for each given failed constraint; `since` is the first release after the constraint's `until`,
+        if it has one.
+        """
         for one in refused:
             until = one.constraint.until
             since = (
@@ -109,9 +109,8 @@ class Arguments:
             )
 
     def needs(self, name: str, flag: str, why: str, got: object = None) -> bool:
-        """Return whether this version has `flag`.
-
-        If not, add a problem about `name` with the first version that has it.
+        """Return whether this version has the option `flag`; if not, add a problem about `name` with the first version
+        that has it.
         """
         if self.known(flag):
             return True
@@ -124,7 +123,7 @@ class Arguments:
 
 
 def unpassable(text: str) -> str | None:
-    """Return why a text cannot be an argument of a program (NUL, invalid Unicode); None if it can."""
+    """Return why a text cannot be an argument of a program: it has a NUL, or lone surrogates; None if it can."""
     if "\0" in text:
         return "it holds a NUL character"
     try:

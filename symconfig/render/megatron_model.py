@@ -32,9 +32,12 @@ from symconfig.render.megatron_args import Arguments
 
 
 def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int, engine: bool = True) -> None:
-    """Add all options of the model but those of experts to MODEL_ARGS, and refusals of what has none.
+    """Add all options of the model but those of experts to MODEL_ARGS, the current group then; refuse what has no
+    option.
 
-    tp: pads the vocabulary. engine: Transformer Engine runs on the GPU.
+    seq_length: the run's; a shorter sliding window needs a release with --window-size. tp: pads the vocabulary. engine:
+    Transformer Engine runs on the GPU; else the local implementation with flash attention. Fields in NEVER are refused
+    unless at their default.
     """
     out.group = "MODEL_ARGS"
     out.put("--transformer-impl", "transformer_engine" if engine else "local")
@@ -83,9 +86,9 @@ def _scaling(model: ModelDescriptor) -> str | None:
 
 
 def _longest(out: Arguments, model: ModelDescriptor, seq_length: int) -> int:
-    """Return --max-position-embeddings, and refuse a sequence beyond learned positions.
-
-    Until core_v0.13 it is the original length of YaRN with MLA; what does not fit that is refused, too.
+    """Return --max-position-embeddings: the larger of seq_length and the model's; refuse a sequence beyond learned
+    positions. Before core_v0.14 with MLA and rope scaling it is YaRN's original length; a longer sequence is then
+    refused, and an mscale other than mscale_all_dim, too.
     """
     longest = max(seq_length, model.max_position_embeddings)
     if model.position is Position.LEARNED and longest > model.max_position_embeddings:
@@ -106,7 +109,9 @@ def _longest(out: Arguments, model: ModelDescriptor, seq_length: int) -> int:
 
 
 def _activation(out: Arguments, model: ModelDescriptor) -> None:
-    """Add the options of the activation, or refuse it."""
+    """Add the options of the activation, or refuse it if it has none, or the release lacks them. Tanh GELU needs biases
+    on all linear layers. With such biases the activations in UNFUSED get --no-bias-gelu-fusion.
+    """
     act, biased = model.hidden_act, all(_bias_fields(model).values())
     options = next((words for *one, words in ACTIVATIONS if one == [act, model.gated_mlp]), None)
     if options is None or (act == "gelu_tanh" and not biased):
@@ -120,7 +125,9 @@ def _activation(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _bias_fields(model: ModelDescriptor) -> dict[str, bool]:
-    """Return, for each kind of linear layer that the model has, whether it has a bias, by field name."""
+    """Return {field: whether it has a bias} for each kind of linear layer of the model. mlp_bias is left out if all
+    layers have experts, experts' fields if none has.
+    """
     fields = {"qkv_bias": model.qkv_bias, "attention_out_bias": model.attention_out_bias}
     if not all(model.moe_layers):
         fields["mlp_bias"] = model.mlp_bias
@@ -132,7 +139,9 @@ def _bias_fields(model: ModelDescriptor) -> dict[str, bool]:
 
 
 def _biases(out: Arguments, model: ModelDescriptor) -> None:
-    """Add the options of biases: on all linear layers, on none, or on q, k and v only; refuse any other choice."""
+    """Add the options of biases: on all linear layers, on none, or on q, k and v only (not with MLA); refuse any other
+    choice. All biases with experts are refused before core_v0.15.
+    """
     fields = _bias_fields(model)
     have = [name for name, value in fields.items() if value]
     if len(have) == len(fields):
@@ -155,7 +164,10 @@ def _biases(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def sparse_args(out: Arguments, model: ModelDescriptor) -> None:
-    """Add the options of sparse attention's indexer, or refusals of what it cannot do; nothing without an indexer."""
+    """Add the options of sparse attention's indexer, with rope fusion off; nothing without an indexer. Refused are
+    releases without it (nothing is added then), layers with an indexer that are not every n-th, and what `_refuse`
+    names.
+    """
     if model.indexer is None:
         return
     if not out.needs("indexer", _option(sparse.KERNELS), "attention is never sparse"):
@@ -185,7 +197,9 @@ def _option(dest: str) -> str:
 
 
 def _refuse(out: Arguments, model: ModelDescriptor) -> None:
-    """Refuse all of the model that does not go with sparse attention."""
+    """Refuse what does not go with sparse attention: hybrid models and mixers, windows, attention dropout, biases of
+    attention, MTP, and an indexer whose loss has weight 0.
+    """
     assert model.indexer is not None
     if hybrid.hybrid(model) or model.mixers:
         out.refuse("indexer", "sparse attention is written for models whose layers all have it")
@@ -207,9 +221,9 @@ VARIANT = "--experimental-attention-variant"
 
 
 def mixer_args(out: Arguments, model: ModelDescriptor) -> None:
-    """Add the options of Mamba and linear-attention layers and their sizes, or refusals.
-
-    Do nothing for a plain transformer.
+    """Add the options of Mamba and linear-attention layers and their sizes; nothing for a plain transformer. Refused
+    are unknown blocks (nothing is added then), releases without them, gated delta nets without SiLU or RMSNorm, and
+    Mamba settings that are fixed.
     """
     if not model.mixers and model.mlp_layers is None:
         return
@@ -236,7 +250,9 @@ def mixer_args(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _spelled(out: Arguments, model: ModelDescriptor) -> bool:
-    """Return whether Megatron-LM has all of the model's blocks; refuse those that it lacks."""
+    """Return whether Megatron-LM has all of the model's blocks; if not, refuse each block beside attention or unknown
+    to it.
+    """
     if hybrid.known(model):
         return True
     for mixer in model.mixers:
@@ -248,9 +264,8 @@ def _spelled(out: Arguments, model: ModelDescriptor) -> bool:
 
 
 def _hybrid(out: Arguments, model: ModelDescriptor) -> None:
-    """Add the options of HybridModel, and refuse what it lacks against GPTModel; refuse all for older releases.
-
-    Sets the name of the program in `out`.
+    """Add HybridModel's --spec and set `out.program` to its script; refuse MLA and Llama 3 rope scaling there. Before
+    the release hybrid.SINCE the model is refused and nothing added.
     """
     if not out.at_least(hybrid.SINCE):
         name, got = ("mixers", model.mixers[0].block) if model.mixers else ("mlp_layers", None)
@@ -267,7 +282,9 @@ def _hybrid(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _mamba(out: Arguments, model: ModelDescriptor, mixer: Mixer) -> None:
-    """Refuse settings of Mamba that MambaMixer fixes and no option changes; chunk sizes do not matter."""
+    """Refuse another convolution kernel, other biases or gated norm, or another norm_eps than
+    MambaMixer's fixed ones.
+    """
     if (kernel := mixer.sizes["conv_kernel"]) != hybrid.MAMBA_KERNEL:
         why = f"Mamba's convolution always reads {hybrid.MAMBA_KERNEL} tokens"
         out.refuse("mixers", why, f"conv_kernel {kernel}")
@@ -286,7 +303,9 @@ MUP_EDIT = "in megatron/core/models/common/embeddings/language_model_embedding.p
 
 
 def refuse_rope_layers(out: Arguments, model: ModelDescriptor) -> None:
-    """Refuse layers without rope where MLA or multi-token prediction does not allow them."""
+    """Refuse layers without rope with MLA, or if the first n layers (n MTP layers) differ from the last one with MTP.
+    Nothing if all layers have rope, or positions are of another kind.
+    """
     layers = model.rope_layers
     if layers is None or all(layers) or model.position is not Position.ROPE:
         return
@@ -298,15 +317,15 @@ def refuse_rope_layers(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def embedding_factor(model: ModelDescriptor) -> float:
-    """Return the factor on embeddings: sqrt(hidden size) if they are scaled, times the multiplier, if any.
-
-    1.0 by default.
-    """
+    """Return the factor on embeddings: sqrt(hidden size) if they are scaled, else 1, times embedding_multiplier if that
+    is set."""
     return (math.sqrt(model.hidden_size) if model.scale_embeddings else 1.0) * (model.embedding_multiplier or 1.0)
 
 
 def multipliers(out: Arguments, model: ModelDescriptor) -> None:
-    """Add the options of factors on embeddings, logits and attention scores, or refuse them; nothing if all are 1."""
+    """Add --use-mup and its factors on embeddings, logits and attention scores; nothing if all are 1. Releases without
+    it: see `_unscaled`. Refused are scaled learned positions and another softmax scale with MLA.
+    """
     if not (embedding_factor(model) != 1.0 or model.logits_multiplier not in (None, 1.0) or _scalar(model) is not None):
         return
     if not out.known(MUP):
@@ -337,7 +356,9 @@ def _of_embeddings(model: ModelDescriptor) -> str:
 
 
 def _unscaled(out: Arguments, model: ModelDescriptor) -> None:
-    """Refuse the factors in releases without options for them, with a change of code where there is one."""
+    """Refuse each factor other than 1 for a release without --use-mup. For embeddings, and queries outside MLA, a
+    change of code is named; else the first release with the option.
+    """
     if (factor := embedding_factor(model)) != 1.0:
         text = f"{model.hidden_size} ** 0.5" if model.embedding_multiplier is None else f"{factor!r}"
         edit = f"{MUP_EDIT}write embeddings = word_embeddings * {text}"

@@ -59,7 +59,9 @@ Values = dict[str, Any]
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables. Raises InfeasibleError with all that has no option."""
+    """Return the templates' variables for ms-swift on Megatron-Core; last_checkpoint is None unless the run resumes its
+    own. Raises InfeasibleError with all that has no option, InputError as `megatron.groups`.
+    """
     version = megatron.version(plan)
     training = plan.training
     return {
@@ -82,9 +84,12 @@ def stage(plan: Plan) -> str:
 
 
 def sections(plan: Plan) -> dict[str, Values]:
-    """Return the arguments by heading, translated from Megatron-LM's groups.
+    """Return ms-swift's arguments by heading, translated from Megatron-LM's groups for the model without its adapter.
 
-    Raises InfeasibleError with all that has none.
+    Precision, optimizer sharding, recompute and MoE defaults are added where no option sets them; what only
+    Megatron-Core knows goes under "PASSED ON TO MEGATRON-CORE". Packing is on unless the job states other batching.
+    `load` and evaluation appear if set; TensorBoard and W&B replace Megatron-LM's. Raises InfeasibleError with all that
+    has no argument, InputError as `megatron.groups`.
     """
     # Its data start over where they end (trainers/base.py, cyclic_iter): no run is short of them.
     plain = replace(plan, model=plan.model.model_copy(update={"adapter": None}), history=History())
@@ -138,23 +143,22 @@ def sections(plan: Plan) -> dict[str, Values]:
 
 
 def resume_command(plan: Plan, words: Sequence[str]) -> str | None:
-    """Return the command that resumes the run, with adapters loaded as such; None if ms-swift has no such options."""
+    """Return the command that resumes the run from Megatron-LM's options in `words`, adapters by --mcore_adapter; None
+    if one has no translation."""
     sentence = _RESUME_COMMAND(plan, words)
     return sentence and sentence.replace("--mcore_model", f"--{loaded_as(plan)}")
 
 
 def loaded_as(plan: Plan) -> str:
-    """Return the argument for a checkpoint to resume from: "mcore_model", or "mcore_adapter" for a plan with an
-    adapter.
-
-    A checkpoint of adapters holds only these (trainers/base.py, save_checkpoint); `mcore_model` would then be the
-    frozen weights, without iteration and optimizer.
-    """
+    """Return the argument for a checkpoint to resume from: "mcore_adapter" with an adapter, whose checkpoint has no
+    other weights, else "mcore_model"."""
     return "mcore_model" if plan.model.adapter is None else "mcore_adapter"
 
 
 def _model(plan: Plan) -> Values:
-    """Return the arguments for the model, and for which parts of its vision tower are frozen."""
+    """Return the arguments for the model; `model` and `use_hf` are left out if it has no name. With a vision tower also
+    which parts of it are frozen, and max_pixels if it takes any size.
+    """
     name = plan.job.training.hf_weights or plan.model.huggingface_id
     vision, pixels = plan.model.vision, shared.pixels(plan)
     fields: Values = {"model": name, "use_hf": True} if name else {}
@@ -166,17 +170,23 @@ def _model(plan: Plan) -> Values:
 
 
 def template(model: ModelDescriptor, known: Mapping[str, str] = MappingProxyType({**TEMPLATES, **TOWERS})) -> str:
-    """Return the chat template of the model's family; "" for an unknown family. known: templates by model_type."""
+    """Return the chat template of the model's family; "" for an unknown one, Llama 3's by its vocabulary of 128256.
+    known: templates by model_type (the vision tower's, if any).
+    """
     if model.model_type == "llama" and model.vocab_size == LLAMA3_VOCABULARY:
         return LLAMA3_TEMPLATE
     return known.get(shared.outer_type(model), "")
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what ms-swift does not support, in addition to what Megatron-LM does not."""
+    """Yield what ms-swift does not support, in addition to what Megatron-LM does not. These are release main and those
+    before core_v0.16.1, Muon, weighted data, text models but TEMPLATES', first chunks with fewer layers than the
+    tower's deepstack, and adapters that are QLoRA, with ZeRO > 1, or on other modules than its fused ones.
+    """
     model, version = plan.model, megatron.version(plan)
 
     def refused(field: str, why: str, got: object, hint: str | None = None, pins: tuple[str, ...] = ()) -> Problem:
+        """Return a problem with ms-swift's refusal and the reason."""
         return Problem(f"{MS_SWIFT.refusal}: {why}", field=field, got=str(got), hint=hint, pins=pins)
 
     if version == "main" or not flags.at_least(version, OLDEST):
@@ -207,7 +217,9 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    """Yield sentences about packing, adapters and checkpoints to read before the first start."""
+    """Yield sentences to read before the first start: images, packing (always), then, with adapters, a foreign
+    checkpoint or pretraining, what holds for these.
+    """
     lora = plan.model.adapter
     yield from shared.image_notes(plan, "max_pixels")
     yield (
@@ -249,7 +261,9 @@ _OF_SWIFT = {**TEMPLATES, "mistral": "llama", "mixtral": "llama"}
 
 
 def _swift(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables of ms-swift with DeepSpeed."""
+    """Return the templates' variables of ms-swift with DeepSpeed; the command is rlhf for preferences, else pt or sft.
+    Raises InfeasibleError for what DeepSpeed cannot run.
+    """
     return {
         "framework": f"ms-swift {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
         "release": RELEASE,
@@ -262,10 +276,8 @@ def _swift(plan: Plan) -> dict[str, object]:
 
 
 def _swift_texts(plan: Plan) -> Iterator[File]:
-    """Yield the DeepSpeed JSON without an optimizer.
-
-    ms-swift's Trainer accesses the optimizer before DeepSpeed makes one from the JSON (`trainers/mixin.py`,
-    create_optimizer), so it must make it itself.
+    """Yield the DeepSpeed JSON without an optimizer, which ms-swift's Trainer makes itself (`trainers/mixin.py`,
+    create_optimizer), and with zero_allow_untested_optimizer. Raises InfeasibleError.
     """
     data = deepspeed.config_auto(plan)
     data.pop("optimizer", None)
@@ -273,7 +285,10 @@ def _swift_texts(plan: Plan) -> Iterator[File]:
 
 
 def swift_sections(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Return the YAML's fields by section, without the path of the DeepSpeed JSON, which launch.sh adds."""
+    """Return the YAML's fields by section MODEL, DATA, PREFERENCE (if the job has it) and TRAINING. The path of the
+    DeepSpeed JSON is left out, as launch.sh adds it. LoRA and 4-bit fields appear with such an adapter; beta is left
+    out for losses that do not use it.
+    """
     arguments, training, lora = trainer.arguments(plan, DEEPSPEED), plan.training, plan.model.adapter
     del arguments["deepspeed"]
     tuner: dict[str, Any] = {"tuner_type": "full"}
@@ -332,7 +347,10 @@ def _swift_notes(plan: Plan) -> Iterator[str]:
 
 
 def _swift_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what ms-swift with DeepSpeed does not support."""
+    """Yield what ms-swift with DeepSpeed does not support: what DeepSpeed, Trainer and its schedule and `load` do not.
+    Also other model families and vision towers, packing with eager attention, resuming the run's own last checkpoint,
+    and weighted data.
+    """
     yield from shared.problems(plan)
     yield from trainer.problems(plan)
     yield from trainer.program_problems(plan, "ms-swift")

@@ -42,7 +42,7 @@ MODEL_TYPES = (
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables, for Megatron workers."""
+    """Return the templates' variables, for Megatron workers; `added` is `_added` as a list. Raises as `sections`."""
     return {
         "framework": f"NeMo-RL {RELEASE}",
         "release": RELEASE,
@@ -57,7 +57,10 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what NeMo-RL's Megatron workers do not support."""
+    """Yield what NeMo-RL's Megatron workers do not support. Samples that dp does not divide, an entropy loss, several
+    data sets, foreign checkpoints, model types, vpp > 1, recompute of some layers, and what `of_megatron`, `of_stages`
+    and `of_offload` refuse.
+    """
     p, options, rl, data = plan.best.parallel, plan.best.options, learning.section(plan), plan.training.data_path
     yield from learning.of_samples(plan, "NeMo-RL divides the samples of an update over data-parallel ranks")
     if rl.entropy:
@@ -79,7 +82,9 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def sections(plan: Plan) -> dict[str, Any]:
-    """Return the YAML's data. Tokens per micro-batch are rounded up to what Megatron-Core can split over tp and cp."""
+    """Return the YAML's data as nested dicts. Tokens per micro-batch are rounded up to a multiple of (tp with sequence
+    parallelism) x (2 cp if cp > 1). The reward model's GPUs are added to the cluster's.
+    """
     run, training, where = learning.run_of(plan), plan.training, nodes(plan)
     best, (count, gpus) = plan.best, _added(plan)
     # Megatron-Core splits each packed sequence over tp and both halves of cp (models/megatron/data.py).
@@ -104,9 +109,8 @@ def sections(plan: Plan) -> dict[str, Any]:
 
 
 def _added(plan: Plan) -> tuple[int, int]:
-    """Return the reward model's nodes and GPUs per node, to be added to those that train.
-
-    Return (0, GPUs) if one node holds both.
+    """Return the reward model's (nodes, GPUs per node) to be added to those that train: (0, GPUs) if one node holds
+    both. Else (nodes, 0); (0, 0) without GPUs of its own.
     """
     count, gpus = learning.reward_nodes(plan)
     together = plan.best.parallel.world_size + count * gpus <= plan.cluster.gpus_per_node

@@ -45,7 +45,9 @@ _AWAY = "with ZeRO-3, --ref.offload keeps it on the host"
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables."""
+    """Return the templates' variables; environment variables and a note on padding only without RL, the critic only
+    with it.
+    """
     arrays, training = _arrays(plan), plan.training
     gpus, most = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0, plan.cluster.gpus_per_node
     return {
@@ -77,7 +79,10 @@ def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what OpenRLHF, DeepSpeed or the Trainer does not support."""
+    """Yield what OpenRLHF, DeepSpeed (`shared.problems`) or the Trainer (`trainer.problems`) does not support. OpenRLHF
+    lacks cp > 1, parameter offload, parts of the optimizer on the host, other optimizers than Adam, models that packing
+    excludes, some schedules and foreign checkpoints; for RL also samples that dp does not divide, and some placements.
+    """
     yield from shared.problems(plan)
     yield from trainer.problems(plan)
     options, p, rl = plan.best.options, plan.best.parallel, plan.job.rl
@@ -104,7 +109,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _of_critic(rl: Rl) -> Iterator[Problem]:
-    """Yield a problem for a critic on GPUs of its own if other models share GPUs."""
+    """Yield a problem for each of a colocated engine and a colocated reward model if the critic has GPUs of its own."""
     if rl.critic_gpus is None:
         return
     if rl.placement == "colocated":
@@ -121,7 +126,9 @@ def _packs(plan: Plan) -> bool:
 
 
 def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each section's name with its options; those of a critic or adapter only if there is one."""
+    """Yield each array's name with its options as {name: value}; CRITIC and ADAPTER only if the plan has one. Batches
+    of preference training are in pairs. The adapter's alpha becomes an int.
+    """
     rl, best, lora = plan.job.rl, plan.best, plan.model.adapter
     step, each = plan.rl[0] if plan.rl else None, learning.per_example(plan)
     run = learning.run_of(plan, target_modules(plan.model) if lora else ())

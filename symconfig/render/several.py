@@ -28,8 +28,8 @@ def node_folder(nodes: int) -> str:
 
 def above(plans: Sequence[tuple[int, Plan]], launchers: Sequence[str], advice: Sequence[str] = ()) -> list[File]:
     """Return launch.sh, which starts the plan for the nodes found, and sbatch.sh if Slurm is among the launchers.
-
-    plans: by number of nodes, largest first. advice: sentences on saving, for the comments of launch.sh.
+    plans: (number of nodes, plan), largest first. Other launchers are ignored. advice: sentences on saving, for the
+    comments of launch.sh. Raises as `sources` and `Target.files`.
     """
     plan, counts = plans[0][1], [count for count, _ in plans]
     values = {"plan": plan, "nodes": summary.nodes(plan), "counts": counts, "advice": advice}
@@ -52,8 +52,9 @@ _OF_KIND = (LAUNCH, "megatron_args.txt")  # of a target's files, those that say 
 
 
 def files(plan: MixedPlan) -> Files:
-    """Return all files of a plan with two kinds of GPU: a folder for each kind, above them launch.sh, the report, plan
-    and manifest.
+    """Return all files of a plan with two kinds of GPU: mixed.json, launch.sh, REPORT.md, a folder for each kind,
+    manifest.json. A kind's folder has only launch.sh and megatron_args.txt. Raises InfeasibleError for what Megatron-LM
+    cannot express.
     """
     made = []
     for host in plan.best.hosts:
@@ -85,7 +86,9 @@ def stage_folder(host: Host) -> str:
 
 
 def verdict(plan: MixedPlan) -> Iterator[str]:
-    """Yield sentences comparing both kinds together with each alone, and on how they were searched."""
+    """Yield sentences comparing both kinds together with each kind by itself, and on how they were searched. The
+    comparison is with the faster kind, or says that only both run it.
+    """
     yield " ".join(f"{_alone(each)}." for each in plan.alone)
     faster, gain = plan.faster, plan.gain
     if gain is None or faster is None:
@@ -109,7 +112,7 @@ def _alone(each: Alone) -> str:
 
 
 def _row(host: Host) -> Row:
-    """Return the row of one kind: its nodes, stages, layers, GPUs, memory and limit."""
+    """Return the row of one kind: nodes, stages, layers, GPUs, predicted and usable memory of a GPU in GiB."""
     layers = " ".join(map(str, host.layers))
     held, limit = summary.gib(host.predicted.device_bytes), summary.gib(host.usable_bytes)
     return Row(

@@ -40,7 +40,9 @@ def of_fsdp(plan: Plan) -> bool:
 
 
 def refused(plan: Plan, backend: str, release: str) -> Iterator[Refused]:
-    """Yield each constraint of a framework's release that the plan fails, in the table's order."""
+    """Yield a Refused for each constraint of a framework's release that the plan fails, in the table's order. backend:
+    the framework's name; the plan may be for another one.
+    """
     cluster = plan.cluster
     job = plan.job
     fixed = facts(backend, plan.model, cluster.gpu.architecture, job.attention, cluster.joined_gpus, job.optimizer)
@@ -57,7 +59,9 @@ def refuse(plan: Plan, *others: Problem) -> None:
 
 
 def data_problems(plan: Plan, reader: str) -> Iterator[Problem]:
-    """Yield a problem if the data files have weights, which `reader` does not support."""
+    """Yield a problem if the data files have weights, which `reader` does not support; `need`: the
+    files without them.
+    """
     if plan.training.blended:
         yield Problem(
             f"{reader} takes files without weights",
@@ -73,11 +77,8 @@ def problems(plan: Plan) -> tuple[Problem, ...]:
 
 
 def model_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield all of the plan's model that Transformers' configuration cannot express.
-
-    Nothing of a model with a vision tower, which is only loaded by name; a head that the program itself adds is left
-    out.
-    """
+    """Yield each field of the plan's model that Transformers' configuration lacks; nothing with a vision tower, and not
+    num_labels if the program adds the head."""
     unwritten = () if plan.model.vision is not None else unsaid(plan.model)
     yield from (each for each in unwritten if not (plan.job.puts_head and each.field == "num_labels"))
 
@@ -98,9 +99,8 @@ def batching(plan: Plan) -> str | None:
 
 
 def hf_weights(plan: Plan) -> str | None:
-    """Return the Hugging Face folder or id to start from: the job's, or for fine-tuning the model's id.
-
-    None for random weights, and for a model without an id.
+    """Return the Hugging Face folder or id to start from: the job's, else for fine-tuning (also adapters) the model's
+    id. None for pretraining from random weights, and for a model without an id.
     """
     if plan.job.training.hf_weights is not None or not fine_tuned(plan):
         return plan.job.training.hf_weights
@@ -132,9 +132,8 @@ def pixels(plan: Plan) -> int | None:
 
 
 def image_notes(plan: Plan, name: str | None = None) -> tuple[str, ...]:
-    """Return sentences about images that the files cannot ensure; () without a vision tower.
-
-    name: the program's option for their size.
+    """Return sentences about images that the files cannot ensure: their number, and with `name` and a tower of any size
+    their pixels. () without a vision tower. name: the program's option for their size.
     """
     vision = plan.model.vision
     if vision is None:

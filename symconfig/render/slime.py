@@ -49,7 +49,9 @@ _OWN_LOOP = words_of(
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables."""
+    """Return the templates' variables: train.py colocated, train_async.py otherwise. PYTORCH_CUDA_ALLOC_CONF is dropped
+    unless the placement is split: torch_memory_saver forbids expandable segments. Raises as `megatron.groups`.
+    """
     arrays, training, version = _arrays(plan), plan.training, megatron.version(plan)
     # The allocator's segments cannot expand where torch_memory_saver moves them to the host and back.
     alone = learning.section(plan).placement == "split"
@@ -80,7 +82,9 @@ def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what slime does not support, in addition to what its `LEARNS` excludes."""
+    """Yield what slime does not support, in addition to what its `LEARNS` excludes. These are model types, samples that
+    dp does not divide, what `of_megatron` refuses, the allgather dispatcher, and foreign checkpoints.
+    """
     options = plan.best.options
     yield from learning.of_types(plan, "slime", MODEL_TYPES)
     yield from learning.of_samples(plan, "slime counts the samples of an update in micro-batches of each rank")
@@ -99,7 +103,10 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _sections(plan: Plan) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Yield each array of slime's scripts with its options, empty ones included."""
+    """Yield each array of slime's scripts with its options, empty ones included. Megatron-LM's groups without
+    `_OWN_LOOP` are merged into MODEL_ARGS, OPTIMIZER_ARGS and PERF_ARGS; --enable-mtp-training is added with MTP
+    layers. Raises as `megatron.groups`.
+    """
     run = learning.run_of(plan)
     run.rewards.url = learning.reward_url(plan) or None
     groups = {group.name: _kept(group, plan) for group in megatron.groups(plan)}
@@ -119,7 +126,8 @@ def _options(table: Keys, run: SimpleNamespace) -> list[tuple[str, ...]]:
 
 
 def _kept(group: Group, plan: Plan) -> list[tuple[str, ...]]:
-    """Return Megatron-LM's options of a group without those that slime sets itself (batch, data, checkpoints)."""
+    """Return a group's options of Megatron-LM without `_OWN_LOOP`'s (batch, data, checkpoints), and --lr-decay-iters if
+    the job states none."""
     dropped = _OWN_LOOP | ({"--lr-decay-iters"} if plan.training.lr_decay_iters is None else set())
     return [option for option in group.options if option[0].partition("=")[0] not in dropped]
 

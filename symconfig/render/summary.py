@@ -51,7 +51,9 @@ class Want:
 
 
 def modules_wanted(plan: Plan) -> tuple[Want, ...]:
-    """Return the Python modules that used options of a Megatron plan need, in the order of the options."""
+    """Return a Want for each Python module that used options of a Megatron plan need, in the order of the options. The
+    same module may appear for several options; needs that are no modules are left out.
+    """
     return tuple(
         Want(option.name, option.label, need.module, need.attribute or "", need.named, need.why, need.hint)
         for option in environment.used(plan)
@@ -77,7 +79,9 @@ class Nodes:
 
 
 def nodes(plan: Plan) -> Nodes:
-    """Return the fewest nodes that have equally many GPUs each, at most as many as a node of the cluster has."""
+    """Return the fewest nodes with equally many GPUs each that make up the world size, none with more than the
+    cluster's.
+    """
     total, most = plan.best.parallel.world_size, plan.cluster.gpus_per_node
     count = -(-total // most)
     while total % count:
@@ -99,7 +103,9 @@ def duration(value: float) -> str:
 
 
 def intervals(plan: Plan) -> list[str]:
-    """Return sentences about the likely ranges of step time and memory; [] without measured runs."""
+    """Return sentences about the likely ranges of step time and memory, each if the prediction has it (from measured
+    runs), and one if the plan may not fit.
+    """
     predicted = plan.best.predicted
     ranges = predicted.interval
     sentences = []
@@ -118,7 +124,7 @@ def intervals(plan: Plan) -> list[str]:
 
 
 def predicted_for(plan: Plan, backend: str) -> str:
-    """Return a sentence that the prediction is for the other framework; empty if the plan's is this one."""
+    """Return a sentence that the plan's times are those of another framework; "" if its backend is `backend`."""
     if plan.best.target.backend == backend:
         return ""
     return (
@@ -132,7 +138,7 @@ def share(part: float, whole: float = 1.0) -> str:
 
 
 def recompute(value: Recompute) -> str:
-    """Return the recompute in words: "none", "selective: ..." or "full, ..."."""
+    """Return the recompute in words: "none", "selective: " with its modules (core_attn by default), or "full, ..."."""
     if value.granularity == "none":
         return "none"
     if value.granularity == "selective":
@@ -143,7 +149,7 @@ def recompute(value: Recompute) -> str:
 
 
 def overlap(value: Overlap) -> str:
-    """Return the names of overlapped communication, joined by commas; "nothing" if there is none."""
+    """Return the overlapped kinds of communication in words, joined by commas; "nothing" if there is none."""
     names = (
         ("gradient reduction", value.grad_reduce),
         ("weight gather", value.param_gather),
@@ -159,7 +165,9 @@ def degrees(best: Candidate) -> tuple[Row, ...]:
 
 
 def options(best: Candidate) -> tuple[Row, ...]:
-    """Return rows for the options: always those of sharding, precision and recompute, others only if they are on."""
+    """Return rows for the options: always those of sharding, precision, gradients, recompute, overlap and schedule.
+    Others appear only if they are on.
+    """
     value = best.options
     zero = ("off", "1: optimizer state sharded", "2: and gradients", "3: and weights")[value.zero_stage]
     rows = [
@@ -201,7 +209,7 @@ def wants(wanted: Iterable[Want]) -> tuple[Row, ...]:
 
 
 def stages(best: Candidate) -> tuple[Row, ...]:
-    """Return a row for each group of equal stages: their layers (by virtual stage), recompute, and peak memory."""
+    """Return a row for each group of equal stages: layers by virtual stage, recompute, peak memory or its range."""
     return tuple(Row(each.name, (each.holds, each.recompute, _peak(each))) for each in stages_alike(best.stages))
 
 
@@ -211,7 +219,9 @@ def _peak(each: Alike) -> str:
 
 
 def memory(plan: Plan) -> tuple[Row, ...]:
-    """Return a row for each part of the memory, then for the three totals and the limit, in GiB."""
+    """Return a row for each part of the memory of the fullest GPU, in GiB with its share of the device's; then three
+    totals and the limit.
+    """
     best = plan.best.predicted
     rows = [Row(name, (gib(value), share(value, best.device_bytes))) for name, value in best.memory.items()]
     rows += [
@@ -236,7 +246,9 @@ def short(best: Candidate) -> str:
 
 
 def alternatives(plan: Plan) -> tuple[Row, ...]:
-    """Return a row for each runner-up: rank, options, step time, loss against the best in percent, and memory."""
+    """Return a row for each runner-up: rank from 2, options, step time, change against the best in
+    percent, and memory.
+    """
     first = plan.best.predicted.step_s
     return tuple(
         Row(
@@ -253,7 +265,7 @@ def alternatives(plan: Plan) -> tuple[Row, ...]:
 
 
 def words(plan: Plan, wanted: Iterable[Want] = ()) -> dict[str, Sequence[Row | str]]:
-    """Return the tables and sentences of REPORT.md. wanted: modules that options of the plan want."""
+    """Return the tables and sentences of REPORT.md by name. wanted: modules that options of the plan want."""
     return {
         **tables(plan.best),
         "wants": wants(wanted),
@@ -273,10 +285,9 @@ def tables(best: Candidate) -> dict[str, tuple[Row, ...]]:
 
 
 def phases(plan: Plan) -> tuple[Row, ...]:
-    """Return a row for each phase of an RL step: seconds, share of the step, tokens of a micro-batch per GPU, memory
-    and its parts.
-
-    The shares of phases that overlap add up to more than 100 %. () for a plan without phases.
+    """Return a row for each phase of an RL or preference step: seconds, share of the step, tokens of a micro-batch per
+    GPU (or ""), GiB, and its parts, largest first. The shares of phases that overlap add up to more than 100 %. () for
+    a plan without phases.
     """
     if not plan.steps:
         return ()
@@ -300,9 +311,9 @@ def phases(plan: Plan) -> tuple[Row, ...]:
 
 
 def step_notes(plan: Plan, moved: str = "") -> Iterator[str]:
-    """Yield sentences about the step to read before the first start.
-
-    moved: how the reference model of a preference loss could be taken off the GPU.
+    """Yield sentences about an RL or preference step to read before the first start; nothing for other jobs. For
+    preferences only the size of a reference on the GPU, if there is one, with `moved`, how it could be taken off. For
+    RL: no KL term, the reward model, and a generation rate that is predicted.
     """
     if (rl := plan.job.rl) is None:
         if plan.tuned and (copy := plan.tuned[0].phases[-1].holds.get("reference")):
@@ -321,7 +332,9 @@ def step_notes(plan: Plan, moved: str = "") -> Iterator[str]:
 
 
 def rewards(plan: Plan) -> Iterator[str]:
-    """Yield a sentence on where the reward model runs; nothing without one."""
+    """Yield a sentence on where the reward model runs; nothing without one. Without a planned one it is the URL's
+    server.
+    """
     named, own = plan.job.rl.reward_model if plan.job.rl else None, plan.rl[0].reward if plan.rl else None
     if named is None:
         return

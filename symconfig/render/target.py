@@ -40,9 +40,8 @@ class Saving:
 
 
 def ignored(program: str, **others: str) -> dict[str, str]:
-    """Return the training fields that a program around a published model does not take, with the reasons.
-
-    others: further fields.
+    """Return {training field: reason} of what a program around a published model does not take: tokenizer and gc
+    interval. others: further fields, which come first.
     """
     tokenizer = f"{program} takes the model's tokenizer"
     gc = f"{program} leaves garbage collection to Python"
@@ -61,6 +60,9 @@ def translated(known: Mapping[str, str]) -> ResumeCommand:
     """
 
     def command(plan: Plan, words: Sequence[str]) -> str | None:
+        """Return the command of launch.sh with the translated words; None if the table lacks an option. A word without
+        dashes is the value of the option before it; the last value of a repeated option counts.
+        """
         given: dict[str, str] = {}  # a switch has the value ""
         name = ""
         for word in words:
@@ -105,9 +107,8 @@ class Chosen:
 
 
 def split(launcher: str) -> tuple[str, dict[str, str]]:
-    """Return the name of a launcher and its settings, of a text like slurm:partition=big,time=2:00:00.
-
-    A comma belongs to the value unless `name=` follows. Raises InputError for a part without `=` at first and for a
+    """Return (name, settings) of a launcher's text like slurm:partition=big,time=2:00:00. A comma belongs to the value
+    before it unless `name=` or `env.NAME=` follows. Raises InputError if the first part is no `name=value`, and for a
     setting given twice.
     """
     name, _, rest = launcher.partition(":")
@@ -167,17 +168,17 @@ class Target:
     shared: tuple[Path, ...] = ()
 
     def placed(self, folder: Path) -> Target:
-        """Return the target with its folder of templates, which lies in `folder`, and with all of its tasks."""
+        """Return a copy with `folder`/name as its template folder, the shared template folders, and with all of its
+        tasks. A launcher (one with `start`) has no tasks.
+        """
         tasks = () if self.start else learning.tasks(self.tasks, self.learns, self.compares)  # a launcher has none
         shared = (data_dir("templates") / "shared", data_dir("templates"))
         return replace(self, tasks=tasks, folders=(folder / self.name,), shared=shared)
 
     def with_settings(self, given: Mapping[str, str]) -> Target:
-        """Return the launcher with these settings, defaults included; its templates get `settings` and `environment`
-        (the variables `env.NAME` for launch.sh).
-
-        Raises InputError with every setting that is unknown or has a wrong value, and every variable that the launcher
-        itself sets.
+        """Return a copy of the launcher with these settings, defaults included; its templates get `settings` and
+        `environment`. `environment`: the variables `env.NAME` for launch.sh; they may not be those that launchers set,
+        and their values must be one printable line. Raises one InputError with every unknown setting and wrong value.
         """
         known = {setting.name: setting for setting in self.settings}
         problems = []
@@ -206,15 +207,15 @@ class Target:
         inner = self.variables
 
         def variables(plan: Plan, files: Files) -> Mapping[str, object]:
+            """Return the launcher's own variables with `settings` and `environment`, which they may replace."""
             return {"settings": chosen.values, "environment": chosen.environment, **inner(plan, files, chosen)}
 
         return replace(self, variables=variables)
 
     def refuse(self, plan: Plan) -> None:
-        """Raise InfeasibleError for an unsupported task or vision tower, or else with all that the program does not
-        support of the plan.
-
-        Do nothing if there is nothing, or for a launcher.
+        """Raise InfeasibleError for an unsupported task, or a vision tower that it does not train, or else with all
+        problems of the plan. The problems are those of RL or preference training (`learns`, `compares`) and its
+        program's. A launcher has only `problems`, none by default.
         """
         if self.tasks and plan.task not in self.tasks:
             what, need = f"{self.name} is not for this task", " or ".join(self.tasks)
@@ -230,18 +231,15 @@ class Target:
             raise InfeasibleError(faults)
 
     def checked_variables(self, plan: Plan, *of: object) -> Mapping[str, Any]:
-        """Return the templates' variables. Raises InfeasibleError for what the target cannot express, and InputError.
-
-        of: further arguments of `variables`.
-        """
+        """Return the templates' variables after `refuse`; of: further arguments of `variables`. Raises InfeasibleError,
+        InputError."""
         self.refuse(plan)
         return self.variables(plan, *of)
 
     def files(self, plan: Plan, *of: object, starts: Sequence[str] = ()) -> list[File]:
-        """Return the files: from templates by name, then texts that no template has replaced.
-
-        of: further arguments of `variables`. starts: how each launcher is started. Raises InfeasibleError for what the
-        target cannot express, InputError for a wrong template.
+        """Return the files: from templates by name, then texts that no template has replaced; blank ones are left out.
+        of: further arguments of `variables`, for launchers. starts: how each launcher is started. Raises
+        InfeasibleError for what the target cannot express, InputError for a wrong template.
         """
         from symconfig.render.fill import filled  # whoever asks what an option means renders nothing
 
@@ -252,8 +250,8 @@ class Target:
         return [*files, *(item for item in self.texts(plan) if item.path not in made)]
 
     def remarks(self, plan: Plan) -> tuple[str, ...]:
-        """Return a sentence for each training field that is set but not passed on, and one if no checkpoint will be
-        saved.
+        """Return a sentence for each field of `ignored_fields` that is not at its default, and one if no checkpoint
+        will be saved. The latter only if training.save is None and the program has an option for saving.
         """
         values = {name: getattr(plan.training, name) for name in self.ignored_fields}
         sentences = [
@@ -275,8 +273,8 @@ class Target:
 
 
 def together(made: Sequence[tuple[Target, Sequence[File]]]) -> list[File]:
-    """Return the files of all sources. Raises InputError if two write the same path, or one's file is another's
-    folder.
+    """Return the files of all sources in order; a source may repeat its own path. Raises InputError if two write the
+    same path, or a file's path is another's folder.
     """
     whose: dict[str, str] = {}
     problems = []
@@ -296,9 +294,8 @@ def together(made: Sequence[tuple[Target, Sequence[File]]]) -> list[File]:
 def common(
     plan: Plan, starts: Sequence[str] = (), source: Target | None = None, wants: Iterable[Want] = ()
 ) -> dict[str, object]:
-    """Return the variables that every template gets.
-
-    starts: how launchers are started. source: the target that the templates belong to. wants: modules that options
+    """Return the variables that every template gets. starts: how launchers are started. source: the target that the
+    templates belong to; None: without its remarks, saving, and for the report no backend. wants: modules that options
     need.
     """
     return {

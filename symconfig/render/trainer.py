@@ -34,9 +34,9 @@ _CHECKPOINT = re.compile(r"checkpoint-\d+")  # trainer_utils.py, PREFIX_CHECKPOI
 
 
 def problems(plan: Plan, *, every_layer: bool = True) -> Iterator[Problem]:
-    """Yield what scripts with Trainer or Accelerate cannot run, but train.py can: recompute of some layers, and AutoEP.
-
-    every_layer: the program recomputes all layers or none; otherwise every n-th layer is possible, too.
+    """Yield what scripts with Trainer or Accelerate cannot run: recompute of only the first layers, and ep > 1
+    (AutoEP). every_layer: the program recomputes all layers or none; False: every n-th layer is possible, too
+    (`every_nth`).
     """
     recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
     some = recompute.method == "block" and recompute.num_layers is not None and recompute.num_layers < layers
@@ -57,7 +57,9 @@ def problems(plan: Plan, *, every_layer: bool = True) -> Iterator[Problem]:
 
 
 def every_nth(plan: Plan) -> int | None:
-    """Return n if the plan recomputes every n-th layer, as Transformers 5.24 does with FSDP 2; else None."""
+    """Return n if recomputing every n-th layer gives the plan's number of layers, with FSDP and the method "block";
+    else None. Transformers 5.24 can do so with FSDP 2; n >= 2, the smallest.
+    """
     recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
     if plan.best.target.backend != "fsdp" or recompute.method != "block":
         return None
@@ -65,10 +67,11 @@ def every_nth(plan: Plan) -> int | None:
 
 
 def schedule_problems(plan: Plan, *, unwrapped: bool = False) -> Iterator[Problem]:
-    """Yield a problem for each part of the learning-rate schedule that the Trainer lacks: its own decays end with the
-    run.
+    """Yield a problem for each part of the learning-rate schedule that the Trainer lacks.
 
-    unwrapped: the program's Trainer asks its own optimizer for the rate, not DeepSpeed's wrapper.
+    Linear decay with an optimizer that is not in the DeepSpeed JSON, unless unwrapped; decays that do not end with the
+    run (constant excepted); inverse square root that would fall below min_lr, or has no warm-up. unwrapped: the Trainer
+    asks its own optimizer for the rate, not DeepSpeed's wrapper.
     """
     training = plan.training
     if training.lr_decay_style == "linear" and not (unwrapped or own_optimizer(plan)):
@@ -105,10 +108,8 @@ def schedule_problems(plan: Plan, *, unwrapped: bool = False) -> Iterator[Proble
 
 
 def program_problems(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield what a program with its own training script does not support: AutoTP, Ulysses, models without a published
-    name.
-
-    Also a fractional lora_alpha. name: the program's.
+    """Yield what a program with its own training script lacks: tp (AutoTP) and cp (Ulysses), models without a name, a
+    fractional lora_alpha. name: the program's.
     """
     parallel, adapter = plan.best.parallel, plan.model.adapter
     for degree, what in (("tp", "AutoTP"), ("cp", "Ulysses")):
@@ -123,9 +124,8 @@ def program_problems(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def padded(plan: Plan, longest: str) -> Iterator[str]:
-    """Yield a note that sequences are padded less than predicted, if the job states no lengths.
-
-    longest: the program's option for the maximum length.
+    """Yield a note that the prediction is an upper bound, as sequences are padded to their micro-batch's longest;
+    nothing if the job states their lengths. longest: the program's option for the maximum length.
     """
     if plan.job.sequences is None:
         yield (
@@ -140,7 +140,9 @@ def named(plan: Plan) -> str | None:
 
 
 def load_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield a problem if the checkpoint to resume from is no checkpoint-N folder and not the run's own last one."""
+    """Yield a problem if the checkpoint to resume from is no folder `checkpoint-N` and not the run's own last one.
+    Nothing if the job loads none.
+    """
     training = plan.training
     if training.load and not training.loads_its_own and not _CHECKPOINT.fullmatch(basename(normpath(training.load))):
         yield Problem(
@@ -152,10 +154,11 @@ def load_problems(plan: Plan) -> Iterator[Problem]:
 
 
 def arguments(plan: Plan, config: str | None) -> Json:
-    """Return TrainingArguments as JSON data.
+    """Return TrainingArguments as a dict of JSON values.
 
-    config: the path of the JSON whose "auto" values they fill in; None: Accelerate's file configures sharding and
-    recompute. Batch sizes are in examples, and a preference pair is one.
+    config: the path of the DeepSpeed JSON whose "auto" values they fill in; None: none is named, and Accelerate's file
+    configures sharding and recompute. Batch sizes are in examples per device, and a preference pair is one.
+    resume_from_checkpoint only for a `load` that is not the run's own last checkpoint.
     """
     training, batch, options = plan.training, plan.best.batch, plan.best.options
     return {
@@ -184,7 +187,9 @@ def arguments(plan: Plan, config: str | None) -> Json:
 
 
 def _optimizer(plan: Plan, config: str | None) -> Json:
-    """Return the arguments for the optimizer; {} if the DeepSpeed JSON has it."""
+    """Return the arguments for the optimizer: fused AdamW without `config` (FSDP), {} if the DeepSpeed JSON has it. SGD
+    gets its momentum in optim_args.
+    """
     optimizer = plan.job.optimizer
     if config is None:
         return {"optim": _OPTIMIZERS["adam"]}
@@ -201,7 +206,7 @@ def _recomputed(plan: Plan, config: str | None) -> Json:
 
 
 def _evaluated(plan: Plan) -> Json:
-    """Return the arguments for evaluation, without its data; {} if the job has none."""
+    """Return the arguments for evaluation, without its data; {} if eval_iters is 0."""
     if not plan.training.eval_iters:
         return {}
     return {
@@ -217,9 +222,9 @@ def output_dir(plan: Plan) -> str:
 
 
 def schedule(plan: Plan) -> Json:
-    """Return the arguments for the learning-rate schedule, the same function of the step as Megatron-LM's.
-
-    Only the warm-up before WSD differs: the Trainer's starts at the smallest rate, others at 0.
+    """Return warmup_steps and the scheduler's arguments; the rate is the same function of the step as Megatron-LM's.
+    Only the warm-up before WSD differs: the Trainer's starts at the smallest rate, others at 0. Other styles than
+    constant, inverse-square-root, cosine and linear are taken for WSD.
     """
     training = plan.training
     floor, style = training.min_lr, training.lr_decay_style
@@ -245,10 +250,8 @@ def schedule(plan: Plan) -> Json:
 
 
 def ulysses_variables(plan: Plan) -> tuple[Variable, ...]:
-    """Return the environment variables by which Accelerate configures Ulysses (`parallelism_config.py`, 1.15).
-
-    Return () without Ulysses. The variables include the data-parallel ranks, from which Accelerate computes DeepSpeed's
-    batch.
+    """Return the environment variables by which Accelerate 1.15 configures Ulysses, in upper case; () if cp is 1. They
+    include the data-parallel ranks, from which Accelerate computes DeepSpeed's batch.
     """
     config = parallelism(plan)
     switched = {"accelerate_use_parallelism_config": "true", **config} if config else {}
@@ -259,7 +262,7 @@ def ulysses_variables(plan: Plan) -> tuple[Variable, ...]:
 
 
 def parallelism(plan: Plan) -> Json:
-    """Return Accelerate's parallelism_config; {} without Ulysses."""
+    """Return Accelerate's parallelism_config for Ulysses over cp ranks and dp replicas; {} if cp is 1."""
     parallel = plan.best.parallel
     if parallel.cp == 1:
         return {}
@@ -278,7 +281,9 @@ def parallelism(plan: Plan) -> Json:
 
 
 def adapter_files(plan: Plan) -> Iterator[File]:
-    """Yield PEFT's adapter_config.json, and for QLoRA a quantization_config.json; nothing without an adapter."""
+    """Yield PEFT's adapter_config.json, and for QLoRA a quantization_config.json (nf4, double quantisation). Nothing
+    without an adapter.
+    """
     lora = plan.model.adapter
     if lora is None:
         return
@@ -310,7 +315,9 @@ def adapter_files(plan: Plan) -> Iterator[File]:
 
 
 def script_rows(plan: Plan) -> Iterator[Row]:
-    """Yield rows of what the user's training script must set itself, besides TrainingArguments."""
+    """Yield rows of what the user's training script must set itself: sequence length and attention. Also, where they
+    apply, Ulysses' position ids and epochs, weights, evaluation data, the adapter, 4-bit weights.
+    """
     yield Row("sequence length", (f"{plan.best.batch.seq_length} tokens in every sequence",))
     yield Row("attention", (f'attn_implementation="{attention(plan)}"',))
     if plan.best.parallel.cp > 1:

@@ -57,7 +57,7 @@ _BEFORE = "--precompute_ref_log_probs true reads all pairs with it before the fi
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables."""
+    """Return the templates' variables; `script` is grpo for RL, else the task's name. Raises as `sections`."""
     return {
         **tuners.common(plan, "TRL", TRL.release),
         "script": plan.task if plan.job.rl is None else "grpo",
@@ -70,7 +70,9 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def sections(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Return the YAML's fields by section; the data section is empty if the job names none."""
+    """Return the YAML's fields by section: model, data, the RL sections or preference, train. The data section has the
+    first data set, and is empty if the job names none.
+    """
     run, data = tuners.run_of(plan), plan.training.data_path
     return {
         "model": write(TRL_MODEL, run),
@@ -81,7 +83,9 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def _pairs(plan: Plan) -> dict[str, Any]:
-    """Return the fields of preference training; dropout stays on only if the adapter has it."""
+    """Return the fields of preference training: loss and beta where the loss has them, and max_length. disable_dropout
+    is False if the adapter has dropout, and else left to TRL.
+    """
     preference, adapter = learning.preference(plan), plan.model.adapter
     loss = [preference.loss] if preference.means.task == "dpo" else preference.loss
     scaled: dict[str, Any] = {"loss_type": loss, "beta": preference.beta, "precompute_ref_log_probs": False}
@@ -100,7 +104,9 @@ def _experimental(plan: Plan) -> str | None:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what TRL does not support, such as a full reference model with FSDP 2, and several data sets."""
+    """Yield what TRL does not support: what `tuners.common_problems` names, a full reference model with FSDP 2, and
+    several data sets.
+    """
     yield from tuners.common_problems(plan, "TRL")
     rl, pairs, data = plan.job.rl, plan.job.preference, plan.training.data_path
     reference = rl.reference if rl is not None else pairs is not None and pairs.has_reference
@@ -112,7 +118,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    """Yield a sentence about the length of prompts (RL) or about padding."""
+    """Yield the note that TRL cuts no prompts (RL), else the one on padding if the job states no lengths."""
     rl = plan.job.rl
     if rl is not None:
         yield (

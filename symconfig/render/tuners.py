@@ -33,7 +33,7 @@ DEEPSPEED = "ds_config_hf.json"
 
 
 def common_problems(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield what DeepSpeed, FSDP 2 or a program around the Trainer does not support. name: the program's."""
+    """Yield what DeepSpeed or FSDP 2, the Trainer, or a program around it does not support. name: the program's."""
     sharded = of_fsdp(plan)
     yield from accelerate.of_shards(plan) if sharded else shared.problems(plan)
     yield from trainer.problems(plan)
@@ -43,9 +43,9 @@ def common_problems(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def common(plan: Plan, name: str, release: str, launcher: str = accelerate.NAMED) -> dict[str, object]:
-    """Return the templates' variables that all fine-tuning programs share.
-
-    name, release: the program's. launcher: the name of Accelerate for FSDP.
+    """Return the templates' variables that all fine-tuning programs share. name, release: the program's. launcher:
+    Accelerate's name and release in `framework` for FSDP, else DeepSpeed's is there. predicted_for is "" with FSDP,
+    else absent.
     """
     sharded = of_fsdp(plan)
     return {
@@ -58,7 +58,9 @@ def common(plan: Plan, name: str, release: str, launcher: str = accelerate.NAMED
 
 
 def texts(plan: Plan, *, recomputes: bool = True) -> Iterator[File]:
-    """Yield the DeepSpeed JSON, or Accelerate's file for FSDP 2. recomputes: that file switches on recompute."""
+    """Yield Accelerate's file for FSDP 2, else the DeepSpeed JSON. recomputes: that file switches on recompute. Raises
+    InfeasibleError for what DeepSpeed cannot run.
+    """
     if of_fsdp(plan):
         yield File(accelerate.CONFIG, as_yaml(accelerate.shards(plan, recomputes)) + "\n")
     else:
@@ -71,9 +73,8 @@ def trainer_arguments(plan: Plan) -> dict[str, Any]:
 
 
 def run_of(plan: Plan, **more: object) -> Run:
-    """Return the plan as namespaces for the tables of keys (`formats.tuners`).
-
-    more: further fields, which replace others.
+    """Return the plan as namespaces for the tables of keys (`formats.tuners`); `more`: further fields, which replace
+    others. `quantised` is None unless the adapter is QLoRA; its alpha becomes an int.
     """
     lora = plan.model.adapter
     run = learning.run_of(plan, target_modules(plan.model) if lora else ())
@@ -92,7 +93,7 @@ _ALPACA = {"path": "mhenrichsen/alpaca_2k_test", "type": "alpaca"}  # of its own
 
 
 def _axolotl(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables."""
+    """Return the templates' variables of Axolotl. Raises InfeasibleError for what DeepSpeed cannot run."""
     return {
         **common(plan, "Axolotl", AXOLOTL.release),
         "sections": axolotl_sections(plan),
@@ -106,7 +107,9 @@ def _axolotl_texts(plan: Plan) -> Iterator[File]:
 
 
 def axolotl_sections(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Return the YAML's fields by section."""
+    """Return the YAML's fields by section; without data of the job it names the small Alpaca set. Packing is on for
+    pretraining, or if the job says so. For FSDP `shards` has the fields of fsdp_config.
+    """
     best, training, arguments = plan.best, plan.training, trainer_arguments(plan)
     for name in arguments.pop("report_to", ()):
         arguments["use_tensorboard" if name == "tensorboard" else "use_wandb"] = True
@@ -140,7 +143,9 @@ def _padding_free(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def _axolotl_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what Axolotl does not support."""
+    """Yield what Axolotl does not support: what `common_problems` names, padding_free, and weighted data. Also packing
+    with eager attention, and recompute of Nemotron-H without packing.
+    """
     yield from common_problems(plan, "Axolotl")
     yield from _padding_free(plan, "Axolotl")
     if _packs(plan) and deepspeed.attention(plan) == "eager":
@@ -177,7 +182,7 @@ _DEMO_FOLDER = "REMOTE:llamafactory/demo_data"
 
 
 def _llamafactory(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables."""
+    """Return the templates' variables; relative_output is None if the checkpoint folder is an absolute path."""
     folder = trainer.output_dir(plan)
     return {
         **common(plan, "LLaMA-Factory", LLAMAFACTORY.release, launcher=_ACCELERATE),
@@ -195,7 +200,10 @@ def _llamafactory_texts(plan: Plan) -> Iterator[File]:
 
 
 def sections(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Return the YAML's fields by heading, as in LLaMA-Factory's examples."""
+    """Return the YAML's fields by heading, as in LLaMA-Factory's examples; without data of the job it names demo data.
+    gradient_checkpointing is left out; cutoff_len is one longer with packing. Preference fields only for losses with a
+    beta, the chat template not for pretraining.
+    """
     kind, own, arguments, preference = stage(plan), _datasets(plan), trainer_arguments(plan), plan.job.preference
     del arguments["gradient_checkpointing"]
     packs = _packs(plan)
@@ -232,7 +240,9 @@ def stage(plan: Plan) -> str:
 
 
 def template(model: ModelDescriptor) -> str | None:
-    """Return the chat template of the model's family; None if LLaMA-Factory has none."""
+    """Return the chat template of the model's family; None if LLaMA-Factory has none. Llama 3 is known by its
+    vocabulary. With a vision tower it is the tower's.
+    """
     if model.vision is None and model.model_type == "llama":
         return "llama3" if model.vocab_size == _LLAMA3_VOCABULARY else "llama2"
     if model.vision is not None:
@@ -241,10 +251,9 @@ def template(model: ModelDescriptor) -> str | None:
 
 
 def _datasets(plan: Plan) -> dict[str, Any]:
-    """Return dataset_info.json for the job's JSON-lines files; {} without any.
-
-    The lines have `text` for pretraining, else `messages`, with `chosen` and `rejected` for pairs or a `label` for
-    single answers.
+    """Return dataset_info.json as {data_N: entry} for the job's JSON-lines files, N from 1; {} without any. The lines
+    have `text` for pretraining, else `messages`, with `chosen` and `rejected` for pairs, a `label` for other
+    preferences, and `images` with a vision tower.
     """
     compares = plan.job.preference is not None
     pairs = learning.per_example(plan) > 1
@@ -267,7 +276,10 @@ def _datasets(plan: Plan) -> dict[str, Any]:
 
 
 def _llamafactory_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what LLaMA-Factory does not support."""
+    """Yield what LLaMA-Factory does not support, `common_problems` included. A scalar reward head with FSDP, images in
+    pretraining, the first Qwen, families without a chat template (but for pretraining), padding_free, weighted data,
+    and data of a Megatron plan.
+    """
     yield from common_problems(plan, "LLaMA-Factory")
     model, preference = plan.model, plan.job.preference
     if of_fsdp(plan) and preference is not None and preference.means.scores:

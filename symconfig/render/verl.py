@@ -42,7 +42,9 @@ LEARNS = Learns(
 
 
 def variables(plan: Plan, workers: str) -> dict[str, object]:
-    """Return the templates' variables. workers: "megatron" or "fsdp"."""
+    """Return the templates' variables. workers: "megatron" or "fsdp". Of the plan's environment only
+    CUDA_DEVICE_MAX_CONNECTIONS is set, and only for Megatron. Raises as `sections`.
+    """
     exported = environment.variables(plan, plan.best.target.version) if workers == "megatron" else ()
     return {
         "variables": tuple(each for each in exported if each.name == "CUDA_DEVICE_MAX_CONNECTIONS"),
@@ -64,9 +66,8 @@ def words(plan: Plan, workers: str = "megatron") -> list[str]:
 
 
 def sections(plan: Plan, workers: str) -> dict[str, list[str]]:
-    """Return the overrides by section for "megatron" or "fsdp" workers.
-
-    The keys of a critic or reward model are there only if there is one.
+    """Return the overrides, as key=value words, by section for "megatron" or "fsdp" workers. CRITIC and REWARD are
+    there only if the job has such a model.
     """
     rl, targets = learning.section(plan), adapters.targets(plan.model) if workers == "megatron" else None
     modules = targets.modules if targets is not None else peft.modules(plan.model)
@@ -85,7 +86,10 @@ def _value(value: object) -> str:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what verl's Megatron workers do not support."""
+    """Yield what verl's Megatron workers do not support. Layouts, updates that do not divide the prompts, an offloaded
+    optimizer, a vocabulary that tp does not divide, adapters that Megatron-Bridge lacks, and what `of_megatron`
+    refuses.
+    """
     options, rl = plan.best.options, learning.section(plan)
     yield from learning.of_stages(plan, NAME)
     yield from _of_updates(rl)
@@ -109,7 +113,10 @@ def _of_updates(rl: Rl) -> Iterator[Problem]:
 
 
 def _of_fsdp(plan: Plan) -> Iterator[Problem]:
-    """Yield what verl's FSDP workers do not support."""
+    """Yield what verl's FSDP workers do not support: failed FSDP constraints, what `learning.of_fsdp` refuses. Also
+    updates that do not divide the prompts, adapters that PEFT lacks, with dropout or not LoRA, and schedules but
+    constant and cosine.
+    """
     yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
     yield from learning.of_fsdp(plan, NAME)
     yield from _of_updates(learning.section(plan))

@@ -27,11 +27,12 @@ ALPHA_OVER_R = 2.0  # where a job says none
 
 
 def adapted(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
-    """Return the model with the job's adapter, and the job with task and `lora` filled in; both unchanged if the job
-    wants none.
+    """Return the model with the job's adapter, and the job with task (default "lora") and `lora` filled in.
 
-    A model with an adapter of its own keeps it. Raises InputError for a task without adapters, target modules that the
-    model lacks, and a job that contradicts the model's adapter.
+    Both are returned unchanged if the job wants no adapters, or if it has no `lora` and the model has an adapter. With
+    both, the model keeps its own, and fields set in `lora` must agree. alpha is 2 r by default. Raises InputError for
+    `lora` with a task without adapters, target modules that the model lacks or that are MLPs beside experts, and a
+    contradiction.
     """
     if job.lora is not None and job.task not in (None, "lora", *WITH_OR_WITHOUT):
         what, need = "trains no adapters, and the job asks for some", " or ".join(("lora", *WITH_OR_WITHOUT))
@@ -59,7 +60,9 @@ def bare(model: ModelDescriptor, job: Job) -> ModelDescriptor:
 
 
 def _against(model: ModelDescriptor, adapter: Adapter, lora: Lora) -> Iterator[Problem]:
-    """Yield a problem for each LoRA field set in the job that differs from the model's own adapter."""
+    """Yield a problem for each LoRA field set in the job that differs from the model's own adapter; targets are
+    compared as sets.
+    """
     own = model.adapter
     assert own is not None
     values = {
@@ -82,7 +85,7 @@ def _against(model: ModelDescriptor, adapter: Adapter, lora: Lora) -> Iterator[P
 
 
 def _shown(value: object) -> str:
-    """Return a value as text: tuples joined by ", ", floats without trailing zeros."""
+    """Return a value as text: tuples joined by ", ", floats with six significant digits without trailing zeros."""
     return (
         ", ".join(map(str, value))
         if isinstance(value, tuple)
@@ -93,8 +96,8 @@ def _shown(value: object) -> str:
 
 
 def _modules(lora: Lora, model: ModelDescriptor, job: Job) -> Targets:
-    """Return the model's modules that the job's targets select, in the model's order. Raises InputError with all
-    targets that select none.
+    """Return the model's modules that the job's targets select, in the model's order and without repeats. Raises one
+    InputError with all targets that select none, or MLPs beside experts.
     """
     known = targets(model.model_copy(update={"adapter": None}))
     fuses = BACKENDS[_backend(model, job)].fuses(model)
@@ -119,10 +122,11 @@ def _backend(model: ModelDescriptor, job: Job) -> str:
 def _targets(
     target: str, known: Targets, model: ModelDescriptor, fuses: Collection[AdapterTarget]
 ) -> tuple[Iterable[str], Problem | None]:
-    """Return (modules that one target selects, problem): a problem if it selects none, or MLP modules of a model with
+    """Return (modules that one target selects, None), or ((), a problem) if it selects none, or MLP modules beside
     experts.
 
-    known: the model's modules; fuses: modules that the framework fuses.
+    target: a group ("all-linear" without MLPs for a model with experts, attention, MLP), a name of Megatron-Bridge (its
+    first module that is there), or a module. known: the model's modules; fuses: modules that the framework fuses.
     """
     usual = layers(known, fuses)
     groups = {
@@ -161,9 +165,9 @@ def as_trained(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
 
 
 def imaged(model: ModelDescriptor, job: Job) -> ModelDescriptor:
-    """Return the model with the job's images; without images it loses its vision tower and gets a note.
-
-    Raises InputError for images without a tower, of a wrong size, or of more tokens than a sequence.
+    """Return the model with the job's number and size of images; without images it loses its vision tower and gets a
+    note. A model without a tower is returned as it is. Raises InputError for images without a tower, of a wrong size,
+    or of more tokens than a sequence (the job's seq_length, else the usual length within the model's positions).
     """
     images = job.images or Images()
     if model.vision is None:
@@ -192,9 +196,9 @@ def imaged(model: ModelDescriptor, job: Job) -> ModelDescriptor:
 
 
 def _laid_over(vision: Vision, images: Images, *, beside_adapters: bool) -> Vision:
-    """Return the vision tower with the job's number and size of images and frozen parts; beside adapters all is frozen.
-
-    Raises InputError for another size than a fixed-size tower takes, or one that it refuses.
+    """Return the vision tower with the job's number and size of images, and with frozen parts: all with
+    `beside_adapters`, else as the job states, else as before. `projector_frozen` only for "all", `frozen` for all but
+    "none". Raises InputError for another size than a fixed-size tower takes, or one that it refuses.
     """
     changed: dict[str, Any] = {"images_per_sequence": images.per_sequence}
     if images.size is not None and images.size != vision.image_size:

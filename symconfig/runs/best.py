@@ -56,15 +56,17 @@ def best_plan(
     """Return the best plan of a job, with up to `top` candidates; for RL, preferences or sequences with the step's
     phases.
 
-    writes: whether files are wanted, so that manual edits are refused. A job without a target is solved for another one
-    if its framework's own cannot express the model. Raises InputError for invalid jobs, UnsupportedError before the
-    search if the target can express no plan, InfeasibleError if nothing fits.
+    writes: files are wanted, so fields that need a manual edit and are not in `job.edited` are refused. A job without
+    target, backend and release is solved for another target if its default cannot express the model. progress: called
+    with (phase, share). Raises InputError for invalid jobs, UnsupportedError before the search if the target can
+    express no plan, InfeasibleError if nothing fits (with a sentence on the chosen target, if it is another one).
     """
     wanted = job
     model, job = prepared(model, cluster, job)
     target = supported(model, cluster, job, writes=writes)
 
     def solve(of: ModelDescriptor, job: Job, most: int) -> Plan:
+        """Return the plan of another model or job on this cluster, for that job's target."""
         return answer(of, cluster, job, target_of(of, job), top=most, progress=progress)
 
     if target.rl is not None:
@@ -99,10 +101,9 @@ def best_plan_anyway(
     top: int,
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
-    """Return the best plan of a job as if its framework's own target could express the model.
-
-    Raises `refusal` again if it has another reason than the model, the job names a target or has phases, or the search
-    fails.
+    """Return the best plan of a job as if its target could express the model; nothing can be rendered from it. Raises
+    `refusal` if one of its problems but the last is not about a model field (or is about the adapter), the job names a
+    target or has RL, preferences or sequences, or the search fails.
     """
     fields = {(problem.field or "").partition(".")[0] for problem in refusal.problems[:-1]}
     of_network = fields <= ModelDescriptor.model_fields.keys() - {"adapter"}
@@ -118,9 +119,8 @@ def best_plan_anyway(
 
 
 def other_backend(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, plan: Plan) -> Candidate | None:
-    """Return the best candidate with the other of Megatron-LM and DeepSpeed, by a search of its own.
-
-    None if the task is not plain fine-tuning, the job names target, backend or release, or the other has no plan.
+    """Return the best candidate with the other of Megatron-LM and DeepSpeed, by a search of its own without pins. None
+    if the task is not sft or lora, the plan has phases, the job names target, backend or release, or the search fails.
     """
     if plan.task not in ("lora", "sft") or plan.steps or NAMED & job.model_fields_set:
         return None
@@ -132,7 +132,10 @@ def other_backend(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, 
 
 
 def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
-    """Return the model with the job's adapter, images and head, and the job with the target chosen for it."""
+    """Return (model, job): the model with the job's images, adapter and head, as the chosen framework builds it; the
+    job with its target. The target is set only if the default cannot express the model (`_with_target`). Raises
+    InputError as `as_trained`.
+    """
     model, job = as_trained(model, job)
     job = _with_target(model, cluster, job)
     model = built(model, assuming(job, target_of(model, job)).backend)
@@ -142,8 +145,8 @@ def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tu
 
 
 def _reward(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
-    """Return the reward model with its score head; None if there is none, or a server runs it. Without a name it is
-    the actor's model.
+    """Return the reward model with a score head; None if there is none, or a server runs it. Without a name it is the
+    actor's model. Raises as `load_model`.
     """
     if (named := rl.reward_model) is None or named.placement == "server":
         return None
@@ -160,10 +163,9 @@ def _critic(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
 def unsupported(
     model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, target: Target | None = None
 ) -> tuple[Problem, ...]:
-    """Return why a target can express no plan of a job, whatever the search chooses; () if it can.
-
-    target: None: the job's. Problems with `edit` can be solved by hand in the framework's code. Raises InputError for
-    an invalid job.
+    """Return the problems about inputs for which a target can express no plan, whatever the search chooses; () if it
+    can. target: None: the job's. Problems with `edit` can be solved by hand in the framework's code. Raises InputError
+    for an invalid job; one about other fields than inputs is dropped.
     """
     target = target or target_of(model, job)
     job = assuming(job, target)
@@ -180,10 +182,9 @@ def unsupported(
 
 
 def supported(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, writes: bool = False) -> Job:
-    """Return the job with `edited` set to all fields that must be edited in the framework's code.
-
-    With `writes`, fields not confirmed in `job.edited` are refused. Raises UnsupportedError with what the target cannot
-    express and the targets that can, InputError for unknown names in `edited`.
+    """Return the job with `edited` set to all fields that must be edited in the framework's code. Raises
+    UnsupportedError, with the targets that can express the job, if a problem is neither editable nor in `job.edited`,
+    and with `writes` also for editable ones not in it; InputError for names in `edited` that need no edit.
     """
     by_hand = unsupported(model, cluster, job.model_copy(update={"edited": ()}))
     names = tuple(problem.field or "" for problem in by_hand if problem.edit)
@@ -200,8 +201,8 @@ def supported(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, w
 
 
 def _with_target(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
-    """Return the job for the first preferred target that can express it; unchanged if it names one, or its own can,
-    or none can.
+    """Return the job for the first target in _PREFERRED, else by name, that can express it. The job is unchanged if it
+    names target, backend, release or `edited`, if it is invalid, if its default can express it, or if no target can.
     """
     if NAMED & job.model_fields_set or job.edited:
         return job
@@ -217,8 +218,8 @@ def _with_target(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -
 
 
 def other_target(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, target: str | None) -> str | None:
-    """Return a sentence why a job is planned for `target` and not its framework's own; None if it is the own, or the
-    job names one.
+    """Return a sentence why a job is planned for `target` and not its default; None if it is the default, or None, or
+    the job names one.
     """
     own = target_of(model, job).name
     if job.target is not None or target in (None, own):
@@ -228,8 +229,8 @@ def other_target(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, t
 
 
 def manual_edits(plan: Plan) -> tuple[Problem, ...]:
-    """Return the problems of a plan that need a manual edit in the framework's code and are not confirmed in
-    `job.edited`.
+    """Return the problems of a plan's target that need a manual edit in the framework's code and whose field is not in
+    `job.edited`; () if none. Raises as `unsupported`.
     """
     job = plan.job.model_copy(update={"edited": ()})
     left = unsupported(plan.model, plan.cluster, job, target_of(plan.model, plan.job))
@@ -237,7 +238,9 @@ def manual_edits(plan: Plan) -> tuple[Problem, ...]:
 
 
 def _of_inputs(error: SymconfigError, job: Job) -> Iterator[Problem]:
-    """Yield an error's problems about inputs (model, lengths, task …) that no change of a pin avoids."""
+    """Yield an error's problems about inputs (model, lengths, task …) that no pin can avoid: each of their pins
+    contradicts the job's pins or precision, or they have none.
+    """
     pins = dict(job.pins)
     if job.precision not in (None, "auto"):
         pins["precision"] = str(job.precision)
@@ -249,7 +252,9 @@ def _of_inputs(error: SymconfigError, job: Job) -> Iterator[Problem]:
 
 
 def _alternatives(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, left: list[Problem]) -> Problem:
-    """Return a problem whose hint names the other targets, or `--edited` if only manual edits are in the way."""
+    """Return a problem whose hint names the other targets, and `--edited` if all of `left` can be edited by hand. Only
+    targets of the job's backend are named if it states one.
+    """
     mine = target_of(model, job).name
     able = tuple(_capable(model, cluster, job, mine))
     ways = [f"--target {' or '.join(able)}"] if able else []
@@ -264,8 +269,8 @@ def _alternatives(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, 
 def _capable(
     model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, but: str, *, every: bool = False
 ) -> Iterator[str]:
-    """Yield the names of other targets that can express the job; only those of its backend if it names one, unless
-    `every`.
+    """Yield the names of other targets than `but` that can express the job, in the order of `targets`. Only those of
+    its backend if it states one, unless `every`; a target for which the job is invalid is skipped.
     """
     for name, target in targets().items():
         backend = target.assumes.get("backend", job.backend)

@@ -30,11 +30,12 @@ def mixed_plan(
     writes: bool = False,
     progress: Progress | None = None,
 ) -> MixedPlan:
-    """Return the plan of a job over both kinds of GPUs, with up to `top` candidates and the best plan of each kind
-    alone.
+    """Return the plan of a job over both kinds of GPUs, with up to `top` candidates and the best plan of each kind by
+    itself.
 
-    writes: whether files are wanted. Raises InputError for jobs that cannot run over two kinds, InfeasibleError if
-    nothing fits or Megatron-LM can express no candidate.
+    Candidates that Megatron-LM cannot express are dropped. writes: files are wanted, see `best.best_plan`. Raises
+    InputError for jobs that cannot run over two kinds, UnsupportedError for models that the target lacks,
+    InfeasibleError if nothing fits or no candidate can be expressed.
     """
     if problems := list(_refused(model, cluster, job)):
         raise InputError(problems)
@@ -70,7 +71,9 @@ def mixed_plan(
 
 
 def _refusals(model: ModelDescriptor, job: Job, each: MixedCandidate) -> list[Problem]:
-    """Return why Megatron-LM cannot run a candidate with the same options on both kinds' nodes; [] if it can."""
+    """Return why Megatron-LM cannot run a candidate: refusals of a kind's plan, else options that
+    differ; [] if it can.
+    """
     plans, target = [hosted(model, job, each, host) for host in each.hosts], target_of(model, job)
     if wrong := [problem for plan in plans for problem in refusals(target, plan)]:
         return wrong
@@ -81,8 +84,8 @@ def _refusals(model: ModelDescriptor, job: Job, each: MixedCandidate) -> list[Pr
 
 
 def _alone(model: ModelDescriptor, share: Share, job: Job, progress: Progress | None) -> Alone:
-    """Return the best plan for one kind alone, without the job's pins of degrees and layout; `why` instead if there
-    is none.
+    """Return the best plan for one kind's GPUs, without the job's pins of degrees and layout; with `why` instead if the
+    search fails.
     """
     pins = {name: value for name, value in job.pins.items() if name not in _OF_BOTH}
     own = job.model_copy(update={"gpus": share.gpus, "cluster": share.cluster.name, "pins": pins})
@@ -94,7 +97,9 @@ def _alone(model: ModelDescriptor, share: Share, job: Job, progress: Progress | 
 
 
 def _refused(model: ModelDescriptor, cluster: MixedCluster, job: Job) -> Iterator[Problem]:
-    """Yield the problems of a job that no plan over two kinds allows: GPUs, backend, target or task."""
+    """Yield a problem for each of: other GPUs than both kinds', another backend or target than Megatron-LM, RL or
+    adapters.
+    """
     if job.gpus not in ("auto", cluster.gpus):
         yield Problem(
             "must be the GPUs of both kinds together", field="gpus", got=str(job.gpus), need=str(cluster.gpus)

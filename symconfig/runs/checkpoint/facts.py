@@ -72,6 +72,7 @@ def _zero(plan: Plan) -> int:
 
 
 def _stages(old: Plan, new: Plan) -> str:
+    """Return a text if the numbers of layers (MTP excluded) of any chunk of any stage differ, else ""."""
     places = [
         [[len(chunk) - chunk.count("mtp") for chunk in stage.chunks] for stage in plan.best.stages]
         for plan in (old, new)
@@ -80,12 +81,13 @@ def _stages(old: Plan, new: Plan) -> str:
 
 
 def _other_buckets(lost: bool) -> Finding:
-    """Return a finding that holds if the bucket sizes differ and a run's gradients need several buckets.
-
-    lost: whether the new run has a single bucket; else it has several, and can be given the old size.
+    """Return a finding on bucket sizes that differ between two plans of frameworks with gradient buckets, both below
+    ZeRO-2. It holds only if the first stage's first chunk has more trainable parameters than a bucket of either plan.
+    lost: it then holds for a new run with a single bucket; else for one with several, which can be given the old size.
     """
 
     def find(old: Plan, new: Plan) -> str:
+        """Return the two bucket sizes as text, or "" if the finding does not hold."""
         plans = (old, new)
         if (closes(new) is None) is not lost or not all(_backend(plan).gradient_buckets for plan in plans):
             return ""
@@ -103,8 +105,8 @@ def _other_buckets(lost: bool) -> Finding:
 
 
 def closes(plan: Plan) -> int | None:
-    """Return the number of elements after which Megatron closes a bucket of its gradient buffer; None if there is a
-    single bucket.
+    """Return the number of elements after which Megatron closes a bucket of its gradient buffer. None (a single bucket)
+    if dp x cp is 1 or gradient reduction is not overlapped.
     """
     replicas = _replicas(plan)
     in_pieces = replicas > 1 and plan.best.options.overlap.grad_reduce
@@ -112,9 +114,8 @@ def closes(plan: Plan) -> int | None:
 
 
 def _optimizers(plan: Plan) -> int:
-    """Return the number of optimizers: 2 if the experts' parameters have their own (optimizer/__init__.py,
-    get_megatron_optimizer), else 1.
-    """
+    """Return the number of optimizers: 2 if experts have their own (ep > 1 or etp != tp; optimizer/__init__.py,
+    get_megatron_optimizer), else 1."""
     parallel = plan.best.parallel
     return 2 if plan.model.experts is not None and (parallel.ep > 1 or parallel.etp != parallel.tp) else 1
 
@@ -128,6 +129,9 @@ def _rng_states(plan: Plan) -> int:
 
 
 def _older(old: Plan, new: Plan) -> str:
+    """Return a text if the new release of the same backend is older than the old one; "" otherwise, also across
+    backends.
+    """
     before, after = old.best.target, new.best.target
     if before.backend != after.backend or before.version == after.version:
         return ""
@@ -136,7 +140,7 @@ def _older(old: Plan, new: Plan) -> str:
 
 
 def _padding(old: Plan, new: Plan) -> str:
-    """Return a text if the padded vocabulary differs; "" if equal, or if a backend does not pad."""
+    """Return a text if the padded vocabulary sizes differ; "" if equal, or if either backend does not pad."""
     plans = (old, new)
     if not all(_backend(plan).pads_vocabulary for plan in plans):
         return ""
@@ -145,8 +149,8 @@ def _padding(old: Plan, new: Plan) -> str:
 
 
 def _schedules(old: Plan, new: Plan) -> Iterator[str]:
-    """Yield a text for each difference that OptimizerParamScheduler checks when it loads
-    (optimizer_param_scheduler.py, _check_and_set).
+    """Yield a text for each value that OptimizerParamScheduler checks when it loads (optimizer_param_scheduler.py,
+    _check_and_set), "" if equal. Iterations are multiplied by the global batch; an unset decay is the whole run.
     """
     for name in ("lr", "min_lr", "lr_decay_style", "weight_decay"):
         yield _other(name, getattr(old.training, name), getattr(new.training, name))
@@ -197,9 +201,12 @@ def _plain(value: object) -> str:
 
 
 def _fields(names: frozenset[str], of_experts: frozenset[str]) -> OfModels:
-    """Return a finding on fields of a model, and on fields of its experts if both models have some."""
+    """Return a finding on differing fields `names` of two models, and `of_experts` of their experts if both have some.
+    intermediate_size is ignored unless both models have dense layers.
+    """
 
     def find(old: ModelDescriptor, new: ModelDescriptor) -> str:
+        """Return the differing fields as `name old -> new`, joined by ", "; "" if none."""
         left = names
         if not (old.intermediate_size and new.intermediate_size):  # without dense layers it is none's
             left = names - {"intermediate_size"}
@@ -219,7 +226,9 @@ def _field(name: str, where: Callable[[Any, Any], bool] = lambda old, new: True)
 
 
 def _adapters(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    """Return the difference of two adapters' rank and target modules; "" if equal or either model has no adapter."""
+    """Return the difference of two adapters' rank and target modules (compared as sets); "" if equal or either model
+    has none.
+    """
     one, other = old.adapter, new.adapter
     if one is None or other is None:
         return ""

@@ -78,7 +78,9 @@ def shown(names: list[str]) -> str:
 
 
 def numbers(says: Mapping[str, Plain], names: Mapping[str, str]) -> dict[str, int]:
-    """Return {our name: value} of the entries that are integers from 0 to 2**40; others are left out."""
+    """Return {our name: value} of the entries that are integers from 0 to below 2**40; others, and booleans, are left
+    out. names: our name to the entry's.
+    """
     return {
         ours: value
         for ours, theirs in names.items()
@@ -93,7 +95,9 @@ def text(path: Path) -> str:
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """Return a file's JSON object. Raises InputError if it is no JSON or no object."""
+    """Return a file's JSON object (of at most MAX_BYTES). Raises InputError if it is no JSON or no object, OSError as
+    `open`.
+    """
     try:
         value = json.loads(text(path))
     except (ValueError, RecursionError) as error:
@@ -109,7 +113,7 @@ _MAX_HEADER = 100_000_000  # bytes; safetensors refuses longer ones (tensor.rs, 
 
 
 def demand(data: Path, files: Iterable[Path]) -> None:
-    """Raise InputError naming those of a checkpoint's existing files that are empty or truncated. A missing file
+    """Raise InputError naming, relative to `data`, the files that are empty or truncated (`_whole`); a missing file
     raises OSError.
     """
     if broken := [str(file.relative_to(data)) for file in files if not _whole(file)]:
@@ -118,8 +122,8 @@ def demand(data: Path, files: Iterable[Path]) -> None:
 
 
 def _whole(file: Path) -> bool:
-    """Return whether a file is complete by its format: a zip's directory, a pickle's end, a safetensors header;
-    others if not empty.
+    """Return whether a file is complete by its format: .pt and .bin a zip with its directory, or torch's old format.
+    .safetensors: `_whole_tensors`; `.metadata`: ends as a pickle does; other files need one byte. Raises OSError.
     """
     with file.open("rb") as stream:
         head = stream.read(len(_LEGACY))
@@ -134,7 +138,9 @@ def _whole(file: Path) -> bool:
 
 
 def _whole_tensors(file: Path) -> bool:
-    """Return whether a safetensors file has a complete header and exactly the bytes of the tensors that it lists."""
+    """Return whether a safetensors file has a complete JSON header of at most 100 MB and exactly the bytes of the
+    tensors that it lists. Raises OSError.
+    """
     size = file.stat().st_size
     with file.open("rb") as stream:
         start = stream.read(8)
@@ -158,9 +164,11 @@ _SILENT = frozenset({"PROTO", "FRAME"})
 
 
 def pairs(data: bytes, most: int | None = None) -> Iterator[tuple[str, Plain]]:
-    """Yield (text, plain value) for each text in a pickle that a plain value follows, in order, without unpickling.
+    """Yield (text, plain value) for each text in a pickle that a plain value follows directly, without unpickling.
 
-    Stops silently where the data are truncated or no pickle. most: instructions read; None: all.
+    A text is itself such a value, and is then no key of the next one; memo instructions between are skipped, integers
+    of 64 bits or more are no values. Ends silently where the data are truncated or no pickle. most: instructions read;
+    None: all.
     """
     key: str | None = None
     for value in _tokens(data, most):
@@ -172,7 +180,9 @@ def pairs(data: bytes, most: int | None = None) -> Iterator[tuple[str, Plain]]:
 
 
 def entries(data: bytes, last: Collection[str] = ()) -> dict[str, Plain]:
-    """Return the pairs of all levels as a dict; a repeated name has its first value, or its last if in `last`."""
+    """Return the pairs of the first MOST instructions, of all levels, as a dict; a repeated name has its first value.
+    Names in `last` have their last value.
+    """
     values: dict[str, Plain] = {}
     for key, value in pairs(data, MOST):
         if key in last:
@@ -186,7 +196,9 @@ class _Other:
 
 
 def _tokens(data: bytes, most: int | None) -> Iterator[Plain | _Other]:
-    """Yield the plain value of each instruction, or an _Other; memo references are resolved. Ends at invalid data."""
+    """Yield the plain value of each instruction, or an _Other; memo fetches give the stored value, memo stores give
+    nothing. most: instructions read; None: all. Ends silently at invalid data.
+    """
     memo: dict[int, Plain | _Other] = {}
     last: Plain | _Other = _Other()
     try:
@@ -204,7 +216,9 @@ def _tokens(data: bytes, most: int | None) -> Iterator[Plain | _Other]:
 
 
 def _value(opcode: str, argument: Any, memo: Mapping[int, Plain | _Other]) -> Plain | _Other:
-    """Return an instruction's plain value; an _Other for other instructions and for integers of 64 bits or more."""
+    """Return an instruction's plain value (constant, text, float, int, or the memo's for a fetch); an _Other for others
+    and integers of 64 bits or more.
+    """
     if opcode in _CONSTANTS:
         return _CONSTANTS[opcode]
     if opcode in _FETCH:
@@ -215,7 +229,9 @@ def _value(opcode: str, argument: Any, memo: Mapping[int, Plain | _Other]) -> Pl
 
 
 def archived_file(file: Path, last: Collection[str] = ()) -> dict[str, Plain]:
-    """Return the entries of a file that torch.save wrote; {} if it is no such archive, unreadable or truncated."""
+    """Return the entries of a file that torch.save wrote; {} if it is unreadable, truncated or no zip. last: see
+    `entries`.
+    """
     try:
         with file.open("rb") as stream:
             return _archived(stream, last)
@@ -224,7 +240,9 @@ def archived_file(file: Path, last: Collection[str] = ()) -> dict[str, Plain]:
 
 
 def archived_at(file: Path, start: int, length: int) -> dict[str, Plain]:
-    """Return the entries of a torch.save archive at bytes start to start + length of a file; {} as `archived_file`."""
+    """Return the entries of a torch.save archive in `length` bytes (at most MAX_BYTES) of a file from `start`; {} as
+    `archived_file`.
+    """
     try:
         with file.open("rb") as stream:
             stream.seek(start)
@@ -234,7 +252,9 @@ def archived_at(file: Path, start: int, length: int) -> dict[str, Plain]:
 
 
 def _archived(stream: IO[bytes], last: Collection[str] = ()) -> dict[str, Plain]:
-    """Return the entries of the data.pkl in a zip; {} if there is none or the zip is broken."""
+    """Return the entries of the first data.pkl (its first MAX_BYTES) in a zip; {} if there is none or the zip is
+    broken.
+    """
     try:
         with zipfile.ZipFile(stream) as archive:
             name = next((name for name in archive.namelist() if name.endswith("data.pkl")), None)

@@ -46,10 +46,9 @@ def is_tag(folder: Path) -> bool:
 
 
 def read_root(root: Path) -> Checkpoint:
-    """Return the checkpoint that `latest` names, or without it `latest_universal`.
-
-    A universal checkpoint beside it is mentioned in `notes`. Raises InputError if the named folder is missing, outside
-    of the root, or incomplete.
+    """Return the checkpoint in the folder that `latest` names, or without that file `latest_universal`. A universal
+    checkpoint beside `latest` is mentioned in `notes`. Raises InputError if the named folder is missing, outside of the
+    root, or incomplete.
     """
     universal = not (root / LATEST).is_file()
     pointer = root / (LATEST_UNIVERSAL if universal else LATEST)
@@ -72,8 +71,11 @@ def read_root(root: Path) -> Checkpoint:
 
 
 def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoint:
-    """Return the checkpoint whose files lie in `data`; `folder` is only recorded. Raises InputError if files of
-    ranks are missing or truncated.
+    """Return the checkpoint of kind "deepspeed", or "universal" with a folder zero/, whose files lie in `data`.
+
+    `folder` is only recorded, `notes` too. since and until are the ds_version in the first file, degrees those in it or
+    else of the file names. Raises InputError without model states, for empty or truncated .pt files, missing ranks, or
+    an unfinished conversion.
     """
     names = sorted(path.name for path in data.iterdir())
     universal = (data / UNIVERSAL).is_dir()
@@ -116,10 +118,9 @@ def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoin
 
 
 def _iteration(says: Mapping[str, Plain], data: Path) -> int | None:
-    """Return train.py's own step if the checkpoint has it, else the engine's global_steps, else the number in the
-    folder's name; None without any.
-
-    The engine's steps also count batches of other sizes, from earlier runs.
+    """Return train.py's own `step` if the checkpoint has step and sequences, else the engine's global_steps. Else the
+    number at the end of the folder's name; None without any. The engine's steps also count batches of other sizes, from
+    earlier runs.
     """
     own = numbers(says, {"step": "step", "sequences": "sequences"})
     steps, match = says.get("global_steps"), NUMBER.search(data.name)
@@ -129,7 +130,7 @@ def _iteration(says: Mapping[str, Plain], data: Path) -> int | None:
 
 
 def _degrees(names: Iterable[str]) -> dict[str, int]:
-    """Return tp and dp as far as the files' names show ranks of them."""
+    """Return {"tp", "dp"}: the highest rank in the files' names plus 1; dp is left out if no name has one."""
     numbered = [match.groups() for name in names if (match := OPTIMIZER.fullmatch(name) or MODEL.fullmatch(name))]
     replicas = [int(replica) for replica, _ in numbered if replica is not None]
     ranks = [int(rank) for _, rank in numbered]
@@ -137,9 +138,9 @@ def _degrees(names: Iterable[str]) -> dict[str, int]:
 
 
 def _whole(data: Path, names: Iterable[str], checkpoint: Checkpoint, sharded: bool) -> None:
-    """Raise InputError if a rank's file is missing, as the other files' numbers show.
-
-    sharded: with ZeRO every dp rank must have optimizer states, too.
+    """Raise InputError for missing model or optimizer states of a rank, by the ranks that other files' numbers imply.
+    sharded: with ZeRO all dp ranks that the checkpoint states must have optimizer states. At most SHOWN ranks are
+    named.
     """
     kept = (checkpoint.degrees.get("dp", 1), 1) if sharded else (0, 0)
     for what, pattern, least in (("model states", MODEL, (1, 1)), ("optimizer states", OPTIMIZER, kept)):

@@ -77,7 +77,7 @@ def is_root(folder: Path) -> bool:
 
 
 def is_iteration(folder: Path) -> bool:
-    """Return whether a folder holds one iteration: metadata, folders of ranks or .distcp files."""
+    """Return whether a folder has metadata.json, .metadata, a folder mp_rank_* or a file __*.distcp. Raises OSError."""
     return (
         (folder / "metadata.json").is_file()
         or (folder / ".metadata").is_file()
@@ -93,8 +93,8 @@ def _iterations(root: Path) -> Iterator[int]:
 
 
 def _ranks(folder: Path) -> dict[Path, list[int]]:
-    """Return {folder: numbers in its name} of the folders mp_rank_*: tp, then pp, then ep if present; sorted by
-    name.
+    """Return {folder: numbers in its name} of the folders mp_rank_*, sorted: tp, then as present pp and ep (two numbers
+    may be either).
     """
     return {
         path: [int(part) for part in match.groups() if part is not None]
@@ -104,9 +104,8 @@ def _ranks(folder: Path) -> dict[Path, list[int]]:
 
 
 def read_root(root: Path) -> Checkpoint:
-    """Return the checkpoint that the tracker file names; later iterations are mentioned in `notes`.
-
-    Raises InputError if the tracker is missing or malformed, or the iteration is missing or incomplete.
+    """Return the checkpoint that the tracker file names, an iteration or "release"; later iterations are mentioned in
+    `notes`. Raises InputError if the tracker is missing or malformed, or the iteration is missing or incomplete.
     """
     there = sorted(_iterations(root))
     listed = shown([f"iter_{number:07d}" for number in reversed(there)]) or "no iter_* folder"
@@ -144,8 +143,8 @@ def read_root(root: Path) -> Checkpoint:
 
 
 def read_iteration(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoint:
-    """Return the checkpoint of one iteration in `data`; `folder` is only recorded. Raises InputError if it is
-    incomplete.
+    """Return the checkpoint of one iteration in `data`; `folder` and `notes` are only recorded. The iteration is the
+    saved one, else that of the folder's name, else None. Raises InputError if it is incomplete.
     """
     match = ITERATION.fullmatch(data.name)
     iteration = int(match[1]) if match else None
@@ -171,9 +170,8 @@ def read_iteration(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Che
 
 
 def _releases(kind: str, data: Path) -> tuple[str | None, str | None]:
-    """Return (first, last) release that writes this kind; None for an open bound.
-
-    torch_dist with common.pt is older than INSIDE_SINCE.
+    """Return (first, last) release that writes this kind, `format` or `format:optimizer`; None for an open bound.
+    torch_dist with common.pt is at most OUTSIDE_UNTIL, without it from INSIDE_SINCE on.
     """
     name, _, optimizer = kind.partition(":")
     entry = table().formats[name]
@@ -184,10 +182,12 @@ def _releases(kind: str, data: Path) -> tuple[str | None, str | None]:
 
 
 def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
-    """Return (kind, saved arguments) of a torch_dist, zarr, fsdp_dtensor or torch_dcp checkpoint; the last two have no
-    arguments.
+    """Return (kind, saved arguments) of a torch_dist, zarr, fsdp_dtensor or torch_dcp checkpoint; the last two have
+    none, {}.
 
-    Raises InputError if .metadata, a file that it names, or the common state is missing or truncated.
+    torch_dist and zarr are metadata.json's sharded_backend; others are known by .metadata. torch_dist gets its
+    optimizer's layout as suffix. Raises InputError if .metadata, a file that it names, or the common state is missing
+    or truncated.
     """
     config = json_object(data / "metadata.json") if (data / "metadata.json").is_file() else {}
     backend = config.get("sharded_backend")
@@ -226,7 +226,7 @@ def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
 
 
 def _common_there(data: Path, there: bool) -> None:
-    """Raise InputError if the common state does not exist (`there`) or common.pt is truncated."""
+    """Raise InputError if the common state does not exist (`there` is False), or common.pt exists and is truncated."""
     if not there:
         raise InputError(
             "is not whole: the state that all ranks share is missing or cut off",
@@ -238,7 +238,9 @@ def _common_there(data: Path, there: bool) -> None:
 
 
 def _optimizer(index: bytes, says: Mapping[str, Plain]) -> str:
-    """Return how the optimizer's state is held, by the names of its tensors; "" if it was not saved."""
+    """Return the layout of the optimizer's state, a suffix of the kind, by its tensors' names in .metadata; "" if it
+    was not saved. says: the saved arguments, which tell a whole state from a sharded one in old releases.
+    """
     if BUFFERS in index:
         return "dp_reshardable"
     if SCATTERED in index and GATHERED in index:
@@ -251,8 +253,8 @@ def _optimizer(index: bytes, says: Mapping[str, Plain]) -> str:
 
 
 def _common(data: Path, index: bytes) -> dict[str, Plain]:
-    """Return the common state's entries from the object among the tensors that .metadata locates (from core_v0.19);
-    {} if there is none.
+    """Return the common state's entries from the tensors' file that .metadata locates (from core_v0.19); {} if there is
+    none. index: the content of .metadata.
     """
     place: dict[str, Plain] = {}
     for key, value in pairs(index):
@@ -267,10 +269,9 @@ def _common(data: Path, index: bytes) -> dict[str, Plain]:
 
 
 def _by_rank(data: Path) -> tuple[str, dict[str, int], dict[str, Plain]]:
-    """Return ("torch", degrees, saved arguments) of folders mp_rank_TT[_PPP][_EEE].
-
-    Degrees come from the arguments, else from the folders' names. Raises InputError if a rank's folder or file is
-    missing.
+    """Return ("torch", degrees, saved arguments) of folders mp_rank_TT[_PPP][_EEE]. Degrees come from the first rank's
+    arguments, else from the folders' names (tp, and pp if all three numbers are there). Raises InputError if a rank's
+    folder or file is missing or truncated.
     """
     ranks = _ranks(data)
     extents = (

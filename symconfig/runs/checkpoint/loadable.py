@@ -34,7 +34,9 @@ class Saving:
 
 
 def savings(plan: Plan) -> tuple[Saving, ...]:
-    """Return the ways in which a plan's run can save: as its files do, then those that need further options."""
+    """Return the ways in which a plan's run can save: first as its files do, then those that need further options. The
+    latter only with a sharded optimizer, in the plan's release, and for the same format.
+    """
     usual = written(plan)
     entry = table().formats[usual.format]
     ways = entry.optimizer if plan.best.options.zero_stage > 0 else {}  # else nothing is shared out among replicas
@@ -53,9 +55,9 @@ def written(plan: Plan) -> Kind:
 
 
 def named(name: str | None, plan: Plan) -> Kind:
-    """Return the kind of a name, `format` or `format:optimizer`; None: the one that the plan's files write.
-
-    Raises InputError for a kind that the plan's release neither writes nor can be converted to.
+    """Return the kind of a name, `format` or `format:optimizer`; None: the one that the plan's files write. Without an
+    optimizer's layout it is the release's usual one, if the format has any. Raises InputError for a kind that the
+    plan's release neither writes nor can be converted to.
     """
     if name is None:
         return written(plan)
@@ -70,7 +72,9 @@ def named(name: str | None, plan: Plan) -> Kind:
 
 
 def kinds(plan: Plan) -> tuple[str, ...]:
-    """Return the names of all kinds that the plan's release can write or be converted to."""
+    """Return the names, `format` or `format:optimizer`, of all kinds that the plan's release can write or be converted
+    to.
+    """
     framework, release = plan.best.target.backend, plan.best.target.version
     return tuple(
         f"{word}:{optimizer}" if optimizer else word
@@ -90,7 +94,8 @@ def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
     """Return whether and how a run of `new` can load a checkpoint of `old`, by the rules of rules.yaml.
 
     kind: the checkpoint's; None: the one that the old plan's files write. The worst verdict of all matching rules
-    counts. Raises InputError for a kind that the old plan's framework or release does not have.
+    counts (AS_IS without any); `how` is empty for NO. `otherwise` is the verdict without conversions, its steps only if
+    the verdict needs one. Raises InputError for a kind that the old plan's framework or release does not have.
     """
     checkpoint = named(kind, old)
     changed = holding(old, new)
@@ -100,9 +105,11 @@ def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
     telling = sorted((rule for rule in rules if _tells(rule, verdict)), key=lambda rule: -rule.verdict.rank)
 
     def what(rule: Rule) -> str:
+        """Return the texts of the changed facts that a rule names, without repeats."""
         return ", ".join(dict.fromkeys(changed[name] for name in (*rule.any_of, *rule.all_of) if name in changed))
 
     def steps(level: Verdict) -> tuple[Step, ...]:
+        """Return the steps for a verdict; () for NO."""
         wanted = {name for rule in rules for name in _steps(rule, level)}
         return () if level is Verdict.NO else way(checkpoint.format, wanted, old, new)
 
@@ -118,16 +125,14 @@ def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
 
 
 def of_folder(checkpoint: Checkpoint, new: Plan, old: Plan | None = None) -> Loadable:
-    """Return whether and how a run of `new` can load a folder's checkpoint; what the folder does not state is taken
-    from `old`, or from `new` without it.
-    """
+    """Return whether and how a run of `new` can load a folder's checkpoint; unstated facts are those of `old`, else of
+    `new`."""
     return loadable(supposed(checkpoint, old or new), new, checkpoint.kind)
 
 
 def _holds(rule: Rule, kind: Kind, old: Plan, new: Plan, changed: Mapping[str, str]) -> bool:
-    """Return whether a rule applies to this kind and these changes.
-
-    Between frameworks only rules that are `across` or name the framework apply.
+    """Return whether a rule applies to this kind, the old and the new release, and the facts in `changed`. Between
+    frameworks only rules that are `across` or name the fact "framework" apply. any_of may be empty.
     """
     if kind.format not in rule.formats or (rule.optimizer and kind.optimizer not in rule.optimizer):
         return False
@@ -143,16 +148,15 @@ def _holds(rule: Rule, kind: Kind, old: Plan, new: Plan, changed: Mapping[str, s
 
 
 def _steps(rule: Rule, level: Verdict) -> tuple[str, ...]:
-    """Return the names of a rule's steps at the overall verdict `level`: without the conversion if that would only
-    save what is lost anyway.
-    """
+    """Return the names of a rule's steps at the overall verdict `level`: `otherwise_how`, without the conversion, if
+    that would only save what is lost anyway."""
     spared = rule.otherwise is not None and rule.verdict.rank < level.rank and rule.otherwise.rank <= level.rank
     return rule.otherwise_how if spared else rule.how
 
 
 def _tells(rule: Rule, verdict: Verdict) -> bool:
-    """Return whether a rule's reason is shown: that of the overall verdict; a milder one unless the verdict is NO or
-    its conversion is not done.
+    """Return whether a rule's reason is shown: if it has the overall verdict, or else unless that is NO, if its
+    conversion is done or it has none.
     """
     if verdict in (rule.verdict, Verdict.NO):
         return rule.verdict is verdict
@@ -165,9 +169,9 @@ DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
 
 def way(form: str, wanted: Collection[str], old: Plan, new: Plan) -> tuple[Step, ...]:
-    """Return the steps to load a checkpoint: conversions in the table's order, then the new run's options.
-
-    form: the checkpoint's format. wanted: names of conversions and options, in any order.
+    """Return the steps to load a checkpoint: conversions in the table's order, then the new run's options. form: the
+    checkpoint's format, which conversions change. wanted: names of conversions and options, in any order; those that do
+    not read the present form are left out.
     """
     steps, place = [], "CHECKPOINT"
     for name, conversion in table().conversions.items():
@@ -182,7 +186,9 @@ def way(form: str, wanted: Collection[str], old: Plan, new: Plan) -> tuple[Step,
 
 
 def _new_run(form: str, place: str, wanted: Collection[str], old: Plan, new: Plan) -> Iterator[Step]:
-    """Yield one step per kind (options, command) that starts the new run; each option appears once."""
+    """Yield one step per kind (options, command) that starts the new run from `place`; each option appears once. form:
+    the format to load. Options made useless by another wanted one are left out.
+    """
     tells = table().tells
     options = {name: tells[name] for name in tells if name in wanted and form in tells[name].reads}
     rows = [
@@ -199,7 +205,7 @@ def _new_run(form: str, place: str, wanted: Collection[str], old: Plan, new: Pla
 
 
 def _filled(words: str, place: str, old: Plan, new: Plan) -> str:
-    """Return a text with its fields `<<from>>`, `<<old.…>>` and `<<new.…>>` replaced."""
+    """Return a text with `<<from>>` (by `place`), `<<old.bucket>>`, `<<old.pins>>` and `<<new.DEGREE>>` replaced."""
     words = words.replace("<<from>>", place).replace("<<old.bucket>>", str(closes(old) or ONE_BUCKET))
     if "<<old.pins>>" in words:
         values = {name: getattr(old.best.parallel, name) for name in KEPT} | {"zero": old.best.options.zero_stage}
@@ -224,9 +230,9 @@ SIZES = (
 
 
 def supposed(checkpoint: Checkpoint, like: Plan) -> Plan:
-    """Return the plan of the run that saved a checkpoint: `like` with what the folder states.
-
-    Stated: backend, release, ZeRO stage, batch, sequence length, degrees and model sizes.
+    """Return the plan of the run that saved a checkpoint: `like` with what the folder states. Stated are ZeRO stage,
+    global batch, sequence length, degrees and model sizes. The backend changes if that of `like` cannot save this
+    format, the release if the folder's bounds exclude it or the framework names it in the folder.
     """
     best = like.best
     target = best.target
@@ -244,7 +250,9 @@ def supposed(checkpoint: Checkpoint, like: Plan) -> Plan:
 
 
 def _model(checkpoint: Checkpoint, like: ModelDescriptor) -> ModelDescriptor:
-    """Return the model with the sizes that the folder states, so that a checkpoint of another model is noticed."""
+    """Return `like` with the sizes that the folder states, so that a checkpoint of another model is noticed. Key-value
+    heads are ignored with MLA or without groups, intermediate_size if the model has no dense layers.
+    """
     says = checkpoint.says
     update: dict[str, object] = {ours: says[theirs] for ours, theirs in SIZES if isinstance(says.get(theirs), int)}
     if like.num_key_value_heads == like.num_attention_heads or like.latent is not None:
@@ -259,8 +267,8 @@ def _model(checkpoint: Checkpoint, like: ModelDescriptor) -> ModelDescriptor:
 
 
 def _experts(number: Plain, like: ModelDescriptor) -> Experts | None:
-    """Return experts with the folder's number; None if it has none; a placeholder of one expert per token if `like`
-    has none.
+    """Return the experts of `like` with the folder's number; None if `number` is 0 or no integer. Without experts in
+    `like` the other fields are placeholders: one expert per token, dense size.
     """
     if not isinstance(number, int) or number == 0:
         return None
@@ -281,8 +289,8 @@ def _parallel(checkpoint: Checkpoint, like: Degrees) -> Degrees:
 
 
 def _stage(checkpoint: Checkpoint, like: Plan) -> ZeroStage:
-    """Return the run's ZeRO stage: as the folder states it, else of `like`; Megatron's distributed optimizer is 1,
-    fsdp_dtensor at least 2.
+    """Return the run's ZeRO stage as the folder states it; fsdp_dtensor has that of `like`, at least 2. Else Megatron's
+    use_distributed_optimizer gives 1 or 0; without it the stage of `like`.
     """
     stage = like.best.options.zero_stage
     zero_stage, sharded = (checkpoint.says.get(name) for name in ("zero_stage", "use_distributed_optimizer"))

@@ -32,8 +32,9 @@ def is_model(folder: Path) -> bool:
 
 
 def read_model(folder: Path) -> Checkpoint:
-    """Return the checkpoint of a Hugging Face model's folder. Raises InputError if weights are missing, truncated or
-    outside of the folder.
+    """Return the checkpoint of a Hugging Face model's folder. The index's files count if there is an index, else
+    model.safetensors or pytorch_model.bin. Raises InputError if weights are missing, truncated or outside of the
+    folder, or a JSON file is broken.
     """
     config = json_object(folder / CONFIG)
     index = next((folder / name for name in INDEXES if (folder / name).is_file()), None)
@@ -57,7 +58,9 @@ def read_model(folder: Path) -> Checkpoint:
 
 
 def read_adapter(folder: Path) -> Checkpoint:
-    """Return the checkpoint of a PEFT adapter's folder. Raises InputError if its weights are missing or truncated."""
+    """Return the checkpoint of a PEFT adapter's folder; safetensors count before .bin. Raises InputError if weights are
+    missing or truncated, or adapter_config.json is broken.
+    """
     config = json_object(folder / ADAPTER)
     named = [name for name in ADAPTERS if (folder / name).is_file()][:1]
     if not named:
@@ -82,8 +85,8 @@ KINDS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Checkpoint]], ...] =
 
 
 def read(folder: Path) -> Checkpoint:
-    """Return the checkpoint in a folder. Raises InputError if it is missing, unreadable, no checkpoint or
-    incomplete.
+    """Return the checkpoint in a folder, read by the first of KINDS that recognises it. Raises InputError if the folder
+    is missing, unreadable, no checkpoint or incomplete.
     """
     try:
         if not folder.exists():

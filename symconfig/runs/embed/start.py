@@ -65,10 +65,8 @@ class Surroundings:
 
 
 def look(world_size: int | None = None, cuda: bool = True) -> Surroundings:
-    """Return the ranks, GPU and releases of this process.
-
-    world_size: overrides the launcher's. cuda: whether to query the GPU, which initialises CUDA. Raises InputError if a
-    count is no number.
+    """Return the ranks, GPU and releases of this process. world_size: overrides the launcher's. cuda: whether to query
+    the GPU, which initialises CUDA; else it is None. Raises InputError if a count is no number.
     """
     size, said_by = _world_size(world_size)
     local = _whole(LOCAL_WORLD_SIZE)
@@ -81,7 +79,9 @@ def rank() -> int:
 
 
 def _world_size(given: int | None) -> tuple[int | None, str]:
-    """Return (world size, its source): the argument, torch.distributed, a launcher's variable, or (None, "")."""
+    """Return (world size, its source): the argument, else torch.distributed's if initialised, else a launcher's
+    variable, else (None, ""). Raises InputError if the argument or variable is no integer from 1 on.
+    """
     if given is not None:
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
             raise InputError("is no number of ranks", field="world_size", got=repr(given), need="1 or more")
@@ -93,8 +93,8 @@ def _world_size(given: int | None) -> tuple[int | None, str]:
 
 
 def _whole(names: tuple[str, ...], least: int = 1) -> tuple[int, str] | None:
-    """Return (value, name) of the first environment variable that is set; None if none is. Raises InputError if it
-    is no number >= `least`.
+    """Return (value, name) of the first environment variable that is not blank; None if there is none. Raises
+    InputError if it is no whole number from `least` to nine digits.
     """
     for name in names:
         text = os.environ.get(name, "").strip()
@@ -106,7 +106,9 @@ def _whole(names: tuple[str, ...], least: int = 1) -> tuple[int, str] | None:
 
 
 def this_gpu() -> Gpu | None:
-    """Return this rank's GPU; None if torch is not imported or has none. Initialises CUDA."""
+    """Return this rank's GPU, by the local rank (GPU 0 if that is unset or too high); initialises CUDA. None if torch
+    is not imported or sees no GPU. Raises InputError if the local rank is no number.
+    """
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_available():
         return None
@@ -116,7 +118,9 @@ def this_gpu() -> Gpu | None:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the installed release of each framework and library; those not installed are left out."""
+    """Return {framework or library: installed release}; those not installed are left out. Megatron-LM's is that of the
+    importable checkout or package.
+    """
     versions = {}
     for name, distribution in DISTRIBUTIONS.items():
         try:
@@ -147,7 +151,7 @@ def started(
     plan: a plan, an object with one, its file or its folder. entry: the module that the script imports. on_mismatch:
     "fail" raises MismatchError with all differences in ranks, GPU and releases, "warn" logs them on rank 0, "ignore"
     checks nothing. world_size: overrides the launcher's. cuda: whether to look at the GPU, which initialises CUDA.
-    Raises InputError for an unreadable plan, and MismatchError.
+    Raises InputError for an unreadable plan, another on_mismatch, or a wrong number in a launcher's variable.
     """
     if on_mismatch not in get_args(OnMismatch):
         raise InputError(
@@ -166,15 +170,15 @@ def started(
 
 
 def mismatches(plan: Plan, surroundings: Surroundings, entry: Entry) -> list[Problem]:
-    """Return the differences between a process and its plan: ranks, GPU, releases; [] if none.
-
-    Unknown facts are no difference, except for an unknown world size with a plan of several ranks.
-    """
+    """Return the differences between a process and its plan: ranks, GPU, releases; [] if none. Unknown facts are no
+    difference, but an unknown world size with several ranks is."""
     return [*_ranks(plan, surroundings), *_gpu(plan, surroundings.gpu), *_versions(plan, surroundings, entry)]
 
 
 def _ranks(plan: Plan, surroundings: Surroundings) -> Iterator[Problem]:
-    """Yield the mismatch of the world size, or else of the ranks per node."""
+    """Yield the mismatch of the world size, or else of the ranks per node if that is known. An unknown world size is a
+    mismatch if the plan has several ranks.
+    """
     need = plan.best.parallel.world_size
     if surroundings.world_size is None:
         if need > 1:
@@ -203,9 +207,8 @@ def _ranks(plan: Plan, surroundings: Surroundings) -> Iterator[Problem]:
 
 
 def _gpu(plan: Plan, here: Gpu | None) -> Iterator[Problem]:
-    """Yield the mismatch of the GPU; nothing if it is unknown or the same product.
-
-    A product that the zoo does not know is accepted if its memory is within 2 % and its compute units are equal.
+    """Yield the mismatch of the GPU; nothing if it is unknown or the same product. A product that the zoo does not know
+    is accepted if it has at least 98 % of the memory and as many compute units.
     """
     if here is None or here.product == plan.cluster.gpu.product:
         return
@@ -224,8 +227,8 @@ def _gpu(plan: Plan, here: Gpu | None) -> Iterator[Problem]:
 
 
 def _versions(plan: Plan, surroundings: Surroundings, entry: Entry) -> Iterator[Problem]:
-    """Yield the mismatches of the framework's minor release and of the libraries' ranges; not installed ones are
-    skipped.
+    """Yield the mismatches of the framework's minor release and of the libraries that `entry` needs, against their
+    required ranges; not installed ones are skipped.
     """
     backend = entry.backend
     yield from _release(plan, backend, surroundings.versions.get(backend.name))
@@ -237,8 +240,8 @@ def _versions(plan: Plan, surroundings: Surroundings, entry: Entry) -> Iterator[
 
 
 def _release(plan: Plan, backend: Backend, installed: str | None) -> Iterator[Problem]:
-    """Yield the mismatch of the framework's minor release; nothing if not installed, or if the plan is for another
-    framework without selectable releases.
+    """Yield the mismatch of the framework's minor release; the newest development release matches any. Nothing if it is
+    not installed, or if the plan is for another framework and no job field selects this one's release.
     """
     target, releases = plan.best.target, backend.releases
     curable = releases.asked_by is not None

@@ -22,8 +22,8 @@ def with_words() -> list[str]:
 
 
 def words(plan: Plan, target: str) -> list[str]:
-    """Return the command-line words for a target's program. Raises InputError for a target without words, and as its
-    rendering does.
+    """Return the command-line words for a target's program. Raises InputError for a target without words,
+    InfeasibleError for what the target cannot run, and what its `words` raises.
     """
     known = targets().get(target)
     if known is None or known.words is None:

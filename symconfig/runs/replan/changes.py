@@ -57,7 +57,9 @@ class Verdict:
         return not self.refused and self.over_bytes <= 0 and self.host_over_bytes <= 0
 
     def __str__(self) -> str:
-        """Return the verdict as a predicate: `takes 2.1 % longer`, `does not fit: ...` or `cannot run: ...`."""
+        """Return the verdict as a predicate: `cannot run: ...`, `does not fit: ...` (GPU before host), `takes as long`
+        or `takes 2.1 % longer`.
+        """
         if self.refused:
             return f"cannot run: {self.refused}"
         if self.over_bytes > 0:
@@ -71,10 +73,12 @@ class Verdict:
 
 
 def carried(candidate: Candidate, plan: Plan) -> Configuration:
-    """Return the configuration of a candidate with the GPUs, batch, sequence length, framework and version of `plan`.
+    """Return the configuration of a candidate with the GPUs, batch, sequence length, framework, version and packing of
+    `plan`.
 
-    dp becomes the GPUs over tp x pp x cp (at least 1); ep and etp become 1 without experts; unknown recompute modules
-    and an unsupported fp8_param_gather are dropped. Whether dp divides evenly is not checked.
+    Precision is the candidate's if the job's is auto, else the plan's. dp becomes the GPUs over tp x pp x cp (rounded
+    down, at least 1); ep and etp become 1 without experts; unknown recompute modules and an unsupported
+    fp8_param_gather are dropped.
     """
     job = plan.job
     precision = candidate.options.precision if job.precision == "auto" else plan.best.options.precision
@@ -101,10 +105,9 @@ def carried(candidate: Candidate, plan: Plan) -> Configuration:
 
 
 def judged(plan: Plan, c: Configuration) -> Verdict:
-    """Return the verdict on a configuration under the plan's inputs: refused, or its bytes, and its step compared with
-    the plan's best.
-
-    Memory overruns are reported in the verdict; nothing is raised for a configuration that cannot run.
+    """Return the verdict on a configuration under the plan's inputs: refused with the first reason, or bytes, and step
+    against the plan's best. Reasons are degrees that do not divide the GPUs, limits and constraints of the framework,
+    InputError of the costs, and what the job's target cannot express. Overruns of memory are no refusal.
     """
     wanted = _request(plan, c.precision, Extras.of(c.framework))
     p, gpus = c.degrees, plan.best.parallel.world_size
@@ -128,16 +131,15 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
 
 
 def _request(plan: Plan, precision: Precision, extras: Extras) -> Request:
-    """Return the search's request for the plan's inputs without pins, with the framework's options of `extras`
-    switched on.
-    """
+    """Return the search's request for the plan's inputs at this precision, without pins and with the framework's
+    options of `extras` on."""
     plain = request(plan.model, plan.cluster, plan.job, precision, parse({}))
     return switched_on(plain, extras, plan.cluster.gpu.architecture)
 
 
 def _unknown(request: Request, c: Configuration) -> str:
-    """Return a sentence if the framework supports something of the configuration at no degree (pipeline, ZeRO stage,
-    sequence parallelism); else "".
+    """Return why the framework supports something of the configuration at no degree: a general lack, pp, the ZeRO
+    stage, or tp with this sequence parallelism; else "".
     """
     limits, name = request.limits, f"{request.framework.name} {request.version}"
     if lacks := limits.lacking():
@@ -162,9 +164,8 @@ def _inexpressible(plan: Plan, point: Prospect) -> str:
 
 
 def _refused(prospect: Prospect) -> str:
-    """Return the sentence of the first constraint that a layout violates; "" if none.
-
-    Experimental options are not counted, because a pin may enable them.
+    """Return the sentence of the first constraint that the layout or its options violate; "" if none. Constraints of
+    experimental options are not counted, because a pin may enable them.
     """
     limits, modules = prospect.request.limits, prospect.choice.modules
     point = replace(
@@ -202,18 +203,15 @@ class Changes:
 
 
 def changed(old: Plan, new: Plan) -> Changes:
-    """Return what changed between two plans: decisions, each with the verdict on the old choice under the new
-    inputs, derived values, and the verdict on the whole old configuration.
-    """
+    """Return what changed between two plans: decisions and the whole old configuration, judged under the new inputs,
+    and derived values."""
     before, after = carried(old.best, new), carried(new.best, new)
     return Changes(tuple(_decisions(before, after, new)), tuple(_follows(old, new)), judged(new, before))
 
 
 def _decisions(before: Configuration, after: Configuration, new: Plan) -> Iterator[Change]:
-    """Yield a Change for each decision that differs, with the verdict on the new plan with that decision alone
-    reverted.
-
-    Sequence parallelism is reverted together with tp. Decisions without effect in the new configuration are skipped.
+    """Yield a Change for each decision that differs, with the verdict on `after` with that decision alone as in
+    `before`. Sequence parallelism is reverted together with tp. Decisions whose reversal changes nothing are skipped.
     """
     other = [name for name in DECISIONS if differs(name, before, after)]
     if "tp" in other and SEQUENCE in other:
@@ -225,7 +223,9 @@ def _decisions(before: Configuration, after: Configuration, new: Plan) -> Iterat
 
 
 def _follows(old: Plan, new: Plan) -> Iterator[str]:
-    """Yield a sentence for each derived value that changed: dp, and gradient accumulation."""
+    """Yield a sentence for each derived value that changed: dp, and the number of micro-batches (gradient
+    accumulation).
+    """
     was, now = old.best, new.best
     if was.parallel.dp != now.parallel.dp:
         p = now.parallel

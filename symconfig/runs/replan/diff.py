@@ -38,10 +38,7 @@ def _number(value: Any) -> bool:
 
 def differences(before: Any, after: Any) -> tuple[Difference, ...]:
     """Return the differing fields of two nested mappings by dotted path, in the order of `before`, then those only in
-    `after`.
-
-    A missing field is None, so a field that is None on one side and missing on the other is equal. Lists are compared
-    as one value.
+    `after`. A missing field equals None; lists are compared as one value.
     """
     one, other = dict(_leaves(before)), dict(_leaves(after))
     fields = dict.fromkeys((*one, *other))
@@ -78,7 +75,7 @@ class Diff:
 
 
 def diff(before: Plan, after: Plan) -> Diff:
-    """Return the differences of two plans by section."""
+    """Return the differences of two plans by section; sections without differences are empty."""
     one, other = before.best.to_dict(), after.best.to_dict()
     predicted = one["predicted"], other["predicted"]
     sections = {
@@ -105,8 +102,8 @@ def _parts(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Dif
 
 
 def _stages(before: Plan, after: Plan) -> Iterator[Difference]:
-    """Yield a Difference for each pipeline stage that holds other layers, as texts; None for a stage that one plan
-    has not.
+    """Yield a Difference `stage N` (from 0), of texts, for each pipeline stage with other layers; None where a plan
+    lacks the stage.
     """
     for number, (one, other) in enumerate(zip_longest(before.best.stages, after.best.stages)):
         holds = [None if stage is None else held(stage) for stage in (one, other)]
@@ -115,8 +112,8 @@ def _stages(before: Plan, after: Plan) -> Iterator[Difference]:
 
 
 def _arguments(before: Plan, after: Plan) -> tuple[Difference, ...]:
-    """Return the differing options or JSON keys; empty if the frameworks differ, are configured in code, or refuse a
-    plan.
+    """Return the differing options or JSON keys, by what the framework is configured with. () if the frameworks differ,
+    are configured in code, or a plan cannot be expressed.
     """
     backend = after.best.target.backend
     if before.best.target.backend != backend:
@@ -134,7 +131,9 @@ def _arguments(before: Plan, after: Plan) -> tuple[Difference, ...]:
 
 
 def _options(words: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield (option, its values joined by spaces or "on" without values) from a command's words."""
+    """Yield (option with its dashes, its values joined by spaces, or "on" without any) from a command's words.
+    `--name=value` is one word, and so an option that is "on".
+    """
     name, values = "", list[str]()
     for word in [*words, "--"]:
         if not word.startswith("--"):

@@ -49,8 +49,8 @@ class Fallback:
 
     @property
     def advised(self) -> Saving | None:
-        """Return the way to save with which most of the smaller plans load without conversion; None if that is the
-        default one.
+        """Return the first way to save with which the fewest smaller plans need a conversion; None if that is the
+        default one. Numbers of nodes without a plan are ignored.
         """
         ways = savings(self.plan)
         at = min(
@@ -80,10 +80,9 @@ class Fallback:
 
 
 def fallback(plan: Plan, lost: Sequence[int], *, top: int, progress: Progress | None = None) -> Fallback:
-    """Return the plans after losing these numbers of nodes, for the same model, global batch, limits and pins.
-
-    A number of nodes on which nothing fits is recorded, not raised. Raises InputError if `lost` is empty or a number is
-    not from 1 to the plan's nodes less one.
+    """Return the plans after losing these numbers of nodes, each once and rising, for the same job but its GPUs. A
+    number of nodes on which nothing fits is recorded, not raised. Raises InputError if `lost` is empty or a number is
+    not from 1 to the plan's nodes less one, or as `best_plan`.
     """
     nodes = summary.nodes(plan)
     wrong = [count for count in lost if not 1 <= count < nodes.count]
@@ -98,9 +97,9 @@ def fallback(plan: Plan, lost: Sequence[int], *, top: int, progress: Progress | 
 
 
 def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Progress | None) -> Smaller:
-    """Return the best plan without `lost` nodes, and whether the full plan's checkpoint loads in it.
-
-    Its ZeRO stage is the full plan's if any plan has that. If nothing fits, the result has `problems` and no plan.
+    """Return the best plan without `lost` nodes, and whether the full plan's checkpoint loads in it, for each way to
+    save. If its ZeRO stage is another one, a plan with the full plan's stage replaces it where there is one. If nothing
+    fits, the result has `problems` and no plan. progress: called with a phase that names the nodes.
     """
     left = nodes.count - lost
     gpus = left * nodes.gpus

@@ -78,9 +78,8 @@ def texts(files: Files) -> dict[str, File]:
 
 def replaced(folder: Path, files: Files) -> list[str]:
     """Return the paths of existing files that `files` would overwrite with another content and that are not as
-    symconfig wrote them.
-
-    Without a readable manifest every differing file counts.
+    symconfig wrote them. Without a readable manifest every differing file counts. Raises InputError for an unreadable
+    file.
     """
     try:
         manifest = read_manifest(folder)
@@ -99,8 +98,9 @@ def replaced(folder: Path, files: Files) -> list[str]:
 def of_files(folder: Path, manifest: Manifest, now: Mapping[str, File]) -> Iterator[Finding]:
     """Yield a finding for each file of the manifest that is missing, edited or stale, and for files that are new now.
 
-    now: files that would be written, by path; {}: unknown, then staleness is not checked. Raises InputError for an
-    unreadable file.
+    now: files that would be written, by path; {}: unknown, then staleness is not checked. A file with the present text
+    is no finding, whatever the manifest says, unless it lost its executable bit. Raises InputError for an unreadable
+    file.
     """
     for path, sha256 in manifest.files.items():
         content = _content(folder / path)
@@ -123,8 +123,8 @@ def of_files(folder: Path, manifest: Manifest, now: Mapping[str, File]) -> Itera
 
 
 def _edited(path: str, content: bytes, sha256: str, fresh: File | None) -> Finding:
-    """Return the finding of an edited file, with the first line that differs from what would be written now; without
-    lines if that is unknown.
+    """Return the finding of an edited file, with the first line that differs from `fresh`, what would be written now,
+    and without a line if that is None. The text says so if `fresh` is not what was written (sha256) either.
     """
     if fresh is None:
         return Finding("edited", path, "is not what was written")
@@ -136,7 +136,9 @@ def _edited(path: str, content: bytes, sha256: str, fresh: File | None) -> Findi
 
 
 def left_over(folder: Path, manifest: Manifest) -> Iterator[Finding]:
-    """Yield a finding for each file that is not in the manifest and has the name of a target's or launcher's file."""
+    """Yield a finding for each file in the folder that is not in the manifest and has the name of some target's or
+    launcher's template.
+    """
     sources = [*targets().values(), *every_launcher().values()]
     ours = {name.removesuffix(".j2") for source in sources for name in source.templates()}
     for name in sorted(ours - set(manifest.files)):
@@ -145,9 +147,8 @@ def left_over(folder: Path, manifest: Manifest) -> Iterator[Finding]:
 
 
 def of_templates(manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
-    """Yield a finding if the templates differ from those of the manifest.
-
-    Raises InputError if the manifest has own templates and `folder` is None.
+    """Yield a finding if the templates in `folder` differ from those of the manifest, which may be none. Raises
+    InputError if the manifest has own templates and `folder` is None.
     """
     if manifest.templates is not None and folder is None:
         raise InputError(
@@ -161,7 +162,7 @@ def of_templates(manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
 
 
 def of_input(plan: Plan, kind: Literal["model", "cluster"], now: BaseModel) -> Iterator[Finding]:
-    """Yield a finding if the model or cluster differs from the plan's, with the first differing fields."""
+    """Yield a finding if the model or cluster `now` differs from the plan's, with the first _SHOWN differing fields."""
     before: BaseModel = getattr(plan, kind)
     changed = differences(before.model_dump(mode="json", by_alias=True), now.model_dump(mode="json", by_alias=True))
     if changed:

@@ -52,7 +52,9 @@ def _training(old: Plan, wishes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resolved(old: Plan, wishes: Mapping[str, Any]) -> list[str]:
-    """Return the fields of the old job whose values were defaults of a model, target or cluster that is replaced."""
+    """Return the fields of the old job that hold the defaults of a model, target or cluster that is replaced. These are
+    backend and task (without `lora`) for a model, backend for a target, precision for a cluster.
+    """
     adapter = old.model.adapter is not None
     usual: dict[str, Any] = {}
     if "model" in wishes:
@@ -67,9 +69,9 @@ def _resolved(old: Plan, wishes: Mapping[str, Any]) -> list[str]:
 
 
 def inputs(plan: Plan) -> dict[str, Any]:
-    """Return the job of a plan with model, cluster and version as plain data, without the training schedule.
-
-    GPUs, batch, sequence length and backend are the best candidate's, because an edited plan's job may differ.
+    """Return the job of a plan with model, cluster and symconfig's version as plain data, without the training
+    schedule. GPUs, batch, sequence length and backend are the best candidate's, because an edited plan's job may
+    differ; release fields of other backends are left out.
     """
     best = plan.best
     job: dict[str, Any] = plan.job.model_dump(mode="json", by_alias=True, exclude={"training", "schema_"})

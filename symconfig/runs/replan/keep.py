@@ -59,7 +59,9 @@ def _switch(on: bool) -> str:
 
 
 def _recompute(recompute: Recompute) -> str | None:
-    """Return the recomputation as a pin; None for the method "block", of which a pin cannot give the layers."""
+    """Return the recomputation as a pin, `granularity` or `selective:modules`; None for the method "block", whose
+    layers no pin gives.
+    """
     if recompute.method == "block":
         return None
     modules = ",".join(recompute.modules)
@@ -67,8 +69,8 @@ def _recompute(recompute: Recompute) -> str | None:
 
 
 def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
-    """Return {name: value} of a candidate's choices as pins. Raises InputError with all names whose value no pin can
-    express.
+    """Return {name: value} of a candidate's choices `kept` as pins. Raises InputError with all names whose value no pin
+    can express; None as a value counts as such.
     """
     values = {name: _VALUES[name](candidate) for name in kept}
     wrong = [name for name, value in values.items() if value is None]
@@ -101,10 +103,11 @@ def nearest(
     loadable: Callable[[Plan], Loadable],
 ) -> NearPlan | None:  # fmt: skip
     """Return the plan, at most WORTH (1 %) slower, that keeps some old choices and loads the old checkpoint with the
-    best verdict; None if none improves on `new`.
+    best verdict.
 
-    Ties go to the faster, then to fewer pins. Also None for another model or framework, or if the checkpoint loads as
-    it is. loads: verdict for `new`; loadable: returns it for any plan. solved: searches with further pins.
+    None if none has a better verdict than `new`, for another model or framework, or if the checkpoint loads as it is.
+    Ties go to the faster, then to fewer pins; kept choices without a plan are skipped. loads: verdict for `new`;
+    loadable: returns it for any plan. solved: searches with further pins.
     """
     if loads.verdict is Verdict.AS_IS or old.model != new.model or old.best.target.backend != new.best.target.backend:
         return None
@@ -122,8 +125,8 @@ def nearest(
 
 
 def pins_kept(old: Candidate, new: Plan) -> Iterator[dict[str, str]]:
-    """Yield the old values of each combination of the differing groups, smaller ones first, without choices that the
-    new job pins and degrees that are 1 in both.
+    """Yield the old values of each combination of the differing groups, smaller ones first. Choices that the new job
+    pins are left out, and degrees that are 1 in both. Raises InputError if no pin expresses a value.
     """
     groups = []
     for group in GROUPS:

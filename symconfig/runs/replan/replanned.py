@@ -56,8 +56,8 @@ class Replan:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Return the words that the new run's command needs to resume from the checkpoint, `--load CHECKPOINT`
-        included.
+        """Return the words that the new run's command needs to resume: the checkpoint's options, then the schedule's.
+        `--load CHECKPOINT` comes first unless the options have --load.
         """
         words = [*self.checkpoint.options("new")]
         words += [word for word in self.schedule.options if word not in words]
@@ -95,8 +95,8 @@ class Wishes:
 
 def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Replan:
     """Return the new plan with its comparison with the old one: changes, checkpoint, schedule, files and a nearby plan.
-
-    Raises InputError for invalid wishes, InfeasibleError if nothing fits.
+    The new plan's job has the converted schedule. Raises InputError for invalid wishes, InfeasibleError if nothing
+    fits.
     """
     wanted, (schedule, doubts) = wishes, _schedule(old, wishes)
     wishes = replace(wishes, job=wishes.job.model_copy(update={"training": schedule.training}))
@@ -127,9 +127,8 @@ def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Re
 
 
 def _schedule(old: Plan, wishes: Wishes) -> tuple[Schedule, tuple[str, ...]]:
-    """Return (schedule from the wanted step or the checkpoint's on, sentences about contradictions).
-
-    An InputError about the checkpoint's step names its folder.
+    """Return (schedule from the wanted step or the checkpoint's on, sentences about contradictions). An InputError
+    names the checkpoint's folder if the step is the checkpoint's.
     """
     try:
         run, doubts = _reached(old, wishes)
@@ -145,8 +144,8 @@ def _schedule(old: Plan, wishes: Wishes) -> tuple[Schedule, tuple[str, ...]]:
 
 def _reached(old: Plan, wishes: Wishes) -> tuple[History, tuple[str, ...]]:
     """Return (history of the run up to the step, a sentence if the checkpoint's number of sequences contradicts it).
-
-    The checkpoint's sequences count. Raises InputError for a step before the plan's own or other than the checkpoint's.
+    The step is the wished one, else the checkpoint's, else the old plan's. If the checkpoint states sequences, these
+    count. Raises InputError for a step before the plan's own or other than the checkpoint's.
     """
     saved, batch, length = wishes.checkpoint, old.best.batch.global_, old.best.batch.seq_length
     if saved is not None and saved.iteration is not None and wishes.step not in (None, saved.iteration):
@@ -172,8 +171,9 @@ def _reached(old: Plan, wishes: Wishes) -> tuple[History, tuple[str, ...]]:
 
 
 def _scheduled(old: Plan, wishes: Wishes, run: History, anew: bool = False, past: History | None = None) -> Schedule:
-    """Return the schedule converted to the wished batch and sequence length; anew: the scheduler restarts at 0;
-    past: history that is not resumed.
+    """Return the schedule converted to the wished batch and sequence length, for a run resumed after `run`. anew: the
+    scheduler restarts at 0; past: the old plan's history if that is not resumed. Raises InputError for a step after the
+    run's end.
     """
     job = wishes.job
     known = filled(wishes.model, wishes.cluster, job)
@@ -193,9 +193,9 @@ def _scheduled(old: Plan, wishes: Wishes, run: History, anew: bool = False, past
 
 
 def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, wishes: Wishes) -> Schedule:
-    """Return the schedule for what the checkpoint really restores.
-
-    Without the iteration it is a whole run from step 0 (`lost`); without the scheduler's state that restarts.
+    """Return the schedule for what the checkpoint really restores; `schedule` itself at step 0 or if nothing of it is
+    lost. If the checkpoint does not load, or loses the iteration, it is a whole run from step 0 (`lost` has the step);
+    if only the scheduler's state is lost, the scheduler restarts.
     """
     lost = table().lost
     if not schedule.step or (loads.loads and not {lost["iteration"], lost["schedule"]} & set(loads.lost)):

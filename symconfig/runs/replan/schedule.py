@@ -67,10 +67,11 @@ def scheduled(
     """Return the schedule of a run of batches `old` that resumes after `run` with `batch` sequences of `seq_length`
     tokens.
 
-    Iterations are rescaled to the same tokens unless `mode` is "as-is" or nothing changes. anew: whether the scheduler
-    restarts at 0 (Megatron-LM with --no-load-optim without --finetune loads iteration and samples, not the scheduler).
-    past: the old plan's history if `run` is empty although it had one. Raises InputError for a step after the run's
-    end.
+    Iterations are rescaled to the same tokens, the learning rate stays; unchanged if `mode` is "as-is" (then with a
+    note on tokens), or if batch and length stay and the scheduler does not restart. `options` has what makes a resumed
+    program take the new schedule. anew: the scheduler restarts at 0, if the run has begun (Megatron-LM with
+    --no-load-optim without --finetune loads iteration and samples, not the scheduler). past: the old plan's history if
+    `run` is empty although it had one. Raises InputError for a step after the run's end.
     """
     if run.step > training.train_iters:
         need = f"at most {training.train_iters}, its training.train_iters"
@@ -139,7 +140,9 @@ class _Clock:
         return self.new.global_ * self.new.seq_length
 
     def run(self, iteration: Fraction) -> Fraction:
-        """Return the new iteration at the same tokens as an old one; iterations already done keep their numbers."""
+        """Return the new iteration at the same tokens as an old one; iterations already done keep their numbers. If
+        nothing is done, iterations of `past` are converted by its mean tokens.
+        """
         if not self.done.step:
             own = max(Fraction(0), iteration - self.past.step)
             before = Fraction(self.past.tokens, self._new_tokens)
@@ -148,9 +151,9 @@ class _Clock:
         return min(iteration, step) + max(Fraction(0), iteration - step) * self.ratio
 
     def schedule(self, iteration: Fraction) -> Fraction:
-        """Return the new iteration of an old one for the scheduler, which counts sequences (or steps, with `steps`).
-
-        Sequences already seen count as they are, the others by their tokens.
+        """Return the new iteration of an old one for the scheduler, which counts sequences; with `steps` as `run`.
+        Sequences already seen count as they are, later ones by their tokens; with `anew` only later ones count, from 0.
+        If nothing is done, those of `past` count by their tokens.
         """
         if self.steps:
             return self.run(iteration)
@@ -165,15 +168,15 @@ class _Clock:
 
     def warmup(self, iteration: Fraction) -> Fraction:
         """Return the new iteration of the warmup's end; a scheduler that restarts at 0 warms up anew over the same
-        tokens.
-        """
+        tokens."""
         restarts = self.anew or (not self.done.step and self.past.unscheduled)
         return iteration * self.ratio if restarts else self.schedule(iteration)
 
 
 def _converted(training: WholeTraining, clock: _Clock) -> Iterator[Rescaled]:
-    """Yield each field of iterations with its value before and after, rounded up; the warmup is kept shorter than
-    the decay.
+    """Yield each field of iterations with its value before (unset ones' defaults) and after, rounded up; unchanged
+    ones, too. lr_decay_iters is included if set, or if the run resumes with a scheduler of sequences,
+    lr_wsd_decay_iters for WSD; the warmup is kept shorter than the decay.
     """
 
     decay = Fraction(training.lr_decay_iters or training.train_iters)
@@ -198,9 +201,9 @@ def _converted(training: WholeTraining, clock: _Clock) -> Iterator[Rescaled]:
 def _resumed(
     before: WholeTraining, after: WholeTraining, old: Batch, new: Batch, run: History, counting: Counting, anew: bool
 ) -> Iterator[str]:
-    """Yield sentences on how the program counts on behind `run`: steps, data and the learning rate's schedule.
-
-    before, after: the training of the old and the new plan. anew: as of `scheduled`.
+    """Yield sentences on how the program counts on behind `run`: steps, data and the learning rate's schedule. before,
+    after: the training of the old and the new plan. anew: the scheduler restarts. A jump of the rate by more than 0.1 %
+    is mentioned.
     """
     seen = f"the {count(run.sequences)} sequences that the checkpoint has seen"
     if counting.renumbers:
@@ -236,8 +239,9 @@ def _resumed(
 
 
 def rate(training: WholeTraining, sequences: float, batch: int) -> float:
-    """Return the learning rate after `sequences` sequences, with `batch` of them per iteration, as Megatron-LM
-    computes it (megatron/core/optimizer_param_scheduler.py, get_lr).
+    """Return the learning rate after `sequences` sequences, with `batch` of them per iteration, as Megatron-LM computes
+    it (megatron/core/optimizer_param_scheduler.py, get_lr). The warmup is linear from 0; after the decay it is min_lr,
+    except for a constant one. Styles but constant, inverse-square-root, cosine and WSD decay linearly.
     """
     decay = (training.lr_decay_iters or training.train_iters) * batch
     warmup = training.lr_warmup_iters * batch

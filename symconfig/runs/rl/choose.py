@@ -43,9 +43,9 @@ Tried = tuple[Plan, Trained, list[Layout]]
 def answer(question: Question, top: int) -> Plan:
     """Return the actor's plan with its RL step (`plan.rl[0]`), and up to `top` - 1 alternatives with theirs.
 
-    The best plan is the simplest of those whose score is within TIE of the best. Alternatives are candidates for the
-    same job with the same memory risk class, the shortest step first. Raises InputError if the job's GPUs or lengths do
-    not suit the section, InfeasibleError if no layout fits.
+    The best plan is `_plainest`. Alternatives are candidates for the same job with the same memory risk class, the
+    shortest step first. Divisions of the GPUs for which nothing fits are skipped. Raises InputError if the job's GPUs
+    or lengths do not suit the section, the first InfeasibleError if no layout fits at all.
     """
     _check(question)
     tried: list[Tried] = []
@@ -68,10 +68,8 @@ def answer(question: Question, top: int) -> Plan:
 
 
 def _plainest(question: Question, tried: Sequence[Tried]) -> Tried:
-    """Return the simplest of the plans whose score is within the factor TIE of the best score.
-
-    A plan that may run out of memory never replaces one that does not. Ties go to the shorter step, then to the
-    search's order.
+    """Return the least complex of the plans whose score is within the factor TIE of the best, and which are no less
+    sure to fit. Ties go to the shorter step, then to the search's order.
     """
     best = min(tried, key=lambda each: _score(question, each))
     unsure, score = _score(question, best)
@@ -80,9 +78,8 @@ def _plainest(question: Question, tried: Sequence[Tried]) -> Tried:
 
 
 def _score(question: Question, tried: Tried) -> tuple[bool, float]:
-    """Return (whether a plan may run out of memory, its step in seconds with the premium for rare options).
-
-    The premium multiplies the step without generation, or the whole step where the layout is `alone`.
+    """Return (whether a plan's best layout may run out of memory, its step in seconds with the premium for rare
+    options). The premium multiplies the step without generation, or the whole step where the layout is `alone`.
     """
     _, actor, (layout, *_) = tried
     unsure, step_s = question.rank(layout)
@@ -91,8 +88,8 @@ def _score(question: Question, tried: Tried) -> tuple[bool, float]:
 
 
 def _check(question: Question) -> None:
-    """Raise InputError with all problems: GPUs "auto" or indivisible, no rollout on them, sequences longer than a
-    micro-batch or the model's positions.
+    """Raise one InputError with all problems: GPUs "auto", no division of them or no engine for it, a longest sequence
+    above tokens_per_gpu times the largest cp, or above the model's positions.
     """
     problems = []
     if question.job.gpus == "auto":
@@ -126,8 +123,9 @@ def _jobs(question: Question) -> Iterator[tuple[Division, Job, float]]:
     """Yield (division of the GPUs, job of one update on the training GPUs, fill) for each division and micro-batch
     size.
 
-    fill: real tokens over the tokens that the job's sequences have room for. Without packing, each division has one job
-    of padded sequences; with packing, the job's batch is `rl.batch` sequences packed into micro-batches.
+    fill: real tokens over the tokens that the job's sequences have room for. Without packing each division has one job
+    of rl.batch padded sequences; with it one for each of `_rooms`, whose sequences are packed micro-batches, enough for
+    an update and a multiple of a divisor of the GPUs, with the pins of ALWAYS unless the job has them.
     """
     rl = question.rl
     for on in _divided(question):
@@ -155,10 +153,9 @@ def _jobs(question: Question) -> Iterator[tuple[Division, Job, float]]:
 
 
 def _rooms(question: Question) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield (tokens of a packed micro-batch, pins that it requires).
-
-    Without `rl.tokens_per_gpu`: 1, 2 and 4 times the longest sequence as long as an update fills them, without pins.
-    With it: cp * tokens_per_gpu for each cp at which the longest sequence fits, with cp and mbs pinned.
+    """Yield (tokens of a packed micro-batch, pins that it requires). Without `rl.tokens_per_gpu`: the longest sequence,
+    and 2 and 4 times that if an update fills them, without pins. With it: cp * tokens_per_gpu for each cp at which the
+    longest sequence fits, with cp and mbs 1 pinned.
     """
     rl = question.rl
     if rl.tokens_per_gpu is None:
@@ -174,8 +171,8 @@ def _rooms(question: Question) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _contexts(question: Question) -> tuple[int, ...]:
-    """Return the candidate context parallel degrees that the training GPUs and the job's pin allow; else the pinned
-    range's first degree.
+    """Return the context-parallel degrees from 1 to 16 that the most training GPUs and the job's pin allow; if there
+    are none, the first of the pinned range.
     """
     pins, most = parse(question.job.pins), max((on.trained for on in _divided(question)), default=max(_CONTEXT))
     left = tuple(cp for cp in _CONTEXT if cp <= most and pins.allows("cp", cp))
@@ -185,8 +182,9 @@ def _contexts(question: Question) -> tuple[int, ...]:
 def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tried]:
     """Return the actor's best plans for a job, each with its preferred feasible layouts, the shortest step first.
 
-    Solves again with a larger memory margin (_LEFT) until a plan has a layout that fits surely; else returns the first
-    plans whose layouts may run out of memory. Raises InfeasibleError if no layout fits.
+    Colocated, it solves again with a larger memory margin (_LEFT) until a plan has a layout that meets the memory risk;
+    else the first plans are returned whose layouts fit without meeting it. fill: tokens over room of micro-batches; on:
+    the division of the GPUs. Raises InfeasibleError if no layout fits, or as the search.
     """
     colocated = question.rl.placement == "colocated"
     memory = question.cluster.gpu.memory_bytes.value
@@ -236,11 +234,12 @@ def _critic(
     actor: Candidate,
     solved: dict[tuple[str, ...], Trained | InfeasibleError],
 ) -> Trained | InfeasibleError | None:
-    """Return the critic with the actor's tp and pp (or, in programs that configure both together, its ZeRO stage, tp,
-    recomputation and offload); mbs and cp are always the actor's. None without a critic; the error if it does not fit.
+    """Return the critic, solved with the actor's mbs and cp pinned; None without a critic, the error if it does not
+    fit.
 
-    job: the update's, with the memory margin that remains; fill: tokens over room; gpus: of the critic's own, 0 if it
-    shares the actor's. solved: cache by pinned values, which this extends.
+    Where programs configure it separately (`learns.critic` "own") tp and pp are the actor's, too, else its ZeRO stage,
+    tp, recomputation, offload and instances. job: the update's, with the memory margin that remains; fill: tokens over
+    room; gpus: of the critic's own, 0 if it shares the actor's. solved: cache by pinned values, which this extends.
     """
     if question.critic is None:
         return None
@@ -266,10 +265,8 @@ def _critic(
 
 def _trained(question: Question, plan: Plan, candidate: Candidate, fill: float, logits: LogitBytes) -> Trained:
     """Return a plan's candidate as a trained model, with the number and room of the micro-batches that the program
-    really makes.
-
-    A packed micro-batch holds at most a replica's share of the update. If that changes room or batch, the candidate is
-    evaluated again and the original is kept as `as_written`.
+    makes. A packed micro-batch holds at most a replica's share of the update. If that changes room or batch, the
+    candidate is costed again with one sequence per micro-batch and the original kept as `written`; padded ones stay.
     """
     rl, batch, dp = question.rl, candidate.batch, candidate.parallel.dp
     room = batch.micro * batch.seq_length
@@ -286,8 +283,8 @@ def _trained(question: Question, plan: Plan, candidate: Candidate, fill: float, 
 
 
 def _none_fits(question: Question, layout: Layout | None) -> InfeasibleError:
-    """Return the error for a job of which no layout fits: no engine at all (`layout` None), host memory, or the
-    fullest phase.
+    """Return the error for a job of which no layout fits: no engine at all (`layout` None), too little host memory, or
+    the fullest phase.
     """
     if layout is None:
         what = "no engine has room for the weights and the longest sequence beside what is trained"
@@ -309,9 +306,9 @@ def _none_fits(question: Question, layout: Layout | None) -> InfeasibleError:
 
 
 def planned(question: Question, layout: Layout) -> PlannedRl:
-    """Return a layout as the plan records it.
-
-    The 90 % interval scales training by the actor's and generation by UNCERTAIN, unless its rate is stated.
+    """Return a layout as the plan records it: engine, phases, bytes, step and its 90 % interval. The interval scales
+    training by the actor's, and generation by UNCERTAIN unless tokens_per_s_per_gpu is stated; with an engine on GPUs
+    of its own the longer of both counts. tokens_per_gpu is the job's, else the actor's micro-batch over cp.
     """
     candidate, rl, generation = layout.actor.candidate, question.rl, layout.generation
     batch = layout.actor.as_written.batch

@@ -88,9 +88,8 @@ class Engine:
         return (self._count.total - self._count.active) / (1.0 - self._chosen) if self._chosen < 1.0 else 0.0
 
     def _on_each(self, touched: Array) -> Array:
-        """Return the parameters per GPU that a step reads. touched: share of the experts that any token uses (1:
-        all).
-        """
+        """Return the parameters per GPU that a step reads, elementwise. touched: share of the experts that any token
+        uses (1: all)."""
         result: Array = (self._count.total - self._of_experts * (1.0 - touched / self.dp)) / self.tp
         return result
 
@@ -99,10 +98,8 @@ class Engine:
         return parameters(self.model, with_mtp=False)
 
     def decode_s(self, sequences: Array, context: Array) -> Array:
-        """Return the seconds of one decoding step with `sequences` sequences, host time STEP_S included.
-
-        context: mean tokens per sequence. Arrays are elementwise.
-        """
+        """Return the seconds of one decoding step of a replica, host time STEP_S included; elementwise. context: mean
+        tokens per sequence."""
         return self.decoding_s(sequences, context) + STEP_S
 
     def decoding_s(self, sequences: Array, context: Array) -> Array:
@@ -125,8 +122,8 @@ class Engine:
         return min(tokens, _PREFILL_TOKENS * self.dp)
 
     def _layers_s(self, tokens: Array) -> Array:
-        """Return the seconds of one step's layers for `tokens` tokens: weights, FLOPs, activations, launches and
-        all-reduces; reading the KV cache is not included.
+        """Return the seconds of one step's layers for `tokens` tokens of the replica, elementwise: weights read and
+        FLOPs as `_product_s`, activations, launches and all-reduces; not reading the KV cache.
         """
         shared, count = self._at_ends / self.tp, self._count
         read = self._on_each(1.0 - (1.0 - self._chosen) ** tokens) - shared
@@ -160,7 +157,7 @@ class Engine:
         return self._count.by_part["embedding"] + self._count.by_part["head"]
 
     def _product_s(self, parameters_read: Array, flops: Array) -> Array:
-        """Return the seconds of matrix products on a GPU: reading the parameters and computing, overlapped as a
+        """Return the seconds of matrix products on a GPU: reading the parameters and computing `flops`, overlapped as a
         4-norm (TOGETHER).
         """
         read = self.element_bytes * parameters_read / self.machine.copy_bytes_per_s
@@ -172,8 +169,8 @@ class Engine:
         return self.machine.high_peak_flops * float(self.machine.efficiency)
 
     def _reductions_s(self, tokens: Array) -> Array:
-        """Return the seconds of all layers' two all-reduces: after attention over tp, after the MLP over all GPUs of
-        the replica.
+        """Return the seconds of two all-reduces of `tokens` hidden states per layer: after attention over tp, for
+        tokens / dp; after the MLP over all GPUs of the replica.
         """
         amount = tokens * self.model.hidden_size * ELEMENT_BYTES
         sums = ((amount / dp, float(gpus)) for dp, gpus in ((self.dp, self.tp), (1, self.gpus)))
@@ -203,8 +200,8 @@ class Replica:
 
     @property
     def most_bytes(self) -> float:
-        """Return the bytes per GPU that the engine may take; for a static share with the activations' room that
-        SGLang reserves for a GPU of this size.
+        """Return the bytes per GPU that the engine may take: `bytes`, and for a static share what SGLang's reserve for
+        activations on such a GPU exceeds WORKING_BYTES by.
         """
         if not self.static:
             return self.bytes
@@ -219,10 +216,8 @@ class Replica:
 
     def at_once(self, rl: Rl, tokens: float | None = None) -> int:
         """Return the maximum number of sequences that a replica decodes at the same time; 0 if the longest one's KV
-        cache does not fit.
-
-        tokens: context of each sequence; None: the mean of `rl`. At most `max_num_seqs` and at least 1 per
-        data-parallel rank.
+        cache does not fit. tokens: context of each sequence; None: the mean of `rl`. Per data-parallel rank at least 1
+        and at most `max_num_seqs`.
         """
         longest, held = (
             float(cached_bytes(self.engine.model, self.engine.tp, np.array([float(each)]))[0])
@@ -243,9 +238,9 @@ class Generation:
 
 
 def generate(replica: Replica, rl: Rl, replicas: int) -> Generation | None:
-    """Return a step's generation on `replicas` replicas; None if the engine has no room for the longest sequence.
-
-    A stated `tokens_per_s_per_gpu` replaces the prediction.
+    """Return a step's generation on `replicas` replicas; None if the engine has no room for weights and the longest
+    sequence. A stated `tokens_per_s_per_gpu` replaces the prediction: prefill of the prompts, each read once, then
+    decoding.
     """
     at_once, engine = replica.at_once(rl), replica.engine
     if replica.context_bytes <= 0 or not at_once:
@@ -262,10 +257,9 @@ def generate(replica: Replica, rl: Rl, replicas: int) -> Generation | None:
 
 @lru_cache(maxsize=256)
 def _passed(rl: Rl, own: int, at_once: int) -> tuple[Array, Array, Array]:
-    """Return (steps, active sequences, mean context tokens) of each interval between two sequences' ends on one
-    replica, in order.
-
-    own: sequences of the replica; a waiting sequence starts when one ends. Long and short ones are interleaved. Cached.
+    """Return arrays (steps, active sequences, mean context tokens) of each interval between two ends of sequences on
+    one replica, in order. own: sequences of the replica, with the distribution's lengths, long and short ones
+    interleaved; at_once run at first, and a waiting one starts when one ends. Cached.
     """
     drawn = np.rint(quantiles(rl.response_length, min(own, 16 * GROUPS)))
     lengths = [int(drawn[index]) for index in _mixed(drawn.size, own)]
@@ -295,8 +289,8 @@ def _mixed(groups: int, count: int) -> list[int]:
 
 
 def cached_bytes(model: ModelDescriptor, tp: int, tokens: Array) -> Array:
-    """Return the KV cache bytes per GPU of one context of `tokens` tokens (elementwise); layers with a window keep
-    at most that.
+    """Return the KV cache bytes per GPU of one context of `tokens` tokens (elementwise); layers with a window keep at
+    most that.
     """
     whole, windowed = _caching_layers(model)
     seen = whole * tokens + windowed * (
@@ -308,9 +302,8 @@ def cached_bytes(model: ModelDescriptor, tp: int, tokens: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def _caching_layers(model: ModelDescriptor) -> tuple[int, int]:
-    """Return (layers that cache all tokens, layers that cache a sliding window); layers that share another's KV
-    cache count in neither.
-    """
+    """Return (layers that cache all tokens, layers that cache a sliding window), without those that share another's KV
+    cache."""
     own = [kind.window for kind in model.kind_of_layer if kind.attends and kind.pairs is not Pairs.BORROWED]
     return own.count(False), own.count(True)
 
@@ -326,7 +319,7 @@ def _channels(model: ModelDescriptor, tp: int) -> float:
 @lru_cache(maxsize=64)
 def moved(model: ModelDescriptor) -> tuple[float, float]:
     """Return (elements on every GPU, elements divided by tp) that kernels between matrix products read and write for
-    one token in all layers.
+    one token in all layers: norms and expert results; rotations, keys and activations. Cached.
     """
     whole = cut = 0.0
     for kind in model.kind_of_layer:
@@ -343,8 +336,8 @@ def moved(model: ModelDescriptor) -> tuple[float, float]:
 
 
 def scored_flops(model: ModelDescriptor, length: float) -> float:
-    """Return the FLOPs of attention scores and values of one prompt token in all layers, averaged over a causal
-    prompt of `length`.
+    """Return the FLOPs of attention scores and values of one prompt token in all layers, averaged over a causal prompt
+    of `length`; layers with a window see at most that.
     """
     window = min(length / 2, model.sliding_window or np.inf)
     keys = sum(window if kind.window else length / 2 for kind in model.kind_of_layer if kind.attends)

@@ -79,8 +79,8 @@ class Question:
         )
 
     def room_bytes(self, layout: Layout) -> float:
-        """Return the bytes of a GPU that a layout leaves to its engine, after allocator overhead, gaps, margin and
-        memory risk; may be negative.
+        """Return the bytes of a GPU that a layout leaves to its engine beside what stays there (with allocator overhead
+        and gaps), within usable bytes and the memory risk; may be negative.
         """
         holds, memory = layout.beside_engine, self.cluster.gpu.memory_bytes.value
         resting = surprised(holds, layout.actor.reserved(1.0)) + GAPS * surprised(holds, 0.0)
@@ -122,10 +122,8 @@ class Division:
 
 def divisions(rl: Rl, cluster: ClusterDescriptor, gpus: int, rewarded: bool) -> Iterator[Division]:
     """Yield the divisions of a job's GPUs that leave at least one to the actor, more GPUs for rewards and rollout
-    first.
-
-    rewarded: whether a reward model runs on the job's GPUs. A reward part of several nodes must be whole nodes. Yields
-    nothing if no division leaves training GPUs.
+    first. Rewards get GPUs only if their placement is "apart" (whole nodes if more than one), rollout only if the
+    placement is "split". rewarded: a reward model runs on the job's GPUs. Yields nothing if no division is left.
     """
     apart = rewarded and rl.reward_model is not None and rl.reward_model.placement == "apart"
     stated = rl.reward_model.gpus if rl.reward_model is not None else None
@@ -149,8 +147,8 @@ def _parts(gpus: int, node: int, stated: int | None, quarters: tuple[int, ...]) 
 
 
 def undivided(rl: Rl, gpus: int, node: int) -> Problem:
-    """Return the problem why a job's GPUs have no division: reward GPUs are no whole nodes, or no GPU is left to
-    train on.
+    """Return the problem why a job's GPUs have no division: reward GPUs are more than a node's but no whole nodes, or
+    the role that it names leaves none to train on.
     """
     reward = rl.reward_model
     if reward is not None and (reward.gpus or 0) > node and (reward.gpus or 0) % node:
@@ -165,10 +163,12 @@ def undivided(rl: Rl, gpus: int, node: int) -> Problem:
 
 
 def layouts(question: Question, actor: Trained, critic: Trained | None, on: Division) -> Iterator[Layout]:
-    """Yield the feasible layouts around an actor: each engine with each kind of host offload that the target supports.
+    """Yield the layouts around an actor: each engine with each kind of host offload that the target supports; whether
+    they fit is not checked.
 
-    critic: None without one. on: the division of the GPUs. Yields nothing if the reward model has no room; an engine
-    without room is skipped.
+    critic: None without one. on: the division of the GPUs. An engine on GPUs of its own has no offload. Yields nothing
+    if the reward model has no room; an engine without room is skipped, and slow engines with several data-parallel
+    ranks (`_sure_of`).
     """
     rl, alone, learns = question.rl, on.rollout > 0, question.learns
     served = on.rollout or on.trained
@@ -201,10 +201,8 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
 
 
 def unserved(question: Question, served: Collection[int]) -> Problem | None:
-    """Return the problem why no engine of the stated rollout degrees divides any of these numbers of GPUs; None if one
-    does.
-
-    served: numbers of generating GPUs, one for each division of the job's.
+    """Return the problem why no engine with the stated tp and dp divides any of these numbers of GPUs, or tp the heads;
+    None if one does. served: numbers of generating GPUs, one for each division of the job's.
     """
     rollout, model = question.rl.rollout, question.model
     if rollout.tp is not None and model.num_attention_heads % rollout.tp:
@@ -221,19 +219,15 @@ def unserved(question: Question, served: Collection[int]) -> Problem | None:
 
 
 def _read(question: Question, own: partial[Layout], engines: Sequence[Engine]) -> partial[Layout]:
-    """Return the layout's constructor with the micro-batches of the log-probability phases set; they are the same for
-    all engines.
-
-    `own` keeps its other arguments. The first engine stands in, because engines sleep in these phases or have GPUs of
-    their own.
-    """
+    """Return `own` with the micro-batches of the log-probability phases set, which are the same for all engines; the
+    first stands in for them."""
     chosen = with_reads(question, own(replica=Replica(engines[0], 0.0), replicas=1))
     return partial(own, read=chosen.read, reference_read=chosen.reference_read)
 
 
 def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
-    """Yield all layouts with one data-parallel rank per engine, and others only if their generation is at least
-    _UNSURE faster than the fastest of these.
+    """Yield the layouts with one data-parallel rank per engine, and others only if their generation is over 20 %
+    (_UNSURE) faster than the fastest of these; all if there are none.
     """
     every = list(layouts)
     plain = [each.generation.seconds for each in every if each.replica.engine.dp == 1]
@@ -242,10 +236,9 @@ def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
 
 
 def preferred(every: Sequence[Layout]) -> list[Layout]:
-    """Return the layouts (given by rising step) with the preferred one moved to the front; [] for none.
-
-    Preferred: the shortest step with the fewest GPUs per replica, among steps at most _WIDER of the generation longer
-    than the shortest.
+    """Return the layouts (given by rising step) with the preferred one moved to the front; [] for none. Preferred is
+    the one with the fewest GPUs per replica, the first of equals, among steps that are longer than the shortest by at
+    most _WIDER of its generation.
     """
     if not every:
         return []
@@ -255,10 +248,8 @@ def preferred(every: Sequence[Layout]) -> list[Layout]:
 
 
 def _shared(question: Question, engine: Engine, make: Callable[..., Layout]) -> Layout | None:
-    """Return the layout with an engine at the stated memory share, or at the largest share whose generation is within
-    _ALIKE of the fastest; None without room.
-
-    make: constructor of the layout, all but replica and generation given.
+    """Return the layout with an engine at the stated memory share, or at the largest share whose generation is within 5
+    % (_ALIKE) of the fastest. None without room. make: constructor of the layout, all but replica and generation given.
     """
     static = question.rl.rollout.static_share
     empty, stated = make(replica=Replica(engine, 0.0, static)), question.rl.rollout.memory_share
@@ -274,10 +265,9 @@ def _shared(question: Question, engine: Engine, make: Callable[..., Layout]) -> 
 
 
 def _engines(question: Question, gpus: int) -> Iterator[tuple[int, int]]:
-    """Yield (tp, dp) of each engine that divides `gpus`.
-
-    tp: the stated one, or powers of two up to a node that divide the attention heads. dp: the stated one, or 1 and, for
-    experts in engines that support it, ranks over 1, 2 or 4 nodes.
+    """Yield (tp, dp) of each engine that divides `gpus`, and the experts if dp > 1. tp: the stated one, or powers of
+    two up to a node that divide the attention heads. dp: the stated one, or 1 and, for experts in engines that support
+    it, ranks that make a replica of 1, 2 or 4 nodes.
     """
     rollout, node, model = question.rl.rollout, question.cluster.gpus_per_node, question.model
     powers = [2**power for power in range(node.bit_length()) if 2**power <= node]
@@ -300,7 +290,9 @@ def _shares(question: Question, empty: Layout) -> Iterator[float]:
 
 
 def as_trained(question: Question, actor: Trained) -> Read:
-    """Return the micro-batches of the actor's update as those in which samples are read for log-probabilities."""
+    """Return the micro-batches of the actor's update as those in which samples are read for log-probabilities. Padded:
+    all of a step's updates; packed: spread over dp with the mean length.
+    """
     rl, batch, degrees = question.rl, actor.candidate.batch, actor.candidate.parallel
     room = batch.micro * batch.seq_length
     if question.learns.sequences != "packed":
@@ -309,8 +301,9 @@ def as_trained(question: Question, actor: Trained) -> Read:
 
 
 def with_reads(question: Question, layout: Layout) -> Layout:
-    """Return a layout whose micro-batches for log-probabilities fit: the update's, halved (down to the longest
-    sequence) while they do not fit. Unchanged if the program reads in the update's micro-batches.
+    """Return a layout whose micro-batches for log-probabilities fit: the update's, halved while they do not fit, as
+    long as the longest sequence has room. The last one is returned even if it does not fit. Unchanged unless the
+    program `reads_apart`, and if workers run the reward model.
     """
     if not question.learns.reads_apart or (layout.rewards is not None and layout.rewards.how.by == "workers"):
         return layout

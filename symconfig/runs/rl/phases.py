@@ -67,8 +67,9 @@ class Phase:
 
 
 def to_engine_s(actor: Trained) -> float:
-    """Return the seconds to send the actor's weights (16 bits) to every GPU of the engine; with an adapter only its
-    weights.
+    """Return the seconds to gather the actor's weights (16 bits; with an adapter only the trainable ones) by a ring
+    over the ranks that shard them. Ranks: the larger of tp x pp and ep x etp x pp, times dp x cp with ZeRO-3; 0 s for
+    one rank.
     """
     p, count = actor.candidate.parallel, parameters(actor.plan.model, with_mtp=False)
     total = _WEIGHT_BYTES * (count.total if actor.plan.model.adapter is None else count.trainable)
@@ -83,10 +84,8 @@ def moved_s(each: Trained, away: Away) -> float:
 
 
 def at_rest(each: Trained, away: Away) -> dict[str, float]:
-    """Return the bytes by part of a model that stay on the GPU while it is neither trained nor read.
-
-    Gradients are gone if the weights are offloaded, or if the framework frees them.
-    """
+    """Return the bytes by part of a model that stay on the GPU while it is neither trained nor read; gradients are gone
+    if weights are offloaded or the framework frees them."""
     gone = (*AWAY[away], *((GRADIENTS,) if WEIGHTS in AWAY[away] or each.frees_gradients else ()))
     return {name: each.memory[name] for name in (WEIGHTS, GRADIENTS, STATES) if name not in gone}
 
@@ -126,16 +125,14 @@ class Layout:
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """Return the step's phases in order: generation, weight transfer, rewards, log-probabilities, reference,
-        critic, updates, host copies.
-        """
+        """Return the step's phases in order: generation, weight transfer, rewards, reads, updates, host copies."""
         return tuple(self._phases())
 
     @property
     def step_s(self) -> float:
-        """Return the seconds of a step. Phases on the same GPUs add up; different pools overlap.
-
-        An engine with its own GPUs overlaps with training unless `waits`; rewards may overlap with generation.
+        """Return the seconds of a step: phases of a pool add up, training pools overlap, and so do generation and
+        rewards beside it. Generation is added to training, or overlaps with it if the engine has its own GPUs and not
+        `waits`.
         """
         pools: defaultdict[str, float] = defaultdict(float)
         for phase in self.phases:
@@ -147,9 +144,8 @@ class Layout:
 
     @property
     def beside_engine(self) -> Mapping[str, float]:
-        """Return the bytes by part on a GPU besides an awake engine: only libraries on its own GPUs, else all that
-        stays there.
-        """
+        """Return the bytes by part on a GPU besides an awake engine: libraries on its own GPUs, else all that stays
+        there."""
         return {LIBRARIES: self.actor.libraries} if self.alone else self._resting({})
 
     @property
@@ -158,15 +154,14 @@ class Layout:
         return max(phase.bytes for phase in (self.phases[1:] if self.alone else self.phases))
 
     def is_sure(self, ratio: float | None, memory_bytes: float) -> bool:
-        """Return whether every phase on the training GPUs fits into `memory_bytes` if predicted parts are `ratio`
-        times as large.
-        """
+        """Return whether all phases on training GPUs fit into `memory_bytes` with predicted parts `ratio` times as
+        large (`surprised`)."""
         return all(surprised(phase.holds, ratio) <= memory_bytes for phase in self.phases[self.alone :])
 
     @property
     def host_bytes(self) -> float:
-        """Return the bytes of host memory per GPU: offloaded states and weights, the sleeping engine's, and the
-        reference's copy.
+        """Return the bytes of host memory per GPU: offloaded parts of actor and critic, the sleeping engine's and
+        reward model's weights. Plus the reference's weights if it has a copy that is not resident on the actor's GPUs.
         """
         states = sum(each.memory[name] for each in self.trained for name in AWAY[self.away])
         states += sum(each.candidate.predicted.host_bytes for each in self.trained)
@@ -180,9 +175,8 @@ class Layout:
 
     @property
     def _kept_bytes(self) -> float:
-        """Return the bytes per GPU of engine weights kept on the host while it sleeps; 0 unless it sleeps at level
-        KEEPING.
-        """
+        """Return the bytes per GPU of weights that a colocated engine keeps on the host while it sleeps, at level
+        KEEPING; else 0."""
         kept = self.sleeps and not self.alone and self.sleep_level == KEEPING
         return self.replica.engine.weights_bytes * kept
 
@@ -192,7 +186,9 @@ class Layout:
         return self.rl.reference and self.actor.plan.model.adapter is None
 
     def _phases(self) -> Iterator[Phase]:
-        """Yield the phases of `phases`; those without a model or without seconds to copy are left out."""
+        """Yield the phases of `phases` in order; those of a reference, critic or reward model only with one, host
+        copies only if they take time.
+        """
         rl, actor, critic, steps = self.rl, self.actor, self.critic, self.rl.updates * self.rl.epochs
         awake = {AWAKE: self.replica.bytes}
         held = awake if self.alone else self._resting(awake)
@@ -219,8 +215,8 @@ class Layout:
 
     @property
     def reads(self) -> tuple[Phase, ...]:
-        """Return the phases that compute log-probabilities (and values, with `read_alike`) in micro-batches of their
-        own.
+        """Return the phases that compute log-probabilities: the actor's, the reference's if there is one, and with
+        `read_alike` the critic's values.
         """
         every = [self._log_probabilities()]
         if self.rl.reference:
@@ -230,7 +226,9 @@ class Layout:
         return tuple(every)
 
     def _log_probabilities(self) -> Phase:
-        """Return the phase in which the actor computes log-probabilities and entropy."""
+        """Return the phase in which the actor computes log-probabilities, and entropy whatever the loss is, in the
+        micro-batches `read`; other models rest.
+        """
         actor, read = self.actor, self.read
         reader = actor.reading(read.room)
         # verl reports the entropy, whatever the loss is.
@@ -239,8 +237,9 @@ class Layout:
         return Phase(READING, reader.passes_s(read.passes, read.fill), held, tokens=reader.tokens_per_gpu)
 
     def _of_reference(self) -> Phase:
-        """Return the phase in which the reference computes log-probabilities, with copying or streaming its weights
-        from the host.
+        """Return the phase in which the reference computes log-probabilities; a copy that is not resident comes from
+        the host. "streamed" copies overlap with the forward and take no GPU memory; with an adapter the actor's weights
+        are read.
         """
         actor, read, pool = self.actor, self.reference_read, self._pool("reference")
         reader = actor.reading(read.room)
@@ -255,7 +254,9 @@ class Layout:
         return Phase("reference", seconds, held, pool, reader.tokens_per_gpu)
 
     def _of_values(self, critic: Trained, pool: str) -> Phase:
-        """Return the phase in which the critic computes values; pool: its GPUs."""
+        """Return the phase in which the critic computes values; pool: the role whose GPUs it uses, "" for the actor's.
+        Micro-batches are those of the actor's log-probabilities with `read_alike`, else those of its own updates.
+        """
         read, reader, seconds = self.read, critic, critic.forward_s(self.rl.updates)
         if self.read_alike:
             reader = critic.reading(read.room)
@@ -264,7 +265,9 @@ class Layout:
         return Phase("values", seconds, self._resting(values, pool=pool), pool, reader.tokens_per_gpu)
 
     def _rewarding(self) -> Iterator[Phase]:
-        """Yield the reward model's phase; nothing without a reward model."""
+        """Yield the reward model's phase; nothing without a reward model. On GPUs of its own it forms a pool if it
+        overlaps with another phase.
+        """
         if (own := self.rewards) is None:
             return
         pool = f"rewards beside {own.how.overlaps}" if own.own and own.how.overlaps else ""
@@ -284,9 +287,8 @@ class Layout:
         return role if role in self.apart else ""
 
     def _passing(self, reader: Trained, entropy: bool = False) -> dict[str, float]:
-        """Return the bytes of a forward without weights: even expert load, and the additional ones of the busiest
-        rank.
-        """
+        """Return the bytes of a forward without weights, gaps included: "forward" at even expert load, and BUSIEST,
+        what the busiest rank adds."""
         even, most = (self._gaps(each.forward_bytes(entropy=entropy)) for each in (reader, reader.busiest))
         return {"forward": even, BUSIEST: most - even}
 
@@ -295,10 +297,11 @@ class Layout:
         return passing if self.alone else passing * (1 + GAPS)
 
     def _resting(self, held: dict[str, float], but: tuple[str, ...] = (), pool: str = "") -> dict[str, float]:
-        """Return `held` with the bytes of all that stays on a pool's GPUs in every phase, engine and libraries
-        included.
+        """Return `held` with the bytes of all that stays on a pool's GPUs in every phase; entries of 0 are dropped.
 
-        but: parts of the actor not to be added, because `held` has them.
+        Added are the model states of the pool's own models, on the actor's GPUs ("") the reference and reward model,
+        and libraries; an engine that shares the GPUs, asleep or awake. but: parts of the actor not to be added, because
+        `held` has them.
         """
         result = dict(held) if pool else {**held, **self._frozen()}
         owners = (("actor's", self.actor, ""), ("critic's", self.critic, self._pool("critic")))
@@ -313,9 +316,8 @@ class Layout:
         self, each: Trained, steps: int, name: str, pool: str = "", but: tuple[str, ...] = ()
     ) -> Iterator[Phase]:
         """Yield the phases of a model's updates: forward and backward, then the optimizer's step if that needs
-        temporary memory.
-
-        steps: optimizer steps. name: prefix of its parts. pool: its GPUs; but: as of `_resting`.
+        temporary memory; together they take `update_s`. steps: optimizer steps. name: prefix of its parts. pool: its
+        GPUs; but: as of `_resting`.
         """
         held = {f"{name} {part}": each.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
         states, entropy = sum(held.values()), self.rl.entropy and each is self.actor

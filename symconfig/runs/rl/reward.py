@@ -63,9 +63,12 @@ def rewards(
     gpu: Machine,
     stated: PlannedReward,
 ) -> Rewards | None:
-    """Return the reward model's step around an actor; None if it has no room or does not divide.
+    """Return the reward model's step around an actor: by an engine, else by training workers; None if it has no room or
+    does not divide.
 
-    stated: its GPUs (0: the actor's), and its engine's tp and memory share if tp is not 0.
+    how: how the program runs it: "engine", or "shards" (FSDP) or else the actor's layout. gpu: the machine of an
+    engine's GPU. stated: its GPUs (0: the actor's), and its engine's tp and memory share, for which no room is checked,
+    if tp is not 0.
     """
     gpus = stated.gpus
     if how.by == "engine":
@@ -91,10 +94,9 @@ def rewards(
 
 
 def _served(how: Rewarding, able: Sequence[tuple[Engine, float]], rl: Rl, own: int, gpus: int) -> Rewards | None:
-    """Return the reward model served by engines; None if `able` is empty.
-
-    able: (engine, memory share that it needs), fewer GPUs first; the first within half of the memory is taken, else the
-    last. own: GPUs of its own; 0: it shares `gpus` and is copied from the host.
+    """Return the reward model served by engines; None if `able` is empty. able: (engine, memory share that it needs),
+    fewer GPUs first; the first that needs at most half of the memory is taken, else the last. own: GPUs of its own; 0:
+    it shares `gpus`, and its weights are copied from the host and back.
     """
     if not able:
         return None
@@ -113,8 +115,9 @@ def _served(how: Rewarding, able: Sequence[tuple[Engine, float]], rl: Rl, own: i
 
 
 def _engines(model: ModelDescriptor, rl: Rl, gpu: Machine, gpus: int, node: int) -> Iterator[tuple[Engine, float]]:
-    """Yield (engine, memory share that it needs) for each power of two of tp that divides GPUs and heads and fits;
-    fewer GPUs first.
+    """Yield (engine, memory share that it needs) for each power of two of tp within a node that divides GPUs and heads,
+    fewer GPUs first. The share, in twentieths, holds weights, working memory and the keys of 8192 tokens or the longest
+    sequence; one of 1 or more is left out.
     """
     tokens = np.array([max(float(rl.longest), _AT_ONCE)])
     for tp in (2**power for power in range(node.bit_length())):
@@ -130,8 +133,8 @@ def _engines(model: ModelDescriptor, rl: Rl, gpu: Machine, gpus: int, node: int)
 def _frozen(
     how: Rewarding, model: ModelDescriptor, rl: Rl, actor: Trained, cluster: ClusterDescriptor, gpus: int
 ) -> Trained | None:
-    """Return the reward model run by training workers, with the actor's layout or sharded by FSDP; None if it does
-    not divide.
+    """Return the reward model run by training workers on `gpus` GPUs (0: the actor's): sharded by FSDP for "shards",
+    else with the actor's layout. None if the layout does not divide. Raises InputError as `as_found`.
     """
     point = _sharded(rl, actor, gpus) if how.by == "shards" else _as_trained(model, actor, gpus)
     if point is None:
@@ -146,7 +149,9 @@ def _frozen(
 
 
 def _sharded(rl: Rl, actor: Trained, gpus: int) -> Configuration:
-    """Return a layout of FSDP over `gpus` GPUs, with micro-batches of one sequence."""
+    """Return a layout of FSDP (ZeRO-3) over `gpus` GPUs, with micro-batches of one longest sequence; the batch is
+    rounded up to them.
+    """
     return Configuration(
         degrees=Degrees(tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1, dp=gpus),
         micro=1,
@@ -160,10 +165,9 @@ def _sharded(rl: Rl, actor: Trained, gpus: int) -> Configuration:
 
 
 def _as_trained(model: ModelDescriptor, actor: Trained, gpus: int) -> Configuration | None:
-    """Return the actor's tp and cp for the reward model, on `gpus` GPUs or the actor's; None if heads or GPUs do not
-    divide.
-
-    Pipeline stages are kept; weights are sharded (ZeRO-3) if the actor's are.
+    """Return the actor's degrees for the reward model, with dp for `gpus` GPUs (0: the actor's); None if heads or GPUs
+    do not divide over tp x cp. Pipeline stages are kept; weights are sharded (ZeRO-3) if the actor's are, else ZeRO is
+    0. Micro-batches are rounded up.
     """
     candidate = actor.candidate
     ranks, micro = candidate.parallel.tp * candidate.parallel.cp, candidate.batch.micro

@@ -55,9 +55,8 @@ def completed(
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
     """Return an audit with the stated run's phases predicted and its findings added; unchanged without a stated run.
-
     plan: whether to search for a better layout, too (`better`, or `infeasible` with the error). A run that cannot be
-    predicted is recorded in the audit, not raised.
+    predicted is recorded in the audit, not raised. progress: called with a sentence before the search.
     """
     run = done.stated
     if run is None:
@@ -87,8 +86,8 @@ def _plain(alone: Alone) -> bool:
 
 
 def _of_alone(job: Job, alone: Alone | None) -> Job:
-    """Return the job that the run of a single trained model solves, for its trainer's target if that supports the
-    task, else for its workers' backend.
+    """Return the job that the run of a single trained model solves: its workers' backend, and its program's target if
+    that supports the task.
     """
     assert alone is not None, "is what there is without a step"
     target: str | None = alone.workers.target or alone.trainer.name
@@ -98,8 +97,9 @@ def _of_alone(job: Job, alone: Alone | None) -> Job:
 
 
 def _job(job: Job, step: Step) -> Job:
-    """Return the job that the run solves, with the engine's degrees, its memory share and the micro-batches left to
-    the search.
+    """Return the job that the run solves, for its program's target, with the RL batch and longest sequence. Left to the
+    search are the engine's tp and memory share, rollout GPUs, micro-batches and packing. The backend is megatron for
+    DTensor workers, else the planned one.
     """
     assert job.rl is not None
     open_ = {"tp": None, "memory_share": None}
@@ -118,9 +118,9 @@ def _job(job: Job, step: Step) -> Job:
 
 
 def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) -> Judged:
-    """Return the prediction of a run with its RL step.
-
-    Raises InputError if the rollout GPUs do not divide over the engine or the engine has no room.
+    """Return the prediction of a run with its RL step in `plan.rl`. The critic has its value head; a reward model is
+    there only if the script states its layout. Raises InputError if the rollout GPUs do not divide over the engine, the
+    engine has no room, or a layout cannot be predicted.
     """
     actor, critic = _trained(run, step, step.fill, _logits(step), cluster, limits), None
     if run.critic is not None:
@@ -172,7 +172,9 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
 
 
 def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
-    """Return the prediction of a run that trains one model without generation, with its step in `tuned`."""
+    """Return the prediction of a run that trains one model without generation, with its step in `plan.tuned`. A scoring
+    model gets a scalar head unless the program keeps both. Raises InputError as `judge` and `as_found`.
+    """
     alone = run.alone
     assert alone is not None, "is what makes it one to be completed"
     name = alone.workers.target or alone.trainer.name
@@ -191,7 +193,9 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
 
 
 def _logits(step: Step) -> LogitBytes:
-    """Return the bytes per logit of the script's loss, by its options (fused, chunked, scaled) and program."""
+    """Return the bytes per logit of the script's loss: FUSED, slime's chunked, verl's FSDP with a temperature, else its
+    program's (default VERL).
+    """
     if step.fused_logits:
         return FUSED
     if step.chunked_logits:
@@ -212,7 +216,9 @@ def _never(*_: object) -> Plan:
 def _trained(
     run: Run, step: Step, fill: float, logits: LogitBytes, cluster: ClusterDescriptor, limits: Limits
 ) -> Trained:
-    """Return the actor or critic of a step on the stated layout; fill: tokens over room of its micro-batches."""
+    """Return the actor or critic of a step on the stated layout; fill: tokens over room of its micro-batches. Raises
+    InputError as `judge`.
+    """
     packed = replace(run.configuration, packing=packing(step.rl))
     judged = judge(replace(run, configuration=packed, step=step), cluster, limits)
     point = as_found(run.described.model, cluster, packed, judged.plan.job)

@@ -62,7 +62,9 @@ class Trained:
 
     @cached_property
     def prospect(self) -> Prospect:
-        """Return the candidate with its request, evaluated with the trainer's loss kernel."""
+        """Return `point`, or else the candidate as the plan restores it, with the trainer's loss kernel if `logits`
+        names one. Cached.
+        """
         whole = self.point or restore(self.plan, self.candidate)
         if self.logits.loss is None:
             return whole
@@ -77,10 +79,9 @@ class Trained:
 
     @cached_property
     def memory(self) -> Mapping[str, float]:
-        """Return the bytes by part on the fullest GPU during an update.
-
-        For sharded weights (FSDP) weights and gradients are the shards alone; weights gathered in a pass are not
-        included.
+        """Return the bytes by part on the fullest GPU during an update. Without FSDP these are the plan's (of a frozen
+        model as costed). With it, weights, gradients and optimizer state are the shards alone, gradients 0 if the state
+        is in host memory; weights gathered in a pass are not included.
         """
         own, framework = self._own, self.prospect.request.framework
         if framework.shard_bytes is None:
@@ -101,8 +102,8 @@ class Trained:
         return self.candidate.predicted.memory
 
     def _shards(self, trained_bytes: float) -> float:
-        """Return the bytes of this GPU's shard of all weights; 0 if parameters are offloaded. trained_bytes: per
-        trainable parameter.
+        """Return the bytes of this GPU's shard of all weights, frozen ones included; 0 with parameter offload.
+        trained_bytes: per trainable parameter.
         """
         degrees, framework = self.candidate.parallel, self.prospect.request.framework
         count, sizes = parameters(self.plan.model), framework.bytes
@@ -128,9 +129,8 @@ class Trained:
 
     @property
     def _gathered_at_head(self) -> float:
-        """Return the bytes of gathered weights while the head computes logits: an untied head's count twice, for the
-        all-gather's buffer.
-        """
+        """Return the bytes of gathered weights while the head computes logits; an untied head's count twice, for the
+        all-gather's buffer."""
         copies = 1 if self.plan.model.tie_word_embeddings else 2
         return min(copies * self._gathered_at_loss, self._gathered)
 
@@ -145,8 +145,8 @@ class Trained:
         return float(self.prospect.machine.host_bytes_per_s)
 
     def update_s(self, updates: float) -> float:
-        """Return the seconds of `updates` optimizer steps; forward and backward are scaled by `fill`, the fixed
-        parts are not.
+        """Return the seconds of `updates` optimizer steps: forward and backward scaled by `fill`, plus data-parallel
+        communication, optimizer and overhead.
         """
         time = self.candidate.predicted.time
         fixed = sum(time.get(name, 0.0) for name in _FIXED)
@@ -157,10 +157,9 @@ class Trained:
         return self.passes_s(self.candidate.batch.num_microbatches * steps, self.fill)
 
     def passes_s(self, passes: float, fill: float, streamed_s: float = 0.0) -> float:
-        """Return the seconds of `passes` micro-batches' forwards per replica, with the pipeline's fill and the
-        all-gathers of sharded weights.
-
-        fill: share of their room with tokens. streamed_s: seconds to copy this GPU's shards from the host before each.
+        """Return the seconds of `passes` micro-batches' forwards per replica, plus pp - 1 for the pipeline's fill, with
+        the all-gathers of sharded weights. fill: share of their room with tokens. streamed_s: seconds to copy this
+        GPU's shards from the host before each.
         """
         made, parts = times(self.prospect, self.parts), self.parts
         longest = fill * (float((made.forward.sum(axis=1) * np.asarray(made.slow)).max()) + made.busy_s)
@@ -168,7 +167,9 @@ class Trained:
         return (passes + self.candidate.parallel.pp - 1) * (longest + float(np.max(gathered)))
 
     def reading(self, room: int) -> Trained:
-        """Return the model with micro-batches of `room` tokens, for forwards only; cached by room."""
+        """Return the model with one micro-batch sequence of `room` tokens, for forwards only; cached by room. It is the
+        model itself if its micro-batches have that room.
+        """
         if room not in self._readings:
             point = self.prospect
             job = point.request.job.model_copy(update={"seq_length": room})
@@ -183,8 +184,8 @@ class Trained:
 
     def forward_bytes(self, entropy: bool = False, share: float = 1.0) -> float:
         """Return the peak bytes of a forward pass without backward: the maximum over one layer, the head and the loss.
-
-        entropy: whether the entropy is computed, too. share: tokens read at once over those of a micro-batch.
+        Gathered weights of FSDP are included. entropy: whether the entropy is computed, too. share: tokens read at once
+        over those of a micro-batch.
         """
         each = self.logits.entropy if entropy else self.logits.forward
         logits, tiles = share * self.logit_count, self._in_tiles(share)
@@ -204,8 +205,8 @@ class Trained:
         return self.logit_count / self.plan.model.vocab_size * self.plan.model.hidden_size
 
     def _in_tiles(self, share: float = 1.0) -> float:
-        """Return the bytes of the logits' tile and scores of a head that computes logits in tiles; share: of a
-        micro-batch's tokens.
+        """Return the bytes of one tile of logits in 16 bits and of the kept scores, for a head that computes logits in
+        tiles; 0 for others. share: of a micro-batch's tokens.
         """
         rows, columns = self.logits.tile
         tokens = share * self.logit_count / self.plan.model.vocab_size
@@ -213,8 +214,8 @@ class Trained:
 
     @cached_property
     def _layer_bytes(self) -> float:
-        """Return an upper bound on the bytes of the largest layer: all activations kept without recomputation, plus
-        its transient ones.
+        """Return an upper bound on the bytes of one forward of the largest layer: all activations kept without
+        recomputation, plus its transient ones; at the busiest layer's expert load if loads are uneven.
         """
         point = self._at_busiest_layer if self.prospect.request.uneven else self.prospect
         whole = costed(replace(point, choice=Choice(), block_layers=0, uniform_layers=1)).table
@@ -223,7 +224,7 @@ class Trained:
 
     @property
     def _at_busiest_layer(self) -> Prospect:
-        """Return the layout with every layer's expert load set to that of the busiest rank and layer."""
+        """Return the layout with even loads at every layer, each as high as that of the busiest rank and layer."""
         request, ep = (point := self.prospect).request, np.array([float(self.prospect.degrees.ep)])
         load = float(uneven(request.model, ep, request.job.task_of(request.model))[OF_LAYER][0])
         limits = request.job.limits.model_copy(update={"expert_imbalance": load})
@@ -232,8 +233,8 @@ class Trained:
 
     @cached_property
     def busiest(self) -> Trained:
-        """Return the model on the rank with the most expert load; itself if there are no experts, ep is 1, or loads
-        are even or stated.
+        """Return the model on the rank with the most expert load, cached; itself without experts, with ep 1, or if its
+        loads are uneven already or stated.
         """
         request = self.prospect.request
         spread = request.model.experts is not None and self.prospect.degrees.ep > 1
@@ -249,16 +250,16 @@ class Trained:
 
     @property
     def logit_count(self) -> float:
-        """Return the number of logits of a micro-batch per GPU of the last stage, with the vocabulary padded and
-        divided by tp.
+        """Return the number of logits of a micro-batch per GPU of the last stage: tokens / cp x padded
+        vocabulary / tp.
         """
         prospect, p = self.prospect, self.prospect.degrees
         padded = prospect.request.framework.padded_vocab(prospect.request.model.vocab_size, np.array([float(p.tp)]))
         return prospect.micro * prospect.request.seq_length / p.cp * float(np.ravel(padded)[0]) / p.tp
 
     def peak_bytes(self, entropy: bool = False) -> float:
-        """Return the peak bytes of an update on the fullest GPU: the maximum of its passes and of the optimizer's
-        step.
+        """Return the peak bytes of an update on the fullest GPU: the maximum of forward and backward, and of the
+        optimizer's step with the model states.
         """
         return max(
             self.passing_bytes(entropy), self.stepping_bytes + sum(self.memory.get(one, 0.0) for one in _STEPPED)
@@ -266,8 +267,8 @@ class Trained:
 
     @property
     def stepping_bytes(self) -> float:
-        """Return the temporary bytes of the optimizer's step: as large as all gradients, twice the largest
-        parameter's, or 0, as the framework steps.
+        """Return the temporary bytes of the optimizer's step: all gradients' (TOGETHER), twice the largest parameter's
+        share of them (IN_TURN), else 0.
         """
         framework, gradients = self.prospect.request.framework, self.memory.get(GRADIENTS, 0.0)
         if framework.stepping is Stepping.IN_TURN:
@@ -276,9 +277,8 @@ class Trained:
         return gradients * (framework.stepping is Stepping.TOGETHER)
 
     def stepped_s(self, updates: float) -> float:
-        """Return the seconds of `updates` optimizer steps, without forward and backward; 0 if the plan has no such
-        part.
-        """
+        """Return the seconds of `updates` optimizer steps without forward and backward; 0 if the plan
+        has no such part."""
         return updates * self.candidate.predicted.time.get("optimizer", 0.0)
 
     def passing_bytes(self, entropy: bool = False) -> float:
@@ -286,10 +286,11 @@ class Trained:
         return float(self.passing_by_stage(entropy).max())
 
     def passing_by_stage(self, entropy: bool = False) -> Array:
-        """Return the peak bytes of an update's forward and backward, `[pp]`.
+        """Return the peak bytes of an update's forward and backward with its model states, `[pp]`.
 
         On the last stage, the working memory is the maximum of the layers' and the loss's (logits, and gradients of the
-        head); all activations are held at that time. entropy: whether it is in the loss.
+        head); all activations are held at that time. The planner's own loss is left out unless `logits.added`. entropy:
+        whether it is in the loss.
         """
         parts = {name: self._by_stage(part) for name, part in self.parts.cost.memory.items()}
         working, logits = parts.pop(_WORKING), self.logits

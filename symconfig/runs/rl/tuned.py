@@ -39,8 +39,8 @@ def answer(job: Job, solve: Solve, target: Target, top: int) -> Plan:
     in `tuned`.
 
     Candidates that the target cannot express are dropped. With preferences, updates are solved at several memory
-    margins. Layouts that exceed the job's memory risk are used only if no other fits. Raises InfeasibleError if no
-    candidate's phases fit into the usable memory.
+    margins. Layouts that exceed the job's memory risk are used only if no other fits. Of equal steps the lower peak
+    wins; `binding` names the fullest phase. Raises InfeasibleError if no candidate's phases fit into the usable memory.
     """
     steps: dict[str, tuple[Plan, Candidate, PlannedStep]] = {}
     for left in _LEFT if job.preference is not None else _LEFT[:1]:
@@ -82,10 +82,9 @@ def _budget(plan: Plan) -> float:
 
 
 def _update(job: Job, left: float, how: Compares | None) -> Job:
-    """Return the job of one update: with `left` added to its memory margin (at most _WIDEST), packing and the least
-    micro-batch of its loss.
-
-    left: share of each GPU that is reserved for what the loss reads besides.
+    """Return the job of one update: with `left` added to its memory margin (at most _WIDEST), packing, and for
+    preferences a pin of the least micro-batch. left: share of each GPU that is reserved for what the loss reads
+    besides. The job's own mbs pin wins.
     """
     margin = min(job.limits.memory_margin + left, _WIDEST)
     changes: dict[str, object] = {"limits": job.limits.model_copy(update={"memory_margin": margin})}
@@ -97,8 +96,8 @@ def _update(job: Job, left: float, how: Compares | None) -> Job:
 
 
 def fill(job: Job, micro: int, seq_length: int) -> float:
-    """Return the share (0 to 1) of a micro-batch's token positions that real tokens or padding to its longest
-    sequence take; 1 without `sequences` or with packing.
+    """Return the share (0 to 1) of a micro-batch's token positions that are taken; 1 without `sequences` or with
+    packing. padding_free: real tokens; padded: all up to the expected longest of `micro` sequences.
     """
     sequences = job.sequences
     if sequences is None or sequences.batching == "packed":
@@ -107,10 +106,9 @@ def fill(job: Job, micro: int, seq_length: int) -> float:
 
 
 def counted(plan: Plan, trained: Trained, how: Compares | None, *, resident: bool = True) -> PlannedStep:
-    """Return the step of a trained model: its phases, seconds with their 90 % interval, and bytes.
-
-    how: how the program trains on preferences; None for no loss of that kind. resident: whether the reference model
-    stays on the GPU.
+    """Return the step of a trained model: its phases, seconds with their 90 % interval, and host bytes. how: how the
+    program trains on preferences; None: with none of `Compares`' peculiarities. resident: whether the reference model
+    stays on the GPU. The interval is the candidate's, scaled to the step.
     """
     candidate, phases = trained.candidate, tuple(_phases(plan, trained, how or Compares(losses=()), resident))
     step_s = sum(phase.seconds for phase in phases)
@@ -131,8 +129,8 @@ def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iter
     update.
 
     With an adapter the reference is the model without it, unless the program copies the weights. resident: whether the
-    reference's weights stay on the GPU. During these forwards the GPU also holds the policy's activations, unless the
-    program reads before the policy's forward and there is no pipeline.
+    reference's weights stay on the GPU, then in all phases. During these forwards the GPU also holds the policy's
+    activations, unless the program reads before the policy's forward (`how.first`) and pp is 1.
     """
     means = Loss(reference=0) if plan.job.preference is None else plan.job.preference.means
     held = {part: trained.memory[part] for part in _STATES}
@@ -152,9 +150,7 @@ def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iter
 
 
 def _whole(trained: Trained, held: dict[str, float]) -> dict[str, float]:
-    """Return the named bytes of a phase with the allocator's and the libraries' bytes added; entries of 0 are
-    dropped.
-    """
+    """Return the named bytes of a phase with entries "allocator" and "libraries" added; entries of 0 are dropped."""
     allocated = sum(held.values())
     extra = {"allocator": trained.reserved(allocated) - allocated, "libraries": trained.libraries}
     return {name: size for name, size in (held | extra).items() if size}

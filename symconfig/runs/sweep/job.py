@@ -87,9 +87,8 @@ class Ids:
     _digests: dict[int, tuple[ModelDescriptor | ClusterDescriptor, str]] = field(default_factory=dict)
 
     def of(self, job: Mapping[str, Any], model: ModelDescriptor, cluster: ClusterDescriptor) -> str:
-        """Return the id of a point, ID_LETTERS hexadecimal digits; job: from `with_defaults`. Caches the
-        descriptors' digests.
-        """
+        """Return the id of a point, ID_LETTERS hexadecimal digits of a digest of job (from `with_defaults`), model and
+        cluster."""
         inputs = {"job": dict(job), "model": self._digest(model), "cluster": self._digest(cluster)}
         return digest(inputs)[:ID_LETTERS]
 
@@ -107,7 +106,7 @@ def swept() -> tuple[str, ...]:
 
 
 def get(job: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a field or `section.field`; None if it is missing."""
+    """Return the value of a field or `section.field`; None if it is missing or the section is no mapping."""
     section, _, inner = name.partition(".")
     value = job.get(section)
     if not inner:
@@ -116,8 +115,8 @@ def get(job: Mapping[str, Any], name: str) -> Any:
 
 
 def put(job: Fields, name: str, value: Any) -> None:
-    """Set a field, or `section.field` in a copy of the section; None removes it, and an empty section. Changes
-    `job`.
+    """Set a field, or `section.field` in a copy of the section, in `job` itself; None removes it, and a section that
+    becomes empty.
     """
     section, _, inner = name.partition(".")
     if inner:
@@ -136,11 +135,9 @@ def with_defaults(job: Mapping[str, Any]) -> Fields:
 
 
 def points(document: Document, folder: Path | None, limit: int = LIMIT) -> Points:
-    """Return all distinct combinations that are not excluded, the last field varying fastest. folder: base of relative
-    paths.
-
-    Duplicates are kept once. Raises InputError with all problems, for more than `limit` combinations, and if all are
-    excluded.
+    """Return all distinct combinations that are not excluded, the last field varying fastest; duplicates count once.
+    folder: base of relative paths. Raises InputError with all problems (at most MAX_PROBLEMS), for more than `limit`
+    combinations, and if all are excluded.
     """
     with reworded(_of_one_job):
         file = validate(document, SweepFile)
@@ -172,7 +169,7 @@ def points(document: Document, folder: Path | None, limit: int = LIMIT) -> Point
 
 
 def _of_one_job(problem: Problem) -> Problem:
-    """Return the problem reworded for a file that looks like a single job; others unchanged."""
+    """Return the problem reworded if `sweep` is missing or a job's field stands at the top; others unchanged."""
     if problem.what == MISSING_FIELD and problem.field == "sweep":
         what = "no field of the job has several values"
         return replace(problem, what=what, field=None, hint="`gpus: [8, 16]`, or `symconfig plan` for one job")
@@ -191,7 +188,9 @@ class _Reading:
     problems: list[Problem] = field(default_factory=list)
 
     def check(self) -> None:
-        """Collect problems of the names; if there are none, validate each value in a job once."""
+        """Collect problems of the names in `sweep` and `exclude`; if there are none, validate each swept value in a job
+        once. Wrong are unknown names, and in `sweep` those also set in `job` or whose section is swept whole.
+        """
         known = swept()
         places: list[KeyPath] = [("sweep", name) for name in self.file.sweep]
         places += [("exclude", number, name) for number, rule in enumerate(self.file.exclude) for name in rule]
@@ -219,8 +218,8 @@ class _Reading:
         return made
 
     def _try(self, job: Fields, name: str, entry: int) -> None:
-        """Collect a job's problems at their places in the document; name, entry: field and index of the value under
-        test.
+        """Validate a job and collect its problems at the places in the document that gave their fields. name, entry:
+        field and index of the value under test; another swept field's problem is placed at its first value.
         """
         try:
             parse(validate(Document(job, file=""), Job).pins)
@@ -243,8 +242,8 @@ class _Reading:
         self.problems.append(replace(problem, file=there.file, line=there.line, column=there.column, field=where))
 
     def loaded(self, name: str, load: Callable[[str, Path | None], T], folder: Path | None) -> dict[str, T]:
-        """Return {name: descriptor} of the models or clusters that the document names; collects problems of those
-        that do not load.
+        """Return {name: descriptor} of the models or clusters that the document names; problems of those that do not
+        load are collected. Values that are no text are skipped. load: called with (name, folder).
         """
         places: list[tuple[Any, KeyPath]] = [(self.file.job[name], ("job", name))] if name in self.file.job else []
         places += [(value, ("sweep", name, entry)) for entry, value in enumerate(self.file.sweep.get(name, ()))]
@@ -262,7 +261,9 @@ class _Reading:
         return made
 
     def settled(self, name: str, value: Any) -> list[Any]:
-        """Return a rule's values normalised as in `with_defaults`; a value that no job allows stays as it is."""
+        """Return a rule's values, a single one as a list, normalised as in `with_defaults`; a value that no job allows
+        stays as it is.
+        """
         settled = []
         for each in value if isinstance(value, list) else [value]:
             job = self.job({})

@@ -84,7 +84,9 @@ class Row:
 
 
 def done(task: Task) -> Row:
-    """Return the row of a task. Never raises: an unexpected exception is recorded as DEFECT."""
+    """Return the row of a task: PLANNED with the plan's columns, INFEASIBLE, REFUSED for another SymconfigError, or
+    DEFECT. It raises no Exception; reasons are the error's sentences.
+    """
     try:
         plan = best_plan(_model(task.model), _cluster(task.cluster), Job.model_validate_json(task.job), top=TOP)
         return Row(task.id, Status.PLANNED, values=planned(plan))
@@ -113,10 +115,9 @@ def cores() -> int:
 
 
 def run(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[Row]:
-    """Yield each task's row when done, in any order. Closing the iterator stops the work.
-
-    jobs: worker processes; None: one per core. If a process dies, the tasks in progress are tried again one at a time,
-    and a task whose process dies then is LOST. Raises FailedError if no worker process starts.
+    """Yield each task's row when done, in any order. Closing the iterator stops the work. jobs: worker processes; None:
+    one per core. If a process dies, the tasks in progress are tried again one at a time, and a task whose process dies
+    then is LOST. Raises FailedError if no worker process starts.
     """
     jobs = jobs or cores()
     # Neighbours share a model and a cluster, so that a process has most of what it derives of them in its caches.
@@ -150,7 +151,9 @@ def run(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[Row]:
 
 @contextmanager
 def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of worker processes; they are killed in the middle of tasks at exit, or when this process ends."""
+    """Yield a pool of `number` spawned processes, each with one thread per library; they are killed at exit, or when
+    this process ends. The thread variables in os.environ are set meanwhile, and restored.
+    """
     context = multiprocessing.get_context("spawn")
     lifeline, held = context.Pipe(duplex=False)
     before = {name: os.environ.get(name) for name in ONE_THREAD}
@@ -170,9 +173,8 @@ def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _begin(lifeline: Connection) -> None:
-    """Prepare a worker process: ignore SIGINT, redirect stdout to stderr, and exit when the pipe closes.
-
-    The pipe closes when the parent ends, even if it was killed.
+    """Prepare a worker process: ignore SIGINT, send stdout to stderr, and start a thread that exits with 1 when the
+    pipe closes, which it does when the parent ends, even if killed.
     """
 
     def end_with_parent() -> None:

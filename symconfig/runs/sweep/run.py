@@ -54,7 +54,9 @@ class Swept:
 
     @property
     def records(self) -> list[dict[str, Value]]:
-        """Return the table's rows as {column: value}, for the points that have a row."""
+        """Return the table's rows as {column: value}, for the points that have a row: id, inputs, then the plan's
+        values, which win, status and reason.
+        """
         answered = ((point, self.rows[point.id]) for point in self.points if point.id in self.rows)
         return [
             {"id": point.id, **inputs(point.job), **row.values, "status": str(row.status), "reason": row.reason}
@@ -65,11 +67,11 @@ class Swept:
 def sweep(
     points: Sequence[Point], out: Path, fresh: bool, progress: Callable[[Done], None], jobs: int | None = None
 ) -> Swept:
-    """Plan all points that the journal beside `out` lacks, and write journal and table; on an interrupt with the rows
-    so far.
+    """Plan all points that the journal beside `out` lacks, and write journal and table; return the rows.
 
-    Rows of another release, defects and lost ones are planned again. fresh: the journal is emptied first. jobs: as of
-    `pool.run`. Raises InputError if an output cannot be written.
+    On Ctrl-C it stops and writes the rows so far (`interrupted`). Rows of another release, defects and lost ones are
+    planned again. fresh: the journal is emptied first. jobs: as of `pool.run`. progress: called after each new row.
+    Raises InputError if an output cannot be written, FailedError as `pool.run`.
     """
     check(out)
     path = journal_of(out)
@@ -96,7 +98,9 @@ def check(out: Path) -> None:
 
 
 def _csv(records: Sequence[Mapping[str, Value]]) -> bytes:
-    """Return the table as CSV; numbers as Python writes them, booleans in lower case, None as empty cells."""
+    """Return the table as CSV in UTF-8 with a header of COLUMNS; booleans in lower case, None and missing columns as
+    empty cells, other values by str.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [column.name for column in COLUMNS]
@@ -130,9 +134,8 @@ def read_journal(path: Path) -> dict[Key, Row]:
 
 @contextmanager
 def appending(path: Path, fresh: bool = False) -> Iterator[Callable[[Row], None]]:
-    """Yield a function that appends a row and syncs it to disk. fresh: the file is emptied first.
-
-    A torn last line is ended first. Raises InputError if the file cannot be written.
+    """Yield a function that appends a row as a line of JSON and syncs it to disk. fresh: the file is emptied first. A
+    last line without an end is ended first. Raises InputError if the file cannot be written.
     """
     with resources.appending(path, fresh) as stream:
         if stream.tell():
@@ -141,6 +144,7 @@ def appending(path: Path, fresh: bool = False) -> Iterator[Callable[[Row], None]
                 stream.write(b"\n")
 
         def add(row: Row) -> None:
+            """Append the row as a line of JSON and fsync the file."""
             stream.write(json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False).encode() + b"\n")
             stream.flush()
             os.fsync(stream.fileno())

@@ -32,7 +32,9 @@ MOST_TOKENS = 1e18
 
 
 def time_s(field: str, text: str) -> float:
-    """Return the seconds of a text such as `30d`; units s, m, h, d, w, days by default. Raises InputError."""
+    """Return the seconds of a text such as `30d`; units s, m, h, d, w, days by default. Raises InputError naming
+    `field`, also for 0 and over 100 years.
+    """
     span_s = _amount(text, _UNITS_S, "d")
     if span_s is None or not 0 < span_s <= MOST_S:
         raise InputError("wrong value", field=field, got=text, need="a time as 30d, 12h or 2w")
@@ -40,8 +42,8 @@ def time_s(field: str, text: str) -> float:
 
 
 def token_count(field: str, text: str) -> int:
-    """Return the tokens of a text such as `2T`; units K, M, B or G, T. Raises InputError, also for fractions of a
-    token.
+    """Return the tokens of a text such as `2T` or `1e12`; units K, M, B or G, T, in either case. Raises InputError
+    naming `field` for other texts, fractions of a token, and numbers not from 1 to 1e18.
     """
     number = _amount(text, _COUNTS, "")
     if number is None or not 1 <= number <= MOST_TOKENS or number.denominator > 1:
@@ -140,9 +142,9 @@ def even_batch(tokens: int, seq_length: int) -> int:
 
 
 def size(question: Question, progress: Progress, jobs: int | None = None) -> Size:
-    """Return the numbers of GPUs of all clusters that meet the deadline; tried in rounds, all clusters in parallel.
-
-    jobs: as of `pool.run`. progress: called with (done, total) after each plan.
+    """Return, by cluster, the numbers of GPUs tried and the fewest that meet the deadline; tried in rounds, all
+    clusters in parallel. jobs: as of `pool.run`. progress: called with (done, asked so far) after each plan. Raises
+    FailedError as `pool.run`.
     """
     searches = [_Search(question, name, cluster) for name, cluster in question.clusters.items()]
     total = done = 0
@@ -170,9 +172,8 @@ class _Search:
         self.ids = Ids()
 
     def next(self) -> list[Point]:
-        """Return the points to try next, for the predicted and the slow time; [] when done.
-
-        If even the most GPUs are too few at peak, the largest are tried until one has a plan.
+        """Return the points to try next, for the predicted and the slow time; [] when done. If no allowed number of
+        GPUs reaches the peak FLOP/s that the deadline needs, the largest are tried until one has a plan.
         """
         q = self.question
         if not self.sizes:
@@ -182,7 +183,9 @@ class _Search:
         return [self._point(size) for size in dict.fromkeys(size for sizes in both for size in sizes)]
 
     def _rates(self, slow: bool) -> dict[int, float]:
-        """Return {GPUs: tokens per second per GPU} of the tried ones; slow: at the upper end of the step's interval."""
+        """Return {GPUs: tokens per second per GPU} of the tried ones, 0 without a plan; slow: at the upper end of the
+        step's interval.
+        """
         q = self.question
         return {
             size: q.step_tokens * q.steps / q.goodput / (one.slow_s if slow else one.run_s) / size
@@ -194,7 +197,9 @@ class _Search:
         return Point(self.ids.of(with_defaults(job), model, self.cluster), job, model, self.cluster)
 
     def heard(self, gpus: int, row: Row) -> None:
-        """Record a row's times, GPU-hours and cost in `tried`, or its reason if it has no plan."""
+        """Record a row's times, GPU-hours and cost in `tried`, or its reason if it has no plan. The slow time is the
+        predicted one without an interval; cost is None unless the cluster's name, as given or its own, has a price.
+        """
         q = self.question
         if row.status is not Status.PLANNED:
             self.tried[gpus] = Tried(gpus, row.reason)
@@ -217,8 +222,8 @@ class _Search:
 
 
 def _least(question: Question, cluster: ClusterDescriptor) -> int:
-    """Return the fewest GPUs that could meet the deadline at the peak FLOP/s of the job's precision; 1 if the peak
-    is unknown.
+    """Return the fewest GPUs that could meet the deadline at the peak FLOP/s of the job's precision; 1 if the peak is
+    unknown. A pinned precision counts before the job's; none means bf16 or fp16, auto the fastest.
     """
     precision = question.job.get("pins", {}).get("precision") or question.job.get("precision") or ""
     usual = ("bf16", "fp16")
@@ -231,7 +236,7 @@ def _least(question: Question, cluster: ClusterDescriptor) -> int:
 
 
 def frontier(tried: Iterable[Tried], cost: Callable[[Tried], float]) -> list[Tried]:
-    """Return the Pareto front of time and cost, the fastest first."""
+    """Return those of `tried` that are cheaper than all faster ones, the fastest first."""
     best: list[Tried] = []
     for one in sorted(tried, key=lambda one: (one.run_s, cost(one), one.gpus)):
         if not best or cost(one) < cost(best[-1]):
@@ -247,8 +252,8 @@ Rates = Mapping[int, float]  # tokens a second of each GPU, at the slow end of w
 
 
 def lattice(cluster: ClusterDescriptor, least: float, most: int) -> tuple[int, ...]:
-    """Return the numbers of GPUs from `least` to `most`, rising: powers of two within a node, then whole nodes
-    (coarser above EVERY_NODE).
+    """Return the numbers of GPUs from `least` to `most` (and the cluster's max_gpus), rising: powers of two within a
+    node, then whole nodes. Up to EVERY_NODE nodes each number is taken, above steps of an eighth of a power of two.
     """
     node, limit = cluster.gpus_per_node, min(most, cluster.max_gpus or most)
     inside = [size for size in (1, 2, 4, 8, 16, 32, 64) if size < node]
@@ -265,10 +270,9 @@ def ladder(sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def following(sizes: Sequence[int], rates: Rates, needed: float) -> tuple[int, ...]:
-    """Return the sizes to try next, at most AT_ONCE; () when done. needed: tokens per second of all GPUs.
-
-    First the ladder up to BEYOND rungs after the first in time, then smaller sizes that HOPE times the best rate could
-    bring in time.
+    """Return the sizes to try next, at most AT_ONCE; () when done. needed: tokens per second of all GPUs. First the
+    untried rungs of the ladder, up to BEYOND rungs after the first in time; then sizes below the smallest in time that
+    could be with HOPE times the best rate per GPU, smallest first.
     """
     rungs = ladder(sizes)
     met = [number for number, size in enumerate(rungs) if size * rates.get(size, 0.0) >= needed]
@@ -282,6 +286,7 @@ def following(sizes: Sequence[int], rates: Rates, needed: float) -> tuple[int, .
 
 
 def descending(sizes: Sequence[int], rates: Rates) -> tuple[int, ...]:
-    """Return the largest untried rungs, at most AT_ONCE; () once one has a plan."""
+    """Return the largest untried rungs of the ladder, at most AT_ONCE, the largest first; () once one has a plan, or
+    all are tried."""
     left = [size for size in reversed(ladder(sizes)) if size not in rates]
     return () if any(rates.values()) else tuple(left[:AT_ONCE])

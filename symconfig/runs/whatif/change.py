@@ -47,9 +47,8 @@ class Outcome:
 
     @property
     def eased(self) -> tuple[str, ...]:
-        """Return the labels of limits relaxed in the search because nothing fits otherwise (experimental options,
-        memory risk); () without a plan.
-        """
+        """Return the labels of limits that the search relaxed as nothing fits otherwise, without pinned ones; ()
+        without a plan."""
         return () if self.plan is None else tuple(one.label for one in self.plan.search.opened if not one.pinned)
 
 
@@ -72,8 +71,8 @@ class Case:
 
     @property
     def gain(self) -> float | None:
-        """Return the throughput of the new plan over the kept one's; None if either has no plan, or the kept one
-        needs relaxed limits that the new one does not.
+        """Return the throughput of the new plan over the kept one's; None if either has no plan, or the kept one needs
+        relaxed limits that the new one does not.
         """
         kept, anew = self.kept.tokens_per_s, self.replanned.tokens_per_s
         if set(self.kept.eased) - set(self.replanned.eased):
@@ -91,8 +90,8 @@ class Setting:
 
 
 def through_changes(plan: Plan, changes: Sequence[Change], progress: Progress | None = None) -> tuple[Case, ...]:
-    """Return a case per change: the plan's choices kept as pins, and a new search. Raises InputError with all
-    invalid changes.
+    """Return a case per change: the plan itself, the old choices kept as pins of the changed job, and a new search. A
+    search that fails is an Outcome without a plan. Raises InputError with all invalid changes.
     """
     setting = Setting(bare(plan.model, plan.job), plan.cluster, plan.job)
     after, problems = list[Setting](), list[Problem]()
@@ -112,8 +111,8 @@ def through_changes(plan: Plan, changes: Sequence[Change], progress: Progress | 
 
 
 def _kept(before: Plan, after: Setting) -> Iterator[tuple[str, str]]:
-    """Yield (pin, value) of the old plan's choices; those that no pin expresses, and ep and etp without experts, are
-    left out.
+    """Yield (pin, value) of the old plan's choices KEPT; those that no pin expresses are left out, and ep and etp if
+    the new model has no experts.
     """
     for name in KEPT:
         try:
@@ -133,9 +132,8 @@ def _outcome(setting: Setting, progress: Progress | None) -> Outcome:
 
 
 def changed(setting: Setting, change: Change) -> Setting:
-    """Return the setting with a change applied: fields of the job, `model` and `cluster`.
-
-    Raises InputError with all problems.
+    """Return the setting with a change applied: fields of the job, `model` and `cluster` (zoo names or paths). Raises
+    InputError with all problems: unknown fields, descriptors that do not load, an invalid job.
     """
     known = (*_WHOLE, *(name for name in Job.model_fields if name not in _NOT_CHANGED))
     problems = [
@@ -161,7 +159,7 @@ def changed(setting: Setting, change: Change) -> Setting:
 
 
 def _read(text: str) -> Any:
-    """Return a text as bool, None ("none"), int or float if it is one; else the text."""
+    """Return a text as bool ("true", "false"), None ("none"), int or float if it is one, in any case; else the text."""
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
@@ -174,8 +172,8 @@ def _read(text: str) -> Any:
 
 
 def parsed(words: Iterable[str]) -> tuple[Change, ...]:
-    """Return the changes {name: value} of texts `name=value[,name=value…]`. Raises InputError with all malformed
-    texts.
+    """Return the changes {name: value} of texts `name=value[,name=value…]`, stripped; a repeated name has its last
+    value. Raises InputError with all malformed texts.
     """
     changes, problems = list[Change](), list[Problem]()
     for word in words:

@@ -42,8 +42,8 @@ class Vary:
         return self.step > 0
 
     def between(self, low: float, high: float) -> float | None:
-        """Return the value halfway between two by ratio, on the grid of `step`; None if they are adjacent steps or
-        factors within 1e-3.
+        """Return the value halfway between two by ratio, on the grid of `step` and strictly between; None if they are
+        adjacent steps, or factors within 1e-3.
         """
         if not self.whole:
             return None if high / low <= 1.0 + 1e-3 else math.sqrt(low * high)
@@ -54,8 +54,8 @@ class Vary:
         return low + self.step * min(max(middle, 1), steps - 1)
 
     def samples(self, count: int) -> list[float]:
-        """Return about `count` values from low to high, evenly spaced by ratio and rounded to the grid, and `now` if
-        on it; sorted, unique.
+        """Return the ends and about `count` - 2 values between, evenly spaced by ratio and rounded to the grid, and
+        `now` if in range and on the grid; sorted, unique.
         """
         ratio = self.high / self.low
         even = [self.low * ratio ** (place / (count - 1)) for place in range(1, count - 1)]
@@ -74,10 +74,10 @@ def _scaled(quantity: Quantity, factor: float) -> Quantity:
 
 
 def _levels(inside: bool) -> Change:
-    """Return a function that scales the bandwidth of a cluster's levels inside or outside of nodes."""
+    """Return a function that scales the bandwidth of a cluster's levels inside (`inside`) or outside of nodes."""
 
     def change(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
-        """Return the cluster with these levels' bandwidths scaled."""
+        """Return the cluster with these levels' bandwidths multiplied by `factor`."""
         levels = [
             level.model_copy(update={"bandwidth_bytes_per_s": _scaled(level.bandwidth_bytes_per_s, factor)})
             if (level.name not in NETWORK) is inside
@@ -116,8 +116,8 @@ RATES = MappingProxyType(
 
 
 def varied(plan: Plan, words: Sequence[str]) -> tuple[Vary, ...]:
-    """Return the ranges of texts `NAME=LOW..HIGH`. Raises InputError with all problems, for a name given twice, and
-    for none.
+    """Return the ranges of texts `NAME=LOW..HIGH`. Raises InputError with the first problem of each text, names given
+    twice, or for no text.
     """
     problems: list[Problem] = []
     varies: list[Vary] = []
@@ -136,7 +136,9 @@ def varied(plan: Plan, words: Sequence[str]) -> tuple[Vary, ...]:
 
 
 def _one(plan: Plan, word: str) -> Vary:
-    """Return the range of one text `NAME=LOW..HIGH`. Raises InputError with its first problem."""
+    """Return the range of one text `NAME=LOW..HIGH`, with an x at the end if NAME is a rate. Raises InputError with its
+    first problem. seq_length cannot be varied with the job's `sequences`, nor any size with `rl`.
+    """
     name, _, text = (part.strip() for part in word.partition("="))
     section = dict.fromkeys(SIZES, "rl") if plan.job.rl is not None else {}
     if plan.job.sequences is not None:
@@ -174,10 +176,9 @@ def _number(text: str) -> float:
 
 
 def _of(plan: Plan, name: str, low: float, high: float) -> Vary:
-    """Return a range. Sizes are narrowed to multiples at which the plan's degrees can run: whole micro-batches on all
-    replicas, sequences divisible by 128 and 2 x cp x tp.
-
-    Raises InputError if fewer than two multiples remain.
+    """Return a range. Rates have step 0 and now 1; sizes are narrowed to multiples at which the plan's degrees can run.
+    These are whole micro-batches on all replicas (and pipeline stages with vpp > 1), and sequences divisible by 128 and
+    2 x cp x tp. Raises InputError if fewer than two multiples remain.
     """
     if name in RATES:
         return Vary(name, low, high, 0, 1.0)
@@ -242,9 +243,8 @@ class WhatIf:
 
 
 def named(candidate: Candidate) -> str:
-    """Return a text of a candidate's degrees above 1, dp, micro-batch, ZeRO stage, recomputation and optimizer offload.
-
-    Two candidates with the same text count as the same plan.
+    """Return a text of a candidate's degrees above 1, dp, micro-batch, ZeRO stage, recomputation (without modules) and
+    whether optimizer state is on the host. Two candidates with the same text count as the same plan.
     """
     p, o = candidate.parallel, candidate.options
     degrees = [f"{name} {value}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if (value := getattr(p, name)) > 1]
@@ -281,8 +281,8 @@ class _Planner:
         return self.known[key]
 
     def _solved(self, values: Mapping[str, float]) -> Answer:
-        """Return the best plan with these sizes and rates changed; NOTHING with `step_s` None if none fits or the
-        job is refused.
+        """Return the answer of the job with these sizes (rounded) and rates changed; NOTHING with `step_s` None if none
+        fits or the job is refused.
         """
         cluster, job = self.plan.cluster, self.plan.job
         for name, value in values.items():
@@ -299,10 +299,9 @@ class _Planner:
 
 
 def whatif(plan: Plan, varies: tuple[Vary, ...], progress: Callable[[int], None]) -> WhatIf:
-    """Return the spans of each varied name.
-
-    Intervals whose ends have different best plans are bisected until the border is known to one step, or a factor to
-    1e-3. A plan that is best only between two values searched is missed. progress: called with the number of searches.
+    """Return the spans of each varied name, all else as in the plan. Intervals between samples whose ends have
+    different best plans are bisected until the border is known to one step, or a factor to 1e-3. A plan that is best
+    only between two values searched is missed. progress: called with the number of searches after each.
     """
     planner = _Planner(plan, progress)
     now = planner.at({})
@@ -311,7 +310,9 @@ def whatif(plan: Plan, varies: tuple[Vary, ...], progress: Callable[[int], None]
 
 
 def _spans(planner: _Planner, vary: Vary) -> list[Span]:
-    """Return the spans of values with the same best plan, rising: samples, with each border refined by bisection."""
+    """Return the spans of values with the same best plan, rising: SAMPLES values, with each border refined by
+    bisection. A span's answer is that at its low end.
+    """
     values = vary.samples(SAMPLES)
     points = [values[0]]
     for value in values[1:]:
@@ -327,8 +328,8 @@ def _spans(planner: _Planner, vary: Vary) -> list[Span]:
 
 
 def _between(planner: _Planner, vary: Vary, low: float, high: float) -> list[float]:
-    """Return the values after `low` up to `high`, bisected until each change of the best plan is located as closely
-    as `Vary.between` allows.
+    """Return the values after `low` up to `high`: `high` alone if both have the same best plan or nothing is between
+    (`Vary.between`), else both halves' by the same rule.
     """
     if planner.at({vary.name: low}).name == planner.at({vary.name: high}).name:
         return [high]
