@@ -279,7 +279,8 @@ def _levels(changes: _Changes, of_base: list[dict[str, Any]]) -> list[dict[str, 
     gpus = changes.fields.get("gpus_per_node")
     if type(gpus) is int and gpus > 0:
         of_base = with_gpus_per_node(of_base, changes.base.gpus_per_node, gpus, changes.source)
-    stated = changes.fields.pop("levels", None) or {}
+    stated = changes.fields.pop("levels", None)
+    stated = {} if stated is None else stated
     if not isinstance(stated, dict):
         changes.wrong("wrong value", ("levels",), got=shorten(stated), need="a section of `level: fields`")
         return of_base

@@ -125,7 +125,7 @@ def imported(
     like: the family to read the file as, in place of its model_type; a note says so. The other parameters are those of
     `import_config`.
     """
-    document = document or Document(dict(data), file)
+    document = document or Document(data, file)
     if not isinstance(data, Mapping):
         raise InputError(document.problem("a config.json holds one object", got=shorten(data)))
     notes: list[str] = []

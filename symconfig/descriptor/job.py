@@ -82,7 +82,10 @@ def _pins(value: Any) -> Any:
     """
     if not isinstance(value, dict):
         return value
-    value = {str(name).lower(): item for name, item in value.items()}
+    names = [str(name).lower() for name in value]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{', '.join(twice)} is pinned twice, in letters of other case")
+    value = dict(zip(names, value.values(), strict=True))
     unknown = [name for name in value if name not in PIN_NAMES]
     if unknown:
         need = {name: pin_meant(name) or nearest(name, PIN_NAMES) or _ANY_PIN for name in unknown}

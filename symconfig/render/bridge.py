@@ -13,6 +13,7 @@ from symconfig.errors import InfeasibleError, Problem
 from symconfig.formats.bridge import BRIDGE, RECIPES, SECTIONS
 from symconfig.formats.megatron import LLAMA3_FIXED, MLA_FIXED
 from symconfig.frameworks import counting
+from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron import adapters, environment, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.releases import BRIDGE_MEGATRON, BRIDGE_RELEASE, fuses_rotations
@@ -181,7 +182,9 @@ def _refused(plan: Plan) -> Iterator[Problem]:
         what = "Megatron-Bridge has YaRN for latent attention and for models like gpt-oss only"
         yield Problem(what, field="rope_scaling.rope_type", got="yarn")
     if best.target.backend != megatron.NAME:
-        what = "the plan was made for DeepSpeed, whose ZeRO and parallelism Megatron-Bridge does not have"
+        what = (
+            f"the plan was made for {BACKENDS[best.target.backend].label}, whose sharding Megatron-Bridge does not have"
+        )
         yield Problem(what, field="backend", got=best.target.backend, hint="symconfig plan --backend megatron")
 
 

@@ -45,10 +45,8 @@ class Arguments:
             return
         words = [word(value) for value in values if value is not True]
         dashed = [text for text in words if text.startswith("-")]
-        if dashed and len(words) == 1:
-            self.filled[self.group].append((f"{flag}={words[0]}",))
-            return
-        if dashed:
+        joined = len(words) == 1 and bool(dashed)
+        if dashed and not joined:
             self.problems.append(
                 Problem(
                     "cannot be passed: one of several values starts with a dash",
@@ -60,7 +58,7 @@ class Arguments:
         for text in words:
             if bad := unpassable(text):
                 self.problems.append(Problem(f"cannot be passed to a program: {bad}", field=flag, got=repr(text)))
-        self.filled[self.group].append((flag, *words))
+        self.filled[self.group].append((f"{flag}={words[0]}",) if joined else (flag, *words))
 
     def known(self, flag: str) -> bool:
         return self.table.known(flag)

@@ -168,7 +168,7 @@ def launched(reading: Reading) -> Launched:
 
     Launcher options take precedence over the file. DeepSpeed is used if the launcher has --use_deepspeed or
     --zero_stage, FSDP if it has --use_fsdp, else what distributed_type in the file says; neither without any of them.
-    `sharded` holds the launcher's other options, too. Raises ValueError if zero_stage is no integer.
+    `sharded` holds the launcher's other options, too.
     """
     tree = reading.accelerate
     data: dict[str, Any] = dict(tree.data) if tree is not None else {}
@@ -193,12 +193,13 @@ def launched(reading: Reading) -> Launched:
 
 def _config(given: Mapping[str, Any], precision: Any) -> dict[str, Any]:
     """Return the JSON that Accelerate builds for DeepSpeed: ZeRO stage (2 by default), offload, and whether bf16 and
-    fp16 are enabled.
+    fp16 are enabled. A stage that is no whole number stays text.
 
     Offload devices are left out if absent or "none". Both precisions are "auto" if `precision` is neither "bf16" nor
-    "fp16". Raises ValueError if zero_stage is no integer.
+    "fp16".
     """
-    zero: dict[str, Any] = {"stage": int(given.get("zero_stage", 2))}
+    stage = str(given.get("zero_stage", 2))
+    zero: dict[str, Any] = {"stage": int(stage) if stage.isascii() and stage.isdigit() else stage}
     for part in ("optimizer", "param"):
         device = given.get(f"offload_{part}_device")
         if device not in _NONE:

@@ -88,7 +88,8 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
         variables[names[0]] = shell.budget.kept(line)
     elif text is None or unknown_of(text):
         variables |= dict.fromkeys(names, (hole(_READ, place),))
-    elif pieces := fields([replace(part, loose=True) for part in line], shell.state.ifs):
+    else:
+        pieces = fields([replace(part, loose=True) for part in line], shell.state.ifs)
         if "a" in flags:
             variables[names[0]] = Array({index: Field(parts, place) for index, parts in enumerate(pieces)})
         for index, name in enumerate(names if "a" not in flags else ()):
@@ -226,7 +227,7 @@ def _printf(shell: Shell, words: Words, place: Place) -> Truth:
                 made += values.pop(0).parts
             else:
                 made.append(Part({"%%": "%", "%s": "", "%d": "0"}.get(piece, piece)))
-        if not values or len(pieces) == 1:
+        if not values or not {"%s", "%d"} & set(pieces):
             break
         shell.budget.spend()
     return _print(shell, tuple(replace(part, loose=False) for part in made))
