@@ -34,9 +34,11 @@ class FallbackResult:
         launchers: Sequence[str] | None = None,
         templates: str | Path | None = None,
     ) -> list[Path]:
-        """Write nodes-N/ for each plan, and a launch.sh that picks the one for the nodes present; return the paths.
+        """Write nodes-N/ for each plan, and a launch.sh that picks the one for the nodes present if the target has a
+        launch.sh; return the paths.
 
-        All files or none; arguments as of `PlanResult.write`. Raises InputError.
+        All files or none; edited files are replaced silently with `force`. Arguments and errors as of
+        `PlanResult.write`.
         """
         wanted = Wanted.of(target, launchers, templates)
         return put(lambda: fallback_files(self.fallback, wanted), Path(out), force, lambda _: None)
@@ -64,7 +66,11 @@ def replan_lost_nodes(
 
 
 def fallback_files(fallback: Fallback, wanted: Wanted) -> Files:
-    """Return the files of all plans in their folders, the script that picks one, fallback.json and a manifest."""
+    """Return the files of all plans in their folders nodes-N/, fallback.json and a manifest of all of them.
+
+    If the first plan's files include launch.sh, a launch.sh (and other launchers) above the folders is added that picks
+    one by the number of nodes. Raises InputError, InfeasibleError if the target cannot express a plan.
+    """
     from symconfig.render.files import File, Files
     from symconfig.render.manifest import manifest
     from symconfig.render.several import above, node_folder

@@ -33,7 +33,9 @@ class PartitionResult:
 
     @property
     def strategies(self) -> Mapping[str, str]:
-        """Return {operator: its split along the mesh levels}; a parameter's key is `weight of …`."""
+        """Return {operator or parameter: its split along the mesh levels, in words}; a parameter's key is `weight of
+        NAME`.
+        """
         from symconfig.solve.partition.rows import worded
 
         nodes = zip(self.found.net.nodes, self.found.rows, strict=True)
@@ -66,7 +68,9 @@ class PartitionResult:
 
     @property
     def headline(self) -> tuple[str, str]:
-        """Return (program and hardware, job) as texts."""
+        """Return (subject, job) as texts: graph, number and product of GPUs and cluster; and what applies of global
+        batch, tokens, a precision other than bf16, unfused attention, and each pin ("" if none).
+        """
         job, source = self.asked, self.asked.source
         sizes = [
             f"global batch {source.batch:,}" if source.batch is not None else "",
@@ -79,8 +83,9 @@ class PartitionResult:
         return subject, ", ".join(size for size in sizes if size)
 
     def contents(self, baselines: bool = False, explained: tuple[int, ...] = ()) -> Contents:
-        """Return the contents of the report. baselines: whether to solve for well-known strategies, too; explained:
-        operators to show in full.
+        """Return the contents of the report. baselines: also solve for the well-known strategies ({} else). explained:
+        numbers of operators to show in full. Notes are the program's and, for the objective symtensor, what its cost
+        leaves out.
         """
         partition = self.found
         subject, job = self.headline
@@ -97,8 +102,8 @@ class PartitionResult:
         )
 
     def _left_out(self) -> tuple[str, ...]:
-        """Return a note on what the relative cost leaves out, with the partition's seconds; () for the objective
-        time.
+        """Return one note on what the relative cost leaves out, with this partition's seconds under the objective time;
+        () if that was the objective.
         """
         partition = self.found
         if partition.costs.timed:

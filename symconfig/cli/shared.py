@@ -54,8 +54,8 @@ def note(text: str) -> None:
 
 
 def refuse(arguments: Namespace, names: Iterable[str], what: str, **more: Any) -> None:
-    """Record a problem in `arguments.problems` for each of these options that is given. more: further fields of the
-    problem.
+    """Record a problem in `arguments.problems` for each of these options that is given (not None, False or []). what:
+    the problem's text; more: further fields of the problem.
     """
     for name in names:
         if getattr(arguments, name) not in (None, False, []):
@@ -63,8 +63,8 @@ def refuse(arguments: Namespace, names: Iterable[str], what: str, **more: Any) -
 
 
 def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster") -> Problem:
-    """Return a cluster's problem with its field as `--set FIELD` or the option `named`; other problems are
-    unchanged.
+    """Return a cluster's problem with its field as `--set FIELD` (and without file) if that field or a section of it
+    was changed, else as `named`, if it has no file; other problems are unchanged.
     """
     section, _, field = (problem.field or "").partition(".")
     if section != "cluster":
@@ -98,7 +98,9 @@ def whole(text: str) -> int:
 
 
 def within(least: int, most: int) -> Callable[[str], int]:
-    """Return a function that reads an integer within bounds (included) or raises InputError."""
+    """Return a function that reads ASCII digits (at most nine) as an integer within bounds (included) or raises
+    InputError.
+    """
 
     def read(text: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
@@ -163,7 +165,9 @@ def file_of(text: str | None) -> Path | None:
 
 
 def wrote(out: Path, written: Sequence[Path], as_json: bool, remarks: Sequence[str] = ()) -> None:
-    """Print the names of the files written, and remarks; to standard error with --json."""
+    """Print a line with the files written (relative to `out`) and the remarks: to standard output after an empty line,
+    or with `as_json` to standard error.
+    """
     names = ", ".join(str(path.relative_to(out)) for path in written)
     text = f"wrote {len(written)} files into {out}: {names}"
     if as_json:
@@ -184,8 +188,11 @@ def answer(
     shown: Sequence[Block],
     before: Sequence[Block] = (),
 ) -> None:
-    """Write a plan's files (--out), print the answer, and write its page (--html). files: None: write nothing. before:
-    blocks shown first on the page.
+    """Write a plan's files (--out), print the answer, and write its page (--html), whose first blocks are `before`.
+    files: None: write neither files nor page.
+
+    data: makes the JSON for --json; shown: blocks printed else. Edited files that are replaced are named on standard
+    error. Raises InputError if a path is taken without --force.
     """
     from symconfig.api.planning import page_files, remarks, write
 

@@ -194,9 +194,12 @@ class Assumptions(Strict):
         return next((each for word in words for each in self.software if word in each.names), None)
 
     def of(self, source: str, row: Row) -> Assumption:
-        """Return the row's assumption: its software's, its source's and matching recipes', later ones overriding.
+        """Return the row's assumption: merged options, model fields and habits of its program, its source and each
+        recipe that covers the row, later ones overriding.
 
-        Only the source's entry most specific in version and GPU is used; an empty one if the source is unknown.
+        Of the source's entries for this version (or any) and GPU (or any), the one that names the version, then the
+        GPU, is used; an empty one if none. The program's `flash` serves where the source has none; its reason is added
+        if it has any options, habits or flash.
         """
         version, gpu = row.software.version if row.software else None, row.cluster.gpu
         fitting = [item for item in self.sources if item.source == source and item.version in (None, version)]

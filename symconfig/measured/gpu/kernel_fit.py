@@ -66,7 +66,11 @@ class KernelFit:
 
 
 def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
-    """Fit a GPU's kernel constants to measured times. Raise InputError if no measured kernel has a formula."""
+    """Fit a GPU's kernel constants to measured times, with the errors by family before and after.
+
+    Host copies and products in a precision that the cluster's GPU lacks are left out. Raise InputError if no kernel is
+    left.
+    """
     peaks = cluster.gpu.peak_flops
     rows = tuple(
         row
@@ -143,7 +147,9 @@ def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values:
 
 
 def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Task:
-    """Return the kernel as a task of the cost model; adds the symbols that it needs to `numbers`."""
+    """Return the kernel as a task of the cost model: a product or attention by its kind, a stream as traffic of its
+    bytes, any other as traffic of none (a launch). Adds an attention's symbols, keys and channels, to `numbers`.
+    """
 
     def size(value: int) -> Monomial:
         return Monomial(Fraction(value))
@@ -171,7 +177,8 @@ def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Task:
 
 
 def _parameters(rows: Sequence[Row], kernels: Kernels) -> tuple[Parameter, ...]:
-    """Return the constants that these kernels depend on, starting at the cluster's values clipped to the bounds.
+    """Return the constants that these kernels depend on, starting at the cluster's values clipped to BOUNDS; one that
+    it lacks starts at its gemm_efficiency.
 
     Their uncertainty is that of any GPU.
     """

@@ -68,7 +68,10 @@ def _amd(torch: Any) -> bool:
 
 
 def unsupported(on: Bench, kernel: Kernel) -> str | None:
-    """Return why this device or torch cannot run the kernel's precision, or None if it can."""
+    """Return why this device or torch cannot run the kernel's precision, or None if it can or the kernel is no product.
+
+    On a CPU only fp8 is refused; on AMD GPUs fp8 is, and capability is not checked.
+    """
     if not isinstance(kernel, Product) or (not on.cuda and kernel.dtype != "fp8"):
         return None
     torch = on.torch
@@ -101,7 +104,9 @@ def implementations(on: Bench, kernel: Kernel) -> dict[str | None, Make]:
 
 
 def _product(on: Bench, kernel: Product) -> Call:
-    """Return a matmul, batched if batch > 1, with operands in the layout of the kernel's pass."""
+    """Return a matmul into a given output, batched if batch > 1, with operands in the layout of the kernel's pass; bf16
+    if so named, else fp16.
+    """
     torch, batch, m, n, k = on.torch, kernel.batch, kernel.m, kernel.n, kernel.k
     dtype = torch.bfloat16 if kernel.dtype == "bf16" else torch.float16
 
@@ -125,7 +130,9 @@ def _product(on: Bench, kernel: Product) -> Call:
 
 
 def _low_product(on: Bench, kernel: Product) -> Call:
-    """Return an fp8 matmul with the cast of its first operand; the second, a weight, is cast beforehand."""
+    """Return an fp8 matmul with the cast of its first operand; the second, a weight, is cast beforehand. Scales are 1;
+    accumulation is fast for the layout "forward" only. The batch is ignored.
+    """
     torch, m, n, k = on.torch, kernel.m, kernel.n, kernel.k
     low, one = torch.float8_e4m3fn, torch.ones((), dtype=torch.float32, device=on.device)
     sets = [(on.normal(m, k), on.normal(n, k).to(low).t()) for _ in range(on.sets(3.0 * m * k + k * n))]
@@ -152,7 +159,9 @@ def _rotating(function: Callable[[Sequence[Any]], object], sets: Sequence[Sequen
 
 
 def _differentiable(on: Bench, function: Callable[[Sequence[Any]], Any], sets: Sequence[Any], backward: bool) -> Call:
-    """Return a call of `function`'s forward, or of its backward alone on graphs that are built here."""
+    """Return a call of `function`'s forward on the next inputs, or with `backward` of its backward alone, towards the
+    inputs that require gradients, on graphs that are built here once and kept. As many results as sets are kept alive.
+    """
     if not backward:
         return _rotating(function, sets, len(sets))
     graphs = []
@@ -164,7 +173,9 @@ def _differentiable(on: Bench, function: Callable[[Sequence[Any]], Any], sets: S
 
 
 def _attention(on: Bench, kernel: Attention, backend: Any) -> Call:
-    """Return causal attention with this backend (None: torch's choice)."""
+    """Return causal attention, its forward or its backward, with this backend (None: torch's choice). Grouped queries
+    if the numbers of heads differ. The call raises what torch raises if the backend cannot run it.
+    """
     attend = on.torch.nn.functional.scaled_dot_product_attention
     widths = (
         (kernel.heads, kernel.channels),
