@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _real(arguments: argparse.Namespace) -> int:
     """Run the checks with the real frameworks in a folder and print them; return 1 if one failed, else 0. Raises
-    InputError if it is no folder or holds nothing to check.
+    InputError if it is no folder or has no plan, and as `verify` does.
     """
     from symconfig.report.verify import checked as blocks
     from symconfig.verify.checks import TIMEOUT_S, passed, verify

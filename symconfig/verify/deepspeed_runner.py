@@ -34,9 +34,11 @@ def _answer(request: Json) -> Json:
 
 
 def _resolve(config: Json, world_size: int) -> Json:
-    """Return the values that DeepSpeedConfig resolves at a claimed world size; validates AutoEP, too.
+    """Return the values that DeepSpeedConfig resolves at a claimed world size, by the names of the plan's; validates
+    AutoEP, too.
 
-    Raises what DeepSpeed raises. Patches deepspeed.comm's rank and world size.
+    Precision is fp32 without bf16 or fp16; degrees are at least 1; optimizer_offload is the offloaded share (0.0
+    without). Raises what DeepSpeed raises. Patches deepspeed.comm's rank (0) and world size.
     """
     import deepspeed.comm as dist
     from deepspeed.module_inject.auto_ep_config import validate_autoep_config

@@ -149,8 +149,8 @@ def compare(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
 def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
     """Yield a problem for every stage on which Megatron will build other layers than planned.
 
-    Lost or repeated layers are the only problem if there are any; then multi-token predictions, each stage's kinds of
-    layers, and the number of stages.
+    If layers are lost or repeated, that is the only problem. Else: another total of multi-token predictions, each stage
+    with other kinds of layers in its chunks (embedding and head aside), and another number of stages.
     """
     kinds = _counted(plan.model, plan.model.layer_kinds)
     layers, predictions = range(len(kinds)), plan.model.num_nextn_predict_layers

@@ -30,9 +30,11 @@ COORDINATES = {
 
 
 def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Build this process's rank on the meta device and return its coordinates, parameters and bytes.
+    """Build this process's rank on the meta device with its optimizer and return its rank, coordinates, parameters,
+    gradient and optimizer bytes, seconds and peak memory.
 
-    chunks: parameters of each virtual stage as built, before Megatron-FSDP replaces them by shards.
+    chunks: parameters of each virtual stage (name, elements, trainable) as built, before Megatron-FSDP replaces them by
+    shards. Megatron-FSDP's main weights count as optimizer bytes. Patches Megatron for the rest of the process.
     """
     start = time.perf_counter()
     with placed(args, config) as ready:
@@ -61,9 +63,10 @@ def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def placed(args: Any, config: Any, device: str = "meta") -> Iterator[Any]:
-    """Yield the transformer config with which Megatron's own layers can be built on a device.
+    """Yield a copy of the transformer config with which Megatron's own layers can be built on a device.
 
-    Patches Megatron and sets its global arguments. On the meta device nothing is allocated or initialized.
+    Patches Megatron for good and sets its global arguments; changes `args`. On the meta device nothing is allocated or
+    initialized, on another one weights are.
     """
     args.transformer_impl = "local"
     ready = patches.local(config)
@@ -79,7 +82,9 @@ def placed(args: Any, config: Any, device: str = "meta") -> Iterator[Any]:
 
 
 def modules(args: Any, config: Any) -> list[Any]:
-    """Return this rank's unwrapped GPTModels, one per virtual stage. config: as yielded by `placed`."""
+    """Return this rank's unwrapped models (GPTModel or HybridModel), one per virtual stage; sets Megatron's virtual
+    rank to the last. config: as yielded by `placed`.
+    """
     virtual = config.virtual_pipeline_model_parallel_size
     state = importlib.import_module("megatron.core.parallel_state")
     chunks = []
@@ -103,7 +108,9 @@ def modules(args: Any, config: Any) -> list[Any]:
 
 
 def _trained(args: Any, config: Any) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Return the parameters of each chunk as built, and the chunks as Megatron's get_model wraps them."""
+    """Return ({"parameters": [name, elements, trainable] …} of each chunk as built, the chunks as Megatron's get_model
+    wraps them).
+    """
     held: list[dict[str, Any]] = []
 
     def provide(**offered: Any) -> Any:
@@ -162,7 +169,9 @@ def _hybrid(args: Any, config: Any, pre_process: bool, post_process: bool, stage
 
 
 def _optimizer(args: Any, chunks: list[Any]) -> Any:
-    """Return Megatron's optimizer over the chunks with its moments allocated."""
+    """Return Megatron's optimizer over the chunks with its moments allocated: by each part's own function, and as zeros
+    for sub-optimizers (offload).
+    """
     import torch
 
     config, overrides = importlib.import_module("megatron.training.training").get_megatron_optimizer_config(args)
@@ -206,9 +215,8 @@ def _fsdp_groups(chunk: Any) -> list[Any]:
 
 
 def shard(part: Any) -> list[Any]:
-    """Return the tensors that an optimizer allocated: main weights, offloaded copies and moments.
-
-    [] on a rank without such weights.
+    """Return the tensors that an optimizer allocated, each once: main weights, offloaded copies, and states of a
+    weight's shape (moments). [] for an optimizer part without weights on this rank.
     """
     if part.optimizer is None:  # a rank without such a weight
         return []

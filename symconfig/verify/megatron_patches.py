@@ -29,7 +29,9 @@ KERNELS: dict[str, Any] = {
 
 
 def local(config: Any) -> Any:
-    """Return a copy of the transformer config that needs only Megatron's own layers."""
+    """Return a shallow copy of the transformer config with the options of KERNELS that it has set to need only
+    Megatron's own layers, and the dispatcher flex replaced by alltoall.
+    """
     copied = copy.copy(config)
     for name, value in KERNELS.items():
         if hasattr(copied, name):
@@ -65,7 +67,9 @@ def network() -> None:
 
 
 def _absent() -> None:
-    """Define the missing Transformer Engine layer classes that some modules test instances against."""
+    """Define Transformer Engine's layer classes (names on Linear that are no class) as empty classes in modules that
+    test instances against them; absent modules are skipped.
+    """
     for name in (
         "transformer.attention",
         "transformer.multi_latent_attention",
@@ -177,7 +181,9 @@ def _with_device_number(make: Callable[..., None]) -> Callable[..., None]:
 
 
 def device(name: str = "meta") -> Any:
-    """Return a context in which device `name`, meta or cpu, replaces the GPU; also patches torch.cuda for good."""
+    """Return a context (a TorchFunctionMode) in which devices named as a GPU become `name`, meta or cpu, and pin_memory
+    is ignored; also patches torch.cuda for good.
+    """
     import torch
 
     _stand_in(torch.device(name))
@@ -236,9 +242,10 @@ def _fill(emptied: Any, remade: Any) -> None:
 
 
 def _say_gpu(device: Any) -> None:
-    """Patch tensors to report the GPU as their type and device, which optimizers check.
+    """Patch tensors to report a CUDA type; on the meta device also is_cuda, and never is_meta, which optimizers check.
 
-    On the meta device, tensors moved to host memory (optimizer offload) report the CPU, as do those made from them.
+    There tensors moved to host memory by cpu() (optimizer offload) stay on meta but report no GPU, as do those made
+    from them.
     """
     import torch
 

@@ -85,7 +85,9 @@ def scaled(*types: str) -> Callable[[ModelDescriptor], bool]:
 
 
 def position_type(model: ModelDescriptor, r: Resolved) -> str:
-    """Return the value of --position-embedding-type that the model needs."""
+    """Return the value of --position-embedding-type that the model needs: yarn for YaRN-scaled RoPE with GQA, else by
+    its position embedding (learned_absolute for learned).
+    """
     if rope(model) and gqa(model) and scaled("yarn")(model):
         return "yarn"
     return {
@@ -97,7 +99,12 @@ def position_type(model: ModelDescriptor, r: Resolved) -> str:
 
 
 def scaling_got(model: ModelDescriptor, r: Resolved) -> str | None:
-    """Return the kind of RoPE scaling that Megatron will apply: yarn, llama3, linear or None."""
+    """Return the kind of RoPE scaling that Megatron will apply: yarn, llama3, linear or None, also if the model has no
+    RoPE.
+
+    With MLA yarn if rope_type is yarn (the default) and its factor is not 1, else None; the arguments' other scalings
+    are not looked at.
+    """
     if not rope(model):
         return None
     if mla(model):
@@ -118,9 +125,10 @@ def factor_got(model: ModelDescriptor, r: Resolved) -> Any:
 
 
 def yarn_got(name: str, neutral: float) -> Got:
-    """Return a function that reads a RoPE scaling parameter as Megatron applies it.
+    """Return a function (model, resolved) -> the value of RoPE scaling parameter `name` as Megatron applies it.
 
-    It is a constant for llama3, a config field for MLA, else an argument. neutral: the value if Megatron has none.
+    For llama3 scaling it is Megatron's constant (None if it has none), for MLA the config's field or its default, else
+    an argument (`yarn_NAME`, but mscale… by its own name). neutral: the value if that is not set.
     """
 
     def got(model: ModelDescriptor, r: Resolved) -> Any:
@@ -143,7 +151,9 @@ def original_length(model: ModelDescriptor, r: Resolved) -> Any:
 
 
 def windows_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    """Return for each layer whether it has a sliding window, as Megatron's is_layer_window_attention decides."""
+    """Return for each layer whether it has a sliding window, as Megatron's is_layer_window_attention decides: none
+    without a window size, all without a skip frequency, else all but each n-th, or by a list.
+    """
     skip, layers = r("window_attn_skip_freq"), places(model)
     if not r("window_size"):
         return [False for _ in layers]
@@ -182,7 +192,8 @@ def windows_need(model: ModelDescriptor, r: Resolved) -> list[bool]:
 
 
 def moe_layers_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    """Return for each layer whether Megatron makes it MoE: by the hybrid pattern, a frequency or a list.
+    """Return for each layer whether Megatron makes it MoE: none without experts, else by the hybrid pattern, each n-th
+    from the first, or a list.
 
     See gpt_layer_specs.py, get_gpt_decoder_block_spec.
     """
@@ -209,7 +220,8 @@ def mixers_need(model: ModelDescriptor, r: Resolved) -> list[str]:
 def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
     """Return the letter of each layer's token mixer in Megatron.
 
-    From the hybrid pattern; without one "*" (attention), or "G" at the frequency of the gated delta net.
+    From the hybrid pattern; without one "*" (attention), or with the gated delta net's variant and a frequency "G", but
+    "*" on each n-th layer or where a list has 0.
     """
     if r.arg("hybrid_layer_pattern"):
         return [each.strip("-E").replace("+", "*") for each in _of_pattern(model, r)]
@@ -278,7 +290,8 @@ def all_biased(model: ModelDescriptor, r: Resolved) -> bool:
 
 
 def turned_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    """Return for each layer whether it applies RoPE: all, all but every n-th, or all but those of a list.
+    """Return for each layer whether it applies RoPE: all without a no_rope_freq, else all but every n-th, or all but
+    those of a list.
 
     See transformer_config.py, __post_init__.
     """

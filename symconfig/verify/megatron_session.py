@@ -98,7 +98,9 @@ class Result:
 
     @property
     def error(self) -> str | None:
-        """Return the crash with its last lines, or the first failed phase; None if neither."""
+        """Return the crash with its last lines, or the first failed phase (with the last line if it exits); None if
+        neither.
+        """
         if self.crash is not None:
             return f"Megatron {self.crash}; its last lines: " + " | ".join(self.last_lines)
         for phase in self.phases:
@@ -109,7 +111,9 @@ class Result:
 
 
 def job(id: str, plan: Plan, args: Sequence[str], env: Mapping[str, str], source: MegatronSource) -> Job:
-    """Return the job that checks `args` with `source` on the plan's number and type of GPUs."""
+    """Return the job that checks `args` with `source` on the plan's number and type of GPUs; defaults are capability
+    9.0 for an unknown architecture and the newest Transformer Engine for an unknown release.
+    """
     gpu = plan.cluster.gpu
     return Job(
         id=id,
@@ -154,7 +158,9 @@ def run(
 
 
 def _run_one(source: MegatronSource, jobs: Sequence[Job], timeout_s: float, keep: Callable[[Result], None]) -> None:
-    """Run the jobs in one subprocess and pass each result to `keep`; unanswered jobs get a result with its crash."""
+    """Run the jobs in one subprocess and pass each result to `keep` as it arrives; if it ends early or takes too long,
+    each unanswered job gets a result with its crash.
+    """
     request = {
         "source": str(source.root),
         "timeout_s": timeout_s,

@@ -50,7 +50,10 @@ class Inert(types.ModuleType):
 
 
 def install(source: Path) -> None:
-    """Put `source` (the folder that holds `megatron/`) first on sys.path, and patch Python and torch to import it."""
+    """Put `source` (the folder that holds `megatron/`) first on sys.path, and patch Python and torch to import it.
+
+    megatron.training becomes a package without its __init__, whose absent names are inert functions; warnings are off.
+    """
     warnings.simplefilter("ignore")
     if sys.version_info < (3, 12):  # of which Megatron takes names that 3.11 has not, or has in an older form
         import typing_extensions
@@ -75,9 +78,10 @@ def _inert_function(name: str) -> Any:
 
 
 def _stand_in_for_absent_modules() -> None:
-    """Patch imports so that Megatron gets an inert module for those of STAND_INS that are missing.
+    """Patch imports so that Megatron gets an inert module for those of STAND_INS that are not installed.
 
-    Only imports in Megatron's own modules: torch, too, checks whether triton is installed.
+    Only absolute imports in Megatron's own modules: torch, too, checks whether triton is installed. Other failures are
+    raised.
     """
     real = builtins.__import__
 

@@ -120,7 +120,8 @@ def balanced(tokens: int, experts: int, chosen: int) -> Any:
 
 
 def _routing() -> None:
-    """Patch the token dispatcher to count a balanced routing, assumed on every rank.
+    """Patch the token dispatcher to count a balanced routing, assumed on every rank; gathers of CPU tensors repeat this
+    rank's, and tensors are not moved to the host.
 
     The router's own choice has no values on the meta device; everything else uses the real map.
     """

@@ -51,7 +51,11 @@ class Predicted:
 
 
 def predicted(plan: Plan, stage: int) -> Predicted:
-    """Return what the cost model predicts for a rank of a pipeline stage between two steps, without padding."""
+    """Return what the cost model predicts for a rank of a pipeline stage between two steps, without padding:
+    parameters, those trained, bytes of gradients and of optimizer state (with the offloaded part).
+
+    A stage beyond the last that is costed apart counts as that one.
+    """
     cost = costed(restore(plan, plan.best))
     setting = cost.setting
     # Between steps no gradients wait to be reduced, and host memory counts, too.
@@ -118,7 +122,7 @@ def with_local_layers(plan: Plan) -> Prospect:
 def chunk_parameters(plan: Plan, stage: int) -> tuple[tuple[Parameter, ...], ...]:
     """Return the parameters of each virtual stage on a rank of a pipeline stage, with Megatron-LM's own layers.
 
-    Raises SymconfigError if the degrees do not divide experts or weights.
+    Raises SymconfigError if ep does not divide the experts or a weight cannot be cut evenly.
     """
     point = with_local_layers(plan)
     p, model = point.degrees, point.request.model
@@ -153,9 +157,12 @@ def _of_block(block: DerivedBlock, numbers: Mapping[str, int]) -> Iterator[Param
 
 
 def _of_chunk(point: Prospect, index: int, known: Mapping[str, Sequence[Parameter]]) -> Iterator[Parameter]:
-    """Yield the parameters of a virtual stage, given its index in model order. known: parameters by kind of block.
+    """Yield the parameters of a virtual stage, given its index in model order; names of layers and predictions are
+    numbered within it. known: parameters by kind of block.
 
-    A chunk with multi-token prediction but without the embedding has the embedding, too.
+    The embedding is added to a chunk with multi-token prediction but without it. Of the head, lm_head is on its chunk
+    unless tied to an embedding there; the final norm is on the last chunk, or from release _NORM_BEHIND_LAST_LAYER on,
+    for models with predictions, on that of the last layer.
     """
     chunks, model = point.split.chunks, point.request.model
     kinds, layers = chunks[index], dict.fromkeys(("layers", "mtp"), 0)

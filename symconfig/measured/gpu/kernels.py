@@ -73,10 +73,11 @@ _COPIES, _HOST_COPIES = (64, 256, 1024), (16, 256)  # MiB
 
 
 def wanted_kernels(on: Bench) -> list[Kernel]:
-    """Return the kernels to measure: products of three passes and each precision, grouped products, attention, norms,
-    activation functions, copies and a launch.
+    """Return the kernels to measure: a launch, products of three passes, grouped products, attention, norms, activation
+    functions, copies on the device and to and from the host.
 
-    A GPU without bf16 has its products in fp16 alone. On a CPU only small ones, to show how it goes.
+    With bf16 units products are in bf16, and a few in fp8 (no weight gradients) and fp16; else all in fp16. On a CPU
+    only small ones, to show how it goes.
     """
     if not on.cuda:
         products = [Product(dtype="bf16", layout=layout, m=64, n=512, k=256) for layout in _LAYOUTS]
@@ -154,9 +155,11 @@ class DeviceClock:
         self._queue_s = 0.0  # of the host, for one run
 
     def sample(self, call: Call, runs: int) -> float:
-        """Return the device's mean seconds of one call, measured by events.
+        """Return the device's mean seconds of one call, measured by events around `runs` calls that are queued behind a
+        sleep.
 
-        Repeats with a longer lead, up to _MOST_LEAD_S, while the device may have waited for the host.
+        Repeats with twice the sleep, up to _MOST_LEAD_S, while the device had started before all were queued and took
+        less than twice the queueing. Records the host's seconds per call for the next sleep.
         """
         lead_s = min(max(_LEAD_S, _LEAD * self._queue_s * runs), _MOST_LEAD_S)
         while True:
@@ -187,9 +190,10 @@ class Timing:
 
 
 def timed(clock: Clock, call: Call, share_s: float, now: Callable[[], float] = time.perf_counter) -> Timing:
-    """Return the median time of a call over repeated samples, taking about `share_s` seconds.
+    """Return the median time of a call over repeated samples, taking about `share_s` seconds, and its spread.
 
-    Two untimed runs come first, then samples until two agree (or a third of the time is over); only later ones count.
+    Two untimed runs come first, then samples until two agree within STABLE, or a third of the time is over; only later
+    ones count: LEAST_SAMPLES in any case, up to MOST_SAMPLES while time is left.
     """
     for run in range(2):  # what first runs do besides: libraries loaded, memory taken, kernels compiled
         call(run)
@@ -225,7 +229,9 @@ def import_torch() -> Any:
 
 
 def choose_device(torch: Any, wanted: str | None) -> str:
-    """Return "cuda" or "cpu": as wanted, else cuda. Raise InputError for another name or without a usable GPU."""
+    """Return "cuda" or "cpu": as wanted, else cuda. Raise InputError for another name, and for cuda (also as default)
+    without a usable GPU.
+    """
     if wanted not in (None, "cuda", "cpu"):
         raise InputError("unknown device", field="--device", got=wanted, need="cuda or cpu")
     if wanted != "cpu" and not torch.cuda.is_available():
@@ -263,9 +269,11 @@ def _alone(torch: Any, device: str) -> Iterator[Bench]:
 
 
 def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[Kernel]) -> KernelTimes:
-    """Return the times of the kernels, sharing the rest of the budget (s) evenly among those left.
+    """Return the times of the kernels, sharing the rest of the budget (s) evenly among those left, after a warm-up on a
+    GPU.
 
-    Families take turns, so that a short budget covers all. After OVERRUN times the budget the others are skipped.
+    Families take turns, so that a short budget covers all. A kernel that cannot run, or whose turn comes after OVERRUN
+    times the budget, is listed as skipped.
     """
     seen: Counter[str] = Counter()
     turns = []
@@ -297,7 +305,9 @@ def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[
 
 
 def _one(on: Bench, clock: Clock, kernel: Kernel, share_s: float) -> Row | Skipped:
-    """Return the time of a kernel's fastest implementation, or why none can run."""
+    """Return the time of a kernel's fastest implementation, each tried for an equal part of share_s, or why none can
+    run (all distinct reasons).
+    """
     if (reason := unsupported(on, kernel)) is not None:
         return Skipped(what=kernel, reason=reason)
     able = implementations(on, kernel)
@@ -364,7 +374,9 @@ def _rig(on: Bench) -> Rig:
 
 
 def _driver() -> str | None:
-    """Return the version of NVIDIA's driver from its kernel module, else from nvidia-smi; None without either."""
+    """Return the version of NVIDIA's driver from its kernel module, or, if that cannot be read, from nvidia-smi; None
+    if neither works or has a version.
+    """
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:
