@@ -78,7 +78,9 @@ def to_dict(audit: Audit) -> dict[str, Any]:
 
 
 def _step(judged: Judged) -> dict[str, Any]:
-    """Return the step with phases around a run, with workers and job for reinforcement learning."""
+    """Return the step with phases around a run: its trainer and predicted parts; for reinforcement learning also
+    workers and job.
+    """
     around, step = judged.run.around, judged.run.step
     assert around is not None, "is asked for of such a run"
     parts: dict[str, Any] = {"trainer": around.trainer.name}
@@ -155,7 +157,9 @@ def _unread(audit: Audit) -> Iterable[dict[str, Any]]:
 
 
 def _locations(file: str | None, line: int | None, column: int | None) -> list[dict[str, Any]]:
-    """Return SARIF locations of a place; [] for command-line arguments or without a file."""
+    """Return the SARIF location of a place, with line and column if known; [] for command-line arguments or without a
+    file. Absolute paths become file URIs.
+    """
     if file is None or file == ARGUMENTS:
         return []
     region = {"startLine": line, **({"startColumn": column} if column else {})} if line else None

@@ -39,8 +39,8 @@ def sentence(verdict: Verdict) -> str:
 
 
 def verdict(loadable: Loadable) -> list[Block]:
-    """Return whether a checkpoint loads, the steps, what restarts and why; with the alternative without a
-    conversion.
+    """Return whether a checkpoint loads, the steps, what starts anew and why (empty parts left out); if it must be
+    converted, also the alternative without a conversion, with its steps.
     """
     blocks = [f"{loadable.verdict.value.capitalize()}: {sentence(loadable.verdict)}", *steps(loadable.how)]
     if loadable.verdict is Verdict.CONVERTED:

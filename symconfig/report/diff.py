@@ -25,7 +25,10 @@ _TITLES = {
 
 
 def blocks(diff: Diff) -> list[Block]:
-    """Return all blocks of a diff, in order; a single sentence if the plans are equal."""
+    """Return all blocks of a diff, in order: headlines, both plans, a table for each section with differences, time and
+    memory, arguments. A single sentence if the plans are equal; another if the arguments are of two frameworks and not
+    compared.
+    """
     if diff.same:
         return ["The plans are the same."]
     both = table.compared((("before", diff.before.best), ("after", diff.after.best)))
@@ -52,7 +55,9 @@ def _joined(stages: Sequence[Difference]) -> list[Difference]:
 
 
 def _predicted(diff: Diff) -> Iterator[Block]:
-    """Yield the tables of step time and memory by part, with their sums; nothing if no part differs."""
+    """Yield the tables of step time and of memory, each only if a part of it differs, with the parts that differ and
+    the sum.
+    """
     one, other = diff.before.best.predicted, diff.after.best.predicted
     if diff.sections["time"]:
         rows = [*_rows(diff.sections["time"], seconds), _sum("step", one.step_s, other.step_s, seconds)]
@@ -72,7 +77,7 @@ def _rows(differences: Sequence[Difference], shown: Any) -> Iterator[tuple[str, 
 
 
 def _sum(name: str, before: float, after: float, shown: Any) -> tuple[str, ...]:
-    """Return the row of a sum, with its relative change."""
+    """Return the row (name, before, after, change, relative change) of a sum; the last is "" if `before` is 0."""
     return (
         name,
         shown(before),

@@ -19,7 +19,10 @@ _HERE = {True: "found", False: "not found", None: "launch.sh exports it"}
 
 def examine() -> dict[str, Any]:
     """Return what is installed on this machine, as `symconfig doctor --json` has it but for `sites`; no heavy package
-    is imported. `healthy`: planning and rendering work here.
+    is imported.
+
+    `healthy`: all packages of BASE, both data folders, and at least one model and cluster file are there. A version or
+    path is None if absent.
     """
     packages = {name: _version(name) for name in (*BASE, *EXTRA)}
     folders = {name: _data(name) for name in ("model_zoo", "templates")}
@@ -57,7 +60,9 @@ def _data(name: str) -> Path | None:
 
 
 def sites() -> Iterator[dict[str, Any]]:
-    """Yield the needs of all frameworks' options: Python modules, and variables that launch.sh sets (here: None)."""
+    """Yield the needs of all frameworks' options: Python modules (`here`: whether installed), and variables that
+    launch.sh sets (`here`: None).
+    """
     from symconfig.frameworks.known import BACKENDS
     from symconfig.frameworks.tables import options
 

@@ -34,7 +34,9 @@ def _peak(each: Alike) -> str:
 
 
 def blocks(plan: Plan) -> list[Block]:
-    """Return why the plan is the first of its ranking, where its time and memory go, and how sure that is."""
+    """Return why the plan is the first of its ranking (the loss of others only if there are any), where its time and
+    memory go, and how sure that is.
+    """
     return present(
         headline(plan),
         *whole_step(plan),
@@ -155,7 +157,9 @@ def _joined(rows: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
 
 
 def strategy_tables(strategies: Strategies) -> list[Block]:
-    """Return a table per kind of block with each tensor's sharding, equal ones in one row; [] without mesh axes."""
+    """Return a first line with the mesh axes, and a table per kind of block with each tensor's sharding, equal ones in
+    one row; [] without mesh axes.
+    """
     if not strategies.axes:
         return []
     over = ", ".join(f"{axis.name} {axis.ranks} over {axis.level}" for axis in strategies.axes)
@@ -185,7 +189,9 @@ def _used(line: StrategyLine) -> str:
 
 
 def _change(line: StrategyLine, strategy: Strategy) -> str:
-    """Return the differences of one strategy from the produced one, as text."""
+    """Return the differences of one strategy from the produced one, as text: dims with another split ("whole" if none),
+    "summed" if partial sums are completed, and its own partial sums and flat shards.
+    """
     cells = zip(line.dims, strategy.axes, strategy.parts, line.made.axes, line.made.parts, strict=True)
     dims = ", ".join(
         f"{dim} {'.'.join(axes)} {parts}" if axes else f"{dim} whole"

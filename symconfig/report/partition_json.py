@@ -122,7 +122,7 @@ def _layout(port: Port, layout: Layout) -> dict[str, Any]:
 
 
 def _parameter(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> dict[str, Any]:
-    """Return a parameter with its layout and the highest ZeRO stage by mesh level as JSON."""
+    """Return a parameter as JSON with its layout and, by mesh level, the highest ZeRO stage of the level's axes."""
     assert node.parameter is not None
     zero: dict[str, int] = {}
     for option, axis in zip(row, axes, strict=True):

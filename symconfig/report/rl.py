@@ -51,7 +51,9 @@ def compared(rows: Sequence[tuple[str, Plan]]) -> Grid:
 
 
 def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
-    """Return the cells of a candidate's step by column."""
+    """Return the cells of a candidate's step by column; "on the host": what moves there between phases, and the share
+    of the optimizer that is always there. GPU GiB is the fullest phase's.
+    """
     p = candidate.parallel
     moved, stays = " and ".join(step.away) or "nothing", candidate.options.optimizer_offload
     return {
@@ -95,8 +97,10 @@ def _footer(plan: Plan) -> str:
 
 
 def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
-    """Return sentences on step, generation, critic, reward and memory. asks: whether to suggest job fields and describe
-    the engine.
+    """Return sentences on step, generation, critic and reward (these three only for reinforcement learning, the critic
+    if there is one), the fullest phase and host memory.
+
+    asks: whether to suggest stating the engine's rate if the job does not.
     """
     step, rl = plan.steps[0], plan.job.rl
     fullest = max(step.phases, key=lambda phase: phase.bytes)

@@ -35,8 +35,9 @@ def blocks(plan: Plan) -> list[Block]:
 
 
 def summary(plan: Plan) -> Iterator[str]:
-    """Yield at most twelve sentences under the table: why row 1 is first, step, memory, bottleneck, measured runs,
-    and what is left out.
+    """Yield at most twelve sentences under the table: why row 1 is first (with alternatives, and no phases), step, step
+    with balanced routing if it differs, memory, bottleneck, measured runs, whole run, what is left out, and the command
+    that explains it.
     """
     if plan.alternatives and not plan.steps:
         yield _why(plan)
@@ -66,10 +67,10 @@ def step_sentence(plan: Plan, *, basis: bool = False) -> str:
 
 
 def memory_sentences(plan: Plan, *, basis: bool = False) -> Iterator[str]:
-    """Yield sentences on GPU memory with its 90 % interval, the risk of not fitting, host memory and an automatic
-    precision.
+    """Yield sentences: GPU memory with its 90 % interval, always; if so, that it may not fit, pinned host memory, and
+    which precision "auto" became.
 
-    basis: with the runs that the interval rests on. Only the first sentence is always there.
+    basis: with the runs that the interval rests on.
     """
     predicted = plan.best.predicted
     used = f"{gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable"
@@ -90,7 +91,9 @@ def is_full(plan: Plan) -> bool:
 
 
 def _measured(plan: Plan) -> Iterator[str]:
-    """Yield a sentence on a measured run of this model on such GPUs; nothing if none is known."""
+    """Yield a sentence on a measured run of this model on such GPUs (worded as "unproven" if the prediction is above
+    all of them); nothing if none is known.
+    """
     if (run := plan.beside.measured) is None:
         return
     rate = f"{count(run.tokens_per_s_per_gpu)} tokens/s/GPU on {run.job} ({run.layout}; {run.source})"
@@ -132,7 +135,9 @@ def _of_bf16(plan: Plan) -> str:
 
 
 def _why(plan: Plan) -> str:
-    """Return the sentence why plan 1 stands above plan 2."""
+    """Return the sentence why plan 1 stands above plan 2: how much slower that is and in which parts; if it is faster,
+    also why it is second.
+    """
     slower, because = loss(plan.best, plan.alternatives[0])
     if slower[1:] == "0.0 %":
         return f"Plan 2 takes as long: {because}."
@@ -163,7 +168,9 @@ def _interval(predicted: Predicted, name: str, text: Callable[[float], str], uni
 
 
 def headline(plan: Plan) -> str:
-    """Return model, GPUs, framework and batch in two lines, and a third one for adapters."""
+    """Return two lines: model, GPUs, framework (and the job's target); batch, sequence length and numbers; and a third
+    one for an adapter that the job added.
+    """
     best, batch = plan.best, plan.best.batch
     framework = f"{BACKENDS[best.target.backend].label} {best.target.version}"
     runs = f"{framework} through {plan.job.target}" if plan.job.target else framework
@@ -264,8 +271,8 @@ def losses(plan: Plan) -> Grid:
 
 
 def ranking_reasons(plan: Plan) -> Grid | str:
-    """Return the table of scores, options, fit and rare choices behind the ranking; "" if whole steps were compared
-    or scores are unknown.
+    """Return the table of scores, options, fit and rare choices behind the ranking, of candidates with a standing; ""
+    if none has one or the plan has steps with phases.
     """
     rows = [
         (
@@ -289,7 +296,7 @@ def ranking_reasons(plan: Plan) -> Grid | str:
 def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
     """Return (relative loss in step time, the two parts of the step that differ most) as texts.
 
-    Parts of less than 0.1 % of a step are not named; the loss is "" if the best step is 0.
+    Parts that differ by less than 0.1 % of the best step are not named; the loss is "" if the best step is 0.
     """
     base, delta = best.predicted.step_s, other.predicted.step_s - best.predicted.step_s
     ours, theirs = best.predicted.time, other.predicted.time

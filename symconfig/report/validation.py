@@ -47,7 +47,7 @@ def _growths(scores: Sequence[Source]) -> Grid:
 
 
 def _counts(scores: Sequence[Source]) -> str:
-    """Return sentences on scored, skipped and assumed rows."""
+    """Return sentences on scored and skipped rows; with scored ones what the columns mean; with assumed ones how many."""
     judged = sum(len(source.rows) for source in scores)
     skipped = sum(len(source.skipped) for source in scores)
     assumed = sum(len(source.assumed.rows) for source in scores)
@@ -116,8 +116,8 @@ def _source(source: Source) -> dict[str, Any]:
 
 
 def _part(part: Scored) -> dict[str, Any]:
-    """Return the errors of some rows of a source as JSON: steps, layers, memory and out-of-memory; None where
-    nothing was measured.
+    """Return the errors of some rows of a source as JSON: steps, layers, memory (with the worst underestimate) and
+    out-of-memory; None where nothing was measured.
     """
     memory = _figures(part.memory)
     if memory and part.memory:
@@ -177,7 +177,9 @@ def _sweep(sweep: Sweep) -> dict[str, Any]:
 
 
 def _row(source: str, item: Judged) -> dict[str, Any]:
-    """Return a row's predicted and measured values and their relative errors as JSON."""
+    """Return a row's predicted and measured values and relative errors as JSON; measured values and errors that the row
+    lacks are None, and then memory is the predicted peak.
+    """
     predicted = item.prediction.predicted
     m = item.row.measured
     stated = [name for name in ("layer_forward", "layer_backward") if getattr(m, f"{name}_ms") is not None]
@@ -244,8 +246,10 @@ def _error_table(sources: Sequence[Figures], quantity: str, counted: str, title:
 
 
 def _parts(source: Figures, quantity: str) -> Iterator[tuple[str, Figures]]:
-    """Yield (name, errors) of a source, then of its fully stated and its assumed rows if it has both; "*" marks
-    assumed options.
+    """Yield (name, errors) of a source, then of its fully stated and its assumed rows if it has both; layers are not
+    divided.
+
+    "*" marks a source whose rows all rest on assumed options. Nothing without errors in this quantity.
     """
     whole, stated, assumed = (part[quantity] for part in (source, source["stated"], source["assumed"]))
     if whole:
@@ -256,7 +260,9 @@ def _parts(source: Figures, quantity: str) -> Iterator[tuple[str, Figures]]:
 
 
 def out_of_memory(sources: Sequence[Figures]) -> Grid:
-    """Return the table of recall and false alarms for runs that ran out of memory; sources without any are left out."""
+    """Return the table of recall and false alarms by source; sources in which no run ran out and none was predicted to
+    are left out.
+    """
     rows = (
         {
             "source": source["name"],
