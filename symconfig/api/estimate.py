@@ -78,8 +78,8 @@ def of_all(
 ) -> EstimateResult:
     """Return the estimate on `cluster` and, with `fits_on`, on each cluster of the zoo, {} else.
 
-    An InputError or InfeasibleError on a cluster of the zoo is recorded as its first problem; one on `cluster` is
-    raised, as is InputError if `cluster` is None.
+    A SymconfigError on a cluster of the zoo is recorded as its first problem; one on `cluster` is raised, as is
+    InputError if `cluster` is None.
     """
     if cluster is None:
         raise InputError("this field is missing", field="cluster", hint="symconfig list clusters")

@@ -106,11 +106,11 @@ def adapt(
     arguments: Sequence[str] = (),
     root: str | Path | None = None,
 ) -> Adapted:
-    """Return a user's files with a plan's values: `files` has their new bytes, `diff` the changes. Nothing is written.
+    """Return a user's files with a plan's values: `files` has their new bytes, `diff` the changes, `done` whether the
+    whole plan is in them and an audit finds no error. Nothing is written.
 
-    plan: a plan, its file or folder. variables, arguments, root: as for `audit`. `done` of the result is whether the
-    whole plan is in the files and an audit of them finds no error. Raises InputError if the plan is for another model
-    or the source cannot be read.
+    plan: a plan, its file or folder. variables, arguments, root: as for `audit`. Raises InputError if the plan is for
+    another model or the source cannot be read.
     """
     from symconfig.existing.adapt.files import adapted
 

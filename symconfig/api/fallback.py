@@ -34,11 +34,8 @@ class FallbackResult:
         launchers: Sequence[str] | None = None,
         templates: str | Path | None = None,
     ) -> list[Path]:
-        """Write nodes-N/ for each plan, and a launch.sh that picks the one for the nodes present if the target has a
-        launch.sh; return the paths.
-
-        All files or none; edited files are replaced silently with `force`. Arguments and errors as of
-        `PlanResult.write`.
+        """Write nodes-N/ for each plan, and, if the target has one, a launch.sh that picks the one for the nodes
+        present; return the paths. All or none; edited files are replaced silently. Otherwise as `PlanResult.write`.
         """
         wanted = Wanted.of(target, launchers, templates)
         return put(lambda: fallback_files(self.fallback, wanted), Path(out), force, lambda _: None)

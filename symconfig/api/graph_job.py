@@ -177,7 +177,8 @@ def _pins(
     value: Any, source: Source | None, turns: tuple[int, ...] | None, grown: Callable[[int], Mesh] | None, staged: bool
 ) -> tuple[Pin, ...]:
     """Return the parsed pins; () without pins or if any of source, turns and grown is None. Raises InputError if one is
-    malformed, names nothing in the graph, or does not fit the mesh (`staged`: none of its submeshes).
+    malformed, names nothing in the graph or no level, or no number of microbatches and mesh shape (`staged`: of any
+    submesh) allows it.
 
     value: texts `NAME=SPLIT`, a mapping of them, or None.
     """

@@ -146,7 +146,7 @@ def _module(given: Mapping[str, Any]) -> Source:
 
 def turns_of(given: Mapping[str, Any], source: Source | None, gpus: int, most: int) -> tuple[int, ...]:
     """Return the numbers of microbatches to try, rising: the given one, else up to `most` divisors of all batch dims
-    that leave whole sizes, chosen by `thinned` around one example per GPU.
+    (as of `thinned`, with kept = batch // gpus), without those that leave a size not whole.
 
     Without a source or batch dims: the given one or 1, unchecked. Raises InputError if the given one does not divide
     the batch or leaves a dim that is not whole.

@@ -31,10 +31,8 @@ class MixedResult:
         return self.plan.best
 
     def write(self, out: str | Path, force: bool = False, tell: Tell = lambda _: None) -> list[Path]:
-        """Write the files of both kinds of GPUs and what starts a node into `out`, all or none; return the paths.
-
-        tell: called with the names of edited files that are replaced, if any. Raises InputError if `out` exists without
-        `force` or cannot be written.
+        """Write the files of both kinds of GPUs and what starts a node into `out`, all or none; return the paths. tell:
+        called with the names of edited files replaced, if any. Raises InputError if `out` exists without `force`.
         """
         from symconfig.render.several import files
 

@@ -53,8 +53,8 @@ class PartitionResult:
         return spent(self.found.costs, self.found.axes, self.found.rows, self.found.gamma)
 
     def baselines(self) -> Mapping[str, Partition | None]:
-        """Return well-known strategies on the same graph, each with its best microbatches and recomputation; None if
-        one does not fit.
+        """Return {strategy: what the adaptive solver finds of it on the same graph, with its best microbatches; None if
+        none fits}.
         """
         return baselines(self.asked.source.programs, self.found)
 

@@ -69,9 +69,7 @@ def pipeline(
     **fields: Unpack[GraphFields],
 ) -> PipelineResult:
     """Return the fastest cut into stages, with a split of all operators in each. Arguments as of `symconfig partition
-    --stages`.
-
-    Raises InputError with all problems, InfeasibleError if nothing fits.
+    --stages`. Raises InputError with all problems, InfeasibleError if nothing fits.
     """
     from symconfig.api.graph_job import partition_job
 

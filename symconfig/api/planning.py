@@ -99,15 +99,14 @@ class PlanResult:
     ) -> list[Path]:
         """Write all files of `target` (default: the plan's own) into `out`, all or none; return the paths.
 
-        launchers: None or empty: the target's default; templates: a folder of own templates. With `force` files are
-        replaced, edited ones silently. Raises InputError if `out` exists without `force`, or for unknown names;
-        InfeasibleError if the target cannot express the plan.
+        launchers: default: the target's. templates: folder of own templates. With `force` edited files are replaced
+        silently. Raises InputError if `out` exists without `force` or for unknown names, InfeasibleError if the target
+        cannot express it.
         """
         return write(self.plan, Path(out), Wanted.of(target, launchers, templates), force=force)
 
     def timeline(self, candidate: int = 1) -> Chart:
         """Return the simulated step of a candidate (1: the best; others by rank): events, idle shares and memory.
-
         Raises InputError if there is no such candidate, or its shape cannot be simulated.
         """
         from symconfig.report.timeline import simulated
@@ -115,9 +114,8 @@ class PlanResult:
         return simulated(self.plan, self._candidate(candidate))
 
     def symbolic(self, candidate: int = 1) -> Symbolic:
-        """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols.
-
-        Raises InputError; also where an expression is asked for and the extra `symbolic` is not installed.
+        """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols. Raises
+        InputError without such a candidate; its expressions also without the extra `symbolic`.
         """
         from symconfig.solve.plan_symbols import symbolic
 
@@ -227,10 +225,11 @@ def solve(
     """Return the plan of a document's job; model and cluster are loaded by the document's names unless given (paths
     relative to the bases).
 
-    writes: only plans whose files can be written; compares: also search the other fine-tuning framework (`other`).
-    problems: the caller's, raised with those found here. If no target can express the model, the result is planned all
-    the same, with `inexpressible` and neither `instead` nor `other`. Raises InputError with all problems,
-    InfeasibleError when nothing fits; problems get the line of their field in the document.
+    writes: model fields that the framework has only after edits by hand, not confirmed by the job, count as not
+    expressible. compares: also search the other fine-tuning framework (`other`). problems: the caller's, raised with
+    those found here. If no target can express the model, the result is planned all the same, with `inexpressible` and
+    neither `instead` nor `other`. Raises InputError with all problems, InfeasibleError when nothing fits; problems get
+    the line of their field in the document.
     """
     gathered = Problems(problems)
     gathered.collect(lambda: check_top(top))

@@ -175,6 +175,7 @@ def _evaluator(rows: Sequence[Judged], kernels: Kernels, parameters: Sequence[Pa
     timers = [_timers(item, kernels) for item in rows]
 
     def evaluate(theta: Array) -> Array:
+        """Return log seconds [rows, n] at log constants [parameters, n]."""
         values = dict(zip([p.name for p in parameters], np.exp(theta), strict=True))
         n = theta.shape[1]
         result = np.empty((len(rows), n))

@@ -198,8 +198,7 @@ def _in_groups(options: RowOptions, framework: Framework, replicas: int) -> Fram
     """Return the framework with optimizer_instances = max(1, replicas // size of a sharding group); unchanged without a
     size.
 
-    The size is the first nonzero one of zero1_group, fsdp_degree and, if `fsdp` is "hsdp", the GPUs of a node; -1: all
-    ranks, unchanged. replicas: dp x cp.
+    The size is the first set of zero1_group, fsdp_degree and, with hsdp, a node's GPUs; -1 is none. replicas: dp x cp.
     """
     inside = {"hsdp": options.row.cluster.gpus_per_node}.get(str(options.get("fsdp")))
     groups = (options.get("zero1_group"), options.get("fsdp_degree"), inside)

@@ -151,10 +151,8 @@ class _Problem:
         return theta, log_s, slopes, self.robust(self.residual(theta, log_s), edge)[0], self.precision(theta)[0]
 
     def slopes(self, theta: Array) -> tuple[Array, Array]:
-        """Return log seconds [fits, rows], and their derivatives [rows, constants and offsets] by differences of STEP
-        at the first fit's constants; those by an offset are 1 for its source's rows, else 0.
-
-        The other fits have nearly the same constants, so its derivatives serve them, too.
+        """Return log seconds [fits, rows], and their derivatives [rows, constants and offsets] at the first fit's
+        constants, which serve all fits: differences of STEP; by an offset 1 for its source's rows, else 0.
         """
         constants = theta[:, : theta.shape[1] - self.own.shape[1]]
         values = self.evaluate(np.concatenate([constants, constants[0] + STEP * np.eye(constants.shape[1])]).T)

@@ -48,9 +48,9 @@ def judge(
 ) -> Judged:
     """Return one row with its prediction. model, cluster: replace those that the row states.
 
-    Of alternative configurations the fastest that fits is used. `time` is of one stage's work if the row times a stage,
-    else of a step; None without a figure. Raises InputError if the row cannot be predicted or states no time, memory,
-    layer time or out-of-memory.
+    An alternative configuration replaces the first one if it fits and is faster. `time` is of one stage's work if the
+    row times a stage, else of a step; None without a figure. Raises InputError if the row cannot be predicted or states
+    no time, memory, layer time or out-of-memory.
     """
     what = case(source, row, model, cluster)
     limit = what.cluster.gpu.memory_bytes.value
@@ -77,10 +77,10 @@ def judge(
 
 
 def _fastest_fitting(what: Case, limit: float) -> tuple[Case, Prediction]:
-    """Return the fastest of the case's configurations and its prediction.
+    """Return the case with the chosen configuration, and its prediction.
 
-    An alternative must fit the limit (bytes) and be faster than the configuration chosen so far; the first one need not
-    fit.
+    Starts with the case's own, which need not fit; an alternative replaces it if it fits the limit (bytes) and is
+    faster than the one chosen so far.
     """
     prediction = predict(what.model, what.cluster, what.configuration)
     for other in what.others:

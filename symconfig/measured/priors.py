@@ -155,10 +155,8 @@ GpuType = tuple[object, ...]
 
 
 def gpu_type(cluster: ClusterDescriptor) -> GpuType:
-    """Return a key that clusters share if their GPUs share one set of constants.
-
-    It holds the architecture, the number of compute units, and each precision's peak relative to fp16's (rounded to
-    0.01; None if the GPU lacks it). Memory, network and power limit may differ: power scales all peaks alike.
+    """Return a key that clusters share if their GPUs share one set of constants: architecture, compute units, and each
+    precision's peak but fp32's over fp16's (to 0.01; None without it). Memory, network and power may differ.
     """
     gpu = cluster.gpu
     peaks = (getattr(gpu.peak_flops, name) for name in Precisions.model_fields if name != "fp32")

@@ -33,10 +33,10 @@ def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
     """Return the row's model: its stated fields over its arguments', over the source's, over those of the public model
     of this name (listed or in the zoo), or typical ones.
 
-    Records the source's fields that matter. Multi-token-prediction layers are only those stated or assumed (0 else),
-    experts of a public model stay, with the stated fields over them, and no gate of the shared expert unless assumed.
-    head_dim: hidden size / heads unless stated or in the zoo; a window pattern of another length is dropped. Raises
-    InputError for an incomplete shape or an invalid model.
+    Records the source's fields that matter. Multi-token-prediction layers are only those stated or assumed (0 else).
+    Stated experts replace fields of the public model's, without a gate of the shared expert unless assumed. head_dim:
+    hidden size / heads unless stated or in the zoo; a window pattern of another length is dropped. Raises InputError
+    for an incomplete shape or an invalid model.
     """
     assumption, stated = options.assumption, row.model.model_dump(exclude_none=True)
     listed = next((item for item in assumptions().models if item.name == row.model.name), None)

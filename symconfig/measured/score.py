@@ -52,10 +52,7 @@ Scores = tuple[Source, ...]
 
 
 def score(paths: Sequence[Path]) -> Scores:
-    """Return the scores of each measurement file; rows that cannot be predicted are listed with the reason.
-
-    Raises InputError for a file that cannot be read.
-    """
+    """Return the scores of each measurement file as of `source`. Raises InputError for a file that cannot be read."""
     return tuple(source(path.stem, load_measurements(path)) for path in paths)
 
 

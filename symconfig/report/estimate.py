@@ -33,8 +33,8 @@ def blocks(estimate: Estimate, fits_on: FitsOn) -> list[Block]:
 
 
 def stages(estimate: Estimate) -> Grid:
-    """Return the table of memory by stage and part in GiB, with use, usable and share; parts that are 0 on a stage are
-    left out of its row, and neighbouring stages with equal figures share a row.
+    """Return the table of memory by stage and part in GiB, with use, usable and share; parts that are 0 on all stages
+    are left out, and neighbouring stages with equal figures share a row.
     """
     plan, most = estimate.plan, estimate.plan.usable_bytes
     rows: list[dict[str, str]] = []

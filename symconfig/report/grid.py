@@ -53,11 +53,9 @@ class Grid:
         fixed: Sequence[str] = (),
         marked: int | None = None,
     ) -> Grid:
-        """Return the table of rows given as {header: cell}; the headers are the first row's, cells go by position. No
-        rows: no headers.
-
-        words: headers of left-aligned columns; fixed: headers of columns kept even if all cells are equal; marked:
-        index of a highlighted row.
+        """Return the table of rows given as {header: cell}; the headers are the first row's (none without rows), cells
+        go by position. words: headers of left-aligned columns; fixed: of columns kept even if all cells are equal;
+        marked: index of a highlighted row.
         """
         every = list(rows)
         heads = tuple(every[0]) if every else ()

@@ -76,7 +76,9 @@ def _missing(*packages: str) -> str:
 
 
 def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Check]:
-    """Yield the checks that need no DeepSpeed: keys of each file, and rules on the native configuration if it is there."""
+    """Yield the checks that need no DeepSpeed: keys of each file, and, if it is there, rules on the native
+    configuration.
+    """
     for name, data in texts.items():
         problems = broken(DeepSpeedFacts.of_data(data, name, trainer=name == CONFIG_HF), rules.KEYS)
         yield watch.problems(f"{name}: keys", problems, f"every key is one that DeepSpeed {release()} reads")

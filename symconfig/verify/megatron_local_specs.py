@@ -86,6 +86,7 @@ def variants() -> None:
         return made
 
     def attention(config: Any, backend: Any = None) -> Any:
+        """Return the spec of Megatron's own self-attention, whose input norm is not fused."""
         made = gpt.get_gpt_layer_local_spec(
             qk_layernorm=config.qk_layernorm,
             multi_latent_attention=config.multi_latent_attention,

@@ -89,6 +89,9 @@ def _norms() -> None:
     make = module.WrappedTorchNorm.__new__
 
     def build(cls: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        """Make torch's norm with the options that it refuses off, and mark its weights as sequence-parallel if the
+        config is.
+        """
         plain = copy.copy(config)
         for name in (
             "persist_layer_norm",
@@ -115,6 +118,7 @@ def _attention() -> None:
     make = core.__init__
 
     def build(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        """Initialize the core without context parallelism, k_channels and v_channels, then give it the true config."""
         plain = copy.copy(config)
         plain.context_parallel_size = 1
         make(
@@ -225,10 +229,8 @@ def _stand_in(device: Any) -> None:
 
 
 def _shared_storages() -> None:
-    """Patch the recomputing of discarded outputs to copy into the emptied storage instead of sharing it.
-
-    From 0.19 on, sharing compiles C++ at its first use: half a minute, and a lock that a killed build leaves behind.
-    Copying needs twice the memory.
+    """Patch the recomputing of discarded outputs to copy into the emptied storage, with twice the memory, instead of
+    sharing it, which from 0.19 on compiles C++ for half a minute. Nothing in releases without the function.
     """
     module: Any = importlib.import_module("megatron.core.tensor_parallel.random")
     if hasattr(module, "_get_share_storage"):

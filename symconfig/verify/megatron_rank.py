@@ -55,7 +55,7 @@ def jobs(job: Job, plan: Plan) -> list[Job]:
 
 def unbuilt(plan: Plan) -> str | None:
     """Return why the plan's ranks cannot be built, or None if they can: a release before BUILDERS_SINCE, or an
-    optimizer other than the usual AdamW.
+    optimizer other than Adam with master weights and moments in fp32.
     """
     if not at_least(plan.best.target.version, BUILDERS_SINCE):
         return f"with {plan.best.target.version}: ranks are built with the builders of {BUILDERS_SINCE} and later"

@@ -132,6 +132,7 @@ def yarn_got(name: str, neutral: float) -> Got:
     """
 
     def got(model: ModelDescriptor, r: Resolved) -> Any:
+        """Return the parameter's value: llama3's constant, MLA's config or default, else the argument or `neutral`."""
         kind = scaling_got(model, r)
         if kind == "llama3":
             return LLAMA3_SCALING.get(name)
@@ -266,10 +267,8 @@ def sizes_got(model: ModelDescriptor, r: Resolved) -> list[Any]:
 
 
 def renormalised(model: ModelDescriptor, r: Resolved) -> bool:
-    """Return whether Megatron renormalizes the router's scores of the chosen experts.
-
-    moe_utils.py, topk_routing_with_score_function: a softmax before the choice is not renormalized; sigmoid scores are
-    if several experts are chosen.
+    """Return whether Megatron renormalizes the router's scores of the chosen experts: sigmoid scores if several are
+    chosen, softmax unless before the choice (moe_utils.py, topk_routing_with_score_function).
     """
     if r("moe_router_score_function", "softmax") == "sigmoid":
         return int(r("moe_router_topk")) > 1
@@ -291,9 +290,7 @@ def all_biased(model: ModelDescriptor, r: Resolved) -> bool:
 
 def turned_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
     """Return for each layer whether it applies RoPE: all without a no_rope_freq, else all but every n-th, or all but
-    those of a list.
-
-    See transformer_config.py, __post_init__.
+    those of a list (transformer_config.py, __post_init__).
     """
     skip, layers = r("no_rope_freq"), places(model)
     if not skip:
@@ -307,10 +304,7 @@ def factor_of(r: Resolved, name: str) -> float:
 
 
 def softmax_scale_need(model: ModelDescriptor, r: Resolved) -> float | None:
-    """Return the scale of attention scores: 1/sqrt(query_pre_attn_scalar or head_dim).
-
-    None with MLA, where it is not compared.
-    """
+    """Return the scale of attention scores, 1/sqrt(query_pre_attn_scalar or head_dim); None with MLA: not compared."""
     scalar = model.query_pre_attn_scalar
     return None if mla(model) else float(scalar or model.head_dim) ** -0.5
 

@@ -41,9 +41,8 @@ class Bench:
         return self.torch.bfloat16 if self.has_bf16 else self.torch.float16
 
     def sets(self, bytes_each: float) -> int:
-        """Return the number of buffer sets to cycle through, so that no run finds its operands in the cache.
-
-        Enough for twice the cache, at most MOST_SETS and a quarter of the free memory, at least 1.
+        """Return the number of buffer sets to cycle through, so that no run finds its operands in the cache: twice the
+        cache over bytes_each, at most MOST_SETS and _MEMORY_SHARE of the free memory (of 1 GiB on a CPU), at least 1.
         """
         wanted = ceil(2 * self.cache_bytes / bytes_each) if bytes_each else 1
         free = self.torch.cuda.mem_get_info()[0] if self.cuda else 2**30
@@ -111,6 +110,9 @@ def _product(on: Bench, kernel: Product) -> Call:
     dtype = torch.bfloat16 if kernel.dtype == "bf16" else torch.float16
 
     def operands() -> tuple[Any, Any, Any]:
+        """Return (first operand, second operand, output), 3-dimensional if batched, with the strides of the kernel's
+        layout.
+        """
         # Weights lie as [out, in]: forward x W', input's gradient dY W, weight's gradient dY' X.
         first = on.normal(batch, *((k, m) if kernel.layout == "weight-gradient" else (m, k)), dtype=dtype)
         second = on.normal(batch, *((n, k) if kernel.layout == "forward" else (k, n)), dtype=dtype)

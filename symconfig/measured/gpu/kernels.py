@@ -248,9 +248,8 @@ def zoo_name(product: str) -> str | None:
 def measure_kernels(
     torch: Any, device: str, budget_s: float, progress: Progress, kernels: Sequence[Kernel] | None = None
 ) -> KernelTimes:
-    """Measure kernels for about budget_s seconds; those that cannot run or are too late are listed with the reason.
-
-    progress: called with a text and the completed fraction. kernels: None: `wanted_kernels`.
+    """Measure kernels (None: `wanted_kernels`) for about budget_s seconds; those that cannot run or are too late are
+    listed with the reason. progress: called with a text and the completed share.
     """
     with _alone(torch, device) as on:
         return _measured(on, budget_s, progress, wanted_kernels(on) if kernels is None else kernels)
