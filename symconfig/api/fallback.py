@@ -63,10 +63,9 @@ def replan_lost_nodes(
 
 
 def fallback_files(fallback: Fallback, wanted: Wanted) -> Files:
-    """Return the files of all plans in their folders nodes-N/, fallback.json and a manifest of all of them.
-
-    If the first plan's files include launch.sh, a launch.sh (and other launchers) above the folders is added that picks
-    one by the number of nodes. Raises InputError, InfeasibleError if the target cannot express a plan.
+    """Return the files of all plans in their folders nodes-N/, fallback.json and a manifest of all of them. If the
+    first plan's files include launch.sh, a launch.sh (and other launchers) above the folders is added that picks one by
+    the number of nodes. Raises InputError, InfeasibleError if the target cannot express a plan.
     """
     from symconfig.render.files import File, Files
     from symconfig.render.manifest import manifest

@@ -89,10 +89,9 @@ def _plan(place: Path) -> tuple[Plan, list[Finding]]:
 
 
 def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path | None) -> list[Finding]:
-    """Return the findings on a folder's files, left-over files and templates.
-
-    plan: None if it was edited: then no file is rendered anew, so staleness is not checked, and no finding on plan.json
-    is repeated. A plan that can no longer be rendered gives one finding "stale" for each problem.
+    """Return the findings on a folder's files, left-over files and templates. plan: None if it was edited: then no file
+    is rendered anew, so staleness is not checked, and no finding on plan.json is repeated. A plan that can no longer be
+    rendered gives one finding "stale" for each problem.
     """
     findings = list(of_templates(manifest, templates))
     now: Mapping[str, File] = {}

@@ -156,9 +156,7 @@ def _outer(mesh: Mesh, times: int) -> Mesh:
 
 def _stages(value: Any, grown: Callable[[int], Mesh] | None, objective: Objective | None) -> tuple[int, int] | None:
     """Return (fewest, most) stages of a number or a range as 2..8, clipped to 1 … GPUs (MOST if the mesh is unknown);
-    None for None.
-
-    Raises InputError if it is malformed, empty after clipping, or the objective is symtensor.
+    None for None. Raises InputError if it is malformed, empty after clipping, or the objective is symtensor.
     """
     if value is None:
         return None
@@ -216,7 +214,6 @@ def _number(field: str, value: Any, most: float, need: str) -> float:
 
 def _precision(value: Any, cluster: ClusterDescriptor | None) -> Precision | None:
     """Return bf16 or fp16: the one named if the GPU has it; for None or auto bf16, else fp16. None without a cluster.
-
     Raises InputError for an 8-bit or 4-bit precision, an unknown word, or one that the GPU has not.
     """
     if value in LOW_PRECISION:
@@ -240,9 +237,8 @@ def _word(field: str, value: Any, words: Sequence[str], default: str) -> str:
 
 
 def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:
-    """Return the bytes that tensors may take on a GPU; for None its memory less MARGIN (a share) and the context.
-
-    A number is bytes; text is a share ("80%"), a size ("60GiB") or, without unit, GiB. Raises InputError unless above 0
+    """Return the bytes that tensors may take on a GPU; for None its memory less MARGIN (a share) and the context. A
+    number is bytes; text is a share ("80%"), a size ("60GiB") or, without unit, GiB. Raises InputError unless above 0
     and at most the GPU's memory (infinite without a cluster).
     """
     has = cluster.gpu.memory_bytes.value if cluster is not None else float("inf")

@@ -62,10 +62,9 @@ def source_of(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> So
 
 
 def _model(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Source:
-    """Return a model's graphs by number of microbatches, which divide the global batch.
-
-    seq_length: by default the model's maximum, at most DEFAULT_SEQUENCE; attention: as of `_attention`. Raises
-    InputError with all problems, also without global_batch_size.
+    """Return a model's graphs by number of microbatches, which divide the global batch. seq_length: by default the
+    model's maximum, at most DEFAULT_SEQUENCE; attention: as of `_attention`. Raises InputError with all problems, also
+    without global_batch_size.
     """
     from symconfig.graph.implementation import Implementation, Kernel
     from symconfig.graph.program.of_model import program

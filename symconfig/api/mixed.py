@@ -58,7 +58,6 @@ def plan_mixed(
     **fields: Any,
 ) -> MixedResult:
     """Return the fastest pipeline found over two kinds of GPUs, for Megatron-LM. Arguments as of `symconfig.plan`.
-
     cluster: `h100*16 + a100-80gb*16`, or a file that lists them; gpus is their sum if not given. Raises InputError,
     also for one kind of GPUs, and InfeasibleError when nothing fits.
     """
@@ -83,7 +82,6 @@ def solve(
     progress: Callable[[str, float], None] | None = None,
 ) -> MixedResult:
     """Return the plan of a document's job over both kinds of GPUs; `gpus` is their sum unless the document states it.
-
     Arguments and errors as of `planning.solve`: an error of the search gets the line of its field in the document.
     """
     collected = Problems(problems)

@@ -132,9 +132,8 @@ def partition(
     gamma: float | None = None,
     **fields: Unpack[GraphFields],
 ) -> PartitionResult:
-    """Return the best split of all operators and tensors. Arguments as the options of `symconfig partition`.
-
-    Raises InputError with all problems, InfeasibleError if nothing fits.
+    """Return the best split of all operators and tensors. Arguments as the options of `symconfig partition`. Raises
+    InputError with all problems, InfeasibleError if nothing fits.
     """
     from symconfig.api.graph_job import partition_job
 

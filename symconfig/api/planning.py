@@ -399,8 +399,8 @@ def page_files(plan: Plan, wanted: Wanted) -> dict[str, str]:
 
 
 def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
-    """Return lines on the run that the files start: derived learning rates, training fields that are not passed on,
-    missing checkpoints.
+    """Return lines on the run that the files start: a learning rate that was derived (if so), then the target's own:
+    training fields that are not passed on, missing checkpoints.
     """
     from symconfig.render import sources
     from symconfig.solve import whole
@@ -417,7 +417,6 @@ def write(plan: Plan, out: Path, wanted: Wanted, *, force: bool, tell: Tell = la
 
 def put(make: Callable[[], Files], out: Path, force: bool, tell: Tell) -> list[Path]:
     """Write `make()`'s files into a folder, all or none; return the paths. `out` is checked before `make` is called.
-
     tell: called once with the names of files that were edited since they were written and are replaced, if any. Raises
     InputError if `out` cannot be written or exists without `force`, and what `make` raises.
     """

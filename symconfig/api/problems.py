@@ -30,9 +30,8 @@ class Problems:
         self._found.append(problem)
 
     def collect(self, make: Callable[[], T], asked_in: Document | None = None) -> T | None:
-        """Return `make()`; after an InputError record its problems and return None. Other errors pass.
-
-        asked_in: document whose file and line are given to problems that have a field and no file.
+        """Return `make()`; after an InputError record its problems and return None. Other errors pass. asked_in:
+        document whose file and line are given to problems that have a field and no file.
         """
         try:
             return make()
@@ -47,7 +46,6 @@ class Problems:
 
 def _placed(problem: Problem, document: Document | None) -> Problem:
     """Return the problem with the document's file, and line and column of its field if the document has that field.
-
     Unchanged if the problem has a file or no field, or the document is None or has no file.
     """
     if document is None or not document.file or problem.file is not None or problem.field is None:

@@ -172,10 +172,8 @@ def whatif(
     *,
     progress: Callable[[int], None] = lambda done: None,
 ) -> WhatIf:
-    """Return over which ranges of values which plan is the best.
-
-    plan: a result of `plan`, a file or its folder. vary: texts `NAME=LOW..HIGH`. progress: called with the number of
-    searches done. Raises InputError with all problems.
+    """Return over which ranges of values which plan is the best. plan: a result of `plan`, a file or its folder. vary:
+    texts `NAME=LOW..HIGH`. progress: called with the number of searches done. Raises InputError with all problems.
     """
     from symconfig.runs.whatif.whatif import varied
     from symconfig.runs.whatif.whatif import whatif as run
@@ -190,10 +188,9 @@ def whatif_changes(
     *,
     progress: Callable[[str, float], None] | None = None,
 ) -> tuple[Case, ...]:
-    """Return a Case for each change of the job: the plan with the old choices kept, and a new plan.
-
-    changes: mappings of fields of the job, `model`, `cluster`, `experts`, or fields of the model to values, used as
-    text. Raises InputError if there are none, or with all problems.
+    """Return a Case for each change of the job: the plan with the old choices kept, and a new plan. changes: mappings
+    of fields of the job, `model`, `cluster`, `experts`, or fields of the model to values, used as text. Raises
+    InputError if there are none, or with all problems.
     """
     from symconfig.runs.whatif.change import through_changes
 

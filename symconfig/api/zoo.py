@@ -33,10 +33,9 @@ def recipes(
     kind: str | None = None,
     source: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the recipes that match all given filters as plain data; None matches any.
-
-    source: text in the source's title, repository or release, in any case. Raises InputError with the known values for
-    a model, cluster, task or kind that no recipe has; gpus or source that match none give [].
+    """Return the recipes that match all given filters as plain data; None matches any. source: text in the source's
+    title, repository or release, in any case. Raises InputError with the known values for a model, cluster, task or
+    kind that no recipe has; gpus or source that match none give [].
     """
     every = [_stated(*each) for each in every_recipe()]
     facts = [{**one["job"], "model": one["model"], "kind": one["kind"]} for one in every]

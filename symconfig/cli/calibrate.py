@@ -58,9 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Fit constants to the runs of the files, print them, and with --out write one profile; return 0.
-
-    Raises InputError with all problems of options and files, and for --out if the runs are on several types of GPU.
+    """Fit constants to the runs of the files, print them, and with --out write one profile; return 0. Raises InputError
+    with all problems of options and files, and for --out if the runs are on several types of GPU.
     """
     from symconfig.descriptor.write import cluster_yaml
     from symconfig.measured.runs import calibrations, in_folder, runs

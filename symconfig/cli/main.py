@@ -181,7 +181,6 @@ def _open_streams() -> None:
 
 def _run(words: list[str]) -> int:
     """Parse the words and run their command; return its exit code. Words after a lone `--` become `arguments.extra`.
-
     Raises InputError with all unknown options (`--` is one for commands without --root), and those of the command with
     fields named as options. Wrong values are in `arguments.problems`, for the command to raise.
     """
@@ -273,10 +272,8 @@ def _silence() -> None:
 
 
 def parser_of(words: Sequence[str], *, whole: bool = True) -> argparse.ArgumentParser:
-    """Return the parser of the command that the first word names; of all commands if it names none.
-
-    whole: whether to add the commands' options. With --help or -h among the words, a command that has FIRST options
-    shows only these.
+    """Return the parser of the command that the first word names; of all commands if it names none. whole: whether to
+    add the commands' options. With --help or -h among the words, a command that has FIRST options shows only these.
     """
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION, epilog=_MORE)
     parser.add_argument("--version", action="version", version=f"symconfig {VERSION}")

@@ -94,9 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _cluster(name: str | None, product: str | None, out: Path | None) -> ClusterDescriptor | None:
     """Return the zoo's cluster of this name; if there is none: None for a CPU (or unknown product) if no profile is to
-    be written.
-
-    Raises InputError for a GPU without a cluster, and for a CPU with `out`.
+    be written. Raises InputError for a GPU without a cluster, and for a CPU with `out`.
     """
     from symconfig.descriptor.load import load_cluster, zoo_clusters
 

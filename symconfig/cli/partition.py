@@ -92,10 +92,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the partition, or with --stages the pipeline, and write the files asked for; return 0.
-
-    With --stages, --explain, --baselines and --placements are refused. Raises InputError with all problems (with the
-    job file's line, or the option), InfeasibleError.
+    """Print the partition, or with --stages the pipeline, and write the files asked for; return 0. With --stages,
+    --explain, --baselines and --placements are refused. Raises InputError with all problems (with the job file's line,
+    or the option), InfeasibleError.
     """
     from symconfig.api.graph_job import partition_job
     from symconfig.api.problems import check_free, stated

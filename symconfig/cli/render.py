@@ -37,7 +37,6 @@ add_options = adds(
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the plan's files and name them (--json: as JSON), or with --print print the program's words; return 0.
-
     Raises InputError, also for options of the other mode and for neither --out nor --print, and MismatchError (exit 1)
     if --check finds that this machine does not match the plan.
     """

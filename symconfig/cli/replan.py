@@ -65,9 +65,8 @@ add_options = adds(
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the new plan and what changes, and write its files and page; return 0. With --lose-nodes print plans for
-    fewer nodes, and return 0 if one fits, else 1.
-
-    Raises InputError, also for options of a run beside --lose-nodes, and InfeasibleError.
+    fewer nodes, and return 0 if one fits, else 1. Raises InputError, also for options of a run beside --lose-nodes, and
+    InfeasibleError.
     """
     from symconfig.api import planning as api
     from symconfig.api.replan import replan
@@ -115,9 +114,7 @@ def _on_fewer_nodes(
     progress: Progress,
 ) -> Fallback:
     """Return the plans for fewer nodes. If options (other than --target) or cluster changes change the job, the plan is
-    replanned first, with a note.
-
-    Raises InputError with all problems, InfeasibleError.
+    replanned first, with a note. Raises InputError with all problems, InfeasibleError.
     """
     from symconfig.api.replan import replan
     from symconfig.runs.replan.fallback import fallback

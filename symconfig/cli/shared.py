@@ -137,9 +137,8 @@ YAML, JSON, SARIF, PYTHON, PAGE = (
 
 
 def output(arguments: Namespace, name: str, kind: tuple[str, ...]) -> Path | None:
-    """Return the path that an option names; None if it is not given.
-
-    A wrong ending or an existing file without --force is recorded in `arguments.problems`.
+    """Return the path that an option names; None if it is not given. A wrong ending or an existing file without --force
+    is recorded in `arguments.problems`.
     """
 
     def check(out: Path) -> None:

@@ -128,9 +128,8 @@ class Recipe(Behaviour):
     degrees: dict[Degree, tuple[int, ...]] = Field(default_factory=dict)
 
     def covers(self, row: Row) -> bool:
-        """Return whether the row matches the recipe in software, version, model, GPU, precision and degrees.
-
-        An empty field of the recipe matches any row.
+        """Return whether the row matches the recipe in software, version, model, GPU, precision and degrees. An empty
+        field of the recipe matches any row.
         """
         pairs = (
             (self.software, row.software.name if row.software else None),
@@ -231,9 +230,8 @@ _given: ContextVar[Assumptions | None] = ContextVar("given", default=None)
 
 @contextmanager
 def assuming(path: Path | None) -> Iterator[None]:
-    """Put the assumptions of a file before the built-in ones within the block; None: built-in ones only.
-
-    Raises InputError for a file that cannot be read or is invalid.
+    """Put the assumptions of a file before the built-in ones within the block; None: built-in ones only. Raises
+    InputError for a file that cannot be read or is invalid.
     """
     token = _given.set(None if path is None else _read(path).before(_own()))
     try:

@@ -135,10 +135,8 @@ def calibrate(
 
 
 def left_priors(parameters: Sequence[Parameter], fitted: Fit, ids: Sequence[str]) -> tuple[Left, ...]:
-    """Return the constants more than FAR standard deviations from their prior, in logarithms, farthest first.
-
-    Each has up to PULLING rows (id, share of the logarithmic change), largest first; rows that pull the other way are
-    left out.
+    """Return the constants more than FAR standard deviations from their prior, in logarithms, farthest first. Each has
+    up to PULLING rows (id, share of the logarithmic change), largest first; rows that pull the other way are left out.
     """
     result = []
     for p, value, pull in zip(parameters, fitted.values, fitted.pull, strict=True):
@@ -167,10 +165,9 @@ def _believed(cluster: ClusterDescriptor) -> Kernels:
 
 
 def _evaluator(rows: Sequence[Judged], kernels: Kernels, parameters: Sequence[Parameter]) -> Callable[[Array], Array]:
-    """Return a function from log constants [parameters, n] to log seconds [rows, n].
-
-    Constants that are not among the parameters are those of `kernels`. For a row with alternatives, the fastest counts,
-    chosen anew for each of the n, whether or not it fits in memory.
+    """Return a function from log constants [parameters, n] to log seconds [rows, n]. Constants that are not among the
+    parameters are those of `kernels`. For a row with alternatives, the fastest counts, chosen anew for each of the n,
+    whether or not it fits in memory.
     """
     timers = [_timers(item, kernels) for item in rows]
 
@@ -195,9 +192,8 @@ def _timers(item: Judged, kernels: Kernels) -> list[Timer]:
 
 
 def with_fitted(kernels: Kernels, parameters: Sequence[Parameter], result: Fit, source: str) -> Kernels:
-    """Return the constants with the fitted values and their relative uncertainties, at least LEAST_UNCERTAINTY.
-
-    source: recorded as the source of the fitted constants.
+    """Return the constants with the fitted values and their relative uncertainties, at least LEAST_UNCERTAINTY. source:
+    recorded as the source of the fitted constants.
     """
     update = {
         p.name: Quantity(
@@ -209,9 +205,8 @@ def with_fitted(kernels: Kernels, parameters: Sequence[Parameter], result: Fit, 
 
 
 def _errors(judged: Sequence[tuple[str, Judged]], measured: Array, before: Array, fit: Fit) -> tuple[SourceErrors, ...]:
-    """Return, for each source, the mean absolute relative errors of the step time before and after the fit.
-
-    Also by fits without the row's model (None if all rows are of one model) and without the source.
+    """Return, for each source, the mean absolute relative errors of the step time before and after the fit. Also by
+    fits without the row's model (None if all rows are of one model) and without the source.
     """
 
     def mape(log_s: Array, chosen: Sequence[int]) -> float:

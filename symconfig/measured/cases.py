@@ -196,9 +196,8 @@ def _data_parallel(row: Row, options: RowOptions, inner: int, pp: int, micro: in
 
 def _in_groups(options: RowOptions, framework: Framework, replicas: int) -> Framework:
     """Return the framework with optimizer_instances = max(1, replicas // size of a sharding group); unchanged without a
-    size.
-
-    The size is the first set of zero1_group, fsdp_degree and, with hsdp, a node's GPUs; -1 is none. replicas: dp x cp.
+    size. The size is the first set of zero1_group, fsdp_degree and, with hsdp, a node's GPUs; -1 is none. replicas: dp
+    x cp.
     """
     inside = {"hsdp": options.row.cluster.gpus_per_node}.get(str(options.get("fsdp")))
     groups = (options.get("zero1_group"), options.get("fsdp_degree"), inside)
@@ -256,9 +255,8 @@ _IMPLEMENTATION = tuple(name for name in options(MEGATRON.implementation) if nam
 
 
 def attention_of(name: str, architecture: str) -> tuple[str, float]:
-    """Return an attention kernel's implementation, and its rate relative to the newest flash kernel.
-
-    name: a source's spelling; InputError if unknown. architecture: the GPU's, which changes some rates.
+    """Return an attention kernel's implementation, and its rate relative to the newest flash kernel. name: a source's
+    spelling; InputError if unknown. architecture: the GPU's, which changes some rates.
     """
     spelling = known_word(name, _ATTENTION)
     if spelling is None:
@@ -269,10 +267,9 @@ def attention_of(name: str, architecture: str) -> tuple[str, float]:
 
 
 def _nearest(program: Program | None, options: RowOptions) -> Backend:
-    """Return the framework whose model predicts the row.
-
-    Unknown program: fsdp if it uses torch.compile; else deepspeed if `fsdp` or ZeRO stage 3 is stated, else megatron.
-    Known program: its framework. In both cases deepspeed becomes fsdp if `fsdp` is set.
+    """Return the framework whose model predicts the row. Unknown program: fsdp if it uses torch.compile; else deepspeed
+    if `fsdp` or ZeRO stage 3 is stated, else megatron. Known program: its framework. In both cases deepspeed becomes
+    fsdp if `fsdp` is set.
     """
     fsdp = options.get("fsdp")
     if program is None and options.get("torch_compile"):

@@ -187,9 +187,8 @@ class _Problem:
         return np.asarray((self.weights * loss).sum(axis=1) + prior.sum(axis=1))
 
     def step(self, theta: Array, residual: Array, slopes: Array, edge: Array, damping: Array) -> Array:
-        """Return the constants after one damped step, clipped to the bounds: [fits, parameters].
-
-        A constant at a bound is held if the step would leave the bounds.
+        """Return the constants after one damped step, clipped to the bounds: [fits, parameters]. A constant at a bound
+        is held if the step would leave the bounds.
         """
         weights, precision, unit = self.robust(residual, edge), self.precision(theta), np.eye(theta.shape[1])
         matrix = np.einsum("fr,rp,rq->fpq", weights, slopes, slopes, optimize=True) + precision[:, :, None] * unit

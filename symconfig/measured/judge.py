@@ -77,10 +77,8 @@ def judge(
 
 
 def _fastest_fitting(what: Case, limit: float) -> tuple[Case, Prediction]:
-    """Return the case with the chosen configuration, and its prediction.
-
-    Starts with the case's own, which need not fit; an alternative replaces it if it fits the limit (bytes) and is
-    faster than the one chosen so far.
+    """Return the case with the chosen configuration, and its prediction. Starts with the case's own, which need not
+    fit; an alternative replaces it if it fits the limit (bytes) and is faster than the one chosen so far.
     """
     prediction = predict(what.model, what.cluster, what.configuration)
     for other in what.others:
@@ -110,9 +108,8 @@ def _time_parts(row: Row, what: Case, prediction: Prediction) -> Mapping[str, fl
 
 def _stage_seconds(row: Row, what: Case) -> tuple[str, float] | None:
     """Return ("stage_forward_ms", seconds): the stage's microbatches x (forward + backward) plus optimizer; a figure
-    that is not stated counts as 0.
-
-    None if the row does not time a stage. Raises InputError if the plan has fewer stages.
+    that is not stated counts as 0. None if the row does not time a stage. Raises InputError if the plan has fewer
+    stages.
     """
     measured, c = row.measured, what.configuration
     stage = timed_stage(row)
@@ -127,7 +124,6 @@ def _stage_seconds(row: Row, what: Case) -> tuple[str, float] | None:
 
 def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
     """Return (figure, seconds of a step that follow from it) of the first figure that the row states; None without one.
-
     Order: seconds, tokens/s per GPU, tokens/s, samples/s per GPU, FLOP/s or MFU as of `tokens_per_s_per_gpu`; seconds
     and tokens/s per GPU also from `derived`, if not measured.
     """
@@ -172,10 +168,9 @@ def compared_stage(row: Row, prediction: Prediction) -> int:
 
 
 def _memory(row: Row, prediction: Prediction) -> tuple[float, float] | None:
-    """Return (predicted, measured) bytes of the first memory figure that the row states; None without one.
-
-    Order, each with its prediction: peak allocated, peak reserved, `memory_gb` (as allocated, both of the compared
-    stage), device total, activations alone (the larger of first and last rank). All are read in units of 2^30 or 2^20.
+    """Return (predicted, measured) bytes of the first memory figure that the row states; None without one. Order, each
+    with its prediction: peak allocated, peak reserved, `memory_gb` (as allocated, both of the compared stage), device
+    total, activations alone (the larger of first and last rank). All are read in units of 2^30 or 2^20.
     """
     measured = row.measured
     peak = prediction.stage_bytes[compared_stage(row, prediction)]

@@ -139,10 +139,9 @@ def _degrees(fields: dict[str, Any], log: TrainingLog) -> None:
 
 
 def _batch(log: TrainingLog) -> dict[str, int]:
-    """Return micro, global, seq_length and grad_accum as far as the log has them; sizes in sequences.
-
-    The global batch is that of the steady steps, else as configured; DeepSpeed's is divided by its tensor-parallel
-    degree, which it counts as data ranks.
+    """Return micro, global, seq_length and grad_accum as far as the log has them; sizes in sequences. The global batch
+    is that of the steady steps, else as configured; DeepSpeed's is divided by its tensor-parallel degree, which it
+    counts as data ranks.
     """
     names, config = log.arguments, log.config
     batch = {
@@ -184,10 +183,9 @@ def _config_options(log: TrainingLog) -> dict[str, Any]:
 
 
 def _measured(log: TrainingLog) -> dict[str, Any]:
-    """Return the measured fields that the log has: step time (s), TFLOP/s per GPU, peak memory and `oom`.
-
-    Peaks of allocated and reserved memory are in GiB: the largest, and all by rank in the order of their text.
-    memory_rank is 0 if only rank 0, or an unnamed rank, printed peaks, else "max".
+    """Return the measured fields that the log has: step time (s), TFLOP/s per GPU, peak memory and `oom`. Peaks of
+    allocated and reserved memory are in GiB: the largest, and all by rank in the order of their text. memory_rank is 0
+    if only rank 0, or an unnamed rank, printed peaks, else "max".
     """
     values: dict[str, Any] = {}
     if log.steady is not None:
@@ -213,7 +211,6 @@ _TOLD_BY_PADDING = ("padded_vocab_size", "tokenizer_type", "tokenizer_model")
 
 def log_model(log: TrainingLog) -> ModelDescriptor:
     """Return the model that the log's arguments describe. Raise InputError if there are none or they describe no model.
-
     The true vocabulary size, if logged, replaces the padded one.
     """
     if not log.arguments:
@@ -242,9 +239,7 @@ def check_model(log: TrainingLog, model: ModelDescriptor) -> None:
 
 def row_fields(model: ModelDescriptor) -> dict[str, Any]:
     """Return the fields that a measured row has of a model: sizes, MLA ranks, experts, first dense layers and predicted
-    tokens, as far as they are set.
-
-    A position embedding other than rope, learned and alibi is left out.
+    tokens, as far as they are set. A position embedding other than rope, learned and alibi is left out.
     """
     dump = model.model_dump(mode="json", exclude_none=True)
     fields = {name: dump[name] for name in _MEASURED if name in dump}
@@ -288,10 +283,8 @@ def _given(names: Mapping[str, Value]) -> dict[str, Any]:
 
 @cache
 def _flags() -> dict[str, tuple[Flag, frozenset[str]]]:
-    """Return {destination: (option, defaults of all versions)}; cached.
-
-    The option is the newest version's, but for switches that store false the first seen. `--no-X` of a pair --X/--no-X
-    is skipped.
+    """Return {destination: (option, defaults of all versions)}; cached. The option is the newest version's, but for
+    switches that store false the first seen. `--no-X` of a pair --X/--no-X is skipped.
     """
     by_name: dict[str, tuple[Flag, frozenset[str]]] = {}
     for version in versions():
@@ -316,9 +309,8 @@ def whole(names: Mapping[str, Value], *choices: str) -> int | None:
 
 def _parallel(names: Mapping[str, Value], log: TrainingLog) -> dict[str, int]:
     """Return the degrees from the arguments, else tp, pp, cp and dp from the log's line about the world size; unknown
-    ones are left out.
-
-    dp, if neither has it, is the world size // (tp x pp x cp); left out if that is 0 or the world size is unknown.
+    ones are left out. dp, if neither has it, is the world size // (tp x pp x cp); left out if that is 0 or the world
+    size is unknown.
     """
     world = log.degrees.get("world") or whole(names, "world_size")
     degrees = {
@@ -338,7 +330,6 @@ def _parallel(names: Mapping[str, Value], log: TrainingLog) -> dict[str, int]:
 
 def _options(names: Mapping[str, Value]) -> dict[str, Any]:
     """Return a row's options, with arguments that are no default as `megatron_args`. Raise InputError for fp32 runs.
-
     attention_kernel: with Transformer Engine unfused if the backend is unfused or local, else flash; with local layers
     flash if used, else left out. cp_comm: only all_gather or a2a; p2p and a2a+p2p are left out.
     """

@@ -94,10 +94,9 @@ def kernel_priors() -> KernelPriors:
 
 
 def priors(cluster: ClusterDescriptor) -> dict[str, Prior]:
-    """Return the prior of each kernel constant of the cluster's GPU, from measured kernels of related GPUs.
-
-    Its uncertainty includes how far trainings differ from measured kernels. Constants that are no fraction of a peak
-    have the same prior for all GPUs of a generation. Values are rounded (3 and 2 digits).
+    """Return the prior of each kernel constant of the cluster's GPU, from measured kernels of related GPUs. Its
+    uncertainty includes how far trainings differ from measured kernels. Constants that are no fraction of a peak have
+    the same prior for all GPUs of a generation. Values are rounded (3 and 2 digits).
     """
     seen, spread, generation = _observed(), kernel_priors().spread, cluster.gpu.architecture
     result = {}

@@ -35,9 +35,8 @@ def known(name: str) -> bool:
 
 def cluster_of(row: Row, assumption: Assumption) -> ClusterDescriptor:
     """Return the row's cluster with its links and network, and with memory, bandwidth and clock (from
-    power^CLOCK_OF_POWER) changed as the assumptions list for its GPU.
-
-    The GPU is the row's, else the source's. Raises InputError if no GPU is stated or assumed, or if it is unknown.
+    power^CLOCK_OF_POWER) changed as the assumptions list for its GPU. The GPU is the row's, else the source's. Raises
+    InputError if no GPU is stated or assumed, or if it is unknown.
     """
     name = row.cluster.gpu or assumption.gpu
     if name is None:

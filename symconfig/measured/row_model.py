@@ -97,9 +97,8 @@ def _adapter(row: Row, assumption: Assumption) -> dict[str, Any]:
 
 
 def _check_shape(fields: dict[str, Any], name: str) -> None:
-    """Raise InputError if hidden size, layers, heads or vocabulary size are missing.
-
-    The hint is the known model of the nearest name, if any is near.
+    """Raise InputError if hidden size, layers, heads or vocabulary size are missing. The hint is the known model of the
+    nearest name, if any is near.
     """
     needed = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
     missing = [field for field in needed if fields.get(field) is None]

@@ -89,9 +89,8 @@ class RowOptions:
     @property
     def ignored(self) -> tuple[str, ...]:
         """Return as `name: value` the row's own options that `option` has not been asked for so far, words that are not
-        understood, and link speeds that cannot be read.
-
-        Options that are False, repeat another option, or have the value that is predicted anyway, are left out.
+        understood, and link speeds that cannot be read. Options that are False, repeat another option, or have the
+        value that is predicted anyway, are left out.
         """
         values = ((name, self.stated[name]) for name in sorted(self._unused))
         values = (each for each in values if not _as_predicted(*each))
@@ -110,10 +109,8 @@ class RowOptions:
             into[name] = str(value).lower() if isinstance(value, bool) else str(value)
 
     def option(self, name: str, default: Any, matters: bool = True) -> Any:
-        """Return the row's value of an option, else its source's, else the default.
-
-        Marks the option as read. A value that the row does not state, also the default, is recorded by `guess` if it
-        matters.
+        """Return the row's value of an option, else its source's, else the default. Marks the option as read. A value
+        that the row does not state, also the default, is recorded by `guess` if it matters.
         """
         self._unused.discard(name)
         if name in self.stated:
@@ -138,9 +135,7 @@ class RowOptions:
 
     def batch(self, name: str) -> int:
         """Return `micro` or `seq_length`: stated, else assumed, else micro from global batch // (dp x assumed gradient
-        accumulation), at least 1.
-
-        Records an assumed value. Raises InputError if there is none.
+        accumulation), at least 1. Records an assumed value. Raises InputError if there is none.
         """
         value = getattr(self.row.batch, name)
         if value is not None:
@@ -160,9 +155,8 @@ class RowOptions:
 
     def zero(self, replicated: bool) -> ZeroStage:
         """Return the ZeRO stage: stated; else 1 or 0 by the distributed optimizer if that is stated or assumed; else 3
-        for FSDP; else the source's, else 0, recorded if `replicated`.
-
-        A stated or assumed stage 3 counts as 1 if reshard_after_forward is false.
+        for FSDP; else the source's, else 0, recorded if `replicated`. A stated or assumed stage 3 counts as 1 if
+        reshard_after_forward is false.
         """
         shards, fsdp = self.get("distributed_optimizer"), self.get("fsdp")
         if "zero_stage" not in self.stated and shards is not None:
@@ -227,10 +221,9 @@ def _not_understood(name: str, value: object, words: Iterable[Any]) -> InputErro
 
 
 def _from_arguments(row: Row) -> dict[str, Any]:
-    """Return the options that the row's Megatron-LM arguments state, Megatron's defaults included.
-
-    Only if they apply: zero_stage (Megatron FSDP), recompute_modules (selective), attention_kernel (deterministic mode;
-    local layers without flash), ends_as_layers. first_layers, last_layers: None if not given.
+    """Return the options that the row's Megatron-LM arguments state, Megatron's defaults included. Only if they apply:
+    zero_stage (Megatron FSDP), recompute_modules (selective), attention_kernel (deterministic mode; local layers
+    without flash), ends_as_layers. first_layers, last_layers: None if not given.
     """
     names = by_destination(row.options.megatron_args or {})
     local, added_apart = names.get("transformer_impl") == "local", names.get("gradient_accumulation_fusion") is False

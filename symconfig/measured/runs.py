@@ -175,7 +175,6 @@ Read = tuple[tuple[str, Measurements], ...]
 
 def read(names: Sequence[str]) -> Read:
     """Return (name, content) of all measurement files, also those in folders; name is the file name without extension.
-
     The same file (by real path) is read once, and files of one name are merged. Raises InputError with all files that
     cannot be read, else with row ids that two files share.
     """

@@ -82,7 +82,6 @@ def predicted(
     name: str, file: Measurements, cluster: ClusterDescriptor | None = None
 ) -> tuple[list[Judged], list[tuple[str, str]]]:
     """Return the predicted rows and, for those whose prediction raises InputError, (id, first line of the reason).
-
     cluster: used for rows that state its name or an alias as GPU, if the zoo has no cluster of its name; else ignored.
     """
     named = () if cluster is None or known(cluster.name) else (cluster.name, *cluster.aliases)
@@ -96,9 +95,8 @@ def predicted(
 
 
 def scored(judged: Sequence[Judged]) -> Scored:
-    """Return the rows with their errors in step time, layer time and memory, and out-of-memory scores.
-
-    A score is None if no row has its figure.
+    """Return the rows with their errors in step time, layer time and memory, and out-of-memory scores. A score is None
+    if no row has its figure.
     """
     return Scored(
         tuple(judged),
@@ -218,9 +216,8 @@ def oom(judged: Sequence[Judged]) -> Oom | None:
 
 
 def sweep(name: str, judged: Sequence[Judged]) -> Sweep | None:
-    """Return how well predictions rank the plans of one sweep, or None if fewer than two rows ran and were timed.
-
-    pick: the fastest by prediction among those predicted to fit, or among all if none is; choice: as of `chosen`. Their
+    """Return how well predictions rank the plans of one sweep, or None if fewer than two rows ran and were timed. pick:
+    the fastest by prediction among those predicted to fit, or among all if none is; choice: as of `chosen`. Their
     regret is None if they ran out of memory or have no time. Tau and errors are of the timed rows only.
     """
     timed = {item.row.id: item.time for item in judged if item.time and not item.row.measured.oom}

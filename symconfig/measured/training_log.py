@@ -310,7 +310,6 @@ class _Reader:
 
     def _megatron(self, line: str) -> None:
         """Add steps, memory, degrees and the vocabulary size that Megatron-LM prints; a line may hold several steps.
-
         Later degrees and vocabulary sizes replace earlier ones; a step without a time between 0 and 1e12 s is skipped.
         """
         for report in _MEMORY.finditer(line):

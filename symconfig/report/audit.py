@@ -162,9 +162,8 @@ def findings(audit: Audit) -> str:
 
 
 def finding_lines(audit: Audit) -> Iterator[tuple[str, str, str]]:
-    """Yield (severity, rule, sentence) of each finding by rule, the rule with the worst finding first.
-
-    After _OF_A_RULE findings of one rule, a single line, of the first's severity, names the fields of the others.
+    """Yield (severity, rule, sentence) of each finding by rule, the rule with the worst finding first. After _OF_A_RULE
+    findings of one rule, a single line, of the first's severity, names the fields of the others.
     """
     ranked = sorted(audit.findings, key=lambda finding: _SEVERITIES.index(finding.severity))
     for rule, listed in grouped((finding.rule, finding) for finding in ranked).items():
@@ -175,10 +174,9 @@ def finding_lines(audit: Audit) -> Iterator[tuple[str, str, str]]:
 
 
 def headline(audit: Audit) -> str:
-    """Return the verdict: `runs, 13.8 s a step; 2.94 s is possible (-78.7 %); 4 warnings`.
-
-    First whether it runs (unknown trainer, cannot run, runs, or not all understood) with the predicted step if it runs;
-    then the better plan, if any; then the numbers of findings by severity, or that nothing is wrong.
+    """Return the verdict: `runs, 13.8 s a step; 2.94 s is possible (-78.7 %); 4 warnings`. First whether it runs
+    (unknown trainer, cannot run, runs, or not all understood) with the predicted step if it runs; then the better plan,
+    if any; then the numbers of findings by severity, or that nothing is wrong.
     """
     judged, better = audit.judged, audit.better
     if audit.reader.backend == UNKNOWN:

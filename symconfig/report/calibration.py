@@ -102,10 +102,9 @@ def far_from_prior(what: str, deviations: float, prior: tuple[float, float], row
 
 
 def _summary(calibration: Calibration) -> str:
-    """Return sentences on the total error and on that of models left out of the fit, with their ratio.
-
-    If all runs are of one model: that none could be left out, and, if the error is above FORM_ERROR and the fit removes
-    little of it, that it hardly helps.
+    """Return sentences on the total error and on that of models left out of the fit, with their ratio. If all runs are
+    of one model: that none could be left out, and, if the error is above FORM_ERROR and the fit removes little of it,
+    that it hardly helps.
     """
     if calibration.left_out is None:
         text = "All runs are of one model, so none could be left out: how this carries over to others is not known."

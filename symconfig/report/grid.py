@@ -134,9 +134,8 @@ def wrapped(text: str, width: int | None) -> str:
 
 def telling(grid: Grid) -> Grid:
     """Return the table without columns that have a header and only empty cells; columns with the same cell in all rows,
-    if those are _ENOUGH or more, move into a line below the title.
-
-    The first column and fixed ones do not move; a table that would lose all columns is unchanged.
+    if those are _ENOUGH or more, move into a line below the title. The first column and fixed ones do not move; a table
+    that would lose all columns is unchanged.
     """
     columns = dict(enumerate(grid.columns))
     empty = {index for index, (header, *cells) in columns.items() if header and cells and not any(cells)}
@@ -164,10 +163,9 @@ def _laid(grid: Grid, width: int | None) -> Iterator[Line]:
 
 
 def _fitting(grid: Grid, width: int | None) -> Iterator[Line]:
-    """Yield the lines of a table within `width` (None: unlimited).
-
-    Tried in turn: natural widths; wrapped words with wide, then narrow gaps; long names broken; bands of columns, each
-    with the first column; of two columns, the wider is cut.
+    """Yield the lines of a table within `width` (None: unlimited). Tried in turn: natural widths; wrapped words with
+    wide, then narrow gaps; long names broken; bands of columns, each with the first column; of two columns, the wider
+    is cut.
     """
     natural = [max(map(len, column)) for column in grid.columns]
     if width is None or _total(natural) <= width:
@@ -310,9 +308,7 @@ def name_parts(word: str) -> list[str]:
 
 def wrap(line: str, width: int) -> list[str]:
     """Return a line as lines of at most `width` with its indent; a longer word stays whole, and a "%" stays with its
-    number.
-
-    A line that begins with "symconfig" or an option is broken before options only, with trailing backslashes.
+    number. A line that begins with "symconfig" or an option is broken before options only, with trailing backslashes.
     """
     if len(line) <= width:
         return [line]

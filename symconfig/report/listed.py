@@ -199,9 +199,8 @@ def layout_words(layout: Stated) -> str:
 
 def targets(plan: Plan | None, templates: Path | None) -> tuple[dict[str, Any], list[Block]]:
     """Return (JSON, tables) of targets and launchers; with a plan also whether each target can express it ("another":
-    only this plan's choices are in the way), and why others cannot.
-
-    templates: folder of own templates over the built-in targets. Raises InputError for an invalid folder.
+    only this plan's choices are in the way), and why others cannot. templates: folder of own templates over the
+    built-in targets. Raises InputError for an invalid folder.
     """
     known = every_target() if templates is None else overlaid(templates)
     problems = {name: () if plan is None else _problems(plan, name, templates) for name in known}

@@ -189,9 +189,8 @@ def _listed(names: Sequence[str]) -> str:
 
 def storage(node: Node, row: Sequence[int], report: Contents) -> tuple[str, str, str]:
     """Return how (weight, gradient, optimizer state) are sharded, as texts: flat axes (of ZeRO stage 3, 2 and 1 or
-    more) and split dims; "whole" if none.
-
-    Gradient and state are "none" if not trained, "as the weight" if equal to its text.
+    more) and split dims; "whole" if none. Gradient and state are "none" if not trained, "as the weight" if equal to its
+    text.
     """
     axes, dims = report.partition.axes, {option.name for option in node.options if option.parts}
 
@@ -241,9 +240,8 @@ def totals(report: Contents) -> Grid:
 
 def moves(report: Contents, every: Sequence[Moved]) -> Grid:
     """Return the table of collectives: those of equal tensor, kind, ranks, level, phase and amount as one row, the most
-    exposed first; rows after MOST_MOVED are summed in one.
-
-    every: those to list. Amounts are in 10^6 bytes, or elements for the relative cost.
+    exposed first; rows after MOST_MOVED are summed in one. every: those to list. Amounts are in 10^6 bytes, or elements
+    for the relative cost.
     """
     groups: dict[tuple[str, str, str, str], list[float]] = {}
     for one in every:

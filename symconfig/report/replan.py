@@ -26,9 +26,7 @@ SHOWN = 12  # fields of a descriptor that are written out: --json has all
 
 def blocks(replan: Replan) -> list[Block]:
     """Return the report of a new plan: inputs, changes, schedule, checkpoint, commands and files; empty parts are left
-    out.
-
-    A plan nearer to the old one is first if it costs nothing, else after the changes.
+    out. A plan nearer to the old one is first if it costs nothing, else after the changes.
     """
     other = replan.near_plan
     closer = "" if other is None else _near_plan(other, replan.checkpoint.verdict)

@@ -98,9 +98,8 @@ def _footer(plan: Plan) -> str:
 
 def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
     """Return sentences on step, generation, critic and reward (these three only for reinforcement learning, the critic
-    if there is one), the fullest phase and host memory.
-
-    asks: whether to suggest stating the engine's rate if the job does not.
+    if there is one), the fullest phase and host memory. asks: whether to suggest stating the engine's rate if the job
+    does not.
     """
     step, rl = plan.steps[0], plan.job.rl
     fullest = max(step.phases, key=lambda phase: phase.bytes)

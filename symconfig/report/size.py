@@ -42,9 +42,8 @@ def headline(question: Question) -> str:
 
 def answer(one: OfCluster, question: Question) -> str:
     """Return one cluster's sentence: the fewest GPUs in time, and the fewest in time even at the slow end of the
-    interval, or that none is.
-
-    If none is in time, the fastest number; if no number has a plan, the shortest of their reasons.
+    interval, or that none is. If none is in time, the fastest number; if no number has a plan, the shortest of their
+    reasons.
     """
     if one.smallest is None and one.fastest is None:
         ends = dict.fromkeys((one.tried[0].gpus, one.tried[-1].gpus))

@@ -68,9 +68,7 @@ def step_sentence(plan: Plan, *, basis: bool = False) -> str:
 
 def memory_sentences(plan: Plan, *, basis: bool = False) -> Iterator[str]:
     """Yield sentences: GPU memory with its 90 % interval, always; if so, that it may not fit, pinned host memory, and
-    which precision "auto" became.
-
-    basis: with the runs that the interval rests on.
+    which precision "auto" became. basis: with the runs that the interval rests on.
     """
     predicted = plan.best.predicted
     used = f"{gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable"
@@ -294,9 +292,8 @@ def ranking_reasons(plan: Plan) -> Grid | str:
 
 
 def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
-    """Return (relative loss in step time, the two parts of the step that differ most) as texts.
-
-    Parts that differ by less than 0.1 % of the best step are not named; the loss is "" if the best step is 0.
+    """Return (relative loss in step time, the two parts of the step that differ most) as texts. Parts that differ by
+    less than 0.1 % of the best step are not named; the loss is "" if the best step is 0.
     """
     base, delta = best.predicted.step_s, other.predicted.step_s - best.predicted.step_s
     ours, theirs = best.predicted.time, other.predicted.time

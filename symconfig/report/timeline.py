@@ -171,9 +171,8 @@ def written(plan: Plan) -> tuple[str, str | None]:
 
 
 def trace(chart: Chart) -> str:
-    """Return the trace file's text (Chrome's trace format), one event per line; equal charts give equal bytes.
-
-    Above MOST_EVENTS events, those that begin in the middle of the step are left out, which `otherData` says.
+    """Return the trace file's text (Chrome's trace format), one event per line; equal charts give equal bytes. Above
+    MOST_EVENTS events, those that begin in the middle of the step are left out, which `otherData` says.
     """
     total = sum(map(len, chart.events))
     share = min(1.0, MOST_EVENTS / total)

@@ -47,7 +47,9 @@ def _growths(scores: Sequence[Source]) -> Grid:
 
 
 def _counts(scores: Sequence[Source]) -> str:
-    """Return sentences on scored and skipped rows; with scored ones what the columns mean; with assumed ones how many."""
+    """Return sentences on scored and skipped rows, then what the columns mean if any is scored, and how many are
+    assumed.
+    """
     judged = sum(len(source.rows) for source in scores)
     skipped = sum(len(source.skipped) for source in scores)
     assumed = sum(len(source.assumed.rows) for source in scores)
@@ -247,9 +249,7 @@ def _error_table(sources: Sequence[Figures], quantity: str, counted: str, title:
 
 def _parts(source: Figures, quantity: str) -> Iterator[tuple[str, Figures]]:
     """Yield (name, errors) of a source, then of its fully stated and its assumed rows if it has both; layers are not
-    divided.
-
-    "*" marks a source whose rows all rest on assumed options. Nothing without errors in this quantity.
+    divided. "*" marks a source whose rows all rest on assumed options. Nothing without errors in this quantity.
     """
     whole, stated, assumed = (part[quantity] for part in (source, source["stated"], source["assumed"]))
     if whole:

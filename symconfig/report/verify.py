@@ -91,10 +91,9 @@ def _verdict(checked: Checked) -> str:
 
 
 def _command(checked: Checked) -> str:
-    """Return the command that repairs the findings.
-
-    replan into a new folder if model or cluster changed, or, unless the folder has a command of its own (`again`), if
-    the plan was edited, its answer is outdated or it has no manifest; else that command, or rendering again.
+    """Return the command that repairs the findings. replan into a new folder if model or cluster changed, or, unless
+    the folder has a command of its own (`again`), if the plan was edited, its answer is outdated or it has no manifest;
+    else that command, or rendering again.
     """
     options = _options(checked)
     kinds = {finding.kind for finding in checked.findings}

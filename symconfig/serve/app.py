@@ -51,9 +51,8 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 64
 
     def __init__(self, port: int, workers: int = 2, solve_s: float = 300.0) -> None:
-        """Listen on 127.0.0.1 at `port`; 0: any that is free. Raises InputError if that fails.
-
-        workers: searches at once; _WAITING more requests may wait. solve_s: limit of one search.
+        """Listen on 127.0.0.1 at `port`; 0: any that is free. Raises InputError if that fails. workers: searches at
+        once; _WAITING more requests may wait. solve_s: limit of one search.
         """
         try:
             super().__init__(("127.0.0.1", port), _Handler)
@@ -86,9 +85,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _guarded(self, answer: Any) -> None:
         """Call `answer`, then close the connection. Not called, with status 421, if Host is not LOCAL; with 403 if
-        Origin is not this host or Sec-Fetch-Site is neither same-origin nor none (both may be absent).
-
-        A Refused is sent as JSON with its status, a timeout as 408; a closed connection is ignored.
+        Origin is not this host or Sec-Fetch-Site is neither same-origin nor none (both may be absent). A Refused is
+        sent as JSON with its status, a timeout as 408; a closed connection is ignored.
         """
         try:
             host = self.headers.get("Host", "")
@@ -130,7 +128,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _post(self) -> None:
         """Run a request to /api/plan or /api/audit in a worker process and send its lines of JSON with status 200.
-
         While all workers are busy, empty lines are sent. Raises Refused for another address (404), a bad body, or too
         many open requests (503); ConnectionError if the client has gone, which frees the worker.
         """

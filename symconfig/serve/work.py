@@ -96,10 +96,9 @@ def _plan(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
 
 
 def _job(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Return (job fields, uploaded model or None); an uploaded `model_config` replaces `model`, with its name.
-
-    Raises InputError for NOT_SERVED fields, a cluster or model (unless uploaded) not in the zoo (changes after " with "
-    or "@" are allowed), and an upload that is no model.
+    """Return (job fields, uploaded model or None); an uploaded `model_config` replaces `model`, with its name. Raises
+    InputError for NOT_SERVED fields, a cluster or model (unless uploaded) not in the zoo (changes after " with " or "@"
+    are allowed), and an upload that is no model.
     """
     from symconfig.descriptor.huggingface import import_config
     from symconfig.descriptor.load import zoo_clusters, zoo_models

@@ -229,7 +229,6 @@ def _other_format(folder: Path) -> str | None:
 
 def as_rendered(plan: Plan, folder: Path) -> Plan:
     """Return the plan with the target of the files that are in the folder, which `render --target` may have changed.
-
     Unchanged if the plan's own target's file, or neither framework's, is there. The new target is the job's Megatron
     version, or the known DeepSpeed release.
     """

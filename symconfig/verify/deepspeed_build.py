@@ -88,9 +88,7 @@ def _rank_answer(ended: Json) -> Json:
 
 def build(request: Json, rank: int) -> Json:
     """Build a rank of the folder's train.py with fake tensors and return its optimizer's type, numbers of all and of
-    trained parameters, and bytes held between steps.
-
-    Changes sys.path and sys.argv, and patches as of `join`.
+    trained parameters, and bytes held between steps. Changes sys.path and sys.argv, and patches as of `join`.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -115,9 +113,8 @@ def build(request: Json, rank: int) -> Json:
 
 
 def join(rank: int, world_size: int) -> None:
-    """Join a fake process group as `rank`, and patch what needs real tensors, a compiler or a GPU.
-
-    Patches torch and DeepSpeed for the rest of the process.
+    """Join a fake process group as `rank`, and patch what needs real tensors, a compiler or a GPU. Patches torch and
+    DeepSpeed for the rest of the process.
     """
     import deepspeed
     import torch
@@ -152,9 +149,8 @@ def join(rank: int, world_size: int) -> None:
 
 
 def _to(module: Any, *args: Any, **kwargs: Any) -> Any:
-    """Move a module's floating-point weights to another dtype in place of Module.to, and return the module.
-
-    Makes new parameters, since fake ones cannot change their dtype in place. A device is ignored.
+    """Move a module's floating-point weights to another dtype in place of Module.to, and return the module. Makes new
+    parameters, since fake ones cannot change their dtype in place. A device is ignored.
     """
     import torch
 

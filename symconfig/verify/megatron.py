@@ -123,9 +123,8 @@ def broken_rules(words: Sequence[str], table: flags.FlagTable, world_size: int) 
 
 
 def unfit(source: MegatronSource | None, plan: Plan) -> str | None:
-    """Return why `source` cannot check this plan, or None if it can.
-
-    Reasons: PyTorch or Megatron is missing, or the release differs from the plan's, unless the user chose the source.
+    """Return why `source` cannot check this plan, or None if it can. Reasons: PyTorch or Megatron is missing, or the
+    release differs from the plan's, unless the user chose the source.
     """
     if importlib.util.find_spec("torch") is None:
         return f"PyTorch is not installed: {install.EXTRA}"
@@ -155,9 +154,7 @@ def session_jobs(
     rendered: Mapping[str, Rendered], source: MegatronSource, build: bool = False, trace: bool = False
 ) -> list[Job]:
     """Return, for each argument list (by id), its own job, then with `build` and `trace` those that build and trace the
-    plan's ranks.
-
-    Ranks that cannot be built (`unbuilt`) or traced have no jobs.
+    plan's ranks. Ranks that cannot be built (`unbuilt`) or traced have no jobs.
     """
     jobs: list[Job] = []
     for id, item in rendered.items():
@@ -181,9 +178,8 @@ def judge(
 def built(
     rendered: Rendered, results: Mapping[str, Result], jobs: Sequence[Job], source: MegatronSource, trace: bool = False
 ) -> Iterator[Check]:
-    """Yield the checks of the ranks that were built, and with `trace` those of traced ones.
-
-    jobs: the list's own job first; if it failed and there are others, there is one skipped check.
+    """Yield the checks of the ranks that were built, and with `trace` those of traced ones. jobs: the list's own job
+    first; if it failed and there are others, there is one skipped check.
     """
     place = _place(rendered.plan, source)
     first, *others = jobs
@@ -210,10 +206,9 @@ def _place(plan: Plan, source: MegatronSource) -> str:
 
 
 def online(rendered: Rendered, result: Result, source: MegatronSource) -> Iterator[Check]:
-    """Yield the checks of Megatron's run on the arguments by part, then of stages, plan and model as resolved.
-
-    A crash, or the first phase that failed, is the last check; the comparisons follow only if all succeeded. Fields
-    that the job lists as edited by hand are not compared.
+    """Yield the checks of Megatron's run on the arguments by part, then of stages, plan and model as resolved. A crash,
+    or the first phase that failed, is the last check; the comparisons follow only if all succeeded. Fields that the job
+    lists as edited by hand are not compared.
     """
     plan = rendered.plan
     place = _place(plan, source)
@@ -261,9 +256,8 @@ def check_many(
     build: bool = False,
     trace: bool = False,
 ) -> dict[str, list[Check]]:
-    """Return the checks of many argument lists by id, run in `workers` subprocesses with timeout_s for each job.
-
-    The same checks as a folder's, without its scripts; Megatron's are one skipped check for lists that `unfit` refuses.
+    """Return the checks of many argument lists by id, run in `workers` subprocesses with timeout_s for each job. The
+    same checks as a folder's, without its scripts; Megatron's are one skipped check for lists that `unfit` refuses.
     heard: called with each result.
     """
     checks = {id: list(offline(item)) for id, item in rendered.items()}

@@ -63,9 +63,8 @@ def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def placed(args: Any, config: Any, device: str = "meta") -> Iterator[Any]:
-    """Yield a copy of the transformer config with which Megatron's own layers can be built on a device.
-
-    Patches Megatron for good and sets its global arguments; changes `args`. On the meta device nothing is allocated or
+    """Yield a copy of the transformer config with which Megatron's own layers can be built on a device. Patches
+    Megatron for good and sets its global arguments; changes `args`. On the meta device nothing is allocated or
     initialized, on another one weights are.
     """
     args.transformer_impl = "local"

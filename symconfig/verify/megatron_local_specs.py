@@ -16,9 +16,8 @@ from typing import Any
 
 def scans() -> None:
     """Patch Mamba's mixer and gated delta nets to be built without the packages of their kernels; modules that the
-    release lacks are skipped.
-
-    A delta net uses its torch function, if the release has one; Mamba's norm is a weight only, which cannot run.
+    release lacks are skipped. A delta net uses its torch function, if the release has one; Mamba's norm is a weight
+    only, which cannot run.
     """
     import torch
 

@@ -109,9 +109,8 @@ def _norms() -> None:
 
 
 def _attention() -> None:
-    """Patch the local attention core to accept context parallelism and MLA's own key and value sizes.
-
-    Both concern only its products; its one weight, a learnable softmax offset, is one number per head.
+    """Patch the local attention core to accept context parallelism and MLA's own key and value sizes. Both concern only
+    its products; its one weight, a learnable softmax offset, is one number per head.
     """
     module = importlib.import_module("megatron.core.transformer.dot_product_attention")
     core = module.DotProductAttention
@@ -134,7 +133,6 @@ def _attention() -> None:
 
 def _down_projections() -> None:
     """Patch MLA's down-projections to be replicated over tensor-parallel ranks, as with Transformer Engine (0.14 on).
-
     Megatron's own layers would shard them unless given a group of one rank.
     """
     module: Any = importlib.import_module("megatron.core.transformer.multi_latent_attention")
@@ -245,7 +243,6 @@ def _fill(emptied: Any, remade: Any) -> None:
 
 def _say_gpu(device: Any) -> None:
     """Patch tensors to report a CUDA type; on the meta device also is_cuda, and never is_meta, which optimizers check.
-
     There tensors moved to host memory by cpu() (optimizer offload) stay on meta but report no GPU, as do those made
     from them.
     """

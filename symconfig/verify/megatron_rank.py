@@ -68,9 +68,7 @@ def unbuilt(plan: Plan) -> str | None:
 
 def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
     """Return the check of one built rank against the plan, with the compared figures; failed if the job failed, the
-    plan cannot be costed, or any problem is found.
-
-    place: names the Megatron; file: of the arguments.
+    plan cannot be costed, or any problem is found. place: names the Megatron; file: of the arguments.
     """
     stage = stage_of(plan.best.parallel, job.rank)
     name = f"{place}: rank {job.rank}, stage {stage}"
@@ -138,9 +136,7 @@ def problems(
 
 def parameters(ours: Sequence[Parameter], real: Sequence[tuple[str, int, bool]]) -> str:
     """Return text on parameters that only one side has, matched by size and trainability, not by name; at most NAMED
-    kinds of each side, "" if there are none.
-
-    ours: the plan's; real: (name, elements, trainable) as built.
+    kinds of each side, "" if there are none. ours: the plan's; real: (name, elements, trainable) as built.
     """
     mine = [(item.name, item.elements, item.trainable) for item in ours]
     parts = []

@@ -36,9 +36,8 @@ class Resolved:
         self._config, self._args = result.config, result.args
 
     def __call__(self, name: str, neutral: Any = None) -> Any:
-        """Return Megatron's value of `name` from its transformer config, else from its arguments.
-
-        neutral: the value if this version has neither.
+        """Return Megatron's value of `name` from its transformer config, else from its arguments. neutral: the value if
+        this version has neither.
         """
         return self._config[name] if name in self._config else self._args.get(name, neutral)
 
@@ -125,10 +124,9 @@ def factor_got(model: ModelDescriptor, r: Resolved) -> Any:
 
 
 def yarn_got(name: str, neutral: float) -> Got:
-    """Return a function (model, resolved) -> the value of RoPE scaling parameter `name` as Megatron applies it.
-
-    For llama3 scaling it is Megatron's constant (None if it has none), for MLA the config's field or its default, else
-    an argument (`yarn_NAME`, but mscale… by its own name). neutral: the value if that is not set.
+    """Return a function (model, resolved) -> the value of RoPE scaling parameter `name` as Megatron applies it. For
+    llama3 scaling it is Megatron's constant (None if it has none), for MLA the config's field or its default, else an
+    argument (`yarn_NAME`, but mscale… by its own name). neutral: the value if that is not set.
     """
 
     def got(model: ModelDescriptor, r: Resolved) -> Any:
@@ -164,9 +162,8 @@ def windows_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
 
 
 def places(model: ModelDescriptor) -> list[int]:
-    """Return, for each layer of the model, the number (from 1) of Megatron's first layer for it.
-
-    They differ only for hybrid models, whose layers are several of Megatron's.
+    """Return, for each layer of the model, the number (from 1) of Megatron's first layer for it. They differ only for
+    hybrid models, whose layers are several of Megatron's.
     """
     if not hybrid.hybrid(model) or not hybrid.known(model):
         return list(range(1, model.num_hidden_layers + 1))
@@ -181,9 +178,8 @@ def masks(model: ModelDescriptor, r: Resolved) -> bool:
 
 
 def window_need(model: ModelDescriptor, r: Resolved) -> list[int] | None:
-    """Return [keys left, keys right] of the window, or None without one.
-
-    Hugging Face's size includes the query's own key; Megatron's does not.
+    """Return [keys left, keys right] of the window, or None without one. Hugging Face's size includes the query's own
+    key; Megatron's does not.
     """
     return [(model.sliding_window or 0) - 1, 0] if masks(model, r) else None
 
@@ -194,9 +190,7 @@ def windows_need(model: ModelDescriptor, r: Resolved) -> list[bool]:
 
 def moe_layers_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
     """Return for each layer whether Megatron makes it MoE: none without experts, else by the hybrid pattern, each n-th
-    from the first, or a list.
-
-    See gpt_layer_specs.py, get_gpt_decoder_block_spec.
+    from the first, or a list. See gpt_layer_specs.py, get_gpt_decoder_block_spec.
     """
     freq = r("moe_layer_freq", 1)
     layers = range(model.num_hidden_layers)
@@ -219,10 +213,8 @@ def mixers_need(model: ModelDescriptor, r: Resolved) -> list[str]:
 
 
 def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
-    """Return the letter of each layer's token mixer in Megatron.
-
-    From the hybrid pattern; without one "*" (attention), or with the gated delta net's variant and a frequency "G", but
-    "*" on each n-th layer or where a list has 0.
+    """Return the letter of each layer's token mixer in Megatron. From the hybrid pattern; without one "*" (attention),
+    or with the gated delta net's variant and a frequency "G", but "*" on each n-th layer or where a list has 0.
     """
     if r.arg("hybrid_layer_pattern"):
         return [each.strip("-E").replace("+", "*") for each in _of_pattern(model, r)]

@@ -87,9 +87,7 @@ def _explain(error: BaseException) -> str:
 
 def check(job: dict[str, Any], shims: Any) -> dict[str, Any]:
     """Return all that Megatron finds on one argument list without a GPU: {id, phases, …}; a failed phase is the last,
-    and what would follow it is absent.
-
-    Sets environment variables and patches torch and Megatron in this process.
+    and what would follow it is absent. Sets environment variables and patches torch and Megatron in this process.
     """
     os.environ.update(job["env"], WORLD_SIZE=str(job["world_size"]), RANK=str(job["rank"]), LOCAL_RANK="0")
     shims.claim_gpu(tuple(job["capability"]), job["memory_bytes"], job["compute_units"])
@@ -278,9 +276,8 @@ def plain(value: Any) -> Any:
 
 
 def _warm_up() -> None:
-    """Import and read once, before the forks, what each child would need: argument sources and a tokenizer.
-
-    Errors are ignored: each child reports them.
+    """Import and read once, before the forks, what each child would need: argument sources and a tokenizer. Errors are
+    ignored: each child reports them.
     """
     try:
         parser = argparse.ArgumentParser(allow_abbrev=False)
@@ -296,9 +293,7 @@ def _warm_up() -> None:
 
 def main() -> None:
     """Read the request, import Megatron once, and run each job in a forked child; print a line when ready, then one
-    JSON line per job.
-
-    Other output goes to standard error.
+    JSON line per job. Other output goes to standard error.
     """
     request = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")

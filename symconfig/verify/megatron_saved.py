@@ -36,7 +36,6 @@ def saved_bytes(plan: Plan, stage: int) -> float:
 
 def unfit(plan: Plan) -> str | None:
     """Return why Megatron's own layers on a CPU keep other tensors than the plan's, or None if they keep the same.
-
     Reasons: sparse attention, scans, an 8- or 4-bit precision, or a dispatcher of experts other than DISPATCHER.
     """
     options = plan.best.options

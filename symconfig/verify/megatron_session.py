@@ -134,9 +134,8 @@ def run(
     workers: int = 1,
     heard: Callable[[Result], None] = lambda result: None,
 ) -> dict[str, Result]:
-    """Run the jobs in `workers` subprocesses and return every job's result by its id.
-
-    timeout_s: limit of each job. heard: called with each result as it arrives, from one thread at a time.
+    """Run the jobs in `workers` subprocesses and return every job's result by its id. timeout_s: limit of each job.
+    heard: called with each result as it arrives, from one thread at a time.
     """
     results: dict[str, Result] = {}
     lock = threading.Lock()

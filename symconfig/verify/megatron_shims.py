@@ -51,7 +51,6 @@ class Inert(types.ModuleType):
 
 def install(source: Path) -> None:
     """Put `source` (the folder that holds `megatron/`) first on sys.path, and patch Python and torch to import it.
-
     megatron.training becomes a package without its __init__, whose absent names are inert functions; warnings are off.
     """
     warnings.simplefilter("ignore")
@@ -78,10 +77,8 @@ def _inert_function(name: str) -> Any:
 
 
 def _stand_in_for_absent_modules() -> None:
-    """Patch imports so that Megatron gets an inert module for those of STAND_INS that are not installed.
-
-    Only absolute imports in Megatron's own modules: torch, too, checks whether triton is installed. Other failures are
-    raised.
+    """Patch imports so that Megatron gets an inert module for those of STAND_INS that are not installed. Only absolute
+    imports in Megatron's own modules: torch, too, checks whether triton is installed. Other failures are raised.
     """
     real = builtins.__import__
 
@@ -137,7 +134,6 @@ def claim_gpu(capability: tuple[int, int], memory_bytes: int, compute_units: int
 @contextmanager
 def claimed_adam() -> Iterator[None]:
     """Within the block, make Transformer Engine's FusedAdam importable, whose argument names OptimizerConfig inspects.
-
     Nothing is replaced if Transformer Engine is installed.
     """
     package = "transformer_engine.pytorch.optimizers"

@@ -54,7 +54,6 @@ def cache_dir() -> Path | None:
 
 def find(named: Path | None = None) -> MegatronSource | None:
     """Return the first Megatron of: `named`, $MEGATRON_PATH, an installed megatron with trainer, the cache; else None.
-
     Raises InputError if the folder of `named` or $MEGATRON_PATH is no Megatron-LM. Only such a folder counts as chosen.
     """
     if named is None and os.environ.get("MEGATRON_PATH"):
@@ -106,9 +105,8 @@ def _version(root: Path) -> str:
 
 
 def download() -> Path:
-    """Download the megatron-core wheel with pip into the cache, check its SHA-256, and return the folder.
-
-    Nothing is downloaded if it is there. Raises SymconfigError if pip fails, the hash differs or there is no cache.
+    """Download the megatron-core wheel with pip into the cache, check its SHA-256, and return the folder. Nothing is
+    downloaded if it is there. Raises SymconfigError if pip fails, the hash differs or there is no cache.
     """
     target = cache_dir()
     if target is None:
@@ -158,7 +156,9 @@ def unpack(wheel: Path, target: Path, sha256: str = WHEEL_SHA256) -> None:
 
 
 def main() -> int:
-    """Download Megatron and print where it is; return 0, or after an error, printed to standard error, its exit code."""
+    """Download Megatron and print where it is; return 0, or after an error, which goes to standard error, its exit
+    code.
+    """
     try:
         print(f"megatron-core {RELEASE} is in {download()}")
     except SymconfigError as error:

@@ -22,9 +22,8 @@ KERNELS: dict[str, Any] = {
 
 
 def prepare(config: Any) -> None:
-    """Patch torch and Megatron for a forward pass without a GPU.
-
-    Call it within megatron_build.placed, before the modules are built.
+    """Patch torch and Megatron for a forward pass without a GPU. Call it within megatron_build.placed, before the
+    modules are built.
     """
     kernels(config)
     _rng()
@@ -121,9 +120,8 @@ def balanced(tokens: int, experts: int, chosen: int) -> Any:
 
 def _routing() -> None:
     """Patch the token dispatcher to count a balanced routing, assumed on every rank; gathers of CPU tensors repeat this
-    rank's, and tensors are not moved to the host.
-
-    The router's own choice has no values on the meta device; everything else uses the real map.
+    rank's, and tensors are not moved to the host. The router's own choice has no values on the meta device; everything
+    else uses the real map.
     """
     dispatcher: Any = importlib.import_module("megatron.core.transformer.moe.token_dispatcher")
     kind = dispatcher.MoEAlltoAllTokenDispatcher

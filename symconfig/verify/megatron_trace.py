@@ -50,9 +50,7 @@ def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 def trace(args: Any, config: Any, model: Any, place: int) -> list[dict[str, Any]]:
     """Return a record of each distinct storage that the backward of one microbatch of the chunk would read; the forward
-    runs twice.
-
-    shared: the second microbatch reads the same storage, so that it is held once. place: the chunk's index.
+    runs twice. shared: the second microbatch reads the same storage, so that it is held once. place: the chunk's index.
     """
     recorder, chunk = Recorder(model), model
     if args.bf16 or args.fp16:  # 16-bit weights and an fp32 loss, as the trainer has them
@@ -139,9 +137,8 @@ class Recorder:
         self.running.pop()
 
     def _inside(self) -> str:
-        """Return the name of the innermost running module, "" outside all.
-
-        A module that is not in the chunk counts as its caller.
+        """Return the name of the innermost running module, "" outside all. A module that is not in the chunk counts as
+        its caller.
         """
         return self.running[-1] if self.running else ""
 

@@ -52,9 +52,8 @@ class Predicted:
 
 def predicted(plan: Plan, stage: int) -> Predicted:
     """Return what the cost model predicts for a rank of a pipeline stage between two steps, without padding:
-    parameters, those trained, bytes of gradients and of optimizer state (with the offloaded part).
-
-    A stage beyond the last that is costed apart counts as that one.
+    parameters, those trained, bytes of gradients and of optimizer state (with the offloaded part). A stage beyond the
+    last that is costed apart counts as that one.
     """
     cost = costed(restore(plan, plan.best))
     setting = cost.setting
@@ -79,10 +78,7 @@ def predicted(plan: Plan, stage: int) -> Predicted:
 
 
 def coordinates(parallel: Degrees, framework: Framework, rank: int) -> dict[str, int]:
-    """Return a rank's index along tp, cp, dp, pp and etp, ep, edp.
-
-    Raises InputError for a rank outside the plan.
-    """
+    """Return a rank's index along tp, cp, dp, pp and etp, ep, edp. Raises InputError for a rank outside the plan."""
     if not 0 <= rank < parallel.world_size:
         need = f"0 to {parallel.world_size - 1}"
         raise InputError("the plan has no such rank", field="rank", got=str(rank), need=need)
@@ -102,9 +98,8 @@ def stage_of(parallel: Degrees, rank: int) -> int:
 
 
 def with_local_layers(plan: Plan) -> Prospect:
-    """Return the plan as a candidate with Megatron-LM's own layers in place of Transformer Engine's.
-
-    It offloads no activations (training/arguments.py, validate_args), and its attention has no context parallelism
+    """Return the plan as a candidate with Megatron-LM's own layers in place of Transformer Engine's. It offloads no
+    activations (training/arguments.py, validate_args), and its attention has no context parallelism
     (transformer/dot_product_attention.py): cp ranks become data-parallel ones with shorter sequences.
     """
     point = restore(plan, plan.best)
@@ -120,9 +115,8 @@ def with_local_layers(plan: Plan) -> Prospect:
 
 
 def chunk_parameters(plan: Plan, stage: int) -> tuple[tuple[Parameter, ...], ...]:
-    """Return the parameters of each virtual stage on a rank of a pipeline stage, with Megatron-LM's own layers.
-
-    Raises SymconfigError if ep does not divide the experts or a weight cannot be cut evenly.
+    """Return the parameters of each virtual stage on a rank of a pipeline stage, with Megatron-LM's own layers. Raises
+    SymconfigError if ep does not divide the experts or a weight cannot be cut evenly.
     """
     point = with_local_layers(plan)
     p, model = point.degrees, point.request.model
@@ -139,9 +133,8 @@ def chunk_parameters(plan: Plan, stage: int) -> tuple[tuple[Parameter, ...], ...
 
 
 def _of_block(block: DerivedBlock, numbers: Mapping[str, int]) -> Iterator[Parameter]:
-    """Yield the parameters of a block on one rank, expert by expert; parts of one weight are joined.
-
-    Raises SymconfigError if a weight does not divide evenly.
+    """Yield the parameters of a block on one rank, expert by expert; parts of one weight are joined. Raises
+    SymconfigError if a weight does not divide evenly.
     """
     shards = sorted(block.weights, key=lambda shard: shard.name.partition(_PART)[0])
     for name, group in groupby(shards, key=lambda shard: shard.name.partition(_PART)[0]):

@@ -45,9 +45,8 @@ def applies(plan: Plan) -> bool:
 
 
 def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
-    """Yield a check for each script of the folder, run with DRY_RUN=1; one skipped check without bash.
-
-    Scripts are the manifest's .sh files, or SCRIPTS without a manifest; each missing one is a failed check.
+    """Yield a check for each script of the folder, run with DRY_RUN=1; one skipped check without bash. Scripts are the
+    manifest's .sh files, or SCRIPTS without a manifest; each missing one is a failed check.
     """
     watch = Stopwatch()
     if shutil.which("bash") is None:
@@ -66,9 +65,8 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
 
 def dry_run(folder: Path, name: str, timeout_s: float) -> DryRun:
     """Run a script with DRY_RUN=1 in a clean environment, and return its status, the words it prints, the variables it
-    exports and its last lines of standard error.
-
-    Each variable that it requires gets a placeholder. Status 124, without words, if it exceeds timeout_s.
+    exports and its last lines of standard error. Each variable that it requires gets a placeholder. Status 124, without
+    words, if it exceeds timeout_s.
     """
     bash = shutil.which("bash") or "bash"
     script = folder / name

@@ -66,10 +66,8 @@ class KernelFit:
 
 
 def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
-    """Fit a GPU's kernel constants to measured times, with the errors by family before and after.
-
-    Host copies and products in a precision that the cluster's GPU lacks are left out. Raise InputError if no kernel is
-    left.
+    """Fit a GPU's kernel constants to measured times, with the errors by family before and after. Host copies and
+    products in a precision that the cluster's GPU lacks are left out. Raise InputError if no kernel is left.
     """
     peaks = cluster.gpu.peak_flops
     rows = tuple(
@@ -109,9 +107,8 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
 
 
 def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values: Constants, n: int) -> Array:
-    """Return the cost model's seconds of each kernel, [kernels, n], for n sets of constants.
-
-    values: constant name to array [n]; the others are the cluster's.
+    """Return the cost model's seconds of each kernel, [kernels, n], for n sets of constants. values: constant name to
+    array [n]; the others are the cluster's.
     """
     result = np.empty((len(kernels), n))
     precisions = [
@@ -178,9 +175,7 @@ def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Task:
 
 def _parameters(rows: Sequence[Row], kernels: Kernels) -> tuple[Parameter, ...]:
     """Return the constants that these kernels depend on, starting at the cluster's values clipped to BOUNDS; one that
-    it lacks starts at its gemm_efficiency.
-
-    Their uncertainty is that of any GPU.
+    it lacks starts at its gemm_efficiency. Their uncertainty is that of any GPU.
     """
     needed: dict[str, None] = {}
     for row in rows:

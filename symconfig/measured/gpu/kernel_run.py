@@ -68,7 +68,6 @@ def _amd(torch: Any) -> bool:
 
 def unsupported(on: Bench, kernel: Kernel) -> str | None:
     """Return why this device or torch cannot run the kernel's precision, or None if it can or the kernel is no product.
-
     On a CPU only fp8 is refused; on AMD GPUs fp8 is, and capability is not checked.
     """
     if not isinstance(kernel, Product) or (not on.cuda and kernel.dtype != "fp8"):
@@ -84,9 +83,8 @@ def unsupported(on: Bench, kernel: Kernel) -> str | None:
 
 def implementations(on: Bench, kernel: Kernel) -> dict[str | None, Make]:
     """Return {name: function that allocates the buffers and returns the call} of each implementation that torch has.
-
-    The name is None if there is only one; attention on a GPU has cuDNN's and FlashAttention-2's. The functions and
-    the calls may raise what torch raises for a kernel that it cannot run.
+    The name is None if there is only one; attention on a GPU has cuDNN's and FlashAttention-2's. The functions and the
+    calls may raise what torch raises for a kernel that it cannot run.
     """
     if isinstance(kernel, Product):
         return {None: partial(_low_product if kernel.dtype == "fp8" else _product, on, kernel)}
@@ -204,9 +202,8 @@ def _attention(on: Bench, kernel: Attention, backend: Any) -> Call:
 
 
 def _stream(on: Bench, kernel: Stream) -> Call:
-    """Return a copy within the device's memory, or a norm's or an activation function's forward or backward.
-
-    A norm's backward leaves out the weight's gradient. "glu" is torch's own, with the memory traffic of SwiGLU.
+    """Return a copy within the device's memory, or a norm's or an activation function's forward or backward. A norm's
+    backward leaves out the weight's gradient. "glu" is torch's own, with the memory traffic of SwiGLU.
     """
     torch, functions, shape = on.torch, on.torch.nn.functional, (kernel.columns,)
     wide = 2 * kernel.columns if kernel.what == "glu" else kernel.columns

@@ -190,10 +190,9 @@ class Timing:
 
 
 def timed(clock: Clock, call: Call, share_s: float, now: Callable[[], float] = time.perf_counter) -> Timing:
-    """Return the median time of a call over repeated samples, taking about `share_s` seconds, and its spread.
-
-    Two untimed runs come first, then samples until two agree within STABLE, or a third of the time is over; only later
-    ones count: LEAST_SAMPLES in any case, up to MOST_SAMPLES while time is left.
+    """Return the median time of a call over repeated samples, taking about `share_s` seconds, and its spread. Two
+    untimed runs come first, then samples until two agree within STABLE, or a third of the time is over; only later ones
+    count: LEAST_SAMPLES in any case, up to MOST_SAMPLES while time is left.
     """
     for run in range(2):  # what first runs do besides: libraries loaded, memory taken, kernels compiled
         call(run)
@@ -320,9 +319,8 @@ def _one(on: Bench, clock: Clock, kernel: Kernel, share_s: float) -> Row | Skipp
 
 
 def _tried(on: Bench, clock: Clock, make: Make, share_s: float) -> Timing | str:
-    """Return an implementation's timing, or the first line of the error that stops it; frees its memory.
-
-    Raises SymconfigError if the GPU no longer works.
+    """Return an implementation's timing, or the first line of the error that stops it; frees its memory. Raises
+    SymconfigError if the GPU no longer works.
     """
     call: Call | None = None
     try:
