@@ -76,9 +76,8 @@ def estimate(
 def of_all(
     price: Callable[[AnyCluster], Estimate], cluster: AnyCluster | None, *, fits_on: bool = False
 ) -> EstimateResult:
-    """Return the estimate on `cluster` and, with `fits_on`, on each cluster of the zoo, {} else. A SymconfigError on a
-    cluster of the zoo is recorded as its first problem; one on `cluster` is raised, as is InputError if `cluster` is
-    None.
+    """Return the estimate on `cluster` and, with `fits_on`, on each cluster of the zoo (else {}), where a
+    SymconfigError is recorded as its first problem. Raises the errors on `cluster`, and InputError if that is None.
     """
     if cluster is None:
         raise InputError("this field is missing", field="cluster", hint="symconfig list clusters")

@@ -33,9 +33,7 @@ class PartitionResult:
 
     @property
     def strategies(self) -> Mapping[str, str]:
-        """Return {operator or parameter: its split along the mesh levels, in words}; a parameter's key is `weight of
-        NAME`.
-        """
+        """Return {operator or parameter ("weight of NAME"): its split along the mesh levels, in words}."""
         from symconfig.solve.partition.rows import worded
 
         nodes = zip(self.found.net.nodes, self.found.rows, strict=True)
@@ -53,9 +51,7 @@ class PartitionResult:
         return spent(self.found.costs, self.found.axes, self.found.rows, self.found.gamma)
 
     def baselines(self) -> Mapping[str, Partition | None]:
-        """Return {strategy: what the adaptive solver finds of it on the same graph, with its best microbatches; None if
-        none fits}.
-        """
+        """Return {well-known strategy: its best partition by the adaptive solver; None if none fits}."""
         return baselines(self.asked.source.programs, self.found)
 
     def placements(self) -> Placements:

@@ -76,9 +76,7 @@ class PlanResult:
         return manual_edits(self.plan)
 
     def megatron_args(self) -> list[str]:
-        """Return the arguments of Megatron-LM's pretrain_gpt.py. Raises InfeasibleError if it cannot express the
-        plan.
-        """
+        """Return the arguments of Megatron-LM's pretrain_gpt.py. Raises InfeasibleError if it cannot express the plan."""
         from symconfig.render import megatron
 
         return megatron.arguments(self.plan)

@@ -84,9 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _end(outcome: Adapted, in_place: bool, written: bool) -> str:
-    """Return the closing sentence: that nothing had to change, which files were written, or why none was and what would
-    write them.
-    """
+    """Return the closing sentence: nothing had to change, the files written, or why none was and what writes them."""
     if not outcome.changes and not outcome.unplaced:
         return f"{outcome.reading.file} says already what the plan decides; nothing was changed."
     if written:

@@ -109,9 +109,7 @@ def _bad(done: Audit, strict: bool) -> bool:
 
 
 def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> Audit:
-    """Return the audit of one source. outside: problems of options common to all. Raises InputError with these and
-    its own.
-    """
+    """Return the audit of one source. outside: problems of common options. Raises InputError with these and its own."""
     from symconfig.api import existing as api_audit
     from symconfig.api.planning import Problems
 

@@ -157,9 +157,7 @@ def _options(_: argparse.Namespace, name: str | None) -> Shown:
 
 
 def _facts(kind: str, data: list[dict[str, Any]], name: str | None, columns: tuple[str, ...]) -> Shown:
-    """Return (JSON, table): the table has these columns of all entries, or, with a name, all nonempty facts of the
-    first entry.
-    """
+    """Return (JSON, table): these columns of all entries, or, with a name, all nonempty facts of the first entry."""
     if name is None:
         shown = _table(columns, (tuple(str(one[key] or "") for key in columns) for one in data))
     else:

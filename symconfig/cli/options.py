@@ -226,9 +226,7 @@ def script() -> list[Row | str]:
 
 
 def variables(pairs: list[str]) -> dict[str, str]:
-    """Return {name: value} of NAME=VALUE pairs, split at the first "="; the last pair of a name counts. Raises
-    InputError with all malformed ones.
-    """
+    """Return {name: value} of NAME=VALUE pairs (the last of a name). Raises InputError with all malformed ones."""
     wrong = [pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair]
     if wrong:
         raise InputError(

@@ -132,9 +132,7 @@ def _on_fewer_nodes(
 
 
 def _answer(arguments: argparse.Namespace, fallback: Fallback, out: Path | None, files: Wanted | None) -> int:
-    """Print the plans for fewer nodes and write their files; return 1 if nothing fits on any number of nodes, else
-    0.
-    """
+    """Print the plans for fewer nodes and write their files with --out; return 1 if none of them exists, else 0."""
     from symconfig.api.fallback import fallback_files
     from symconfig.api.planning import put
     from symconfig.render.target import LAUNCH

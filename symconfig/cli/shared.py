@@ -98,9 +98,7 @@ def whole(text: str) -> int:
 
 
 def within(least: int, most: int) -> Callable[[str], int]:
-    """Return a function that reads ASCII digits (at most nine) as an integer within bounds (included) or raises
-    InputError.
-    """
+    """Return a function: at most nine ASCII digits -> integer within bounds (included), else it raises InputError."""
 
     def read(text: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):

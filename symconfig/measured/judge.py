@@ -107,9 +107,8 @@ def _time_parts(row: Row, what: Case, prediction: Prediction) -> Mapping[str, fl
 
 
 def _stage_seconds(row: Row, what: Case) -> tuple[str, float] | None:
-    """Return ("stage_forward_ms", seconds): the stage's microbatches x (forward + backward) plus optimizer; a figure
-    that is not stated counts as 0. None if the row does not time a stage. Raises InputError if the plan has fewer
-    stages.
+    """Return ("stage_forward_ms", seconds): the stage's microbatches x (forward + backward) plus optimizer, unstated
+    ones 0; None if the row does not time a stage. Raises InputError if the plan has fewer stages.
     """
     measured, c = row.measured, what.configuration
     stage = timed_stage(row)

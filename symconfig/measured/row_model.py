@@ -137,9 +137,7 @@ def _zoo_model(name: str) -> ModelDescriptor:
 
 
 def _model_arguments(row: Row) -> dict[str, Any]:
-    """Return dropouts (default 0.1), QK norm and biases (default on) from the row's Megatron-LM arguments; {} without
-    any.
-    """
+    """Return dropouts (default 0.1), QK norm and biases (default on) from the row's Megatron-LM arguments; {} without."""
     arguments = row.options.megatron_args
     if not arguments:
         return {}

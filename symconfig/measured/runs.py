@@ -227,9 +227,7 @@ def _no_measurements(path: Path, error: InputError) -> Problem:
 
 
 def _shared(files: dict[Path, Measurements]) -> list[Problem]:
-    """Return one problem for each pair of files with common row ids, on the later file; an id counts for the first file
-    that has it.
-    """
+    """Return one problem for each pair of files with common row ids, on the later one; the first file owns an id."""
     owner: dict[str, Path] = {}
     twice: dict[tuple[Path, Path], list[str]] = {}
     for path, content in files.items():

@@ -118,9 +118,7 @@ def understood(judged: Judged) -> str:
 
 
 def _step(judged: Judged, step: Step) -> str:
-    """Return the text describing the RL step that a script runs: prompts, samples, updates, generation and
-    placement.
-    """
+    """Return three facts of the RL step that a script runs: GPUs and trainer; prompts and updates; generation."""
     section, plan = step.rl, judged.plan
     updates = several(section.updates, "update")
     share = f", {section.rollout.memory_share:g} of a GPU" if section.rollout.memory_share is not None else ""

@@ -55,9 +55,7 @@ def _joined(stages: Sequence[Difference]) -> list[Difference]:
 
 
 def _predicted(diff: Diff) -> Iterator[Block]:
-    """Yield the tables of step time and of memory, each only if a part of it differs, with the parts that differ and
-    the sum.
-    """
+    """Yield tables of step time and memory, each only if a part of it differs: these parts and the sum."""
     one, other = diff.before.best.predicted, diff.after.best.predicted
     if diff.sections["time"]:
         rows = [*_rows(diff.sections["time"], seconds), _sum("step", one.step_s, other.step_s, seconds)]

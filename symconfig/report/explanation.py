@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 
 def stages(plan: Plan) -> Grid:
-    """Return the table of pipeline stages: layers, recomputation and peak GiB; neighbouring equal stages share a
-    row.
-    """
+    """Return the table of pipeline stages: layers, recomputation, peak GiB; equal neighbours share a row."""
     rows = tuple((each.name, each.holds, each.recompute, _peak(each)) for each in stages_alike(plan.best.stages))
     heads = ("stage", "holds, virtual stages apart by |", "recompute", "peak GiB")
     return Grid(heads, rows, left=(1, 2), title="Pipeline stages")

@@ -109,9 +109,7 @@ def _unfit(fallback: Fallback) -> list[str]:
 
 
 def _conversions(fallback: Fallback) -> list[str]:
-    """Return [sentence] naming the numbers of nodes for which a run of the old layout must convert the checkpoint; []
-    if none.
-    """
+    """Return [sentence] on the numbers of nodes for which a run of the old layout must convert the checkpoint, or []."""
     old = [
         each
         for each in fallback.smaller

@@ -164,8 +164,7 @@ def _laid(grid: Grid, width: int | None) -> Iterator[Line]:
 
 def _fitting(grid: Grid, width: int | None) -> Iterator[Line]:
     """Yield the lines of a table within `width` (None: unlimited). Tried in turn: natural widths; wrapped words with
-    wide, then narrow gaps; long names broken; bands of columns, each with the first column; of two columns, the wider
-    is cut.
+    wide, then narrow gaps; long names broken; bands of columns, each with the first; of two columns, the wider is cut.
     """
     natural = [max(map(len, column)) for column in grid.columns]
     if width is None or _total(natural) <= width:

@@ -73,9 +73,7 @@ def _days(span_s: float) -> str:
 
 
 def shown_of(one: OfCluster) -> list[Tried]:
-    """Return the tried numbers that are shown: the Pareto front of GPU-hours and time and the two answers, by rising
-    GPUs.
-    """
+    """Return the tried numbers to show, rising: the Pareto front of GPU-hours and time, and the two answers."""
     chosen = {tried.gpus: tried for tried in frontier(one.planned, lambda tried: tried.gpu_hours)}
     chosen |= {tried.gpus: tried for tried in (one.smallest, one.surest) if tried is not None}
     return [chosen[gpus] for gpus in sorted(chosen)]

@@ -55,9 +55,7 @@ def summary(plan: Plan) -> Iterator[str]:
 
 
 def step_sentence(plan: Plan, *, basis: bool = False) -> str:
-    """Return the step time with its 90 % interval and two largest parts. basis: with the runs that the interval
-    rests on.
-    """
+    """Return the step time with its 90 % interval (basis: and the runs that it rests on) and its two largest parts."""
     predicted = plan.best.predicted
     largest = _sorted(predicted.time)[:2]
     shares = ", ".join(f"{percent(value / predicted.step_s, 0)} {words(name)}" for name, value in largest)
@@ -145,9 +143,7 @@ def _why(plan: Plan) -> str:
 
 
 def _decided(best: Candidate, other: Candidate) -> str:
-    """Return why a slower plan is first: the other's rare choices, or its more options and axes; "" without
-    standings.
-    """
+    """Return why a slower plan is first: the other's rare choices, or more options and axes; "" without standings."""
     one, two = best.standing, other.standing
     if one is None or two is None:
         return ""

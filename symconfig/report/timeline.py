@@ -110,9 +110,7 @@ def _title(plan: Plan, candidate: Candidate, line: Timeline) -> str:
 
 
 def _step(line: Timeline, step_s: float) -> str:
-    """Return the sentence on the step's and the pipeline's seconds and the mean idle share; for one stage without idle
-    share.
-    """
+    """Return the sentence on the step's and the pipeline's seconds and, with several stages, the mean idle share."""
     if line.pp == 1:
         return f"A step takes {seconds(step_s)} s, its microbatches {seconds(line.step_s)} s of that."
     return (
@@ -131,9 +129,7 @@ def stage_rows(chart: Chart) -> Grid:
 
 
 def chart_data(chart: Chart) -> dict[str, Any]:
-    """Return the JSON of `symconfig explain --timeline --json`, without single events; `schedule` is None for one
-    stage.
-    """
+    """Return the JSON of `explain --timeline --json`, without single events; `schedule` is None for one stage."""
     line = chart.timeline
     return {
         "schema": "symconfig.timeline/1",
@@ -157,9 +153,7 @@ def chart_data(chart: Chart) -> dict[str, Any]:
 
 
 def written(plan: Plan) -> tuple[str, str | None]:
-    """Return (section of REPORT.md, trace); the section says why and the trace is None if the plan cannot be
-    simulated.
-    """
+    """Return (section of REPORT.md, trace); (section that says why, None) if the plan cannot be simulated."""
     try:
         with retraced("plan.json"):
             made = simulated(plan, plan.best)

@@ -47,9 +47,7 @@ def _growths(scores: Sequence[Source]) -> Grid:
 
 
 def _counts(scores: Sequence[Source]) -> str:
-    """Return sentences on scored and skipped rows, then what the columns mean if any is scored, and how many are
-    assumed.
-    """
+    """Return sentences on scored and skipped rows, on what the columns mean if any is scored, and on assumed rows."""
     judged = sum(len(source.rows) for source in scores)
     skipped = sum(len(source.skipped) for source in scores)
     assumed = sum(len(source.assumed.rows) for source in scores)
@@ -260,9 +258,7 @@ def _parts(source: Figures, quantity: str) -> Iterator[tuple[str, Figures]]:
 
 
 def out_of_memory(sources: Sequence[Figures]) -> Grid:
-    """Return the table of recall and false alarms by source; sources in which no run ran out and none was predicted to
-    are left out.
-    """
+    """Return the table of recall and false alarms by source, without sources where no run ran or was called out."""
     rows = (
         {
             "source": source["name"],

@@ -76,9 +76,7 @@ def _missing(*packages: str) -> str:
 
 
 def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Check]:
-    """Yield the checks that need no DeepSpeed: keys of each file, and, if it is there, rules on the native
-    configuration.
-    """
+    """Yield the checks that need no DeepSpeed: keys of each file, and rules on the native one if it is there."""
     for name, data in texts.items():
         problems = broken(DeepSpeedFacts.of_data(data, name, trainer=name == CONFIG_HF), rules.KEYS)
         yield watch.problems(f"{name}: keys", problems, f"every key is one that DeepSpeed {release()} reads")

@@ -77,7 +77,7 @@ def _resolve(config: Json, world_size: int) -> Json:
 
 
 def _filled(request: Json) -> Json:
-    """Return the configuration with its "auto" values filled in by Transformers' Trainer. Raises ValueError if some are
+    """Return the configuration with its "auto" values filled in by Transformers' Trainer. Raises ValueError if one is
     left.
     """
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig

@@ -107,9 +107,7 @@ def modules(args: Any, config: Any) -> list[Any]:
 
 
 def _trained(args: Any, config: Any) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Return ({"parameters": [name, elements, trainable] …} of each chunk as built, the chunks as Megatron's get_model
-    wraps them).
-    """
+    """Return ({"parameters": [name, elements, trainable] …} of each chunk as built, chunks as get_model wraps them)."""
     held: list[dict[str, Any]] = []
 
     def provide(**offered: Any) -> Any:

@@ -89,8 +89,8 @@ def _norms() -> None:
     make = module.WrappedTorchNorm.__new__
 
     def build(cls: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
-        """Make torch's norm with the options that it refuses off, and mark its weights as sequence-parallel if the
-        config is.
+        """Make torch's norm with the options that it refuses off; mark its weights as sequence-parallel if the config
+        is.
         """
         plain = copy.copy(config)
         for name in (

@@ -98,9 +98,7 @@ class Result:
 
     @property
     def error(self) -> str | None:
-        """Return the crash with its last lines, or the first failed phase (with the last line if it exits); None if
-        neither.
-        """
+        """Return the crash with its last lines, or the first failed phase (with its last line if it exits); else None."""
         if self.crash is not None:
             return f"Megatron {self.crash}; its last lines: " + " | ".join(self.last_lines)
         for phase in self.phases:

@@ -156,9 +156,7 @@ def unpack(wheel: Path, target: Path, sha256: str = WHEEL_SHA256) -> None:
 
 
 def main() -> int:
-    """Download Megatron and print where it is; return 0, or after an error, which goes to standard error, its exit
-    code.
-    """
+    """Download Megatron and print where it is; return 0, or the exit code of an error, printed to standard error."""
     try:
         print(f"megatron-core {RELEASE} is in {download()}")
     except SymconfigError as error:

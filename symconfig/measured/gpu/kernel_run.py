@@ -108,9 +108,7 @@ def _product(on: Bench, kernel: Product) -> Call:
     dtype = torch.bfloat16 if kernel.dtype == "bf16" else torch.float16
 
     def operands() -> tuple[Any, Any, Any]:
-        """Return (first operand, second operand, output), 3-dimensional if batched, with the strides of the kernel's
-        layout.
-        """
+        """Return (first, second, output), 3-dimensional if batched, with the strides of the kernel's layout."""
         # Weights lie as [out, in]: forward x W', input's gradient dY W, weight's gradient dY' X.
         first = on.normal(batch, *((k, m) if kernel.layout == "weight-gradient" else (m, k)), dtype=dtype)
         second = on.normal(batch, *((n, k) if kernel.layout == "forward" else (k, n)), dtype=dtype)
