@@ -173,7 +173,8 @@ def whatif(
     progress: Callable[[int], None] = lambda done: None,
 ) -> WhatIf:
     """Return over which ranges of values which plan is the best. plan: a result of `plan`, a file or its folder. vary:
-    texts `NAME=LOW..HIGH`. progress: called with the number of searches done. Raises InputError with all problems.
+    texts `NAME=LOW..HIGH`, each varied by itself. progress: called with the number of searches done. Raises InputError
+    with all problems.
     """
     from symconfig.runs.whatif.whatif import varied
     from symconfig.runs.whatif.whatif import whatif as run

@@ -58,7 +58,9 @@ def recipes(
 
 
 def _stated(file: RecipeFile, one: Recipe) -> dict[str, Any]:
-    """Return a recipe as plain data, with its model, source, pins, and what no pin can express ("unsaid")."""
+    """Return a recipe as plain data (without None), with its model's name, source, pins, and what no pin can express
+    ("unsaid").
+    """
     return {
         **one.model_dump(mode="json", exclude_none=True),
         "model": file.model,

@@ -16,7 +16,9 @@ add_options = adds(tuple)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what is installed; return 1 if planning does not work on this machine, else 0."""
+    """Print what is installed, and what options need if planning's packages are there; return 1 if planning does not
+    work.
+    """
     from symconfig.report.doctor import BASE, blocks, examine, sites
 
     health = examine()

@@ -77,8 +77,8 @@ def request(arguments: argparse.Namespace) -> Request:
 
 
 def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return (fields of a job like a recipe, what of it pins cannot express); ({}, ()) for None. Raises InputError
-    for an unknown name.
+    """Return (fields of a job like a recipe: model, job and pins; what of it pins cannot express); ({}, ()) for None.
+    Raises InputError for an unknown name.
     """
     from symconfig.descriptor.recipe import find_recipe
 

@@ -189,7 +189,9 @@ def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> A
 
 
 def _put(out: Path, texts: Mapping[str, str], force: bool) -> None:
-    """Write a partition's files into a folder; a note names an earlier placements.py that is left there."""
+    """Write a partition's files into a folder, all or none, with a note; another names a placements.py that was there
+    and is not written. Raises InputError if the folder exists without `force`.
+    """
     from symconfig.render.files import File, Files, write
 
     write(Files(tuple(File(name, text) for name, text in texts.items())), out, force)

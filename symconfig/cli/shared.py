@@ -109,7 +109,7 @@ def within(least: int, most: int) -> Callable[[str], int]:
 
 
 def seconds(least_s: float, most_s: float) -> Callable[[str], float]:
-    """Return a function that reads seconds within bounds (included) or raises InputError."""
+    """Return a function: text -> seconds within bounds (included); it raises InputError for others."""
 
     def read(text: str) -> float:
         """Return the text as seconds within the bounds. Raises InputError."""
@@ -135,8 +135,8 @@ YAML, JSON, SARIF, PYTHON, PAGE = (
 
 
 def output(arguments: Namespace, name: str, kind: tuple[str, ...]) -> Path | None:
-    """Return the path that an option names; None if it is not given. A wrong ending or an existing file without --force
-    is recorded in `arguments.problems`.
+    """Return the path that option `name` names; None if not given. A wrong ending or an existing file without --force
+    is recorded in `arguments.problems`; the path is returned all the same. kind: (what the file is, allowed endings…).
     """
 
     def check(out: Path) -> None:

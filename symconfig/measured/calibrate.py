@@ -155,7 +155,7 @@ def _mean(parts: Sequence[tuple[int, float]]) -> float:
 
 
 def _believed(cluster: ClusterDescriptor) -> Kernels:
-    """Return the cluster's kernel constants replaced by their priors; constants that the cluster lacks stay unset."""
+    """Return the cluster's kernel constants with those that it has replaced by their priors; others stay unset."""
     update = {
         name: Quantity(value=prior.value, source=prior.basis, uncertainty=prior.uncertainty)
         for name, prior in priors(cluster).items()

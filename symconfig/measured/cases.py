@@ -255,8 +255,8 @@ _IMPLEMENTATION = tuple(name for name in options(MEGATRON.implementation) if nam
 
 
 def attention_of(name: str, architecture: str) -> tuple[str, float]:
-    """Return an attention kernel's implementation, and its rate relative to the newest flash kernel. name: a source's
-    spelling; InputError if unknown. architecture: the GPU's, which changes some rates.
+    """Return (implementation, rate relative to the newest flash kernel) of an attention kernel. name: a source's
+    spelling, in any case; InputError if unknown. architecture: the GPU's, which changes some rates.
     """
     spelling = known_word(name, _ATTENTION)
     if spelling is None:

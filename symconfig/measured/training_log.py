@@ -410,7 +410,7 @@ def _positive(word: str, scale: float = 1.0) -> float | None:
 
 
 def _flat(data: Mapping[str, Any], path: str = "", depth: int = 0) -> dict[str, Any]:
-    """Return nested settings with dotted keys, up to eight levels deep."""
+    """Return nested mappings with dotted keys, up to eight levels deep; deeper ones and lists stay values."""
     result: dict[str, Any] = {}
     for key, item in data.items():
         inside = isinstance(item, dict) and depth < 8

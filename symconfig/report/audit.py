@@ -103,7 +103,7 @@ def _assumption(item: Unread) -> str:
 
 
 def understood(judged: Judged) -> str:
-    """Return the text describing model, GPUs, degrees and batch, with a line for each assumption."""
+    """Return the lines on model, GPUs, degrees and batch that were understood, with a line for each assumption."""
     plan, described = judged.plan, judged.run.described
     batch = plan.best.batch
     runs = table.headline(plan) if judged.run.step is None else _step(judged, judged.run.step)

@@ -37,7 +37,7 @@ def blocks(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> list[
 
 
 def constants(title: str, parameters: Sequence[Parameter], fit: Fit) -> Grid:
-    """Return the table of fitted constants with their start values and relative uncertainty."""
+    """Return the table of fitted constants: start value, fitted value, relative uncertainty and meaning."""
     rows = tuple(
         (p.name, f"{p.value:.3g}", f"{value:.3g}", percent(spread, 0), _meaning(p.name, p.low, p.high, value))
         for p, value, spread in zip(parameters, fit.values, fit.uncertainty, strict=True)

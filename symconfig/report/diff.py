@@ -46,7 +46,7 @@ def blocks(diff: Diff) -> list[Block]:
 
 
 def _joined(stages: Sequence[Difference]) -> list[Difference]:
-    """Return neighbouring stages with the same difference as one, named `stage 1 to 14`."""
+    """Return runs of neighbouring stages with the same values before and after as one, named `stage 1 to 14`."""
     runs = [list(same) for _, same in groupby(stages, lambda each: (each.before, each.after))]
     return [
         run[0] if len(run) == 1 else replace(run[0], field=f"{run[0].field} to {run[-1].field.removeprefix('stage ')}")

@@ -18,7 +18,9 @@ FitsOn = Mapping[str, "Estimate | Problem"]  # by cluster
 
 
 def blocks(estimate: Estimate, fits_on: FitsOn) -> list[Block]:
-    """Return all blocks of an estimate."""
+    """Return all blocks of an estimate: headline, layout, stages, parts, certainty, other clusters, refusals and
+    verdict; empty parts are left out.
+    """
     plan = estimate.plan
     return present(
         table.headline(plan),

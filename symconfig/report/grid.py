@@ -154,7 +154,7 @@ def telling(grid: Grid) -> Grid:
 
 
 def _laid(grid: Grid, width: int | None) -> Iterator[Line]:
-    """Yield the lines of a table with its title."""
+    """Yield the lines of a table: title, if any, then `telling` columns without control characters, fitted to `width`."""
     grid = telling(grid)
     if grid.title:
         yield from ((line, _BOLD) for line in wrapped(clean(grid.title), width).split("\n"))
@@ -204,7 +204,7 @@ def _lines(grid: Grid, widths: Sequence[int], gap: str = _GAPS[0]) -> Iterator[L
 
 
 def _row(grid: Grid, row: Sequence[str], widths: Sequence[int], gap: str, *, heads: bool = False) -> Iterator[str]:
-    """Yield the lines of a row; several if cells are wrapped."""
+    """Yield the lines of a row, several if cells are wrapped; columns in grid.left are left-aligned, others right."""
     cells = [_wrapped_cell(cell, width, heads=heads) for cell, width in zip(row, widths, strict=True)]
     for parts in zip_longest(*cells, fillvalue=""):
         padded = (
@@ -274,8 +274,8 @@ def _styled(block: Block, width: int | None) -> Iterator[Line]:
 
 
 def show(blocks: Sequence[Block], stream: TextIO) -> None:
-    """Write the blocks to a stream at the page's width; with terminal codes unless NO_COLOR or TERM=dumb is set or it
-    is no terminal.
+    """Write the blocks to a stream at the page's width; with terminal codes if it is a terminal, unless NO_COLOR is set
+    or TERM is dumb.
     """
     width = page_width(stream)
     if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
@@ -326,7 +326,9 @@ def wrap(line: str, width: int) -> list[str]:
 
 
 def _command(line: str, indent: str, width: int) -> list[str]:
-    """Return a command as lines with trailing backslashes, broken only before options."""
+    """Return a command as lines with trailing backslashes, broken only before options; later ones are indented by 2
+    more.
+    """
     lines: list[str] = []
     for part in _options(line.strip()):
         if lines and len(lines[-1]) + 1 + len(part) + len(" \\") <= width:

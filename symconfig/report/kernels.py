@@ -61,7 +61,7 @@ def _rate(row: Row) -> tuple[float, str]:
 
 
 def _errors(errors: FamilyErrors | None) -> tuple[str, ...]:
-    """Return the cells of a family's errors; "-" in each without a model."""
+    """Return the cells of a family's mean and worst error before and after the fit; four "-" for None."""
     if errors is None:
         return ("-",) * 4
     return (

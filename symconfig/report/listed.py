@@ -137,7 +137,7 @@ def model_list(lines: Sequence[ModelLine]) -> list[Block]:
 
 
 def model_sizes(model: ModelDescriptor) -> str:
-    """Return a model's total, active and (if fewer) trainable parameters in a line."""
+    """Return a line with a model's total and active parameters, and the trainable ones if not all are trained."""
     one = ModelLine.of(model)
     trained = f", {count(one.trainable_parameters)} trained" if one.trainable_parameters != one.parameters else ""
     return (

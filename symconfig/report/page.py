@@ -66,8 +66,9 @@ def _page(
     files: Mapping[str, str],
     findings: Sequence[tuple[str, str, str]] | None = None,
 ) -> str:
-    """Return a page's HTML; equal arguments give equal bytes. plan: whose bars and commands are shown; None: neither.
-    findings: (severity, rule, text) of an audit; None: no such section.
+    """Return a page's HTML; equal arguments give equal bytes. lead: text below the title. blocks: as printed. plan:
+    whose bars and commands are shown; None: neither. files: {name: text}. findings: (severity, rule, text) of an audit;
+    None: no such section.
     """
     data: dict[str, Any] = {"title": title, "lead": lead, "findings": findings, "files": files}
     data["blocks"] = [telling(block) if isinstance(block, Grid) else block for block in blocks]

@@ -190,7 +190,9 @@ def to_dict(replan: Replan) -> dict[str, Any]:
 
 
 def _verdict(verdict: Carried) -> dict[str, Any]:
-    """Return a verdict as JSON; only `why` if the configuration cannot run. Overruns are 0 if it fits."""
+    """Return a verdict as JSON: only runs, fits (both false) and `why` if the configuration cannot run; else whether it
+    fits, its step and loss, memory, and overruns, 0 if it fits.
+    """
     if verdict.refused:
         return {"runs": False, "fits": False, "why": verdict.refused}
     return {

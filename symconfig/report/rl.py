@@ -26,7 +26,7 @@ def stated(plan: Plan) -> list[Block]:
 
 
 def _headline(plan: Plan) -> str:
-    """Return model, GPUs, algorithm and framework in three lines."""
+    """Return three lines: model and GPUs; algorithm, prompts, samples and updates; framework, precision and generation."""
     rl, best = plan.job.rl, plan.best
     assert rl is not None
     return (
@@ -76,7 +76,9 @@ def phases(plan: Plan, title: str = "The phases of plan 1") -> Grid:
 
 
 def whole_step(plan: Plan) -> list[Block]:
-    """Return the phases and total of a step with several phases; [] for other plans."""
+    """Return the table of phases and sentences on the first step with its interval and others' seconds; [] for plans
+    without steps of phases.
+    """
     if not plan.steps:
         return []
     step = plan.steps[0]

@@ -78,7 +78,7 @@ def _caveats(planned: Iterable[Record]) -> Iterator[str]:
 
 
 def _cells(record: Record) -> dict[str, str]:
-    """Return the cells of a plan."""
+    """Return the cells of a plan: GPUs, batch, sequence, degrees, step, MFU, tokens/s and GPU-hours per 10^9 tokens."""
     whole = {"GPUs": "gpus", "batch": "global_batch_size", "sequence": "seq_length"}
     whole |= {name: name for name in ("tp", "pp", "cp", "ep", "dp")}
     return {

@@ -108,7 +108,9 @@ def _real_data(plan: Plan) -> Iterator[str]:
 
 
 def _whole_run(plan: Plan) -> Iterator[str]:
-    """Yield the hours and GPU-hours of the whole run; nothing if train_iters is the default or steps have phases."""
+    """Yield a sentence with hours, GPU-hours and tokens a day; nothing if train_iters is the default or steps have
+    phases.
+    """
     training, predicted = plan.job.training, plan.best.predicted
     if training.train_iters == Training().train_iters or plan.steps:
         return
@@ -184,7 +186,7 @@ def _numbers(candidate: Candidate) -> str:
 
 
 def _adapters(plan: Plan) -> str:
-    """Return the line on the adapter that the job added; "" without one, or if it is the model's own."""
+    """Return a line break and the line on the adapter that the job added; "" without one, or if it is the model's own."""
     adapter = plan.model.adapter
     if adapter is None or plan.job.lora is None:
         return ""

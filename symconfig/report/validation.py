@@ -21,7 +21,9 @@ Figures = Mapping[str, Any]
 
 
 def blocks(scores: Sequence[Source]) -> list[Block]:
-    """Return the tables of errors, out-of-memory cases, sweeps and growth, and notes on skipped rows."""
+    """Return the tables of errors, out-of-memory, sweeps and growth, and notes on rows, software without measured runs,
+    ignored options and skipped rows; empty parts are left out.
+    """
     sources = [_source(source) for source in scores]
     grids = (*errors(sources), out_of_memory(sources), sweeps(sources), _growths(scores))
     strange = _counted("Software not measured", scores, lambda case: [case.unmeasured] if case.unmeasured else [])
@@ -67,7 +69,9 @@ def _counts(scores: Sequence[Source]) -> str:
 
 
 def _counted(title: str, scores: Sequence[Source], of: Callable[[Case], Sequence[str]]) -> str:
-    """Return the titled lines of texts by source with their numbers of rows; "" if none. of: texts of a row."""
+    """Return the titled lines of a source's texts, most frequent first, with their numbers of rows; "" if none. of:
+    texts of a row's case.
+    """
     lines = []
     for source in scores:
         counts = Counter(text for item in source.rows for text in of(item.case))
@@ -77,7 +81,7 @@ def _counted(title: str, scores: Sequence[Source], of: Callable[[Case], Sequence
 
 
 def _skipped(scores: Sequence[Source]) -> str:
-    """Return the titled lines of skipped rows by source and reason; "" if none."""
+    """Return the titled lines of skipped rows by source and reason, with up to three ids; "" if none."""
     lines = []
     for source in scores:
         for reason in dict.fromkeys(why for _, why in source.skipped):

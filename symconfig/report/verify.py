@@ -107,7 +107,7 @@ def _command(checked: Checked) -> str:
 
 
 def _options(checked: Checked) -> str:
-    """Return the options for the same target, launchers and templates; "" without a manifest."""
+    """Return the options for the manifest's target and launchers and the templates used; "" without a manifest."""
     if checked.manifest is None:
         return ""
     launchers = "".join(f" --launcher {sh(name)}" for name in checked.manifest.launchers)

@@ -105,7 +105,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _send(self, status: int, kind: str, text: str | None, **headers: str) -> None:
-        """Send a response; text: None if its body follows."""
+        """Send a response with content type `kind`, _HEADERS and `headers`, which override; text: None if its body
+        follows.
+        """
         self.send_response(status)
         for name, value in {"Content-Type": kind, **_HEADERS, **headers}.items():
             self.send_header(name, value)
@@ -183,8 +185,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _body(self) -> dict[str, Any]:
-        """Return the request's JSON object. Raises Refused for another content type (415), a large (413) or an
-        invalid body (400).
+        """Return the request's JSON object. Raises Refused for another content type (415), no Content-Length or one
+        above MOST_BYTES (413), or a body that is no JSON object in UTF-8 (400).
         """
         if self.headers.get("Content-Type", "").partition(";")[0].strip() != "application/json":
             raise Refused(415, "the body must be application/json")

@@ -110,7 +110,7 @@ def broken(facts: DeepSpeedFacts, these: Sequence[Rule[DeepSpeedFacts]] = rules.
 
 
 def _load(path: Path, texts: dict[str, Json], name: str) -> list[Problem]:
-    """Read a JSON object into `texts` and return no problems, or return why it cannot be read."""
+    """Read a JSON object into `texts[name]` and return []; else return one problem: unreadable, no JSON, or no object."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -122,7 +122,9 @@ def _load(path: Path, texts: dict[str, Json], name: str) -> list[Problem]:
 
 
 def _model(folder: Path, plan: Plan, watch: Stopwatch) -> Check:
-    """Return the check that config.json, imported again, is the plan's model field by field."""
+    """Return the check that config.json, imported again, is the plan's model: a problem for each field that differs, or
+    those of reading and importing it.
+    """
     texts: dict[str, Json] = {}
     problems = _load(folder / MODEL, texts, MODEL)
     if not problems:
@@ -147,7 +149,9 @@ def _launched(folder: Path, options: Options) -> list[str] | str:
 
 
 def _trainer_request(auto: Json, plan: Plan) -> Json:
-    """Return the runner's request for the "auto" configuration, with the plan's training arguments."""
+    """Return the runner's request: the "auto" configuration, world size, hidden size, and the plan's Trainer arguments,
+    whose world size leaves out cp.
+    """
     batch, training, parallel = plan.best.batch, plan.training, plan.best.parallel
     arguments = {
         "world_size": parallel.world_size // parallel.cp,

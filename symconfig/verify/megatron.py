@@ -100,7 +100,9 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
 
 
 def offline(rendered: Rendered) -> Iterator[Check]:
-    """Yield the checks that need no Megatron: the table of options, and symconfig's rules."""
+    """Yield two checks that need no Megatron: options against its release's table, and symconfig's rules on the
+    arguments.
+    """
     watch = Stopwatch()
     table = flags.flags(rendered.plan.best.target.version)
     yield watch.problems(

@@ -129,7 +129,9 @@ def _chunk(args: Any, config: Any, place: dict[str, Any]) -> Any:
 
 
 def _model(args: Any, config: Any, place: dict[str, Any]) -> Any:
-    """Return a model built by Megatron's builder; with a hybrid pattern it is a HybridModel."""
+    """Return a chunk built by Megatron's builder, or `_hybrid` with a hybrid pattern. place: pre_process, post_process,
+    and optionally vp_stage and pg_collection (default: Megatron's groups).
+    """
     stage = place.get("vp_stage")
     if getattr(args, "hybrid_layer_pattern", None):
         return _hybrid(args, config, place["pre_process"], place["post_process"], stage)

@@ -50,7 +50,9 @@ def refusals() -> None:
 
 
 def network() -> None:
-    """Patch what would ask other ranks while a model is built, which a fake process group cannot answer."""
+    """Patch what would ask other ranks while a model is built, which a fake process group cannot answer:
+    Megatron-FSDP's comparisons and device number (absent before 0.14), and `_checkpoint_groups`.
+    """
     # Skip Megatron-FSDP's comparison of its shards and its random numbers with other ranks'. A fake network has no
     # other ranks: every answer would be this rank's own. And it makes its device's name from a number, where `device`
     # may give another.
@@ -132,8 +134,8 @@ def _attention() -> None:
 
 
 def _down_projections() -> None:
-    """Patch MLA's down-projections to be replicated over tensor-parallel ranks, as with Transformer Engine (0.14 on).
-    Megatron's own layers would shard them unless given a group of one rank.
+    """Patch MLA's down-projections to be replicated over tensor-parallel ranks, as with Transformer Engine, by a group
+    of one rank; Megatron's own layers would shard them. Nothing before 0.14.
     """
     module: Any = importlib.import_module("megatron.core.transformer.multi_latent_attention")
     if not hasattr(module, "TELinear"):

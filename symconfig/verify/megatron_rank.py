@@ -84,7 +84,9 @@ def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
 
 
 def _passed(plan: Plan, real: Mapping[str, Any]) -> str:
-    """Return the detail of a passed check: parameters, coordinates, time and memory."""
+    """Return the detail of a passed check: number of parameters, coordinates, seconds, MiB, and options whose kernels
+    need modules that ranks are built without.
+    """
     places = ", ".join(f"{axis} {place}" for axis, place in real["coordinates"].items())
     listed = sum(len(chunk["parameters"]) for chunk in real["chunks"])
     left = [option.label for option in used(plan) if any(need.module for need in option.needs)]

@@ -225,7 +225,9 @@ def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
 
 
 def indexer_need(model: ModelDescriptor, r: Resolved) -> list[Any]:
-    """Return the indexer's sizes, its loss weight and which layers have one; [] without an indexer."""
+    """Return [the indexer's sizes…, its loss weight, a list of whether each layer has one (default: all)]; [] without
+    one.
+    """
     has = model.indexer
     if has is None:
         return []

@@ -99,7 +99,7 @@ def _rms_norm() -> None:
 
 
 def _attention() -> None:
-    """Patch the local attention core to output the width of MLA's values."""
+    """Patch the local attention core to output the width of MLA's values, if v_channels is given."""
     core = importlib.import_module("megatron.core.transformer.dot_product_attention").DotProductAttention
     make = core.__init__
 

@@ -203,7 +203,9 @@ def _storage(tensor: Any) -> Any:
 
 
 def _attributes(end: Any) -> Iterator[Kept]:
-    """Yield tensors that custom autograd functions keep as attributes of their context, which no hook reports."""
+    """Yield the tensors among attributes of all autograd nodes below end.grad_fn, which custom functions keep and no
+    hook reports; their reader is "".
+    """
     waiting, seen = [end.grad_fn], set()
     while waiting:
         node = waiting.pop()

@@ -78,7 +78,9 @@ def predicted(plan: Plan, stage: int) -> Predicted:
 
 
 def coordinates(parallel: Degrees, framework: Framework, rank: int) -> dict[str, int]:
-    """Return a rank's index along tp, cp, dp, pp and etp, ep, edp. Raises InputError for a rank outside the plan."""
+    """Return a rank's index along tp, cp, dp, pp (in the order of framework.dense_grid) and etp, ep, edp (of
+    expert_grid). Raises InputError for a rank outside the plan.
+    """
     if not 0 <= rank < parallel.world_size:
         need = f"0 to {parallel.world_size - 1}"
         raise InputError("the plan has no such rank", field="rank", got=str(rank), need=need)

@@ -111,7 +111,7 @@ def _plainly(match: re.Match[str]) -> str:
 
 
 def arguments(folder: Path) -> list[str]:
-    """Return the words of megatron_args.txt. Raise InputError if it cannot be read as shell words."""
+    """Return the words of megatron_args.txt. Raise InputError if it cannot be read, is no UTF-8 or no shell words."""
     path = folder / ARGUMENTS
     try:
         return words(content(path, MAX_BYTES).decode("utf-8"))

@@ -339,7 +339,7 @@ def _tried(on: Bench, clock: Clock, make: Make, share_s: float) -> Timing | str:
 
 
 def _check_alive(on: Bench, reason: str) -> None:
-    """Raise SymconfigError if the GPU no longer works, as it may not after some errors."""
+    """Raise SymconfigError if the GPU no longer works, as it may not after some errors; nothing on a CPU."""
     try:
         if on.cuda:
             on.torch.cuda.synchronize()
@@ -348,7 +348,7 @@ def _check_alive(on: Bench, reason: str) -> None:
 
 
 def _notes(on: Bench) -> Iterator[str]:
-    """Yield warnings about the numbers: measured on a CPU, or on a GPU whose memory is partly in use."""
+    """Yield a warning if measured on a CPU, or on a GPU whose free memory is below FREE of its total."""
     if not on.cuda:
         yield "Measured on a CPU: this shows how it goes, and says nothing of a GPU."
         return
@@ -361,7 +361,7 @@ def _notes(on: Bench) -> Iterator[str]:
 
 
 def _rig(on: Bench) -> Rig:
-    """Return the device's name and the versions of its driver, CUDA or HIP, and torch, with the date."""
+    """Return the device's name, torch's version and the date; of a GPU also the versions of driver and CUDA (or HIP)."""
     torch = on.torch
     known = {"torch": str(torch.__version__), "date": datetime.now(UTC).date().isoformat()}
     if not on.cuda:
