@@ -76,7 +76,7 @@ def estimate(
 def of_all(
     price: Callable[[AnyCluster], Estimate], cluster: AnyCluster | None, *, fits_on: bool = False
 ) -> EstimateResult:
-    """Return the estimate on `cluster` and, with `fits_on`, on each cluster of the zoo (else {}), where a
+    """Return the estimate on `cluster` and, with `fits_on`, on each cluster of the zoo (without it {}), where a
     SymconfigError is recorded as its first problem. Raises the errors on `cluster`, and InputError if that is None.
     """
     if cluster is None:

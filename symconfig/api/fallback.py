@@ -55,7 +55,8 @@ def replan_lost_nodes(
     progress: Callable[[str, float], None] | None = None,
 ) -> FallbackResult:
     """Return plans for the cluster without `lose_nodes` nodes; (1, 4) is each of 1 to 4. plan: a plan, its file or
-    folder. top: candidates of each. Raises InputError; a size on which nothing fits has its problems instead of a plan.
+    folder. top: candidates of each. A size on which nothing fits has problems and no plan. Raises InputError, also for
+    numbers not from 1 to the plan's nodes less one.
     """
     first, last = (lose_nodes, lose_nodes) if isinstance(lose_nodes, int) else lose_nodes
     check_top(top)

@@ -76,7 +76,9 @@ class PlanResult:
         return manual_edits(self.plan)
 
     def megatron_args(self) -> list[str]:
-        """Return the arguments of Megatron-LM's pretrain_gpt.py. Raises InfeasibleError if it cannot express the plan."""
+        """Return the arguments of Megatron-LM's pretrain_gpt.py. Raises InfeasibleError for a plan that it cannot
+        express.
+        """
         from symconfig.render import megatron
 
         return megatron.arguments(self.plan)

@@ -137,7 +137,7 @@ def _zoo_model(name: str) -> ModelDescriptor:
 
 
 def _model_arguments(row: Row) -> dict[str, Any]:
-    """Return dropouts (default 0.1), QK norm and biases (default on) from the row's Megatron-LM arguments; {} without."""
+    """Return dropouts (default 0.1), QK norm and biases (default on) from the row's Megatron-LM arguments, or {}."""
     arguments = row.options.megatron_args
     if not arguments:
         return {}

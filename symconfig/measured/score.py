@@ -57,8 +57,8 @@ def score(paths: Sequence[Path]) -> Scores:
 
 
 def source(name: str, file: Measurements) -> Source:
-    """Return the scores of one file: of all rows, of rows without and with assumptions, of its sweeps that have two
-    timed rows, and of growths.
+    """Return the scores of one file: of all rows, of rows without and with assumptions, of its sweeps with at least two
+    timed runs, and of growths.
 
     name: also selects the file's assumptions. If the file is marked as not validated, every row is skipped, with the
     reason TARGETS.

@@ -22,7 +22,9 @@ OTHERWISE = {
 
 
 def contents(checkpoint: Checkpoint) -> list[Block]:
-    """Return the head line of a checkpoint, a table of its degrees and saved arguments, and its notes."""
+    """Return the head line of a checkpoint (kind, iteration if known, size), a table of its releases, degrees and saved
+    arguments that are known, and its notes.
+    """
     where = "" if checkpoint.iteration is None else f", iteration {count(checkpoint.iteration)}"
     size = checkpoint.size_bytes
     amount = f"{gib(size)} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"

@@ -77,7 +77,7 @@ def sites() -> Iterator[dict[str, Any]]:
 
 
 def blocks(health: dict[str, Any]) -> list[Block]:
-    """Return the doctor's report: versions, folders and sizes of the zoo, needs of options, and whether planning works."""
+    """Return the doctor's report: versions, folders, sizes of the zoo, needs of options, and whether planning works."""
     packages = (f"{name} {version or 'absent'}" for name, version in health["packages"].items())
     folders = ((one["name"], one["path"] or "MISSING") for one in health["folders"])
     zoo = ((kind, f"{len(health[kind])} in the zoo") for kind in ("models", "clusters"))

@@ -109,7 +109,7 @@ def _unfit(fallback: Fallback) -> list[str]:
 
 
 def _conversions(fallback: Fallback) -> list[str]:
-    """Return [sentence] on the numbers of nodes for which a run of the old layout must convert the checkpoint, or []."""
+    """Return [sentence] on the numbers of nodes whose checkpoint a run of the old layout must convert, or []."""
     old = [
         each
         for each in fallback.smaller

@@ -204,7 +204,7 @@ def _lines(grid: Grid, widths: Sequence[int], gap: str = _GAPS[0]) -> Iterator[L
 
 
 def _row(grid: Grid, row: Sequence[str], widths: Sequence[int], gap: str, *, heads: bool = False) -> Iterator[str]:
-    """Yield the lines of a row, several if cells are wrapped; columns in grid.left are left-aligned, others right."""
+    """Yield the lines of a row, several if cells are wrapped; columns in grid.left are left-aligned, others not."""
     cells = [_wrapped_cell(cell, width, heads=heads) for cell, width in zip(row, widths, strict=True)]
     for parts in zip_longest(*cells, fillvalue=""):
         padded = (

@@ -138,7 +138,7 @@ def _parameter(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> dict[str
 
 
 def _baseline(name: str, one: Partition | None) -> dict[str, Any]:
-    """Return a well-known strategy as JSON: cost, memory, microbatches and recomputation, all None if it does not fit."""
+    """Return a well-known strategy as JSON: cost, memory, microbatches and recomputation, None if it does not fit."""
     training = one.costs.training if one is not None else None
     return {
         "name": name,

@@ -26,7 +26,7 @@ def stated(plan: Plan) -> list[Block]:
 
 
 def _headline(plan: Plan) -> str:
-    """Return three lines: model and GPUs; algorithm, prompts, samples and updates; framework, precision and generation."""
+    """Return three lines: model and GPUs; algorithm, prompts and updates; framework, precision and generation."""
     rl, best = plan.job.rl, plan.best
     assert rl is not None
     return (

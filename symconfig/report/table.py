@@ -186,7 +186,7 @@ def _numbers(candidate: Candidate) -> str:
 
 
 def _adapters(plan: Plan) -> str:
-    """Return a line break and the line on the adapter that the job added; "" without one, or if it is the model's own."""
+    """Return a line break and the line on the adapter that the job added; "" without one or if it is the model's."""
     adapter = plan.model.adapter
     if adapter is None or plan.job.lora is None:
         return ""

@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(text.encode())
 
     def _get(self) -> None:
-        """Send the form page at /, a JSON document of _DATA at its path, ignoring a query. Raises Refused (404) else."""
+        """Send the form page at /, a JSON document of _DATA at its path, ignoring a query; else raise Refused (404)."""
         path = self.path.partition("?")[0]
         if path == "/":
             html, policy = form_page()

@@ -110,7 +110,7 @@ def broken(facts: DeepSpeedFacts, these: Sequence[Rule[DeepSpeedFacts]] = rules.
 
 
 def _load(path: Path, texts: dict[str, Json], name: str) -> list[Problem]:
-    """Read a JSON object into `texts[name]` and return []; else return one problem: unreadable, no JSON, or no object."""
+    """Read a JSON object into `texts[name]` and return []; else return one problem: unreadable, or no JSON object."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

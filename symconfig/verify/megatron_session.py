@@ -188,7 +188,7 @@ def _result(data: Mapping[str, Any]) -> Result:
 
 
 def _environment() -> dict[str, str]:
-    """Return the subprocess's environment: paths and locale of this one (if set), no GPU, no network and one thread."""
+    """Return the subprocess's environment: this one's paths and locale (if set), no GPU, no network and one thread."""
     kept = {
         name: os.environ[name]
         for name in ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV")

@@ -361,7 +361,7 @@ def _notes(on: Bench) -> Iterator[str]:
 
 
 def _rig(on: Bench) -> Rig:
-    """Return the device's name, torch's version and the date; of a GPU also the versions of driver and CUDA (or HIP)."""
+    """Return the device's name, torch's version and the date; of a GPU also the versions of driver and CUDA or HIP."""
     torch = on.torch
     known = {"torch": str(torch.__version__), "date": datetime.now(UTC).date().isoformat()}
     if not on.cuda:
