@@ -99,11 +99,10 @@ def of_job(
     cluster_base: Path | None = None,
     problems: tuple[Problem, ...] = (),
 ) -> Estimate:
-    """Return the estimate of a job's layout on a cluster, with defaults for what the job leaves open.
-
-    cluster replaces the document's. model: None: loaded by the document's name. model_base, cluster_base: folders for
-    relative paths. Raises InputError, also for jobs with rl, preference or sequences; problems: the caller's, raised
-    with those of reading the job.
+    """Return the estimate of a job's layout on a cluster, with defaults for what the job leaves open. cluster replaces
+    the document's. model: None: loaded by the document's name. model_base, cluster_base: folders for relative paths.
+    Raises InputError, also for jobs with rl, preference or sequences; problems: the caller's, raised with those of
+    reading the job.
     """
     on = cluster if isinstance(cluster, ClusterDescriptor) else None
     fields = with_defaults({**document.data, "cluster": on.name if on is not None else cluster})

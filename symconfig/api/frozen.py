@@ -110,9 +110,8 @@ def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path 
 def _several(folder: Path, manifest: Manifest, templates: Path | None) -> Checked:
     """Return the check of a folder written by `replan --lose-nodes`: the findings of each nodes-N/ that still has
     plan.json and manifest (paths prefixed with the folder; on inputs only those of the largest N), and those on all
-    other files by the outer manifest.
-
-    Plan, notes and inputs are the largest N's. again: the `replan` arguments that write it anew.
+    other files by the outer manifest. Plan, notes and inputs are the largest N's. again: the `replan` arguments that
+    write it anew.
     """
     numbers = [int(match[1]) for match in filter(None, map(_PLAN.fullmatch, manifest.files))]
     inner = {nodes: folder / subfolder(nodes) for nodes in numbers}
@@ -147,10 +146,8 @@ def _several(folder: Path, manifest: Manifest, templates: Path | None) -> Checke
 
 def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
     """Return {"model" or "cluster": finding} for those that now differ from the plan's; the model is compared with the
-    job's adapters applied.
-
-    A name that cannot be found adds a sentence to `notes` and has no finding. Raises InputError if the file found is no
-    model or cluster.
+    job's adapters applied. A name that cannot be found adds a sentence to `notes` and has no finding. Raises InputError
+    if the file found is no model or cluster.
     """
     loads: Mapping[Input, Callable[[str], BaseModel]] = {"model": load_model, "cluster": load_cluster}
     findings: dict[Input, Finding] = {}

@@ -75,10 +75,8 @@ class PartitionJob:
 
 def partition_job(given: Mapping[str, Any]) -> PartitionJob:
     """Return the validated arguments of `symconfig.partition` or `pipeline`; numbers may be text. Raises InputError
-    with all problems.
-
-    Defaults: solver auto, objective time, recompute auto (all variants), limit_s LIMIT_S, flat True, no pipeline
-    without `stages`. With `stages` half as many numbers of microbatches are tried.
+    with all problems. Defaults: solver auto, objective time, recompute auto (all variants), limit_s LIMIT_S, flat True,
+    no pipeline without `stages`. With `stages` half as many numbers of microbatches are tried.
     """
     problems = Problems()
     cluster = problems.collect(lambda: _cluster(given))
@@ -126,11 +124,10 @@ def _cluster(given: Mapping[str, Any]) -> ClusterDescriptor:
 
 
 def _mesh(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Callable[[int], Mesh]:
-    """Return a function from a factor to the mesh with that many times the GPUs.
-
-    With `mesh` (object or file) its outermost level grows, and `gpus`, if given, must equal its GPUs; else it is the
-    cluster's mesh of `gpus`. Without a cluster (already reported) always an empty mesh. Raises InputError if both are
-    missing, they differ, or the cluster has no such mesh.
+    """Return a function from a factor to the mesh with that many times the GPUs. With `mesh` (object or file) its
+    outermost level grows, and `gpus`, if given, must equal its GPUs; else it is the cluster's mesh of `gpus`. Without a
+    cluster (already reported) always an empty mesh. Raises InputError if both are missing, they differ, or the cluster
+    has no such mesh.
     """
     gpus = whole_number("gpus", given["gpus"]) if given.get("gpus") is not None else None
     if given.get("mesh") is not None:
@@ -176,9 +173,7 @@ def _pins(
 ) -> tuple[Pin, ...]:
     """Return the parsed pins; () without pins or if any of source, turns and grown is None. Raises InputError if one is
     malformed, names nothing in the graph or no level, or no number of microbatches and mesh shape (`staged`: of any
-    submesh) allows it.
-
-    value: texts `NAME=SPLIT`, a mapping of them, or None.
+    submesh) allows it. value: texts `NAME=SPLIT`, a mapping of them, or None.
     """
     texts = [f"{name}={what}" for name, what in value.items()] if isinstance(value, Mapping) else list(value or ())
     if source is None or turns is None or grown is None or not texts:

@@ -101,10 +101,9 @@ def _attention(value: Any, cluster: ClusterDescriptor | None) -> Attention:
 
 def _program(given: Mapping[str, Any]) -> Source:
     """Return a program's graphs by number of microbatches, each with its batch dims divided by that number;
-    global_batch_size replaces the batch dim of a file.
-
-    A Program object is used unchanged: its batch is neither replaced nor divided. `batch` is set only if there is one
-    batch dim. Raises InputError for a global batch unless the program has exactly one batch dim.
+    global_batch_size replaces the batch dim of a file. A Program object is used unchanged: its batch is neither
+    replaced nor divided. `batch` is set only if there is one batch dim. Raises InputError for a global batch unless the
+    program has exactly one batch dim.
     """
     from symconfig.graph.program.read import load_program
 
@@ -145,10 +144,9 @@ def _module(given: Mapping[str, Any]) -> Source:
 
 def turns_of(given: Mapping[str, Any], source: Source | None, gpus: int, most: int) -> tuple[int, ...]:
     """Return the numbers of microbatches to try, rising: the given one, else up to `most` divisors of all batch dims
-    (as of `thinned`, with kept = batch // gpus), without those that leave a size not whole.
-
-    Without a source or batch dims: the given one or 1, unchecked. Raises InputError if the given one does not divide
-    the batch or leaves a dim that is not whole.
+    (as of `thinned`, with kept = batch // gpus), without those that leave a size not whole. Without a source or batch
+    dims: the given one or 1, unchecked. Raises InputError if the given one does not divide the batch or leaves a dim
+    that is not whole.
     """
     wanted = (
         whole_number("num_microbatches", given["num_microbatches"]) if given.get("num_microbatches") is not None else 0
@@ -218,10 +216,8 @@ _PATHS = ("program", "mesh")
 
 def graph_file(path: str | Path, keys: Sequence[str]) -> Document:
     """Return the document of a YAML file with these keys; `program` and `mesh` are prefixed with its folder if such a
-    file is there.
-
-    Raises InputError: at once if it is no mapping, else with all unknown keys (with the nearest name), lists or
-    mappings other than pins and cluster, and pins that are not texts or integers.
+    file is there. Raises InputError: at once if it is no mapping, else with all unknown keys (with the nearest name),
+    lists or mappings other than pins and cluster, and pins that are not texts or integers.
     """
     document = read_yaml(read_text(Path(path)), str(path))
     if not isinstance(document.data, dict):

@@ -76,9 +76,7 @@ class PlanResult:
         return manual_edits(self.plan)
 
     def megatron_args(self) -> list[str]:
-        """Return the arguments of Megatron-LM's pretrain_gpt.py. Raises InfeasibleError for a plan that it cannot
-        express.
-        """
+        """Return the arguments of Megatron-LM's pretrain_gpt.py. Raises InfeasibleError if it cannot express them."""
         from symconfig.render import megatron
 
         return megatron.arguments(self.plan)
@@ -97,11 +95,10 @@ class PlanResult:
         launchers: Sequence[str] | None = None,
         templates: str | Path | None = None,
     ) -> list[Path]:
-        """Write all files of `target` (default: the plan's own) into `out`, all or none; return the paths.
-
-        launchers: default: the target's. templates: folder of own templates. With `force` edited files are replaced
-        silently. Raises InputError if `out` exists without `force` or for unknown names, InfeasibleError if the target
-        cannot express it.
+        """Write all files of `target` (default: the plan's own) into `out`, all or none; return the paths. launchers:
+        default: the target's. templates: folder of own templates. With `force` edited files are replaced silently.
+        Raises InputError if `out` exists without `force` or for unknown names, InfeasibleError if the target cannot
+        express it.
         """
         return write(self.plan, Path(out), Wanted.of(target, launchers, templates), force=force)
 
@@ -197,10 +194,8 @@ def plan(
     **fields: Any,
 ) -> PlanResult:
     """Return the fastest configuration that fits in memory. Arguments mean what the fields of JOB.yaml mean; `fields`
-    are the others. None is as good as absent.
-
-    cluster: also a name with changes, "h100 with network=4x200Gb/s". top: number of candidates. Raises InputError (all
-    problems at once) on bad input, InfeasibleError when nothing fits.
+    are the others. None is as good as absent. cluster: also a name with changes, "h100 with network=4x200Gb/s". top:
+    number of candidates. Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
     named = {"model": model, "cluster": cluster, "gpus": gpus, "seq_length": seq_length}
     document = Document(job_fields({**named, "global_batch_size": global_batch_size, **fields}), file="")
@@ -227,9 +222,8 @@ def solve(
 
     writes: model fields that the framework has only after edits by hand, not confirmed by the job, count as not
     expressible. compares: also search the other fine-tuning framework (`other`). problems: the caller's, raised with
-    those found here. If no target can express the model, the result is planned all the same, with `inexpressible` and
-    neither `instead` nor `other`. Raises InputError with all problems, InfeasibleError when nothing fits; problems get
-    the line of their field in the document.
+    those found here. If no target can express the model, it is planned all the same, with `inexpressible` and neither
+    `instead` nor `other`. Raises InputError with all problems and their lines, InfeasibleError when nothing fits.
     """
     gathered = Problems(problems)
     gathered.collect(lambda: check_top(top))
@@ -264,10 +258,8 @@ def read_job(
     problems: Sequence[Problem] = (),
 ) -> LoadedJob:
     """Return the document's job with its model and cluster; those given are not loaded, and the batch in tokens becomes
-    sequences.
-
-    Relative paths start at the bases; those of critic and reward model become full paths. Raises InputError with all
-    problems: the caller's, fields, names, pins.
+    sequences. Relative paths start at the bases; those of critic and reward model become full paths. Raises InputError
+    with all problems: the caller's, fields, names, pins.
     """
     gathered = Problems(problems)
     gathered.collect(lambda: check_batch(document))
@@ -370,10 +362,8 @@ class Wanted:
 
 def files(plan: Plan, wanted: Wanted) -> Files:
     """Return the files of a plan: the target's and launchers' files, trace.json if the best candidate's schedule can be
-    simulated, and a manifest.json of them.
-
-    REPORT.md gets a section about the schedule. Raises InputError, InfeasibleError if the target cannot express the
-    plan.
+    simulated, and a manifest.json of them. REPORT.md gets a section about the schedule. Raises InputError,
+    InfeasibleError if the target cannot express the plan.
     """
     from symconfig.render import manifest, render
     from symconfig.render.files import File, Files

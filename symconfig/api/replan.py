@@ -76,13 +76,12 @@ def replan(
 ) -> ReplanResult:
     """Return the plan of a recorded job with some inputs replaced, and what changes for the run.
 
-    plan: a plan, its file or folder. wishes: fields as of `plan`; pins are added to the recorded ones, of which those
-    in `release` are dropped. checkpoint: the run's folder. at_step: iterations done (None: the checkpoint's, else those
-    done when the old plan took over). schedule: "keep": the same tokens and learning rate over them; "as-is": the same
-    iterations. accept_edits: accept an edited plan file; if its answer was edited, the old plan is solved again first.
-    changes: of fields of the wished cluster, else of the recorded one. problems: the caller's, raised with those found
-    here. Raises InputError (all problems at once; at once if the plan cannot be read), InfeasibleError when nothing
-    fits.
+    plan: a plan, its file or folder. wishes: fields as of `plan`; pins are added to the recorded ones less those in
+    `release`. checkpoint: the run's folder. at_step: iterations done (None: the checkpoint's, else those done when the
+    old plan took over). schedule: "keep": the same tokens and learning rate over them; "as-is": the same iterations.
+    accept_edits: accept an edited plan file; an edited answer is solved again first. changes: of fields of the wished
+    cluster, else of the recorded one. problems: the caller's, raised with those found here. Raises InputError (all
+    problems at once, if the plan can be read), InfeasibleError when nothing fits.
     """
     model, cluster = wishes.get("model"), wishes.get("cluster")
     model = model if isinstance(model, ModelDescriptor) else None

@@ -37,11 +37,10 @@ def sweep(
     limit: int = LIMIT,
     progress: Callable[[Done], None] = lambda _: None,
 ) -> Swept:
-    """Plan all combinations of a SWEEP.yaml, or an equal mapping, and write the table to `out`; return the rows.
-
-    out: None: the source's stem with .csv in the working directory; InputError for a mapping. Finished plans are kept
-    in a journal beside it and not planned again. jobs: plans in parallel; None: one per core. fresh: discard the
-    journal. limit: most combinations. Raises InputError with all problems at once.
+    """Plan all combinations of a SWEEP.yaml, or an equal mapping, and write the table to `out`; return the rows. out:
+    None: the source's stem with .csv in the working directory; InputError for a mapping. Finished plans are kept in a
+    journal beside it and not planned again. jobs: plans in parallel; None: one per core. fresh: discard the journal.
+    limit: most combinations. Raises InputError with all problems at once.
     """
     if out is None and isinstance(source, Mapping):
         raise InputError("this option is missing", field="out", hint="a name that ends in .csv")

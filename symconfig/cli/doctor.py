@@ -16,9 +16,7 @@ add_options = adds(tuple)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what is installed, and what options need if planning's packages are there; return 1 if planning does not
-    work.
-    """
+    """Print what is installed and, if planning's packages are, what options need; return 1 if planning cannot work."""
     from symconfig.report.doctor import BASE, blocks, examine, sites
 
     health = examine()

@@ -33,10 +33,9 @@ class Request:
 
 def request(arguments: argparse.Namespace) -> Request:
     """Return the job's document: --pin over the options over the job file over the recipe (--like); pins are merged by
-    name, cluster changes (--set) go into the cluster's name if it is text.
-
-    Relative paths of model and cluster are the job file's unless given as options. Problems of --pin and --set are
-    collected in `problems`. Raises InputError for an unreadable file, one without a mapping, or an unknown recipe.
+    name, cluster changes (--set) go into the cluster's name if it is text. Relative paths of model and cluster are the
+    job file's unless given as options. Problems of --pin and --set are collected in `problems`. Raises InputError for
+    an unreadable file, one without a mapping, or an unknown recipe.
     """
     recipe, unsaid = _recipe(getattr(arguments, "like", None))
     path = getattr(arguments, "job", None)

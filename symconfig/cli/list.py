@@ -113,9 +113,7 @@ def _targets(arguments: argparse.Namespace, name: str | None) -> Shown:
 
 
 def _launchers(_: argparse.Namespace, name: str | None) -> Shown:
-    """Return (JSON, table) of all launchers, or of the one named; then the table is of its settings. Raises InputError
-    for an unknown name.
-    """
+    """Return (JSON, table) of all launchers, or of the one named and its settings. Raises InputError if unknown."""
     from symconfig.render import every_launcher
 
     every = _chosen(every_launcher().values(), name)

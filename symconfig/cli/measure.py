@@ -48,10 +48,8 @@ add_options = adds(
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure a GPU's (or CPU's) kernels, or with --times read their times; print rates and fitted constants, write the
-    files asked for; return 0.
-
-    Constants are fitted unless it is a CPU without --cluster. Raises InputError with all problems of options before
-    anything is measured, and for a GPU that neither --cluster nor the zoo knows.
+    files asked for; return 0. Constants are fitted unless it is a CPU without --cluster. Raises InputError with all
+    problems of options before anything is measured, and for a GPU that neither --cluster nor the zoo knows.
     """
     from symconfig.descriptor.write import kernels_yaml
     from symconfig.measured.gpu.kernel_fit import fit_kernels

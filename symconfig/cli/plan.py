@@ -58,10 +58,9 @@ add_options = adds(
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the ranked plans and write their files (--out) and page (--html); return 0. Notes and warnings go to
-    standard error.
-
-    A cluster of two kinds of GPUs is planned by `_run_mixed`. If no target can express the plan, it is printed, and
-    files or a page asked for are not written and give the refusal's exit code. Raises InputError, InfeasibleError.
+    standard error. A cluster of two kinds of GPUs is planned by `_run_mixed`. If no target can express the plan, it is
+    printed, and files or a page asked for are not written and give the refusal's exit code. Raises InputError,
+    InfeasibleError.
     """
     from symconfig.api import planning as api
     from symconfig.cli.job import as_options, request

@@ -67,11 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(arguments: argparse.Namespace, plan: Plan) -> int:
-    """Print the words of the plan's program, one per line, NUL-terminated (--null) or as JSON; return 0.
-
-    Program: --target, else the plan's target if it has words, else its framework. With --check or --world-size the plan
-    is first compared with the machine or fitted to that number of processes. Raises InputError for words that `$(…)`
-    would change, unless --null or --json is given; MismatchError.
+    """Print the words of the plan's program, one per line, NUL-terminated (--null) or as JSON; return 0. Program:
+    --target, else the plan's target if it has words, else its framework. With --check or --world-size the plan is first
+    compared with the machine or fitted to that number of processes. Raises InputError for words that `$(…)` would
+    change, unless --null or --json is given; MismatchError.
     """
     from symconfig.frameworks.entries import entry_of
     from symconfig.runs.embed.start import started

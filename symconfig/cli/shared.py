@@ -186,10 +186,8 @@ def answer(
     before: Sequence[Block] = (),
 ) -> None:
     """Write a plan's files (--out), print the answer, and write its page (--html), whose first blocks are `before`.
-    files: None: write neither files nor page.
-
-    data: makes the JSON for --json; shown: blocks printed else. Edited files that are replaced are named on standard
-    error. Raises InputError if a path is taken without --force.
+    files: None: write neither files nor page. data: makes the JSON for --json; shown: blocks printed else. Edited files
+    that are replaced are named on standard error. Raises InputError if a path is taken without --force.
     """
     from symconfig.api.planning import page_files, remarks, write
 

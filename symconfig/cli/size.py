@@ -77,9 +77,7 @@ def _share(text: str) -> float:
 
 
 def _price(text: str) -> tuple[str, float]:
-    """Return (cluster, price) of a text such as `h100=2.5`, split at the last "=". Raises InputError unless the price
-    is finite and at least 0.
-    """
+    """Return (cluster, price) of `h100=2.5`, split at the last "=". Raises InputError unless 0 <= price < infinity."""
     name, _, value = text.rpartition("=")
     try:
         price = float(value)

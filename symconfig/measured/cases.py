@@ -65,7 +65,6 @@ class Case:
 
 def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None) -> Case:
     """Return a row as model, cluster and configuration, completed by its source's assumptions, which are recorded.
-
     model, cluster: replace those of the row. Raises InputError if neither the row nor an assumption gives a needed
     field, its degrees contradict its GPUs or batch, an option is not understood, or the model's name says that the run
     holds what rows cannot state (a distillation teacher).
@@ -206,11 +205,10 @@ def _in_groups(options: RowOptions, framework: Framework, replicas: int) -> Fram
 
 
 def _recompute(options: RowOptions, model: ModelDescriptor, pp: int) -> dict[str, Any]:
-    """Return the recompute fields of a configuration; {} for a granularity other than full and selective….
-
-    full: the whole layer, with block_layers or uniform_layers (default 1) if the method is one of these. selective: the
-    stated modules (default core attention), and block_layers = the layers of one stage over `selective_every` (0
-    without: all).
+    """Return the recompute fields of a configuration; {} for a granularity other than full and selective…. full: the
+    whole layer, with block_layers or uniform_layers (default 1) if the method is one of these. selective: the stated
+    modules (default core attention), and block_layers = the layers of one stage over `selective_every` (0 without:
+    all).
     """
     word = str(options.option("recompute", "none"))
     if word == "full":

@@ -121,11 +121,10 @@ class _Problem:
     own: Array
 
     def solve(self) -> tuple[Array, Array, Array, Array, Array]:
-        """Return the constants and offsets [fits, parameters] and log seconds without offsets [fits, rows].
-
-        Then, of the first fit only: slopes [rows, parameters], robust weights [rows] and precisions of the priors
-        [parameters]. A step is kept only if it lowers its fit's cost; slopes are updated only with the first fit's. The
-        outlier edge only falls. Stops when all fits have settled (ENOUGH, SHORT), or after ROUNDS.
+        """Return the constants and offsets [fits, parameters] and log seconds without offsets [fits, rows]. Then, of
+        the first fit only: slopes [rows, parameters], robust weights [rows] and precisions of the priors [parameters].
+        A step is kept only if it lowers its fit's cost; slopes are updated only with the first fit's. The outlier edge
+        only falls. Stops when all fits have settled (ENOUGH, SHORT), or after ROUNDS.
         """
         fits = len(self.weights)
         theta = np.tile(np.clip(self.prior, *self.bounds), (fits, 1))

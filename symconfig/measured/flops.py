@@ -41,10 +41,8 @@ def flops_per_token(
     model: ModelDescriptor, seq_length: int, counting: Counting, repeated: Collection[str] = ()
 ) -> float:
     """Return the FLOP of one token, forward and backward, as the source counts attention's mask and vocabulary
-    matrices.
-
-    repeated: modules whose recomputed forward also counts: with LAYER each layer's whole forward, with any others that
-    of attention's products alone; empty: none.
+    matrices. repeated: modules whose recomputed forward also counts: with LAYER each layer's whole forward, with any
+    others that of attention's products alone; empty: none.
     """
     blocks, kinds = derived(model, Implementation(), Scheme(False)), sequence(model)
     plain = dim_sizes(model) | {"seq_length": float(seq_length)}

@@ -46,11 +46,10 @@ class Judged:
 def judge(
     source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None
 ) -> Judged:
-    """Return one row with its prediction. model, cluster: replace those that the row states.
-
-    An alternative configuration replaces the first one if it fits and is faster. `time` is of one stage's work if the
-    row times a stage, else of a step; None without a figure. Raises InputError if the row cannot be predicted or states
-    no time, memory, layer time or out-of-memory.
+    """Return one row with its prediction. model, cluster: replace those that the row states. An alternative
+    configuration replaces the first one if it fits and is faster. `time` is of one stage's work if the row times a
+    stage, else of a step; None without a figure. Raises InputError if the row cannot be predicted or states no time,
+    memory, layer time or out-of-memory.
     """
     what = case(source, row, model, cluster)
     limit = what.cluster.gpu.memory_bytes.value

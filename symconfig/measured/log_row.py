@@ -85,10 +85,8 @@ def _stated(section: MeasuredBatch | MeasuredOptions | None) -> dict[str, Any]:
 
 def _model(log: TrainingLog, model: ModelDescriptor | None) -> dict[str, Any]:
     """Return the row's fields of the given model, which is checked against the log, else of the model in the log's
-    arguments.
-
-    Raises InputError if the given one differs in size, or if the arguments describe none, or one with expert layers
-    other than all after the first dense ones.
+    arguments. Raises InputError if the given one differs in size, or if the arguments describe none, or one with expert
+    layers other than all after the first dense ones.
     """
     if model is not None:
         check_model(log, model)
@@ -260,10 +258,8 @@ _PRIVATE = re.compile(r"path|dir|file|save|load|token|wandb|tensorboard|host|por
 
 def _given(names: Mapping[str, Value]) -> dict[str, Any]:
     """Return {option without dashes: value} for arguments of Megatron that differ from every version's default; a
-    switch is True.
-
-    Left out: None, unknown destinations, options whose name suggests a path, host, name or token, and the
-    implementation of fused cross entropy unless that is on.
+    switch is True. Left out: None, unknown destinations, options whose name suggests a path, host, name or token, and
+    the implementation of fused cross entropy unless that is on.
     """
     result: dict[str, Any] = {}
     for dest, (flag, defaults) in _flags().items():

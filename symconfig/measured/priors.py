@@ -136,10 +136,8 @@ def _basis(mine: GpuType, generation: str, seen: Sequence[Observed]) -> str:
 
 def believed(name: str, mine: GpuType, generation: str, seen: Sequence[Observed]) -> Prior:
     """Return the prior of a constant for one GPU type: the posterior, in logarithms, of a tree any GPU – generation –
-    type around ANY_GPU, observed at the measured types.
-
-    mine: (): no type, for a constant of a whole generation. seen: measured types; empty: ANY_GPU itself. The
-    uncertainty is relative; basis stays empty.
+    type around ANY_GPU, observed at the measured types. mine: (): no type, for a constant of a whole generation. seen:
+    measured types; empty: ANY_GPU itself. The uncertainty is relative; basis stays empty.
     """
     value, width = ANY_GPU[name]
     known = [

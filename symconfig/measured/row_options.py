@@ -71,9 +71,7 @@ class RowOptions:
     def __init__(self, row: Row, assumption: Assumption, cluster: ClusterDescriptor | None = None) -> None:
         """Read the options of a row: those of its Megatron arguments (if any), overridden by its own; records an
         assumed GPU, and an assumed network if the run spans nodes (of 8 GPUs unless stated) or has an unknown number of
-        GPUs.
-
-        cluster: replaces the row's. Raises InputError for an option not understood or a GPU unknown.
+        GPUs. cluster: replaces the row's. Raises InputError for an option not understood or a GPU unknown.
         """
         self.row, self.assumption = row, assumption
         self.cluster = cluster or cluster_of(row, assumption)
@@ -169,11 +167,10 @@ class RowOptions:
 
 
 def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a row's options under symconfig's names and types, and words not understood as `name: value`.
-
-    Words are compared without case. `features` is split at ";" into options; unknown words of it, and a `loss` that is
-    only true or false, are listed as not understood; values that say nothing are dropped. If only one of embedding and
-    loss counts as a layer is stated, both count alike. Raises InputError for a value that an option does not have.
+    """Return a row's options under symconfig's names and types, and words not understood as `name: value`. Words are
+    compared without case. `features` is split at ";" into options; unknown words of it, and a `loss` that is only true
+    or false, are listed as not understood; values that say nothing are dropped. If only one of embedding and loss
+    counts as a layer is stated, both count alike. Raises InputError for a value that an option does not have.
     """
     spelled, unread = dict(options), list[str]()
     for words in filter(None, map(str.strip, str(spelled.pop("features", "")).split(";"))):

@@ -46,7 +46,6 @@ class Runs:
 
 def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, additions: Additions | None = None) -> Runs:
     """Read measurement files (.yaml, .yml) and training logs (all others), and group their timed runs by GPU type.
-
     cluster: keep only runs on its GPU type, with a remark on how many were left out; required for training logs, which
     do not name their GPUs. None: each group has its first run's cluster. additions: complete training logs. Raises
     InputError with the problems of all files, or, with the remarks, if no timed run is left.
@@ -100,10 +99,8 @@ def _file(path: Path, cluster: ClusterDescriptor | None) -> tuple[list[Timed], l
 
 def _log(path: Path, cluster: ClusterDescriptor | None, additions: Additions) -> tuple[list[Timed], list[str]]:
     """Return the log's steady step as a run (none without one) and remarks: the log's own, memory, assumed values, the
-    row's note, and steady against predicted time.
-
-    Raises InputError without a cluster, or if the log with its additions is no predictable run; then each missing field
-    has the option that supplies it.
+    row's note, and steady against predicted time. Raises InputError without a cluster, or if the log with its additions
+    is no predictable run; then each missing field has the option that supplies it.
     """
     if cluster is None:
         hint = "--cluster h100, or the path of your own"

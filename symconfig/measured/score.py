@@ -58,10 +58,8 @@ def score(paths: Sequence[Path]) -> Scores:
 
 def source(name: str, file: Measurements) -> Source:
     """Return the scores of one file: of all rows, of rows without and with assumptions, of its sweeps with at least two
-    timed runs, and of growths.
-
-    name: also selects the file's assumptions. If the file is marked as not validated, every row is skipped, with the
-    reason TARGETS.
+    timed runs, and of growths. name: also selects the file's assumptions. If the file is marked as not validated, every
+    row is skipped, with the reason TARGETS.
     """
     judged, skipped = predicted(name, file) if file.validated else ([], [(row.id, TARGETS) for row in file.rows])
     whole = scored(judged)
@@ -249,7 +247,6 @@ def sweep(name: str, judged: Sequence[Judged]) -> Sweep | None:
 
 def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
     """Return, for each plan, the relative change of step time from the fewest to the most GPUs, measured and predicted.
-
     Timed runs of one model, cluster and software version whose plans differ only in the data-parallel degree, with
     equal numbers of microbatches, form a group; runs on equally many GPUs count by their median. Groups whose most GPUs
     are less than twice the fewest, and rows without stated GPUs, are left out.

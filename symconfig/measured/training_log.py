@@ -185,10 +185,8 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
 
 def _steady(steps: list[Step], averaged: bool, batch: int | None, remarks: list[str]) -> Steady | None:
     """Return the steady step as of `read_log`; None without a time after the warm-up. Add remarks on missing times and
-    on times left out.
-
-    averaged: the steps are means over the run, of which the last counts, without warm-up. The first time's interval is
-    taken as long as that to the second. batch: sequences of a step if no step has them.
+    on times left out. averaged: the steps are means over the run, of which the last counts, without warm-up. The first
+    time's interval is taken as long as that to the second. batch: sequences of a step if no step has them.
     """
     timed = [(step, step.seconds) for step in steps if step.seconds is not None]
     if averaged or not timed:
@@ -329,10 +327,8 @@ class _Reader:
 
     def _deepspeed(self, line: str) -> None:
         """Add steps, memory and settings that DeepSpeed, the Trainer or symconfig's own script print, and set
-        `deepspeed`.
-
-        The first value of a setting is kept (own script: an earlier one of its names); a printed JSON, once complete,
-        overrides.
+        `deepspeed`. The first value of a setting is kept (own script: an earlier one of its names); a printed JSON,
+        once complete, overrides.
         """
         rank = _RANK.search(line)
         of = int(next(group for group in rank.groups() if group)) if rank else None

@@ -34,10 +34,8 @@ _SHOWN = 40  # places that were not understood: of a longer list the rest is cou
 
 def blocks(audit: Audit, *, headed: bool = False) -> list[Block]:
     """Return all blocks of an audit, in order; empty parts are left out. headed: whether the caller shows the input,
-    the findings and the verdict itself; then they are left out.
-
-    The prediction is of the RL or other steps if the plan has any, else stages, parts and certainty; then the better
-    plan, or why there is none.
+    the findings and the verdict itself; then they are left out. The prediction is of the RL or other steps if the plan
+    has any, else stages, parts and certainty; then the better plan, or why there is none.
     """
     judged = audit.judged
     spent: list[Block] = []
@@ -198,10 +196,8 @@ def headline(audit: Audit) -> str:
 
 def way(audit: Audit, better: Plan) -> list[Block]:
     """Return the comparison of the run (if predicted) with the best plan, and a table of the changes between them if
-    there are any.
-
-    For RL only the comparison of whole steps; if both have other steps with phases, a sentence with their times
-    replaces the table.
+    there are any. For RL only the comparison of whole steps; if both have other steps with phases, a sentence with
+    their times replaces the table.
     """
     judged = audit.judged
     if better.rl:

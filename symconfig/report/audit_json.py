@@ -78,9 +78,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
 
 
 def _step(judged: Judged) -> dict[str, Any]:
-    """Return the step with phases around a run: its trainer and predicted parts; for reinforcement learning also
-    workers and job.
-    """
+    """Return a run with phases as JSON: its trainer and predicted parts; for RL also workers and job."""
     around, step = judged.run.around, judged.run.step
     assert around is not None, "is asked for of such a run"
     parts: dict[str, Any] = {"trainer": around.trainer.name}
@@ -134,7 +132,7 @@ def sarif(audits: Iterable[Audit]) -> dict[str, Any]:
 
 
 def _result(finding: Finding) -> dict[str, Any]:
-    """Return a finding as a SARIF result."""
+    """Return a finding as a SARIF result; its place is in `locations`, and not in the message."""
     problem = finding.problem
     plain = Problem(problem.what, field=problem.field, got=problem.got, need=problem.need, hint=problem.hint)
     return {

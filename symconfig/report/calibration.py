@@ -119,7 +119,9 @@ def _summary(calibration: Calibration) -> str:
 
 
 def to_dict(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> dict[str, Any]:
-    """Return the calibrations as JSON, symconfig.calibration/1."""
+    """Return the calibrations as JSON, symconfig.calibration/1: of each cluster rows, constants, far priors, errors
+    (`mape`) and sources; remarks.
+    """
     return {
         "schema": "symconfig.calibration/1",
         "clusters": [

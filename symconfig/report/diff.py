@@ -90,7 +90,7 @@ def _signed(delta: float, shown: Any) -> str:
 
 
 def to_dict(diff: Diff) -> dict[str, Any]:
-    """Return the JSON of `symconfig diff --json`."""
+    """Return the JSON of `symconfig diff --json`: whether the plans are equal, both, and the differences by section."""
     return {
         "schema": "symconfig.diff/1",
         "same": diff.same,

@@ -19,10 +19,8 @@ _HERE = {True: "found", False: "not found", None: "launch.sh exports it"}
 
 def examine() -> dict[str, Any]:
     """Return what is installed on this machine, as `symconfig doctor --json` has it but for `sites`; no heavy package
-    is imported.
-
-    `healthy`: all packages of BASE, both data folders, and at least one model and cluster file are there. A version or
-    path is None if absent.
+    is imported. `healthy`: all packages of BASE, both data folders, and at least one model and cluster file are there.
+    A version or path is None if absent.
     """
     packages = {name: _version(name) for name in (*BASE, *EXTRA)}
     folders = {name: _data(name) for name in ("model_zoo", "templates")}

@@ -96,7 +96,7 @@ def others(fits_on: FitsOn) -> Grid:
 
 
 def to_dict(estimate: Estimate, fits_on: FitsOn) -> dict[str, Any]:
-    """Return the JSON of `symconfig estimate --json`."""
+    """Return the JSON of `symconfig estimate --json`, in bytes; `fits_on` is {} unless other clusters were asked."""
     plan, (name, most) = estimate.plan, estimate.largest
     return {
         "schema": SCHEMA,

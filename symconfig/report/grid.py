@@ -154,7 +154,7 @@ def telling(grid: Grid) -> Grid:
 
 
 def _laid(grid: Grid, width: int | None) -> Iterator[Line]:
-    """Yield the lines of a table: title, if any, then `telling` columns without control characters, fitted to `width`."""
+    """Yield the lines of a table: title, if any, then `telling` columns without control characters, within `width`."""
     grid = telling(grid)
     if grid.title:
         yield from ((line, _BOLD) for line in wrapped(clean(grid.title), width).split("\n"))
@@ -204,7 +204,9 @@ def _lines(grid: Grid, widths: Sequence[int], gap: str = _GAPS[0]) -> Iterator[L
 
 
 def _row(grid: Grid, row: Sequence[str], widths: Sequence[int], gap: str, *, heads: bool = False) -> Iterator[str]:
-    """Yield the lines of a row, several if cells are wrapped; columns in grid.left are left-aligned, others not."""
+    """Yield the lines of a row, several if cells are wrapped; columns in grid.left are left-aligned, others
+    right-aligned. heads: whether the row is the header, whose cells break at more seams.
+    """
     cells = [_wrapped_cell(cell, width, heads=heads) for cell, width in zip(row, widths, strict=True)]
     for parts in zip_longest(*cells, fillvalue=""):
         padded = (
@@ -326,9 +328,7 @@ def wrap(line: str, width: int) -> list[str]:
 
 
 def _command(line: str, indent: str, width: int) -> list[str]:
-    """Return a command as lines with trailing backslashes, broken only before options; later ones are indented by 2
-    more.
-    """
+    """Return a command as lines with trailing backslashes, broken only before options; later ones indented by 2."""
     lines: list[str] = []
     for part in _options(line.strip()):
         if lines and len(lines[-1]) + 1 + len(part) + len(" \\") <= width:
@@ -339,8 +339,8 @@ def _command(line: str, indent: str, width: int) -> list[str]:
 
 
 def _options(command: str) -> Iterator[str]:
-    """Yield the words of a command, an option together with the one word behind it unless that is an option; quoted
-    text is one word.
+    """Yield the words of a command, an option with the one word behind it unless that is an option; quoted text is a
+    word.
     """
     words = re.findall(r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|\\.|[^\s"'])+|\S""", command)
     part: list[str] = []

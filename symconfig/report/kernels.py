@@ -96,9 +96,7 @@ def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
 
 
 def _other_times(times: KernelTimes, cluster: ClusterDescriptor) -> Iterator[str]:
-    """Yield a remark with the measured and the cluster's rate of the host link, which is no fitted constant; nothing
-    without host copies.
-    """
+    """Yield the measured and the cluster's rate of the host link, no fitted constant; nothing without host copies."""
     copies = [row for row in times.rows if isinstance(row.what, HostCopy)]
     if copies:
         rates = [_rate(row)[0] for row in copies]

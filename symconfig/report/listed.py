@@ -151,9 +151,7 @@ def _parameters(number: int) -> str:
 
 
 def recipe_list(recipes: Sequence[Stated]) -> list[Block]:
-    """Return two blocks: each recipe's name with its job and layout below, and how many there are; one sentence if
-    there are none.
-    """
+    """Return each recipe's name with its job and layout below, and how many there are; one sentence for none."""
     found = several(len(recipes), "recipe")
     if not recipes:
         return [f"{found}. Fewer filters find more."]

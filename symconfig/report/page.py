@@ -128,10 +128,8 @@ def charts(plan: Plan) -> list[dict[str, Any]]:
 
 def _chart(name: str, title: str, bars: Sequence[tuple[str, Candidate, Mapping[str, float]]]) -> dict[str, Any]:
     """Return a chart {id, title, rows, legend}: a row of stacked segments per bar, in percent of the longest bar, and
-    the colour of each part; parts that are 0 in all bars are left out.
-
-    Parts are ordered by their largest value in any bar. bars: (label, candidate, {part: value}). name: "time" (seconds)
-    or "memory" (bytes, shown as GiB).
+    the colour of each part; parts that are 0 in all bars are left out. Parts are ordered by their largest value in any
+    bar. bars: (label, candidate, {part: value}). name: "time" (seconds) or "memory" (bytes, shown as GiB).
     """
     text = seconds if name == "time" else gib
     names = {part for *_, parts in bars for part, value in parts.items() if value}

@@ -37,7 +37,9 @@ SCHEMA = "symconfig.partition/3"
 
 
 def to_dict(report: Contents) -> dict[str, Any]:
-    """Return the report as JSON, symconfig.partition/3."""
+    """Return the report as JSON, symconfig.partition/3: mesh, solution, costs (`spent`; seconds or elements), operators
+    and parameters with layouts, collectives, baselines and notes.
+    """
     partition = report.partition
     nodes = list(zip(partition.net.nodes, partition.rows, strict=True))
     return {

@@ -87,7 +87,7 @@ def _stages(staged: Staged) -> Grid:
 
 
 def to_dict(staged: Staged) -> dict[str, Any]:
-    """Return the report as JSON, symconfig.pipeline/2."""
+    """Return the report as JSON, symconfig.pipeline/2: mesh, solution (seconds, microbatches, idle), and stages."""
     pipeline, ask = staged.pipeline, staged.ask
     return {
         "schema": SCHEMA,

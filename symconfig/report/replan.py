@@ -160,7 +160,9 @@ def _files(replan: Replan) -> str:
 
 
 def to_dict(replan: Replan) -> dict[str, Any]:
-    """Return the JSON of `symconfig replan --json`."""
+    """Return the JSON of `symconfig replan --json`; `near` is None without a nearer plan, `going_on` at step 0 or if no
+    command is known.
+    """
     nearest, changes = replan.near_plan, replan.changes
     return {
         "schema": "symconfig.replan/1",

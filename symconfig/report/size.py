@@ -136,7 +136,7 @@ def command(question: Question, cluster: str, gpus: int) -> str:
 
 
 def to_dict(size: Size) -> dict[str, Any]:
-    """Return the JSON of `symconfig size --json`."""
+    """Return the JSON of `symconfig size --json`: the question, whether a cluster meets it, and each one's numbers."""
     question = size.question
     return {
         "schema": "symconfig.size/1",

@@ -50,9 +50,7 @@ def headline(swept: Swept, points: Points) -> str:
 
 
 def bests(planned: Iterable[Record]) -> Grid:
-    """Return the table of each model and cluster's plan of most tokens/s and that of fewest GPU-hours, as one row if
-    they are the same.
-    """
+    """Return the table of each model and cluster's plan of most tokens/s and of fewest GPU-hours, once if equal."""
     rows = [
         {"model": str(record["model"]), "cluster": str(record["cluster"]), "": name, **_cells(record)}
         for name, record in _best(planned)
@@ -114,7 +112,7 @@ def reasons(records: Iterable[Record]) -> Grid:
 
 
 def to_dict(swept: Swept, points: Points, out: Path) -> dict[str, Any]:
-    """Return the JSON of `symconfig sweep --json`."""
+    """Return the JSON of `symconfig sweep --json`: counts and all rows, with None for columns that a row lacks."""
     names = [column.name for column in COLUMNS]
     return {
         "schema": "symconfig.sweep/1",

@@ -108,9 +108,7 @@ def _real_data(plan: Plan) -> Iterator[str]:
 
 
 def _whole_run(plan: Plan) -> Iterator[str]:
-    """Yield a sentence with hours, GPU-hours and tokens a day; nothing if train_iters is the default or steps have
-    phases.
-    """
+    """Yield a sentence of hours, GPU-hours, tokens a day; nothing if train_iters is the default or steps have phases."""
     training, predicted = plan.job.training, plan.best.predicted
     if training.train_iters == Training().train_iters or plan.steps:
         return
@@ -133,9 +131,7 @@ def _of_bf16(plan: Plan) -> str:
 
 
 def _why(plan: Plan) -> str:
-    """Return the sentence why plan 1 stands above plan 2: how much slower that is and in which parts; if it is faster,
-    also why it is second.
-    """
+    """Return why plan 1 is above plan 2: how much slower that is and in which parts; if faster, why it is second."""
     slower, because = loss(plan.best, plan.alternatives[0])
     if slower[1:] == "0.0 %":
         return f"Plan 2 takes as long: {because}."

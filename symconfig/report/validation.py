@@ -69,9 +69,7 @@ def _counts(scores: Sequence[Source]) -> str:
 
 
 def _counted(title: str, scores: Sequence[Source], of: Callable[[Case], Sequence[str]]) -> str:
-    """Return the titled lines of a source's texts, most frequent first, with their numbers of rows; "" if none. of:
-    texts of a row's case.
-    """
+    """Return the titled lines of each source's texts, most frequent first, with numbers of rows; "" if none."""
     lines = []
     for source in scores:
         counts = Counter(text for item in source.rows for text in of(item.case))

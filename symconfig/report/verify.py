@@ -116,7 +116,7 @@ def _options(checked: Checked) -> str:
 
 
 def frozen_data(checked: Checked) -> dict[str, Any]:
-    """Return the JSON of `symconfig verify --frozen --json`."""
+    """Return the JSON of `verify --frozen --json`; without a manifest `target` is None and `files` 0."""
     manifest = checked.manifest
     return {
         "schema": "symconfig.check/1",

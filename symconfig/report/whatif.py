@@ -111,7 +111,9 @@ def _speed(one: Outcome) -> str:
 
 
 def changes_data(cases: Sequence[Case]) -> dict[str, Any]:
-    """Return the JSON of --change, symconfig.adaptability/1."""
+    """Return the JSON of --change, symconfig.adaptability/1: the fastest plan before, and of each change its pins, the
+    kept and the replanned result, and the gain.
+    """
     before = cases[0].before.plan
     assert before is not None
     return {

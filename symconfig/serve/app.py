@@ -105,9 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _send(self, status: int, kind: str, text: str | None, **headers: str) -> None:
-        """Send a response with content type `kind`, _HEADERS and `headers`, which override; text: None if its body
-        follows.
-        """
+        """Send a response of content type `kind`, with `headers` over _HEADERS; text: None if its body follows."""
         self.send_response(status)
         for name, value in {"Content-Type": kind, **_HEADERS, **headers}.items():
             self.send_header(name, value)
@@ -150,10 +148,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _solve(self, kind: str, data: dict[str, Any]) -> None:
         """Send the lines of one request: the worker's progress, an empty line every _BEAT_S without any, and the
-        answer.
-
-        The answer is a failed one if the worker ends without any or exceeds solve_s. The process is killed in every
-        case. Raises ConnectionError if the client has gone.
+        answer. The answer is a failed one if the worker ends without any or exceeds solve_s. The process is killed in
+        every case. Raises ConnectionError if the client has gone.
         """
         mine, theirs = self.server.context.Pipe()
         process = self.server.context.Process(target=work, args=(theirs, kind, data, MEMORY_BYTES), daemon=True)

@@ -28,10 +28,8 @@ _LAUNCH_FIELDS = ("cluster", "model", "gpus", "seq_length")
 
 def work(pipe: Connection, kind: str, data: Mapping[str, Any], memory_bytes: int) -> None:
     """Send the progress and the answer of one request through the pipe, with at most `memory_bytes` of address space
-    (if the system can limit it).
-
-    For a process of its own: SIGINT is ignored. MemoryError and any other exception become failed answers; the latter's
-    traceback is printed.
+    (if the system can limit it). For a process of its own: SIGINT is ignored. MemoryError and any other exception
+    become failed answers; the latter's traceback is printed.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server's to handle
     with suppress(OSError, ValueError):  # a system without the limit, or with a lower one
@@ -53,10 +51,8 @@ def failed(why: str) -> dict[str, Any]:
 
 def answer(kind: str, data: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """Return the answer of a request ("plan" or "audit") as plain data. A SymconfigError becomes {error, exit_code,
-    problems}; other exceptions pass.
-
-    say: called with progress (text, share). Files outside of the package, its data folders and a temporary folder
-    cannot be read; that folder's name and masked values are removed from the answer.
+    problems}; other exceptions pass. say: called with progress (text, share). Files outside of the package, its data
+    folders and a temporary folder cannot be read; that folder's name and masked values are removed from the answer.
     """
     forget()
     ours = (PACKAGE, data_dir("model_zoo"), data_dir("templates"))
@@ -126,10 +122,8 @@ def _job(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
 
 def _audit(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
     """Return an audit's page and JSON; exit_code is 1 if the script does not run as it is. Only _LAUNCH_FIELDS and
-    `script` of `data` are used.
-
-    The script's text is written to `folder`, the only one it may name files in, and never executed. Raises InputError
-    without text, or for names not in the zoo.
+    `script` of `data` are used. The script's text is written to `folder`, the only one it may name files in, and never
+    executed. Raises InputError without text, or for names not in the zoo.
     """
     from symconfig.api.existing import audit, audit_page
     from symconfig.existing.launch import files

@@ -166,7 +166,6 @@ def _copied(
     folder: Path, plan: Plan, known: manifest.Manifest | None, backend: Backend, scratch: Path
 ) -> Refused | None:
     """Copy the folder's files that symconfig renders into `scratch`, and return why no program may be run, or None.
-
     skipped: own templates, a plan that cannot be rendered, or a script of an earlier symconfig (equal to the manifest's
     digest); failed: a script that was edited. Files missing in the folder are left out; files other than scripts are
     copied as they are.

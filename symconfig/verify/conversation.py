@@ -71,10 +71,8 @@ def last_lines(text: str) -> tuple[str, ...]:
 
 def ask(who: str, module: str, request: Json, timeout_s: float) -> Json:
     """Run a module of symconfig with a JSON request, and return the JSON object on its last output line, which has a
-    key "ok".
-
-    A timeout, or a last line that is no such object, gives {"ok": False, "error": …} with status and last lines of
-    standard error. The status alone does not matter. who: the name in the error.
+    key "ok". A timeout, or a last line that is no such object, gives {"ok": False, "error": …} with status and last
+    lines of standard error. The status alone does not matter. who: the name in the error.
     """
     try:
         ended = subprocess.run(

@@ -256,10 +256,8 @@ def run(requests: list[Json], timeout_s: float) -> list[Json]:
 
 def ranks(folder: Path, plan: Plan, words: Sequence[str], options: Options) -> Iterator[Check]:
     """Yield a check of the first rank and of the last, which has the padding (one if they are the same); one skipped
-    check for QLoRA.
-
-    A rank passes if each compared figure is within PADDING of the built one; figures are in `compared`. words:
-    train.py's arguments.
+    check for QLoRA. A rank passes if each compared figure is within PADDING of the built one; figures are in
+    `compared`. words: train.py's arguments.
     """
     watch, world = Stopwatch(), plan.best.parallel.world_size
     if plan.model.adapter is not None and plan.model.adapter.method == "qlora":

@@ -42,10 +42,8 @@ class Inert:
 
 def main() -> None:
     """Read the request, build each rank in a forked child, and print one line of JSON with the answers; end the process
-    with status 0.
-
-    Sets environment variables; other output goes to standard error. A rank that crashes or takes too long has an answer
-    that says so.
+    with status 0. Sets environment variables; other output goes to standard error. A rank that crashes or takes too
+    long has an answer that says so.
     """
     request = json.load(sys.stdin)
     os.environ |= {
@@ -163,11 +161,10 @@ def _to(module: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def make_moments(optimizer: Any, masters: tuple[str, ...]) -> None:
-    """Run one optimizer step with zero gradients, so that its state exists.
-
-    With ZeRO's `_optimizer_step`, each master's gradient is restored; else torch's own optimizer steps once
-    (BF16_Optimizer) and gradients become None. FP16_UnfusedOptimizer is skipped: it has stepped already. masters:
-    attributes that hold lists of master weights; absent ones are skipped.
+    """Run one optimizer step with zero gradients, so that its state exists. With ZeRO's `_optimizer_step`, each
+    master's gradient is restored; else torch's own optimizer steps once (BF16_Optimizer) and gradients become None.
+    FP16_UnfusedOptimizer is skipped: it has stepped already. masters: attributes that hold lists of master weights;
+    absent ones are skipped.
     """
     import torch
 

@@ -60,11 +60,9 @@ def applies(plan: Plan) -> bool:
 
 
 def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
-    """Yield all checks of a folder with Megatron-LM files: without Megatron, and with it if possible.
-
-    Megatron's are one skipped or failed check if programs may not run, launch.sh's dry run fails, or Megatron is not
-    usable (`unfit`). Raises InputError if `--megatron` is none, or Megatron is not usable and `build` or `trace` was
-    requested.
+    """Yield all checks of a folder with Megatron-LM files: without Megatron, and with it if possible. Megatron's are
+    one skipped or failed check if programs may not run, launch.sh's dry run fails, or Megatron is not usable (`unfit`).
+    Raises InputError if `--megatron` is none, or Megatron is not usable and `build` or `trace` was requested.
     """
     source = megatron_source.find(options.megatron)
     if options.refused is not None:
@@ -100,9 +98,7 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
 
 
 def offline(rendered: Rendered) -> Iterator[Check]:
-    """Yield two checks that need no Megatron: options against its release's table, and symconfig's rules on the
-    arguments.
-    """
+    """Yield two checks that need no Megatron: options against its release's table, and symconfig's rules on them."""
     watch = Stopwatch()
     table = flags.flags(rendered.plan.best.target.version)
     yield watch.problems(

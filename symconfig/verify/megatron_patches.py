@@ -29,8 +29,8 @@ KERNELS: dict[str, Any] = {
 
 
 def local(config: Any) -> Any:
-    """Return a shallow copy of the transformer config with the options of KERNELS that it has set to need only
-    Megatron's own layers, and the dispatcher flex replaced by alltoall.
+    """Return a shallow copy of the transformer config that needs only Megatron's own layers: options of KERNELS, where
+    the release has them, get its values, and the dispatcher flex becomes alltoall.
     """
     copied = copy.copy(config)
     for name, value in KERNELS.items():
@@ -91,9 +91,7 @@ def _norms() -> None:
     make = module.WrappedTorchNorm.__new__
 
     def build(cls: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
-        """Make torch's norm with the options that it refuses off; mark its weights as sequence-parallel if the config
-        is.
-        """
+        """Make torch's norm with options that it refuses off; mark its weights as sequence-parallel as configured."""
         plain = copy.copy(config)
         for name in (
             "persist_layer_norm",

@@ -35,10 +35,8 @@ Chunks = Sequence[Sequence[Parameter]]  # of each virtual stage
 
 def ranks(plan: Plan) -> tuple[int, ...]:
     """Return the ranks to build: on the first, a middle and the last stage, and one of every further kind of stage, in
-    order of stages; with one stage its first and last rank.
-
-    Positions within the stage rise evenly from its first rank to its last, since shards differ by it; equal ranks occur
-    once.
+    order of stages; with one stage its first and last rank. Positions within the stage rise evenly from its first rank
+    to its last, since shards differ by it; equal ranks occur once.
     """
     kinds = [stage.chunks for stage in plan.best.stages]
     wanted = {0, len(kinds) // 2, len(kinds) - 1, *(kinds.index(kind) for kind in kinds)}
@@ -109,10 +107,8 @@ def problems(
     plan: Plan, rank: int, chunks: Chunks, rows: Sequence[Compared], real: Mapping[str, Any], file: str
 ) -> Iterator[Problem]:
     """Yield a problem for each difference in coordinates, number of chunks (then nothing more), chunks' parameters, and
-    bytes beyond PADDING.
-
-    Of chunks with other parameters the first is described and the rest are counted. Rows in other units than bytes are
-    not judged.
+    bytes beyond PADDING. Of chunks with other parameters the first is described and the rest are counted. Rows in other
+    units than bytes are not judged.
     """
     parallel = plan.best.parallel
     here = coordinates(parallel if plan.model.experts else replace(parallel, etp=parallel.tp), MEGATRON, rank)

@@ -99,10 +99,8 @@ def position_type(model: ModelDescriptor, r: Resolved) -> str:
 
 def scaling_got(model: ModelDescriptor, r: Resolved) -> str | None:
     """Return the kind of RoPE scaling that Megatron will apply: yarn, llama3, linear or None, also if the model has no
-    RoPE.
-
-    With MLA yarn if rope_type is yarn (the default) and its factor is not 1, else None; the arguments' other scalings
-    are not looked at.
+    RoPE. With MLA yarn if rope_type is yarn (the default) and its factor is not 1, else None; the arguments' other
+    scalings are not looked at.
     """
     if not rope(model):
         return None
@@ -225,9 +223,7 @@ def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
 
 
 def indexer_need(model: ModelDescriptor, r: Resolved) -> list[Any]:
-    """Return [the indexer's sizes…, its loss weight, a list of whether each layer has one (default: all)]; [] without
-    one.
-    """
+    """Return [the indexer's sizes…, its loss weight, a list of whether each layer has one (default: all)], or []."""
     has = model.indexer
     if has is None:
         return []

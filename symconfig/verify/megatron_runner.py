@@ -75,9 +75,7 @@ class Stop(Exception):
 
 
 def _explain(error: BaseException) -> str:
-    """Return an exception as one line with its place (file and line); without a text the source line that raised it; an
-    exit by its status.
-    """
+    """Return an exception as a line with its place; without a text, the raising source line; an exit's status."""
     if isinstance(error, SystemExit):
         return f"exits with status {error.code}"
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -147,9 +145,7 @@ def _tokenizer(args: Any) -> None:
 
 
 def _microbatches(args: Any) -> int:
-    """Return the microbatches of a step by Megatron's calculator, which it initializes with those of its arguments that
-    the release takes.
-    """
+    """Return the microbatches of a step by Megatron's calculator, initialized with what the release takes."""
     module = importlib.import_module("megatron.core.num_microbatches_calculator")
     calculator = module.init_num_microbatches_calculator
     offered = {

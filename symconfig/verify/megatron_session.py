@@ -98,7 +98,7 @@ class Result:
 
     @property
     def error(self) -> str | None:
-        """Return the crash with its last lines, or the first failed phase (with its last line if it exits); else None."""
+        """Return the crash with its last lines, or the first failed phase (with the last line if it exits), or None."""
         if self.crash is not None:
             return f"Megatron {self.crash}; its last lines: " + " | ".join(self.last_lines)
         for phase in self.phases:
@@ -188,7 +188,7 @@ def _result(data: Mapping[str, Any]) -> Result:
 
 
 def _environment() -> dict[str, str]:
-    """Return the subprocess's environment: this one's paths and locale (if set), no GPU, no network and one thread."""
+    """Return the subprocess's environment: PATH, HOME and the like of this one, no GPU, no network, one thread."""
     kept = {
         name: os.environ[name]
         for name in ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV")

@@ -83,9 +83,7 @@ def _stand_in_for_absent_modules() -> None:
     real = builtins.__import__
 
     def importer(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-        """Import as Python does; for an absent module of STAND_INS that Megatron imports absolutely, return an inert
-        one.
-        """
+        """Import as Python does, but return an inert module for an absent one of STAND_INS imported by Megatron."""
         try:
             return real(name, globals, locals, fromlist, level)
         except ModuleNotFoundError as error:

@@ -28,10 +28,8 @@ META = torch.device("meta")
 
 def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
     """Run a microbatch through every chunk of this rank and return what the backward would read, with seconds and peak
-    memory.
-
-    saved: records of storages (chunk, bytes, module, reader, shared); saved_bytes: sum of those held per microbatch;
-    shared_bytes: of those held once. Patches Megatron for the rest of the process.
+    memory. saved: records of storages (chunk, bytes, module, reader, shared); saved_bytes: sum of those held per
+    microbatch; shared_bytes: of those held once. Patches Megatron for the rest of the process.
     """
     start = time.perf_counter()
     with build.placed(args, config) as ready:
@@ -152,10 +150,9 @@ class Recorder:
 
     def kept(self, end: Any) -> dict[int, dict[str, Any]]:
         """Return {storage: {bytes, module that made it, reader}} of what was saved since the last call and is still
-        alive, or is kept by custom functions below `end`, the forward's result; the first reader counts.
-
-        Parameters, buffers, empty storages and those not on the meta device are left out. Clears the list of saved
-        tensors and keeps the storages alive.
+        alive, or is kept by custom functions below `end`, the forward's result; the first reader counts. Parameters,
+        buffers, empty storages and those not on the meta device are left out. Clears the list of saved tensors and
+        keeps the storages alive.
         """
         storages: dict[int, dict[str, Any]] = {}
         # Now: the first forward replaces some (the router's bias becomes fp32), and a freed number is given again.

@@ -74,10 +74,8 @@ _COPIES, _HOST_COPIES = (64, 256, 1024), (16, 256)  # MiB
 
 def wanted_kernels(on: Bench) -> list[Kernel]:
     """Return the kernels to measure: a launch, products of three passes, grouped products, attention, norms, activation
-    functions, copies on the device and to and from the host.
-
-    With bf16 units products are in bf16, and a few in fp8 (no weight gradients) and fp16; else all in fp16. On a CPU
-    only small ones, to show how it goes.
+    functions, copies on the device and to and from the host. With bf16 units products are in bf16, and a few in fp8 (no
+    weight gradients) and fp16; else all in fp16. On a CPU only small ones, to show how it goes.
     """
     if not on.cuda:
         products = [Product(dtype="bf16", layout=layout, m=64, n=512, k=256) for layout in _LAYOUTS]
@@ -156,10 +154,8 @@ class DeviceClock:
 
     def sample(self, call: Call, runs: int) -> float:
         """Return the device's mean seconds of one call, measured by events around `runs` calls that are queued behind a
-        sleep.
-
-        Repeats with twice the sleep, up to _MOST_LEAD_S, while the device had started before all were queued and took
-        less than twice the queueing. Records the host's seconds per call for the next sleep.
+        sleep. Repeats with twice the sleep, up to _MOST_LEAD_S, while the device had started before all were queued and
+        took less than twice the queueing. Records the host's seconds per call for the next sleep.
         """
         lead_s = min(max(_LEAD_S, _LEAD * self._queue_s * runs), _MOST_LEAD_S)
         while True:
@@ -268,10 +264,8 @@ def _alone(torch: Any, device: str) -> Iterator[Bench]:
 
 def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[Kernel]) -> KernelTimes:
     """Return the times of the kernels, sharing the rest of the budget (s) evenly among those left, after a warm-up on a
-    GPU.
-
-    Families take turns, so that a short budget covers all. A kernel that cannot run, or whose turn comes after OVERRUN
-    times the budget, is listed as skipped.
+    GPU. Families take turns, so that a short budget covers all. A kernel that cannot run, or whose turn comes after
+    OVERRUN times the budget, is listed as skipped.
     """
     seen: Counter[str] = Counter()
     turns = []
