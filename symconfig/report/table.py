@@ -108,7 +108,7 @@ def _real_data(plan: Plan) -> Iterator[str]:
 
 
 def _whole_run(plan: Plan) -> Iterator[str]:
-    """Yield a sentence of hours, GPU-hours, tokens a day; nothing if train_iters is the default or steps have phases."""
+    """Yield a sentence of hours, GPU-hours, tokens a day; nothing for the default train_iters or steps with phases."""
     training, predicted = plan.job.training, plan.best.predicted
     if training.train_iters == Training().train_iters or plan.steps:
         return
