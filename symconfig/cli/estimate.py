@@ -34,9 +34,9 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the estimate of a job's or with --script a script's layout, with --fits-on also on the zoo's clusters;
-    return 1 if it does not fit or the framework refuses it, else 0. Raises InputError, also for options of a job beside
-    --script.
+    """Print the estimate of a job's, or with --script a script's, layout, and with --fits-on of the same on the zoo's
+    clusters; return 1 if it does not fit or the framework refuses it, else 0. Raises InputError, also for a job's
+    options with --script.
     """
     from symconfig.api.estimate import of_all, of_job, of_script
     from symconfig.cli.job import as_options, request

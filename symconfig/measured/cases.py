@@ -194,9 +194,8 @@ def _data_parallel(row: Row, options: RowOptions, inner: int, pp: int, micro: in
 
 
 def _in_groups(options: RowOptions, framework: Framework, replicas: int) -> Framework:
-    """Return the framework with optimizer_instances = max(1, replicas // size of a sharding group); unchanged without
-    one. The size is the first set of zero1_group, fsdp_degree and, with hsdp, a node's GPUs; -1: none. replicas: dp x
-    cp.
+    """Return the framework with optimizer_instances = max(1, replicas // group size), unchanged for a size below 0. The
+    size is the first nonzero one of zero1_group, fsdp_degree and, with hsdp, a node's GPUs, else -1. replicas: dp x cp.
     """
     inside = {"hsdp": options.row.cluster.gpus_per_node}.get(str(options.get("fsdp")))
     groups = (options.get("zero1_group"), options.get("fsdp_degree"), inside)

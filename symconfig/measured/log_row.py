@@ -279,8 +279,8 @@ def _given(names: Mapping[str, Value]) -> dict[str, Any]:
 
 @cache
 def _flags() -> dict[str, tuple[Flag, frozenset[str]]]:
-    """Return {destination: (option, defaults of all versions)}; cached. The option is the newest version's, but for
-    switches that store false the first seen. `--no-X` of a pair --X/--no-X is skipped.
+    """Return {destination: (option, defaults of all versions)}; cached. The option is the newest version's, but the
+    oldest's for switches that store False. `--no-X` of a pair --X/--no-X is skipped.
     """
     by_name: dict[str, tuple[Flag, frozenset[str]]] = {}
     for version in versions():

@@ -82,8 +82,10 @@ def _understood(text: str | None, alone: str | None) -> str | None:
 
 
 def _connected(base: ClusterDescriptor, row: Row, assumption: Assumption) -> ClusterDescriptor:
-    """Return the cluster with the NVLink domain, GPU links and network that the row states in an understood way. A
-    domain counts if larger than 1 and smaller than the cluster's first level; smaller than a node, a level across
+    """Return the cluster with the NVLink domain, GPU links and network of the row, as far as their speeds can be
+    parsed.
+
+    A domain counts if larger than 1 and smaller than the cluster's first level; if smaller than a node, a level across
     sockets (of ACROSS_SOCKETS) is added. The source's assumed network is used if the row states none; without either
     the cluster's stays.
     """

@@ -326,9 +326,9 @@ class _Reader:
                 self._add("step", Step(int(match[1]), seconds, samples, tflops_per_gpu=tflops))
 
     def _deepspeed(self, line: str) -> None:
-        """Add steps, memory and settings that DeepSpeed, the Trainer or symconfig's own script print, and set
-        `deepspeed`. The first value of a setting is kept (own script: an earlier one of its names); a printed JSON,
-        once complete, overrides.
+        """Add steps, memory and settings that DeepSpeed, the Trainer or symconfig's training script print, and set
+        `deepspeed`. The first value of a setting is kept, also over the script's head line; a printed JSON, once
+        complete, overrides.
         """
         rank = _RANK.search(line)
         of = int(next(group for group in rank.groups() if group)) if rank else None

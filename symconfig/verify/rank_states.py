@@ -53,7 +53,7 @@ class Predicted:
 def predicted(plan: Plan, stage: int) -> Predicted:
     """Return what the cost model predicts for a rank of a pipeline stage between two steps, without padding:
     parameters, those trained, bytes of gradients and of optimizer state (with the offloaded part). A stage beyond the
-    last that is costed apart counts as that one.
+    rows of the cost arrays counts as the last row.
     """
     cost = costed(restore(plan, plan.best))
     setting = cost.setting
