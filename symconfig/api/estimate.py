@@ -56,12 +56,12 @@ def estimate(
     fits_on: bool = False,
     **more: Any,
 ) -> EstimateResult:
-    """Return the memory by stage and part and the step of one layout as it is, whether or not it fits.
+    """Return memory by stage and part and step time of one layout, whether or not it fits; nothing is searched.
 
-    The layout is given by `pins` (others are the plain defaults), or by a script as `audit` reads it. gpus: default:
-    the product of the pinned degrees and `dp`. global_batch_size: default: one micro-batch for each stage of each
-    replica. fits_on: also on each cluster of the zoo. more: as for `plan`, or for `audit` with a script. Raises
-    InputError.
+    The layout is given by `pins` (others are the plain defaults) or, with `script`, read from a script as by `audit`;
+    global_batch_size is ignored then. gpus: default: the product of the pinned degrees and `dp`. global_batch_size:
+    default: one micro-batch for each stage of each replica. fits_on: also on each cluster of the zoo. more: as for
+    `plan`, or for `audit` with a script. Raises InputError, also for jobs with phases (rl, preference, sequences).
     """
     given = {"model": model, "gpus": gpus, "global_batch_size": global_batch_size, "seq_length": seq_length, **more}
     if script is not None:
@@ -76,8 +76,8 @@ def estimate(
 def of_all(
     price: Callable[[AnyCluster], Estimate], cluster: AnyCluster | None, *, fits_on: bool = False
 ) -> EstimateResult:
-    """Return the estimate on the cluster and, with `fits_on`, on each cluster of the zoo: there an error is recorded
-    as its first problem. Raises InputError without a cluster.
+    """Return the estimate on `cluster` and, with `fits_on`, on each cluster of the zoo (without it {}), where a
+    SymconfigError is recorded as its first problem. Raises the errors on `cluster`, and InputError if that is None.
     """
     if cluster is None:
         raise InputError("this field is missing", field="cluster", hint="symconfig list clusters")
@@ -99,9 +99,10 @@ def of_job(
     cluster_base: Path | None = None,
     problems: tuple[Problem, ...] = (),
 ) -> Estimate:
-    """Return the estimate of a job's layout on a cluster. model_base, cluster_base: folders for relative paths.
-
-    Raises InputError, also for jobs with phases. problems: the caller's, raised with those found here.
+    """Return the estimate of a job's layout on a cluster, with defaults for what the job leaves open. cluster replaces
+    the document's. model: None: loaded by the document's name. model_base, cluster_base: folders for relative paths.
+    Raises InputError, also for jobs with rl, preference or sequences; problems: the caller's, raised with those of
+    reading the job.
     """
     on = cluster if isinstance(cluster, ClusterDescriptor) else None
     fields = with_defaults({**document.data, "cluster": on.name if on is not None else cluster})
@@ -115,8 +116,8 @@ def of_job(
 
 
 def of_script(source: str | Path, cluster: AnyCluster, given: Mapping[str, Any]) -> Estimate:
-    """Return the estimate of a script's run on a cluster. given: as for `audit`. Raises InputError if it cannot be
-    predicted or has phases.
+    """Return the audit's estimate of a script's run on a cluster, without a search. given: keywords of `audit`. Raises
+    InputError if the run cannot be predicted (with the reason) or its plan has several steps (phases).
     """
     done = audit(source, loaded_cluster(cluster), plan=False, **given)
     if done.judged is None:

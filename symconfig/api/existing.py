@@ -50,10 +50,10 @@ def audit(
 
     source: a file, or a line of arguments; nothing is executed. cluster: None: nothing is predicted. gpus: None: as its
     launcher states. model, seq_length, vocab_size: used if the script does not state them. prompt_length,
-    response_length: mean tokens, for reinforcement learning. variables, arguments: the script's environment and command
-    line. root: folder below which files named by the script are read; None: the script's own. plan: whether to search
-    for a better plan. problems: the caller's, raised with those found here. Raises InputError with all problems at
-    once.
+    response_length: mean tokens, for reinforcement learning, which is predicted only with a cluster. variables,
+    arguments: the script's environment and command line. root: folder below which files named by the script are read;
+    None: the script's own. plan: whether to search for a better plan. problems: the caller's, raised with those found
+    here. Raises InputError with all problems of arguments and source.
     """
     gathered = Problems(problems)
     known = None if cluster is None else gathered.collect(lambda: loaded_cluster(cluster))
@@ -105,10 +105,9 @@ def adapt(
     arguments: Sequence[str] = (),
     root: str | Path | None = None,
 ) -> Adapted:
-    """Return a user's files with a plan's values: `files` has their new bytes, `diff` the changes. Nothing is written.
-
-    plan: a plan, its file or folder. variables, arguments, root: as for `audit`. `done` is whether the whole plan is in
-    them and an audit finds no error. Raises InputError if the plan is for another model or the source cannot be read.
+    """Return a user's files with a plan's values: `files` has their new bytes, `diff` the changes, `done` whether the
+    whole plan is in them and an audit finds no error. Nothing is written. plan: a plan, its file or folder. variables,
+    arguments, root: as for `audit`. Raises InputError if the plan is for another model or the source cannot be read.
     """
     from symconfig.existing.adapt.files import adapted
 

@@ -34,9 +34,8 @@ class FallbackResult:
         launchers: Sequence[str] | None = None,
         templates: str | Path | None = None,
     ) -> list[Path]:
-        """Write nodes-N/ for each plan, and a launch.sh that picks the one for the nodes present; return the paths.
-
-        All files or none; arguments as of `PlanResult.write`. Raises InputError.
+        """Write nodes-N/ for each plan, and, if the target has one, a launch.sh that picks the one for the nodes
+        present; return the paths. All or none; edited files are replaced silently. Otherwise as `PlanResult.write`.
         """
         wanted = Wanted.of(target, launchers, templates)
         return put(lambda: fallback_files(self.fallback, wanted), Path(out), force, lambda _: None)
@@ -56,7 +55,8 @@ def replan_lost_nodes(
     progress: Callable[[str, float], None] | None = None,
 ) -> FallbackResult:
     """Return plans for the cluster without `lose_nodes` nodes; (1, 4) is each of 1 to 4. plan: a plan, its file or
-    folder. Raises InputError.
+    folder. top: candidates of each. A size on which nothing fits has problems and no plan. Raises InputError, also for
+    numbers not from 1 to the plan's nodes less one.
     """
     first, last = (lose_nodes, lose_nodes) if isinstance(lose_nodes, int) else lose_nodes
     check_top(top)
@@ -64,7 +64,10 @@ def replan_lost_nodes(
 
 
 def fallback_files(fallback: Fallback, wanted: Wanted) -> Files:
-    """Return the files of all plans in their folders, the script that picks one, fallback.json and a manifest."""
+    """Return the files of all plans in their folders nodes-N/, fallback.json and a manifest of all of them. If the
+    first plan's files include launch.sh, a launch.sh (and other launchers) above the folders is added that picks one by
+    the number of nodes. Raises InputError, InfeasibleError if the target cannot express a plan.
+    """
     from symconfig.render.files import File, Files
     from symconfig.render.manifest import manifest
     from symconfig.render.several import above, node_folder

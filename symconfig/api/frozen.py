@@ -39,8 +39,10 @@ def verify_frozen(path: str | Path, templates: str | Path | None = None) -> Chec
     """Return how a folder of rendered files, or a plan file, differs from what symconfig would write now. Writes
     nothing.
 
-    templates: own templates with which it was written. Raises InputError if it is no plan, or a folder without
-    manifest.
+    A folder, or a file named plan.json beside a manifest: edited, missing, stale and left-over files are findings, too;
+    another plan file: only edits of the plan and changed model or cluster, with a note. A folder of `replan
+    --lose-nodes` is checked with its inner folders. templates: own templates with which it was written. Raises
+    InputError for a folder without manifest, or a file that is no plan.
     """
     place = Path(path)
     folder = place if place.is_dir() else place.parent
@@ -73,8 +75,8 @@ def verify_frozen(path: str | Path, templates: str | Path | None = None) -> Chec
 
 
 def _plan(place: Path) -> tuple[Plan, list[Finding]]:
-    """Return (plan, findings): an edited plan is read with a finding for each edit; an unreadable one raises
-    InputError.
+    """Return (plan, []), or after an InputError the plan read with edits accepted and one finding "edited" for each of
+    the error's problems. Raises InputError if it cannot be read even so.
     """
     try:
         return load_plan(place), []
@@ -87,8 +89,9 @@ def _plan(place: Path) -> tuple[Plan, list[Finding]]:
 
 
 def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path | None) -> list[Finding]:
-    """Return the findings on a folder's files and templates. plan: None if it was edited; then staleness is not
-    checked.
+    """Return the findings on a folder's files, left-over files and templates. plan: None if it was edited: then no file
+    is rendered anew, so staleness is not checked, and no finding on plan.json is repeated. A plan that can no longer be
+    rendered gives one finding "stale" for each problem.
     """
     findings = list(of_templates(manifest, templates))
     now: Mapping[str, File] = {}
@@ -105,8 +108,10 @@ def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path 
 
 
 def _several(folder: Path, manifest: Manifest, templates: Path | None) -> Checked:
-    """Return the check of a folder written by `replan --lose-nodes`: each plan's folder that still has its plan and
-    manifest, and all other files by the manifest above.
+    """Return the check of a folder written by `replan --lose-nodes`: the findings of each nodes-N/ that still has
+    plan.json and manifest (paths prefixed with the folder; on inputs only those of the largest N), and those on all
+    other files by the outer manifest. Plan, notes and inputs are the largest N's. again: the `replan` arguments that
+    write it anew.
     """
     numbers = [int(match[1]) for match in filter(None, map(_PLAN.fullmatch, manifest.files))]
     inner = {nodes: folder / subfolder(nodes) for nodes in numbers}
@@ -140,9 +145,9 @@ def _several(folder: Path, manifest: Manifest, templates: Path | None) -> Checke
 
 
 def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
-    """Return findings for the model and the cluster that differ from the plan's.
-
-    One that is not found is added to `notes`. Raises InputError for a file that is no model or cluster.
+    """Return {"model" or "cluster": finding} for those that now differ from the plan's; the model is compared with the
+    job's adapters applied. A name that cannot be found adds a sentence to `notes` and has no finding. Raises InputError
+    if the file found is no model or cluster.
     """
     loads: Mapping[Input, Callable[[str], BaseModel]] = {"model": load_model, "cluster": load_cluster}
     findings: dict[Input, Finding] = {}

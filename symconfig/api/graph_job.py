@@ -74,8 +74,9 @@ class PartitionJob:
 
 
 def partition_job(given: Mapping[str, Any]) -> PartitionJob:
-    """Return the validated arguments of `symconfig.partition`; numbers may be text. Raises InputError with all
-    problems.
+    """Return the validated arguments of `symconfig.partition` or `pipeline`; numbers may be text. Raises InputError
+    with all problems. Defaults: solver auto, objective time, recompute auto (all variants), limit_s LIMIT_S, flat True,
+    no pipeline without `stages`. With `stages` half as many numbers of microbatches are tried.
     """
     problems = Problems()
     cluster = problems.collect(lambda: _cluster(given))
@@ -110,6 +111,9 @@ def partition_job(given: Mapping[str, Any]) -> PartitionJob:
 
 
 def _cluster(given: Mapping[str, Any]) -> ClusterDescriptor:
+    """Return the cluster: a descriptor as given (`changes` are ignored), else loaded by name with `changes`. Raises
+    InputError if it is missing or unknown.
+    """
     value = given.get("cluster")
     if value is None:
         hint = "a zoo name: what a GPU can do is the cluster's, also where a file gives the mesh"
@@ -120,10 +124,10 @@ def _cluster(given: Mapping[str, Any]) -> ClusterDescriptor:
 
 
 def _mesh(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Callable[[int], Mesh]:
-    """Return a function from a factor to the mesh with that many times the GPUs: a file's with its outermost level
-    grown, or the cluster's.
-
-    Raises InputError if `gpus` is missing or contradicts the mesh.
+    """Return a function from a factor to the mesh with that many times the GPUs. With `mesh` (object or file) its
+    outermost level grows, and `gpus`, if given, must equal its GPUs; else it is the cluster's mesh of `gpus`. Without a
+    cluster (already reported) always an empty mesh. Raises InputError if both are missing, they differ, or the cluster
+    has no such mesh.
     """
     gpus = whole_number("gpus", given["gpus"]) if given.get("gpus") is not None else None
     if given.get("mesh") is not None:
@@ -140,6 +144,7 @@ def _mesh(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Callab
 
 
 def _outer(mesh: Mesh, times: int) -> Mesh:
+    """Return the mesh with its last (outermost) level `times` as large; itself for 1 or no levels."""
     if times == 1 or not mesh.levels:
         return mesh
     last = mesh.levels[-1]
@@ -147,7 +152,9 @@ def _outer(mesh: Mesh, times: int) -> Mesh:
 
 
 def _stages(value: Any, grown: Callable[[int], Mesh] | None, objective: Objective | None) -> tuple[int, int] | None:
-    """Return (fewest, most) stages, at most one per GPU; None without stages. Raises InputError."""
+    """Return (fewest, most) stages of a number or a range as 2..8, clipped to 1 … GPUs (MOST if the mesh is unknown);
+    None for None. Raises InputError if it is malformed, empty after clipping, or the objective is symtensor.
+    """
     if value is None:
         return None
     gpus = grown(1).gpus if grown is not None else MOST
@@ -164,10 +171,9 @@ def _stages(value: Any, grown: Callable[[int], Mesh] | None, objective: Objectiv
 def _pins(
     value: Any, source: Source | None, turns: tuple[int, ...] | None, grown: Callable[[int], Mesh] | None, staged: bool
 ) -> tuple[Pin, ...]:
-    """Return the parsed pins, checked against the graph and mesh; () without pins or if an input is invalid. Raises
-    InputError.
-
-    value: texts `NAME=SPLIT`, or a mapping.
+    """Return the parsed pins; () without pins or if any of source, turns and grown is None. Raises InputError if one is
+    malformed, names nothing in the graph or no level, or no number of microbatches and mesh shape (`staged`: of any
+    submesh) allows it. value: texts `NAME=SPLIT`, a mapping of them, or None.
     """
     texts = [f"{name}={what}" for name, what in value.items()] if isinstance(value, Mapping) else list(value or ())
     if source is None or turns is None or grown is None or not texts:
@@ -179,7 +185,9 @@ def _pins(
 
 
 def _gamma(value: Any, objective: Objective | None) -> float | None:
-    """Return gamma as a number; None without one: it is adapted until the partition fits. Raises InputError."""
+    """Return gamma as a number; None for None: then the solver adapts it until the partition fits. Raises InputError if
+    the objective is time or it is not a finite number above 0.
+    """
     if value is None:
         return None
     if objective is Objective.TIME:
@@ -200,8 +208,8 @@ def _number(field: str, value: Any, most: float, need: str) -> float:
 
 
 def _precision(value: Any, cluster: ClusterDescriptor | None) -> Precision | None:
-    """Return the precision: by default bf16, or fp16 if the GPU has no bf16; None without a cluster. Raises
-    InputError.
+    """Return bf16 or fp16: the one named if the GPU has it; for None or auto bf16, else fp16. None without a cluster.
+    Raises InputError for an 8-bit or 4-bit precision, an unknown word, or one that the GPU has not.
     """
     if value in LOW_PRECISION:
         what = "the tensor solver prices matmuls in 16 bits: it knows neither casts nor scales"
@@ -224,8 +232,9 @@ def _word(field: str, value: Any, words: Sequence[str], default: str) -> str:
 
 
 def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:
-    """Return the memory limit of a GPU's tensors in bytes; by default the memory less MARGIN and the context. Raises
-    InputError.
+    """Return the bytes that tensors may take on a GPU; for None its memory less MARGIN (a share) and the context. A
+    number is bytes; text is a share ("80%"), a size ("60GiB") or, without unit, GiB. Raises InputError unless above 0
+    and at most the GPU's memory (infinite without a cluster).
     """
     has = cluster.gpu.memory_bytes.value if cluster is not None else float("inf")
     if value is None:

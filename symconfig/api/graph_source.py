@@ -45,7 +45,9 @@ class Source:
 
 
 def source_of(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Source:
-    """Return the graph to partition, from exactly one of model, program and module. Raises InputError."""
+    """Return the graph to partition, from the one of model, program and module in `given`. Raises InputError if not
+    exactly one is given, or seq_length or attention with a program or module.
+    """
     named = [name for name in ("model", "program", "module") if given.get(name) is not None]
     if len(named) != 1:
         got = " and ".join(named) or "none"
@@ -60,8 +62,9 @@ def source_of(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> So
 
 
 def _model(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Source:
-    """Return a model's graph at the given batch, sequence length (by default at most DEFAULT_SEQUENCE) and attention
-    kernel. Raises InputError.
+    """Return a model's graphs by number of microbatches, which divide the global batch. seq_length: by default the
+    model's maximum, at most DEFAULT_SEQUENCE; attention: as of `_attention`. Raises InputError with all problems, also
+    without global_batch_size.
     """
     from symconfig.graph.implementation import Implementation, Kernel
     from symconfig.graph.program.of_model import program
@@ -82,7 +85,9 @@ def _model(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Sourc
 
 
 def _attention(value: Any, cluster: ClusterDescriptor | None) -> Attention:
-    """Return the attention kernel; by default flash if the GPU supports it, else unfused. Raises InputError."""
+    """Return flash or unfused: the one named; for None flash if the GPU supports it (assumed without a cluster), else
+    unfused. Raises InputError for another word, or flash on a GPU without it.
+    """
     from symconfig.frameworks.facts import flash
 
     if value is not None and str(value) not in ATTENTION:
@@ -95,8 +100,10 @@ def _attention(value: Any, cluster: ClusterDescriptor | None) -> Attention:
 
 
 def _program(given: Mapping[str, Any]) -> Source:
-    """Return a program file's graph; a global batch replaces its batch dim. Raises InputError without exactly one
-    such dim.
+    """Return a program's graphs by number of microbatches, each with its batch dims divided by that number;
+    global_batch_size replaces the batch dim of a file. A Program object is used unchanged: its batch is neither
+    replaced nor divided. `batch` is set only if there is one batch dim. Raises InputError for a global batch unless the
+    program has exactly one batch dim.
     """
     from symconfig.graph.program.read import load_program
 
@@ -123,7 +130,9 @@ def _program(given: Mapping[str, Any]) -> Source:
 
 
 def _module(given: Mapping[str, Any]) -> Source:
-    """Return the graph of a PyTorch module, traced on its example inputs. Raises InputError if a batch is given."""
+    """Return the graph of a PyTorch module traced on its example inputs, the same for any number of microbatches.
+    Raises InputError if a global batch is given or it cannot be loaded.
+    """
     if given.get("global_batch_size") is not None:
         hint = "example inputs of another size, --num-microbatches for a step of several"
         raise InputError("a module runs on its example inputs", field="global_batch_size", hint=hint)
@@ -134,10 +143,10 @@ def _module(given: Mapping[str, Any]) -> Source:
 
 
 def turns_of(given: Mapping[str, Any], source: Source | None, gpus: int, most: int) -> tuple[int, ...]:
-    """Return the numbers of microbatches to try, rising, at most `most`: the given one, or divisors of the batch that
-    leave whole sizes.
-
-    Raises InputError if the given one does not divide the batch or a dim.
+    """Return the numbers of microbatches to try, rising: the given one, else up to `most` divisors of all batch dims
+    (as of `thinned`, with kept = batch // gpus), without those that leave a size not whole. Without a source or batch
+    dims: the given one or 1, unchecked. Raises InputError if the given one does not divide the batch or leaves a dim
+    that is not whole.
     """
     wanted = (
         whole_number("num_microbatches", given["num_microbatches"]) if given.get("num_microbatches") is not None else 0
@@ -161,7 +170,7 @@ def turns_of(given: Mapping[str, Any], source: Source | None, gpus: int, most: i
 
 
 def _whole_sizes(source: Source, turns: int) -> bool:
-    """Return whether the program has whole sizes with this number of microbatches."""
+    """Return whether the program can be made with this number of microbatches; any InputError counts as no."""
     try:
         source.programs(turns)
     except InputError:
@@ -175,8 +184,8 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def thinned(rising: Sequence[int], kept: int, most: int = MOST_TURNS) -> tuple[int, ...]:
-    """Return at most `most` of rising values, spaced evenly by ratio; both ends and the largest one up to `kept`
-    stay.
+    """Return all of `rising` if there are at most `most`, else `most` of them: first, last, the largest up to `kept`,
+    then repeatedly the one with the largest ratio to its nearest chosen value.
     """
     if len(rising) <= most:
         return tuple(rising)
@@ -191,7 +200,9 @@ def unknown(field: str, got: str, words: Sequence[str]) -> Problem:
 
 
 def whole_number(field: str, value: Any) -> int:
-    """Return a value as an integer from 1 to MOST. Raises InputError if missing or malformed."""
+    """Return a number or digits as an integer from 1 to 999,999,999. Raises InputError if it is None (missing), a bool,
+    or anything else.
+    """
     if value is None:
         raise InputError("this option is missing", field=field)
     text = str(value)
@@ -204,9 +215,9 @@ _PATHS = ("program", "mesh")
 
 
 def graph_file(path: str | Path, keys: Sequence[str]) -> Document:
-    """Return the document of a file with these keys; paths are made relative to its folder if the file exists there.
-
-    Raises InputError with all problems.
+    """Return the document of a YAML file with these keys; `program` and `mesh` are prefixed with its folder if such a
+    file is there. Raises InputError: at once if it is no mapping, else with all unknown keys (with the nearest name),
+    lists or mappings other than pins and cluster, and pins that are not texts or integers.
     """
     document = read_yaml(read_text(Path(path)), str(path))
     if not isinstance(document.data, dict):

@@ -31,10 +31,8 @@ class MixedResult:
         return self.plan.best
 
     def write(self, out: str | Path, force: bool = False, tell: Tell = lambda _: None) -> list[Path]:
-        """Write the files of both kinds and what starts a node into `out`, all or none; return the paths.
-
-        tell: called with the names of edited files that are replaced. Raises InputError if `out` exists without
-        `force`.
+        """Write the files of both kinds of GPUs and what starts a node into `out`, all or none; return the paths. tell:
+        called with the names of edited files replaced, if any. Raises InputError if `out` exists without `force`.
         """
         from symconfig.render.several import files
 
@@ -60,8 +58,8 @@ def plan_mixed(
     **fields: Any,
 ) -> MixedResult:
     """Return the fastest pipeline found over two kinds of GPUs, for Megatron-LM. Arguments as of `symconfig.plan`.
-
-    cluster: `h100*16 + a100-80gb*16`, or a file that lists them. Raises InputError, InfeasibleError when nothing fits.
+    cluster: `h100*16 + a100-80gb*16`, or a file that lists them; gpus is their sum if not given. Raises InputError,
+    also for one kind of GPUs, and InfeasibleError when nothing fits.
     """
     named = {"model": model, "cluster": cluster, "global_batch_size": global_batch_size, "seq_length": seq_length}
     document = Document(job_fields({**named, **fields}), file="")
@@ -83,7 +81,9 @@ def solve(
     problems: Sequence[Problem] = (),
     progress: Callable[[str, float], None] | None = None,
 ) -> MixedResult:
-    """Return the plan of a document's job over both kinds. Arguments and errors as of `planning.solve`."""
+    """Return the plan of a document's job over both kinds of GPUs; `gpus` is their sum unless the document states it.
+    Arguments and errors as of `planning.solve`: an error of the search gets the line of its field in the document.
+    """
     collected = Problems(problems)
     collected.collect(lambda: check_top(top))
     whole = document.data if isinstance(document.data, dict) else {}

@@ -33,7 +33,7 @@ class PartitionResult:
 
     @property
     def strategies(self) -> Mapping[str, str]:
-        """Return {operator: its split along the mesh levels}; a parameter's key is `weight of …`."""
+        """Return {operator or parameter ("weight of NAME"): its split along the mesh levels, in words}."""
         from symconfig.solve.partition.rows import worded
 
         nodes = zip(self.found.net.nodes, self.found.rows, strict=True)
@@ -51,9 +51,7 @@ class PartitionResult:
         return spent(self.found.costs, self.found.axes, self.found.rows, self.found.gamma)
 
     def baselines(self) -> Mapping[str, Partition | None]:
-        """Return well-known strategies on the same graph, each with its best microbatches and recomputation; None if
-        one does not fit.
-        """
+        """Return {well-known strategy: its best partition by the adaptive solver; None if none fits}."""
         return baselines(self.asked.source.programs, self.found)
 
     def placements(self) -> Placements:
@@ -66,7 +64,9 @@ class PartitionResult:
 
     @property
     def headline(self) -> tuple[str, str]:
-        """Return (program and hardware, job) as texts."""
+        """Return (subject, job) as texts: graph, number and product of GPUs and cluster; and what applies of global
+        batch, tokens, a precision other than bf16, unfused attention, and each pin ("" if none).
+        """
         job, source = self.asked, self.asked.source
         sizes = [
             f"global batch {source.batch:,}" if source.batch is not None else "",
@@ -79,8 +79,9 @@ class PartitionResult:
         return subject, ", ".join(size for size in sizes if size)
 
     def contents(self, baselines: bool = False, explained: tuple[int, ...] = ()) -> Contents:
-        """Return the contents of the report. baselines: whether to solve for well-known strategies, too; explained:
-        operators to show in full.
+        """Return the contents of the report. baselines: also solve for the well-known strategies ({} else). explained:
+        numbers of operators to show in full. Notes are the program's and, for the objective symtensor, what its cost
+        leaves out.
         """
         partition = self.found
         subject, job = self.headline
@@ -97,8 +98,8 @@ class PartitionResult:
         )
 
     def _left_out(self) -> tuple[str, ...]:
-        """Return a note on what the relative cost leaves out, with the partition's seconds; () for the objective
-        time.
+        """Return one note on what the relative cost leaves out, with this partition's seconds under the objective time;
+        () if that was the objective.
         """
         partition = self.found
         if partition.costs.timed:
@@ -127,9 +128,8 @@ def partition(
     gamma: float | None = None,
     **fields: Unpack[GraphFields],
 ) -> PartitionResult:
-    """Return the best split of all operators and tensors. Arguments as the options of `symconfig partition`.
-
-    Raises InputError with all problems, InfeasibleError if nothing fits.
+    """Return the best split of all operators and tensors. Arguments as the options of `symconfig partition`. Raises
+    InputError with all problems, InfeasibleError if nothing fits.
     """
     from symconfig.api.graph_job import partition_job
 

@@ -41,7 +41,9 @@ class PipelineResult:
         return replace(self.asked, source=source, ask=ask)
 
     def contents(self) -> Staged:
-        """Return the contents of the report; equal stages share one."""
+        """Return the contents of the report; stages that equal an earlier one reuse its report, with their own
+        partition and costs.
+        """
         like = self.found.like
         reports = {number: self.stages[number].contents() for number in dict.fromkeys(like)}
         each = (
@@ -67,9 +69,7 @@ def pipeline(
     **fields: Unpack[GraphFields],
 ) -> PipelineResult:
     """Return the fastest cut into stages, with a split of all operators in each. Arguments as of `symconfig partition
-    --stages`.
-
-    Raises InputError with all problems, InfeasibleError if nothing fits.
+    --stages`. Raises InputError with all problems, InfeasibleError if nothing fits.
     """
     from symconfig.api.graph_job import partition_job
 
@@ -87,8 +87,12 @@ def answered(job: PartitionJob) -> PipelineResult:
 
 
 def _infeasible(job: PartitionJob, least: int, most: int) -> InfeasibleError:
-    """Return the error naming the fullest stage of the fastest cut without a memory limit, and what would fit; or
-    the pins that exclude all. Solves again.
+    """Return the error for a pipeline of `least` to `most` stages that was not found; solves again, with the largest
+    number of microbatches.
+
+    If pins alone exclude every cut, it names them; else it names the fullest stage of the fastest cut without memory
+    limit (if any). Hint: the best number of stages from 1 to all GPUs if one fits, else the nearest larger mesh on
+    which `least` stages fit.
     """
     job = replace(job, ask=replace(job.ask, turns=job.ask.turns[-1:]))  # which hold least
     free = solve(job.source.programs, replace(job.ask, memory_limit=np.inf), least, most)

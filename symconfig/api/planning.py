@@ -76,9 +76,7 @@ class PlanResult:
         return manual_edits(self.plan)
 
     def megatron_args(self) -> list[str]:
-        """Return the arguments of Megatron-LM's pretrain_gpt.py. Raises InfeasibleError if it cannot express the
-        plan.
-        """
+        """Return the arguments of Megatron-LM's pretrain_gpt.py. Raises InfeasibleError if it cannot express them."""
         from symconfig.render import megatron
 
         return megatron.arguments(self.plan)
@@ -97,16 +95,15 @@ class PlanResult:
         launchers: Sequence[str] | None = None,
         templates: str | Path | None = None,
     ) -> list[Path]:
-        """Write all files of `target` (default: the plan's framework) into `out`, all or none; return the paths.
-
-        launchers: default: slurm; templates: a folder of own templates. Raises InputError if `out` exists without
-        `force`.
+        """Write all files of `target` (default: the plan's own) into `out`, all or none; return the paths. launchers:
+        default: the target's. templates: folder of own templates. With `force` edited files are replaced silently.
+        Raises InputError if `out` exists without `force` or for unknown names, InfeasibleError if the target cannot
+        express it.
         """
         return write(self.plan, Path(out), Wanted.of(target, launchers, templates), force=force)
 
     def timeline(self, candidate: int = 1) -> Chart:
-        """Return the simulated step of a candidate (1: the best): events, idle shares and memory.
-
+        """Return the simulated step of a candidate (1: the best; others by rank): events, idle shares and memory.
         Raises InputError if there is no such candidate, or its shape cannot be simulated.
         """
         from symconfig.report.timeline import simulated
@@ -114,9 +111,8 @@ class PlanResult:
         return simulated(self.plan, self._candidate(candidate))
 
     def symbolic(self, candidate: int = 1) -> Symbolic:
-        """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols.
-
-        Raises InputError; also where an expression is asked for and the extra `symbolic` is not installed.
+        """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols. Raises
+        InputError without such a candidate; its expressions also without the extra `symbolic`.
         """
         from symconfig.solve.plan_symbols import symbolic
 
@@ -148,7 +144,9 @@ class PlanResult:
         return framed(self.html())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON contract of `symconfig plan --json`: the plan, and how long the search took."""
+        """Return the JSON contract of `symconfig plan --json`: the plan, the search's seconds under "search", and under
+        WARNINGS `remarks` and the model fields that need edits by hand.
+        """
         data = self.plan.to_dict()
         data["search"] = {**data["search"], "seconds": round(self.plan.search.seconds, 6)}
         data[WARNINGS] = [*self.remarks, *map(str, self.warnings)]
@@ -156,8 +154,8 @@ class PlanResult:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Return sentences on another target, on files that cannot be written, and on the other framework's best
-        plan; () if none applies.
+        """Return up to three sentences: why another target is used, that the target supports not all of the model (and
+        `--target` names that do), and how much slower or faster the other framework's best plan is.
         """
         sentences = [] if self.instead is None else [self.instead]
         if self.inexpressible is not None:
@@ -196,10 +194,8 @@ def plan(
     **fields: Any,
 ) -> PlanResult:
     """Return the fastest configuration that fits in memory. Arguments mean what the fields of JOB.yaml mean; `fields`
-    are the others. None is as good as absent.
-
-    cluster: also a name with changes, "h100 with network=4x200Gb/s". top: number of candidates. Raises InputError (all
-    problems at once) on bad input, InfeasibleError when nothing fits.
+    are the others. None is as good as absent. cluster: also a name with changes, "h100 with network=4x200Gb/s". top:
+    number of candidates. Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
     named = {"model": model, "cluster": cluster, "gpus": gpus, "seq_length": seq_length}
     document = Document(job_fields({**named, "global_batch_size": global_batch_size, **fields}), file="")
@@ -221,11 +217,13 @@ def solve(
     problems: Sequence[Problem] = (),
     progress: Callable[[str, float], None] | None = None,
 ) -> PlanResult:
-    """Return the plan of a document's job; model and cluster are loaded unless given (paths relative to the bases).
+    """Return the plan of a document's job; model and cluster are loaded by the document's names unless given (paths
+    relative to the bases).
 
-    writes: the plan's files are wanted. compares: whether to search the other fine-tuning framework, too. problems: the
-    caller's, raised with those found here. If no target can express the model, the result is still planned and has
-    `inexpressible`. Raises InputError with all problems, InfeasibleError when nothing fits.
+    writes: model fields that the framework has only after edits by hand, not confirmed by the job, count as not
+    expressible. compares: also search the other fine-tuning framework (`other`). problems: the caller's, raised with
+    those found here. If no target can express the model, it is planned all the same, with `inexpressible` and neither
+    `instead` nor `other`. Raises InputError with all problems and their lines, InfeasibleError when nothing fits.
     """
     gathered = Problems(problems)
     gathered.collect(lambda: check_top(top))
@@ -259,7 +257,10 @@ def read_job(
     cluster_base: Path | None = None,
     problems: Sequence[Problem] = (),
 ) -> LoadedJob:
-    """Return the document's job with its model and cluster. Raises InputError with all problems."""
+    """Return the document's job with its model and cluster; those given are not loaded, and the batch in tokens becomes
+    sequences. Relative paths start at the bases; those of critic and reward model become full paths. Raises InputError
+    with all problems: the caller's, fields, names, pins.
+    """
     gathered = Problems(problems)
     gathered.collect(lambda: check_batch(document))
     document = with_batch(document)
@@ -278,7 +279,9 @@ def read_job(
 
 
 def _with_models(job: Job, document: Document, base: Path | None) -> Job:
-    """Return the job with the paths of critic and reward model resolved against the job file's folder."""
+    """Return the job with critic's and reward model's names located: relative to the job file's folder, or `base` if
+    the document is no file. Unchanged without `rl`. Raises InputError, under the field's name, if one is not found.
+    """
     if job.rl is None:
         return job
     folder = Path(document.file).parent if Path(document.file).is_file() else base
@@ -311,7 +314,9 @@ def job_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_field(value: Any) -> Any:
-    """Return an argument as JOB.yaml has it: a descriptor's name, a path as text, a section as plain data."""
+    """Return an argument as plain data of JOB.yaml: a descriptor's name; another model's set fields; a tuple as list, a
+    mapping as dict, a path as text; anything else as it is.
+    """
     if isinstance(value, ModelDescriptor | ClusterDescriptor):
         return value.name
     if isinstance(value, BaseModel):
@@ -356,10 +361,9 @@ class Wanted:
 
 
 def files(plan: Plan, wanted: Wanted) -> Files:
-    """Return the files of a plan: target, launchers, trace.json (simulated schedule, if there is one) and
-    manifest.json.
-
-    REPORT.md gets a section about the schedule.
+    """Return the files of a plan: the target's and launchers' files, trace.json if the best candidate's schedule can be
+    simulated, and a manifest.json of them. REPORT.md gets a section about the schedule. Raises InputError,
+    InfeasibleError if the target cannot express the plan.
     """
     from symconfig.render import manifest, render
     from symconfig.render.files import File, Files
@@ -385,8 +389,8 @@ def page_files(plan: Plan, wanted: Wanted) -> dict[str, str]:
 
 
 def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
-    """Return lines on the run that the files start: derived learning rates, training fields that are not passed on,
-    missing checkpoints.
+    """Return lines on the run that the files start: a learning rate that was derived (if so), then the target's own:
+    training fields that are not passed on, missing checkpoints.
     """
     from symconfig.render import sources
     from symconfig.solve import whole
@@ -402,10 +406,9 @@ def write(plan: Plan, out: Path, wanted: Wanted, *, force: bool, tell: Tell = la
 
 
 def put(make: Callable[[], Files], out: Path, force: bool, tell: Tell) -> list[Path]:
-    """Write files into a folder, all or none; return the paths.
-
-    tell: called with the names of replaced files that were edited, if any. Raises InputError if `out` cannot be written
-    or exists without `force`.
+    """Write `make()`'s files into a folder, all or none; return the paths. `out` is checked before `make` is called.
+    tell: called once with the names of files that were edited since they were written and are replaced, if any. Raises
+    InputError if `out` cannot be written or exists without `force`, and what `make` raises.
     """
     from symconfig.render.files import write as write_files
     from symconfig.runs.replan.frozen import replaced

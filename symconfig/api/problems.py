@@ -30,9 +30,8 @@ class Problems:
         self._found.append(problem)
 
     def collect(self, make: Callable[[], T], asked_in: Document | None = None) -> T | None:
-        """Return the value of `make`; after an InputError record its problems and return None.
-
-        asked_in: document whose line is given to problems with a field and no file.
+        """Return `make()`; after an InputError record its problems and return None. Other errors pass. asked_in:
+        document whose file and line are given to problems that have a field and no file.
         """
         try:
             return make()
@@ -46,7 +45,9 @@ class Problems:
 
 
 def _placed(problem: Problem, document: Document | None) -> Problem:
-    """Return the problem with the line of its field in a document; unchanged if it has a file or no field."""
+    """Return the problem with the document's file, and line and column of its field if the document has that field.
+    Unchanged if the problem has a file or no field, or the document is None or has no file.
+    """
     if document is None or not document.file or problem.file is not None or problem.field is None:
         return problem
     place = document.place(tuple(problem.field.split(".")))
@@ -62,8 +63,8 @@ def stated(problem: Problem, document: Document) -> Problem:
 
 
 def check_free(out: Path, force: bool) -> None:
-    """Raise InputError unless the folder `out` can be written: a file, an existing folder without `force`, or no
-    permission. Called before the search.
+    """Raise InputError if files cannot be written into the folder `out`: it is a file, exists without `force`, has an
+    invalid or too long name, or its innermost existing parent is a file or not writable. Called before the search.
     """
     try:
         taken, folder = out.exists() or out.is_symlink(), out.is_dir()

@@ -76,12 +76,12 @@ def replan(
 ) -> ReplanResult:
     """Return the plan of a recorded job with some inputs replaced, and what changes for the run.
 
-    plan: a plan, its file or folder. wishes: fields as of `plan`. pins: added to the recorded ones, of which those in
-    `release` are dropped. checkpoint: the run's folder. at_step:
-    iterations done (None: the checkpoint's, else those done when the old plan took over). schedule: "keep": the same
-    tokens and learning rate over them; "as-is": the same iterations. accept_edits: whether an edited plan file is
-    accepted. changes: of fields of the wished cluster, else of the recorded one. problems: the caller's, raised with
-    those found here. Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
+    plan: a plan, its file or folder. wishes: fields as of `plan`; pins are added to the recorded ones less those in
+    `release`. checkpoint: the run's folder. at_step: iterations done (None: the checkpoint's, else those done when the
+    old plan took over). schedule: "keep": the same tokens and learning rate over them; "as-is": the same iterations.
+    accept_edits: accept an edited plan file; an edited answer is solved again first. changes: of fields of the wished
+    cluster, else of the recorded one. problems: the caller's, raised with those found here. Raises InputError (all
+    problems at once, if the plan can be read), InfeasibleError when nothing fits.
     """
     model, cluster = wishes.get("model"), wishes.get("cluster")
     model = model if isinstance(model, ModelDescriptor) else None
@@ -148,7 +148,9 @@ def diff(before: AnyPlan, after: AnyPlan) -> Diff:
 
 
 def _cluster(old: Plan, name: object, given: ClusterDescriptor | None, changes: Mapping[str, str]) -> ClusterDescriptor:
-    """Return the wished cluster, else the recorded one, with changes applied."""
+    """Return the cluster of the new job: one named is loaded with `changes`; else the given descriptor or the recorded
+    one, with `changes` applied. Raises InputError.
+    """
     if given is None and name is not None:
         return load_cluster(joined(str(name), changes))
     cluster = given or old.cluster
@@ -169,10 +171,9 @@ def whatif(
     *,
     progress: Callable[[int], None] = lambda done: None,
 ) -> WhatIf:
-    """Return over which ranges of values which plan is the best.
-
-    plan: a result of `plan`, a file or its folder. vary: texts `NAME=LOW..HIGH`. progress: called with the number of
-    searches done. Raises InputError with all problems.
+    """Return over which ranges of values which plan is the best. plan: a result of `plan`, a file or its folder. vary:
+    texts `NAME=LOW..HIGH`, each varied by itself. progress: called with the number of searches done. Raises InputError
+    with all problems.
     """
     from symconfig.runs.whatif.whatif import varied
     from symconfig.runs.whatif.whatif import whatif as run
@@ -187,10 +188,9 @@ def whatif_changes(
     *,
     progress: Callable[[str, float], None] | None = None,
 ) -> tuple[Case, ...]:
-    """Return for each change of the job the plan with the old choices kept, and a new plan.
-
-    changes: fields of the job, `model`, `cluster`, `experts`, or fields of the model, by name. Raises InputError with
-    all problems.
+    """Return a Case for each change of the job: the plan with the old choices kept, and a new plan. changes: mappings
+    of fields of the job, `model`, `cluster`, `experts`, or fields of the model to values, used as text. Raises
+    InputError if there are none, or with all problems.
     """
     from symconfig.runs.whatif.change import through_changes
 

@@ -37,11 +37,10 @@ def sweep(
     limit: int = LIMIT,
     progress: Callable[[Done], None] = lambda _: None,
 ) -> Swept:
-    """Plan all combinations of a SWEEP.yaml, or an equal mapping, and write the table to `out`; return the rows.
-
-    out: None: the source's name with .csv in the working directory. Finished plans are kept in a journal beside it.
-    jobs: plans in parallel; None: one per core. fresh: discard the journal. limit: of combinations. Raises InputError
-    with all problems at once.
+    """Plan all combinations of a SWEEP.yaml, or an equal mapping, and write the table to `out`; return the rows. out:
+    None: the source's stem with .csv in the working directory; InputError for a mapping. Finished plans are kept in a
+    journal beside it and not planned again. jobs: plans in parallel; None: one per core. fresh: discard the journal.
+    limit: most combinations. Raises InputError with all problems at once.
     """
     if out is None and isinstance(source, Mapping):
         raise InputError("this option is missing", field="out", hint="a name that ends in .csv")
@@ -49,7 +48,9 @@ def sweep(
 
 
 def read_sweep(source: str | Path | Mapping[str, Any], limit: int = LIMIT) -> Points:
-    """Return all combinations of a sweep. Raises InputError."""
+    """Return all combinations of a sweep: a mapping, a .json file or else YAML; paths in a file are relative to its
+    folder. Raises InputError, also for more than `limit`.
+    """
     if isinstance(source, Mapping):
         return points(Document(json.loads(as_json(Document(dict(source), file=""))), file=""), None, limit)
     path = Path(source)
@@ -77,7 +78,8 @@ def size(
     """Return how many GPUs of which cluster process `tokens` ("2T") before a `deadline` ("30d"), and at what cost.
 
     clusters: names or paths; "all": the whole zoo. global_batch_size: sequences; batch_tokens: the same in tokens,
-    rounded to a round number of sequences; neither: 4 Mi tokens. goodput: share of the time in which steps run. prices:
+    rounded to a round number of sequences; neither: 4 Mi tokens. seq_length: None: the model's, at most
+    DEFAULT_SEQUENCE. gpus_max: most GPUs tried. goodput: share of the time in which steps run, above 0 to 1. prices:
     per GPU-hour, by cluster. jobs: as of `sweep`. problems: the caller's, raised with those found here. fields: other
     fields of JOB.yaml. Raises InputError with all problems at once.
     """

@@ -33,10 +33,9 @@ def recipes(
     kind: str | None = None,
     source: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the recipes that match all given filters as plain data; None matches any.
-
-    source: text in the source's title, repository or release, in any case. Raises InputError for a model, cluster, task
-    or kind that no recipe has.
+    """Return the recipes that match all given filters as plain data; None matches any. source: text in the source's
+    title, repository or release, in any case. Raises InputError with the known values for a model, cluster, task or
+    kind that no recipe has; gpus or source that match none give [].
     """
     every = [_stated(*each) for each in every_recipe()]
     facts = [{**one["job"], "model": one["model"], "kind": one["kind"]} for one in every]
@@ -59,7 +58,9 @@ def recipes(
 
 
 def _stated(file: RecipeFile, one: Recipe) -> dict[str, Any]:
-    """Return a recipe as plain data, with its model, source, pins, and what no pin can express ("unsaid")."""
+    """Return a recipe as plain data (without None), with its model's name, source, pins, and what no pin can express
+    ("unsaid").
+    """
     return {
         **one.model_dump(mode="json", exclude_none=True),
         "model": file.model,

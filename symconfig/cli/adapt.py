@@ -39,10 +39,12 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the diff, and write the files with --in-place; return the exit code.
+    """Print the diff (or JSON), and with --in-place write the files if the whole plan is in them or --partial is given;
+    return the exit code.
 
     0: the whole plan is (or would be) in the files and their audit finds no error; 1: something is left to do by hand,
-    or an error. The report goes to standard error. Raises InputError.
+    or an error. The report goes to standard error. Raises InputError, also for --partial without --in-place and for
+    writing a line of options.
     """
     from symconfig.api import existing
 
@@ -82,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _end(outcome: Adapted, in_place: bool, written: bool) -> str:
-    """Return the closing sentence: which files were written, or why none was."""
+    """Return the closing sentence: nothing had to change, the files written, or why none was and what writes them."""
     if not outcome.changes and not outcome.unplaced:
         return f"{outcome.reading.file} says already what the plan decides; nothing was changed."
     if written:

@@ -63,10 +63,12 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Audit each source, print the answers and write the files asked for; return the exit code.
+    """Audit each source, print the answers and write the files asked for (--sarif, --best, --html); return the exit
+    code.
 
-    0: nothing known prevents a run; 1: one cannot run (with --strict: or has any finding). Raises InputError, after all
-    sources, if one could not be read.
+    0: nothing known prevents a run; 1: one cannot run (with --strict: or has any finding). With several sources --json,
+    --html and --best are refused. Raises InputError, after all other sources were printed, if one could not be read or
+    an option is wrong.
     """
     from symconfig.api.existing import audit_page
     from symconfig.api.planning import Problems
@@ -107,9 +109,7 @@ def _bad(done: Audit, strict: bool) -> bool:
 
 
 def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> Audit:
-    """Return the audit of one source. outside: problems of options common to all. Raises InputError with these and
-    its own.
-    """
+    """Return the audit of one source. outside: problems of common options. Raises InputError with these and its own."""
     from symconfig.api import existing as api_audit
     from symconfig.api.planning import Problems
 
@@ -128,7 +128,9 @@ def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> A
 
 
 def supplied(arguments: argparse.Namespace, problems: Problems) -> dict[str, Any]:
-    """Return the keyword arguments of `audit` from the options; problems are added to `problems`."""
+    """Return the keyword arguments of `audit` from the options that the command has, without problems; malformed --set
+    variables are added to `problems` and become None.
+    """
     names = (
         "gpus",
         "model",
@@ -149,7 +151,9 @@ def supplied(arguments: argparse.Namespace, problems: Problems) -> dict[str, Any
 
 
 def _write(audits: Sequence[Audit], outputs: dict[str, Path], force: bool) -> None:
-    """Write the SARIF file and the best plan; a note instead of the plan if there is none."""
+    """Write the SARIF file of all audits and the first audit's better plan, each if its path is given, with a note; a
+    note instead if there is no plan.
+    """
     from symconfig.format import json_text
     from symconfig.report.audit_json import sarif
 

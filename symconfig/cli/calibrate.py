@@ -58,7 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Run the command with the assumptions in effect."""
+    """Fit constants to the runs of the files, print them, and with --out write one profile; return 0. Raises InputError
+    with all problems of options and files, and for --out if the runs are on several types of GPU.
+    """
     from symconfig.descriptor.write import cluster_yaml
     from symconfig.measured.runs import calibrations, in_folder, runs
     from symconfig.report.calibration import blocks, to_dict
@@ -100,8 +102,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _additions(arguments: argparse.Namespace) -> Additions:
-    """Return the options that state what a log does not hold; None where not given. Problems are recorded in
-    `arguments.problems`.
+    """Return the options that state what a log does not hold; None where not given. Wrong values and an unknown model
+    are recorded in `arguments.problems`; wrong values stay in the result.
     """
     from symconfig.descriptor.load import load_model
     from symconfig.measured.runs import RECOMPUTE, Additions

@@ -28,10 +28,9 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what a checkpoint is and whether it loads in a plan; return 1 if a plan was given and nothing loads, else
-    0.
-
-    Raises InputError, also for an incomplete checkpoint.
+    """Print what a checkpoint is and, with --plan, whether it loads there (--old: the plan that wrote it); return 1 if
+    a plan was given and nothing loads, else 0. Raises InputError, also for an incomplete checkpoint and for --old
+    without --plan.
     """
     from symconfig.report.checkpoint import contents, verdict
     from symconfig.runs.checkpoint import Verdict, of_folder, read

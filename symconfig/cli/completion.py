@@ -40,7 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def script(shell: str) -> str:
-    """Return a shell's completion script. Raises FailedError if shtab is not installed."""
+    """Return the script that completes commands, options, files and names of models, clusters, targets and launchers in
+    a shell. Raises FailedError if shtab is not installed.
+    """
     try:
         import shtab
     except ImportError:

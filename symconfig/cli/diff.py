@@ -22,9 +22,7 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the differences of two plans; return 1 if they differ and --exit-code is given, else 0. Raises
-    InputError.
-    """
+    """Print the differences of two plans; return 1 if they differ, with --exit-code, else 0. Raises InputError."""
     from symconfig.api import replan as api_replan
     from symconfig.report import diff as report
 

@@ -16,7 +16,7 @@ add_options = adds(tuple)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what is installed; return 1 if planning does not work on this machine, else 0."""
+    """Print what is installed and, if planning's packages are, what options need; return 1 if planning cannot work."""
     from symconfig.report.doctor import BASE, blocks, examine, sites
 
     health = examine()

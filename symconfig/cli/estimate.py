@@ -34,7 +34,10 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the estimate; return 1 if it does not fit or the framework refuses it, else 0."""
+    """Print the estimate of a job's, or with --script a script's, layout, and with --fits-on of the same on the zoo's
+    clusters; return 1 if it does not fit or the framework refuses it, else 0. Raises InputError, also for a job's
+    options with --script.
+    """
     from symconfig.api.estimate import of_all, of_job, of_script
     from symconfig.cli.job import as_options, request
 

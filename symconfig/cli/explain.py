@@ -30,9 +30,9 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the explanation of a plan, or with --timeline a candidate's simulated schedule; return 0.
-
-    Writes the schedule's trace with --trace. Raises InputError.
+    """Print the explanation of the best plan (with --all or --json in full, with formulas), or with --timeline the
+    simulated schedule of the plan --candidate; return 0. Writes the schedule's trace with --trace. Raises InputError,
+    also for a candidate that does not exist and for --trace without --timeline.
     """
     from symconfig.report import explanation as report
     from symconfig.report.timeline import chart_data, simulated, stage_rows, trace

@@ -25,8 +25,9 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the descriptor as YAML (JSON with --json), or write it with --out; return 0. Notes on what was not read
-    go to standard error.
+    """Print the descriptor of a config.json (or a folder with one) as YAML, or JSON with --json; with --out write YAML,
+    and print only with --json. Return 0. Notes on what was not read go to standard error. Raises InputError, also for
+    another file name.
     """
     from symconfig.descriptor.huggingface import descriptor_yaml
     from symconfig.descriptor.load import load_config

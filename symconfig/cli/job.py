@@ -32,9 +32,10 @@ class Request:
 
 
 def request(arguments: argparse.Namespace) -> Request:
-    """Return the job's document: the options over the job file over the recipe (--like).
-
-    Problems of options are collected in `problems`. Raises InputError for an unreadable file or an unknown recipe.
+    """Return the job's document: --pin over the options over the job file over the recipe (--like); pins are merged by
+    name, cluster changes (--set) go into the cluster's name if it is text. Relative paths of model and cluster are the
+    job file's unless given as options. Problems of --pin and --set are collected in `problems`. Raises InputError for
+    an unreadable file, one without a mapping, or an unknown recipe.
     """
     recipe, unsaid = _recipe(getattr(arguments, "like", None))
     path = getattr(arguments, "job", None)
@@ -75,8 +76,8 @@ def request(arguments: argparse.Namespace) -> Request:
 
 
 def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return (fields of a job like a recipe, what of it pins cannot express); ({}, ()) for None. Raises InputError
-    for an unknown name.
+    """Return (fields of a job like a recipe: model, job and pins; what of it pins cannot express); ({}, ()) for None.
+    Raises InputError for an unknown name.
     """
     from symconfig.descriptor.recipe import find_recipe
 
@@ -89,8 +90,8 @@ def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def as_options(problem: Problem, request: Request) -> Problem:
-    """Return the problem without file and line if its field was set on the command line; one of the cluster names
-    its option.
+    """Return the problem without file, line and column if its field was set by an option or --pin; one of a field of
+    the cluster gets --set FIELD or --cluster as field, as of `as_changes`.
     """
     name = problem.field or ""
     option = "--cluster" if name.startswith("cluster.") else name in job_options() and job_options()[name].flag
@@ -100,8 +101,8 @@ def as_options(problem: Problem, request: Request) -> Problem:
 
 
 def _file(path: str) -> Document:
-    """Return the job file's document, JSON or YAML. Raises InputError, with a hint if the path is a zoo model's
-    name.
+    """Return the job file's document: JSON if it ends in .json, else YAML. Raises InputError, with --model as hint if
+    no such file exists and the path is a zoo model's name.
     """
     from symconfig.descriptor.json_strict import load_json_strict
     from symconfig.descriptor.load import zoo_models
@@ -125,8 +126,8 @@ def _put(data: dict[str, Any], path: Sequence[str], value: Any) -> None:
 
 
 def _pins(words: Sequence[str], problems: list[Problem]) -> dict[str, str]:
-    """Return {name: value} of NAME=VALUE words, names in lower case; malformed words and contradictions are added to
-    `problems`.
+    """Return {name: value} of NAME=VALUE words, names in lower case. Malformed words and a name with two different
+    values (the first stays) are added to `problems`.
     """
     pins: dict[str, str] = {}
     for word in words:

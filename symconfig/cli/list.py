@@ -43,7 +43,9 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the list of a kind, or one entry by name; return 0. Raises InputError."""
+    """Print the list of a kind, or one entry by name; return 0. An entry that is a text (a descriptor) is printed as
+    such unless --json. Raises InputError, also for options of another kind and unknown names.
+    """
     make, options = KINDS[arguments.of]
     others = [name for _, names in KINDS.values() for name in names if name not in options]
     refuse(arguments, others, f"is not for {arguments.of}")
@@ -58,7 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _models(_: argparse.Namespace, name: str | None) -> Shown:
-    """Return the list of models, or a model's descriptor."""
+    """Return (JSON, text): of all models with a table, or of one model the descriptor with its sizes in a first comment
+    line. Raises InputError for an unknown name.
+    """
     from symconfig.api import zoo
     from symconfig.descriptor.load import load_model
     from symconfig.descriptor.write import descriptor_yaml
@@ -73,7 +77,9 @@ def _models(_: argparse.Namespace, name: str | None) -> Shown:
 
 
 def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
-    """Return the list of clusters, or a cluster's descriptor."""
+    """Return (JSON, text): of all clusters with a table, or of one cluster (zoo name or path) the descriptor. Raises
+    InputError for an unknown name.
+    """
     from symconfig.api import zoo
     from symconfig.descriptor.write import cluster_yaml
     from symconfig.report.listed import cluster_list
@@ -86,7 +92,9 @@ def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
 
 
 def _recipes(arguments: argparse.Namespace, name: str | None) -> Shown:
-    """Return the recipes that match the filters, or one recipe."""
+    """Return (JSON, table) of the recipes that match the filters, or of the one named; filters are ignored then. Raises
+    InputError for an unknown name or filter value.
+    """
     from symconfig.api.zoo import recipe, recipes
     from symconfig.report.listed import recipe_list, recipe_table
 
@@ -105,7 +113,7 @@ def _targets(arguments: argparse.Namespace, name: str | None) -> Shown:
 
 
 def _launchers(_: argparse.Namespace, name: str | None) -> Shown:
-    """Return the launchers, or one launcher's settings."""
+    """Return (JSON, table) of all launchers, or of the one named and its settings. Raises InputError if unknown."""
     from symconfig.render import every_launcher
 
     every = _chosen(every_launcher().values(), name)
@@ -127,7 +135,9 @@ def _rules(_: argparse.Namespace, name: str | None) -> Shown:
 
 
 def _options(_: argparse.Namespace, name: str | None) -> Shown:
-    """Return the frameworks' options, or one option."""
+    """Return (JSON, table) of all frameworks' options, or of the one named: backends that have it, and maturity with
+    reason, source and versions (None if it is not in doubt). Raises InputError for an unknown name.
+    """
     from symconfig.frameworks.known import BACKENDS
     from symconfig.frameworks.tables import options
 
@@ -145,7 +155,7 @@ def _options(_: argparse.Namespace, name: str | None) -> Shown:
 
 
 def _facts(kind: str, data: list[dict[str, Any]], name: str | None, columns: tuple[str, ...]) -> Shown:
-    """Return entries as JSON with a table of these columns; for one by name a table of all its facts."""
+    """Return (JSON, table): these columns of all entries, or, with a name, all nonempty facts of the first entry."""
     if name is None:
         shown = _table(columns, (tuple(str(one[key] or "") for key in columns) for one in data))
     else:

@@ -84,7 +84,7 @@ class _Parser(argparse.ArgumentParser):
         self.wrong: list[Problem] = []  # with the values of options
 
     def format_help(self) -> str:
-        """Return the help text; of all commands in groups."""
+        """Return the help text; with `groups`, only description, the commands by group and epilog."""
         if not self.groups:
             return super().format_help()
         formatter = argparse.HelpFormatter(self.prog, max_help_position=_COLUMN)
@@ -106,7 +106,9 @@ class _Parser(argparse.ArgumentParser):
             return None
 
     def error(self, message: str) -> NoReturn:
-        """Raise InputError for an error of argparse, with the nearest command or choice."""
+        """Raise InputError for an error message of argparse: an unknown command or a wrong choice with the nearest one,
+        a missing argument with its choices, any other text as it is.
+        """
         if (wrong := _NO_CHOICE.match(message)) and wrong[1] == "COMMAND":
             known = {name_of(module): name_of(module) for module in COMMANDS} | _GUESSED
             similar = nearest(wrong[2], known, most=1)
@@ -123,9 +125,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; errors are printed to standard error.
+    """Run one command and return its exit code; errors are printed to standard error, with --json also as JSON to
+    standard output.
 
-    Sets environment variables and the streams' error handling. No traceback is shown unless SYMCONFIG_DEBUG is set.
+    argv: None: sys.argv; none at all, or `help`, shows help. Sets environment variables, the garbage collector's
+    threshold, and the streams' error handling. A SymconfigError gives its exit code, an interrupt INTERRUPTED, an
+    OSError InputError's code, any other exception DEFECT, without traceback, or is raised if SYMCONFIG_DEBUG is set.
+    --help and --version raise SystemExit.
     """
     _open_streams()
     gc.set_threshold(COLLECT_AFTER)
@@ -174,7 +180,10 @@ def _open_streams() -> None:
 
 
 def _run(words: list[str]) -> int:
-    """Parse the words and run their command; return its exit code. Raises InputError with unknown options."""
+    """Parse the words and run their command; return its exit code. Words after a lone `--` become `arguments.extra`.
+    Raises InputError with all unknown options (`--` is one for commands without --root), and those of the command with
+    fields named as options. Wrong values are in `arguments.problems`, for the command to raise.
+    """
     named = words[:1] and not words[0].startswith("-")
     parser = parser_of(words, whole=bool(named))
     end = words.index("--") if "--" in words else len(words)
@@ -193,7 +202,9 @@ def _run(words: list[str]) -> int:
 
 
 def _as_typed(problem: Problem, options: Mapping[str, argparse.Action]) -> Problem:
-    """Return the problem with its field as the option that sets it; unchanged if it has a file."""
+    """Return the problem with its field as the option that sets it (pins as --pin NAME); unchanged if it has a file or
+    the command has no such option.
+    """
     field = problem.field or ""
     flag = job_options()[field].flag if field in job_options() else "--" + field.replace("_", "-")
     section, _, pin = field.partition(".")
@@ -207,7 +218,9 @@ def _as_typed(problem: Problem, options: Mapping[str, argparse.Action]) -> Probl
 
 
 def _unknown(words: list[str], parser: argparse.ArgumentParser) -> Iterator[Problem]:
-    """Yield a problem for each unknown option with the nearest known one, or a --pin if it is a planner's choice."""
+    """Yield a problem for each unknown option; its hint is a --pin with the value if it is a planner's choice and the
+    command has --pin, else the nearest option, else --help. The value after an option is skipped.
+    """
     from symconfig.descriptor.job import pin_meant
 
     known = [option for action in parser._actions for option in action.option_strings]
@@ -225,8 +238,8 @@ def _unknown(words: list[str], parser: argparse.ArgumentParser) -> Iterator[Prob
 
 
 def _fail(problems: Sequence[Problem], code: int, as_json: bool) -> int:
-    """Print the problems to standard error, and as JSON to standard output if asked for; return `code`, or
-    BROKEN_PIPE.
+    """Print the problems to standard error, with `as_json` also as JSON to standard output; return `code`, or what
+    `_broken_pipe` does if the reader has gone. A full disk is ignored.
     """
     try:
         for problem in problems:
@@ -259,8 +272,8 @@ def _silence() -> None:
 
 
 def parser_of(words: Sequence[str], *, whole: bool = True) -> argparse.ArgumentParser:
-    """Return the parser of the command that the first word names; of all commands if it names none. whole: whether
-    to add the commands' options.
+    """Return the parser of the command that the first word names; of all commands if it names none. whole: whether to
+    add the commands' options. With --help or -h among the words, a command that has FIRST options shows only these.
     """
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION, epilog=_MORE)
     parser.add_argument("--version", action="version", version=f"symconfig {VERSION}")

@@ -47,9 +47,9 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print measured rates and fitted constants, and write the files asked for; return 0.
-
-    With --times nothing is measured. Raises InputError with all problems before anything is measured.
+    """Measure a GPU's (or CPU's) kernels, or with --times read their times; print rates and fitted constants, write the
+    files asked for; return 0. Constants are fitted unless it is a CPU without --cluster. Raises InputError with all
+    problems of options before anything is measured, and for a GPU that neither --cluster nor the zoo knows.
     """
     from symconfig.descriptor.write import kernels_yaml
     from symconfig.measured.gpu.kernel_fit import fit_kernels
@@ -91,9 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _cluster(name: str | None, product: str | None, out: Path | None) -> ClusterDescriptor | None:
-    """Return the zoo's cluster of this name; None for a CPU if no profile is to be written.
-
-    Raises InputError for a GPU without a cluster, and for a CPU with `out`.
+    """Return the zoo's cluster of this name; if there is none: None for a CPU (or unknown product) if no profile is to
+    be written. Raises InputError for a GPU without a cluster, and for a CPU with `out`.
     """
     from symconfig.descriptor.load import load_cluster, zoo_clusters
 

@@ -57,8 +57,8 @@ class Option(NamedTuple):
         parser.add_argument(self.flag, metavar=metavar, help=self.help.replace("%", "%%"), **many)
 
     def read(self, text: Any) -> Any:
-        """Return the option's text as its kind; text that is no number stays text, for the job's validation. A list
-        is split at commas.
+        """Return the option's text as its kind; text that cannot be read so stays text, for the job's validation. A
+        list is split at commas, without empty parts.
         """
         if self.kind is tuple:
             return [name for name in text.split(",") if name]
@@ -226,7 +226,7 @@ def script() -> list[Row | str]:
 
 
 def variables(pairs: list[str]) -> dict[str, str]:
-    """Return {name: value} of --set for a script. Raises InputError for malformed pairs."""
+    """Return {name: value} of NAME=VALUE pairs (the last of a name). Raises InputError with all malformed ones."""
     wrong = [pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair]
     if wrong:
         raise InputError(

@@ -92,8 +92,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the partition, or with --stages the pipeline, and write the files asked for; return 0. Raises
-    InputError, InfeasibleError.
+    """Print the partition, or with --stages the pipeline, and write the files asked for; return 0. With --stages,
+    --explain, --baselines and --placements are refused. Raises InputError with all problems (with the job file's line,
+    or the option), InfeasibleError.
     """
     from symconfig.api.graph_job import partition_job
     from symconfig.api.problems import check_free, stated
@@ -135,8 +136,8 @@ def _file(path: str | None) -> Document:
 def _given(
     arguments: argparse.Namespace, document: Document | None, changed: Mapping[str, str]
 ) -> tuple[dict[str, Any], set[str]]:
-    """Return (arguments of `partition_job`, names of the options given): options override the file's keys, pins are
-    added to its pins.
+    """Return (arguments of `partition_job`, names of the options given): options override the file's keys; --pin is
+    added after the file's pins; --no-flat overrides `flat`; timeout becomes limit_s.
     """
     known = document.data if document is not None else {}
     options = {name: getattr(arguments, name) for name in (*_NAMES, "timeout")}
@@ -149,7 +150,9 @@ def _given(
 
 
 def _of_graph(arguments: argparse.Namespace, request: PartitionJob) -> tuple[Any, Sequence[Block]]:
-    """Return (JSON, blocks) of the solved partition; writes its files."""
+    """Return (JSON, blocks) of the solved partition; with --out write placements.py and partition.json, with
+    --placements that file. Raises InputError for an --explain that names no operator, InfeasibleError.
+    """
     from symconfig.api.partition import answered
     from symconfig.report.partition import blocks
     from symconfig.report.partition_json import to_dict
@@ -168,7 +171,7 @@ def _of_graph(arguments: argparse.Namespace, request: PartitionJob) -> tuple[Any
 
 
 def _of_stages(arguments: argparse.Namespace, request: PartitionJob) -> tuple[Any, Sequence[Block]]:
-    """Return (JSON, blocks) of the solved pipeline; writes partition.json with --out."""
+    """Return (JSON, blocks) of the solved pipeline; with --out write partition.json. Raises InfeasibleError."""
     from symconfig.api.pipeline import answered
     from symconfig.report.partition_stages import blocks, to_dict
 
@@ -186,7 +189,9 @@ def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> A
 
 
 def _put(out: Path, texts: Mapping[str, str], force: bool) -> None:
-    """Write a partition's files into a folder; a note names an earlier placements.py that is left there."""
+    """Write a partition's files into a folder, all or none, with a note; another names a placements.py that was there
+    and is not written. Raises InputError if the folder is not empty and not `force`.
+    """
     from symconfig.render.files import File, Files, write
 
     write(Files(tuple(File(name, text) for name, text in texts.items())), out, force)

@@ -57,10 +57,10 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the ranked plans and write their files and page; return 0.
-
-    If no target can express the plan, it is printed, and files or a page asked for give the refusal's exit code. Raises
-    InputError, InfeasibleError.
+    """Print the ranked plans and write their files (--out) and page (--html); return 0. Notes and warnings go to
+    standard error. A cluster of two kinds of GPUs is planned by `_run_mixed`. If no target can express the plan, it is
+    printed, and files or a page asked for are not written and give the refusal's exit code. Raises InputError,
+    InfeasibleError.
     """
     from symconfig.api import planning as api
     from symconfig.cli.job import as_options, request
@@ -114,7 +114,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster) -> int:
-    """Print the plans over two kinds of GPUs and write their files; return 0."""
+    """Print the plans over two kinds of GPUs and write their files with --out; return 0. Raises InputError, also for
+    --html, --launcher and --templates, and InfeasibleError.
+    """
     from symconfig.api.mixed import solve
     from symconfig.cli.job import as_options
     from symconfig.report.mixed import blocks

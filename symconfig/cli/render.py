@@ -36,9 +36,9 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the files and name them, or with --print print the program's words; return 0.
-
-    Raises InputError, and MismatchError (exit 1) if --check finds that this machine does not match the plan.
+    """Write the plan's files and name them (--json: as JSON), or with --print print the program's words; return 0.
+    Raises InputError, also for options of the other mode and for neither --out nor --print, and MismatchError (exit 1)
+    if --check finds that this machine does not match the plan.
     """
     from symconfig.api import planning as api
 
@@ -67,9 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(arguments: argparse.Namespace, plan: Plan) -> int:
-    """Print the words of the plan's program, one per line or NUL-terminated; return 0.
-
-    Raises InputError for words that `$(…)` would change, unless --null or --json is given.
+    """Print the words of the plan's program, one per line, NUL-terminated (--null) or as JSON; return 0. Program:
+    --target, else the plan's target if it has words, else its framework. With --check or --world-size the plan is first
+    compared with the machine or fitted to that number of processes. Raises InputError for words that `$(…)` would
+    change, unless --null or --json is given; MismatchError.
     """
     from symconfig.frameworks.entries import entry_of
     from symconfig.runs.embed.start import started

@@ -64,8 +64,9 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the new plan and what changes, and write its files; return 0, or with --lose-nodes as `_answer`. Raises
-    InputError, InfeasibleError.
+    """Print the new plan and what changes, and write its files and page; return 0. With --lose-nodes print plans for
+    fewer nodes, and return 0 if one fits, else 1. Raises InputError, also for options of a run beside --lose-nodes, and
+    InfeasibleError.
     """
     from symconfig.api import planning as api
     from symconfig.api.replan import replan
@@ -112,7 +113,9 @@ def _on_fewer_nodes(
     lost: range | None,
     progress: Progress,
 ) -> Fallback:
-    """Return the plans for fewer nodes; if options change the job, the plan is solved again first, with a note."""
+    """Return the plans for fewer nodes. If options (other than --target) or cluster changes change the job, the plan is
+    replanned first, with a note. Raises InputError with all problems, InfeasibleError.
+    """
     from symconfig.api.replan import replan
     from symconfig.runs.replan.fallback import fallback
 
@@ -129,9 +132,7 @@ def _on_fewer_nodes(
 
 
 def _answer(arguments: argparse.Namespace, fallback: Fallback, out: Path | None, files: Wanted | None) -> int:
-    """Print the plans for fewer nodes and write their files; return 1 if nothing fits on any number of nodes, else
-    0.
-    """
+    """Print the plans for fewer nodes and write their files with --out; return 1 if none of them exists, else 0."""
     from symconfig.api.fallback import fallback_files
     from symconfig.api.planning import put
     from symconfig.render.target import LAUNCH

@@ -23,7 +23,7 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the address and serve until interrupted. Raises InputError if the port cannot be used."""
+    """Print the address and serve until interrupted. Raises InputError for wrong options or an unusable port."""
     if arguments.problems.all:
         raise InputError(arguments.problems.all)
     from symconfig.serve.app import Server

@@ -54,8 +54,8 @@ def note(text: str) -> None:
 
 
 def refuse(arguments: Namespace, names: Iterable[str], what: str, **more: Any) -> None:
-    """Record a problem in `arguments.problems` for each of these options that is given. more: further fields of the
-    problem.
+    """Record a problem in `arguments.problems` for each of these options that is given (not None, False or []). what:
+    the problem's text; more: further fields of the problem.
     """
     for name in names:
         if getattr(arguments, name) not in (None, False, []):
@@ -63,8 +63,8 @@ def refuse(arguments: Namespace, names: Iterable[str], what: str, **more: Any) -
 
 
 def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster") -> Problem:
-    """Return a cluster's problem with its field as `--set FIELD` or the option `named`; other problems are
-    unchanged.
+    """Return a cluster's problem with its field as `--set FIELD` (and without file) if that field or a section of it
+    was changed, else as `named`, if it has no file; other problems are unchanged.
     """
     section, _, field = (problem.field or "").partition(".")
     if section != "cluster":
@@ -98,7 +98,7 @@ def whole(text: str) -> int:
 
 
 def within(least: int, most: int) -> Callable[[str], int]:
-    """Return a function that reads an integer within bounds (included) or raises InputError."""
+    """Return a function: at most nine ASCII digits -> integer within bounds (included), else it raises InputError."""
 
     def read(text: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
@@ -109,7 +109,7 @@ def within(least: int, most: int) -> Callable[[str], int]:
 
 
 def seconds(least_s: float, most_s: float) -> Callable[[str], float]:
-    """Return a function that reads seconds within bounds (included) or raises InputError."""
+    """Return a function: text -> seconds within bounds (included); it raises InputError for others."""
 
     def read(text: str) -> float:
         """Return the text as seconds within the bounds. Raises InputError."""
@@ -135,9 +135,8 @@ YAML, JSON, SARIF, PYTHON, PAGE = (
 
 
 def output(arguments: Namespace, name: str, kind: tuple[str, ...]) -> Path | None:
-    """Return the path that an option names; None if it is not given.
-
-    A wrong ending or an existing file without --force is recorded in `arguments.problems`.
+    """Return the path that option `name` names; None if not given. A wrong ending or an existing file without --force
+    is recorded in `arguments.problems`; the path is returned all the same. kind: (what the file is, allowed endings…).
     """
 
     def check(out: Path) -> None:
@@ -163,7 +162,9 @@ def file_of(text: str | None) -> Path | None:
 
 
 def wrote(out: Path, written: Sequence[Path], as_json: bool, remarks: Sequence[str] = ()) -> None:
-    """Print the names of the files written, and remarks; to standard error with --json."""
+    """Print a line with the files written (relative to `out`) and the remarks: to standard output after an empty line,
+    or with `as_json` to standard error.
+    """
     names = ", ".join(str(path.relative_to(out)) for path in written)
     text = f"wrote {len(written)} files into {out}: {names}"
     if as_json:
@@ -184,8 +185,9 @@ def answer(
     shown: Sequence[Block],
     before: Sequence[Block] = (),
 ) -> None:
-    """Write a plan's files (--out), print the answer, and write its page (--html). files: None: write nothing. before:
-    blocks shown first on the page.
+    """Write a plan's files (--out), print the answer, and write its page (--html), whose first blocks are `before`.
+    files: None: write neither files nor page. data: makes the JSON for --json; shown: blocks printed else. Edited files
+    that are replaced are named on standard error. Raises InputError if a path is taken without --force.
     """
     from symconfig.api.planning import page_files, remarks, write
 

@@ -37,8 +37,8 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the numbers of GPUs; return 0 if a cluster meets the deadline, else 1. Raises InputError with all
-    problems, named by the options.
+    """Print the numbers of GPUs by cluster; return 0 if a cluster meets the deadline, else 1. Raises InputError with
+    all problems, their fields named by the options.
     """
     from symconfig.api.sweep import ALL, size
     from symconfig.cli.job import as_options, request
@@ -77,7 +77,7 @@ def _share(text: str) -> float:
 
 
 def _price(text: str) -> tuple[str, float]:
-    """Return (cluster, price) of a text such as `h100=2.5`. Raises InputError."""
+    """Return (cluster, price) of `h100=2.5`, split at the last "=". Raises InputError unless 0 <= price < infinity."""
     name, _, value = text.rpartition("=")
     try:
         price = float(value)

@@ -43,10 +43,9 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan all combinations and print the summary; return the exit code.
-
-    0: all were answered and at least one has a plan; 1: none has one, or some failed or were lost; 130: interrupted.
-    Raises InputError with all problems before any work.
+    """Plan all combinations, write the table and print the summary; return the exit code. 0: all were answered and at
+    least one has a plan; 1: none has one, or some failed or were lost; 130: interrupted. --force discards the journal.
+    Raises InputError with all problems before any work, also for an existing table without journal unless --force.
     """
     from symconfig.api.sweep import read_sweep
     from symconfig.report.sweep import blocks, to_dict

@@ -21,7 +21,9 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print predictions against measured runs; return 1 if no row could be predicted, else 0."""
+    """Print predictions against measured runs, with --assume's assumptions first; return 1 if no row could be
+    predicted, else 0. Raises InputError for files that cannot be read.
+    """
     from symconfig.measured.assumptions import assuming
     from symconfig.measured.runs import read
     from symconfig.measured.score import source

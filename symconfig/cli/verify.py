@@ -40,8 +40,8 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the checks; return 1 if one failed, or with --frozen if a file was edited or is stale, else 0. Raises
-    InputError.
+    """Print the checks by `_real`, or with --frozen by `_frozen`; return their exit code, 1 if a check failed. Raises
+    InputError for options of the other check, and for several places unless --frozen.
     """
     problems = arguments.problems
     if arguments.frozen:
@@ -61,7 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _real(arguments: argparse.Namespace) -> int:
-    """Run the checks with the real frameworks and print them; return 1 if one failed, else 0."""
+    """Run the checks with the real frameworks in a folder and print them; return 1 if one failed, else 0. Raises
+    InputError if it is no folder or has no plan, and as `verify` does.
+    """
     from symconfig.report.verify import checked as blocks
     from symconfig.verify.checks import TIMEOUT_S, passed, verify
 
@@ -86,8 +88,8 @@ def _real(arguments: argparse.Namespace) -> int:
 
 
 def _frozen(arguments: argparse.Namespace) -> int:
-    """Print the check of each place against its manifest; return 1 if one failed, else 0. Raises InputError after
-    all places.
+    """Print the check of each place against its manifest; return 1 if one failed, else 0. If an option was wrong,
+    nothing is checked. Raises InputError with the places that could not be read, after all others were printed.
     """
     from symconfig.api.frozen import verify_frozen
     from symconfig.report.verify import frozen, frozen_data

@@ -36,8 +36,8 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print how the plan fares when values vary or the job changes; return 1 if a changed job has no plan, else 0.
-    Raises InputError.
+    """Print how the plan fares when values vary (--vary; returns 0) or the job changes (--change; returns 1 if a
+    changed job has no plan, else 0). Raises InputError, also unless exactly one of the two is given.
     """
     from symconfig.report import whatif as report
     from symconfig.runs.whatif.change import parsed, through_changes

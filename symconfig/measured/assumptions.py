@@ -128,9 +128,8 @@ class Recipe(Behaviour):
     degrees: dict[Degree, tuple[int, ...]] = Field(default_factory=dict)
 
     def covers(self, row: Row) -> bool:
-        """Return whether the row matches the recipe in software, version, model, GPU, precision and degrees.
-
-        An empty field of the recipe matches any row.
+        """Return whether the row matches the recipe in software, version, model, GPU, precision and degrees. An empty
+        field of the recipe matches any row.
         """
         pairs = (
             (self.software, row.software.name if row.software else None),
@@ -194,9 +193,12 @@ class Assumptions(Strict):
         return next((each for word in words for each in self.software if word in each.names), None)
 
     def of(self, source: str, row: Row) -> Assumption:
-        """Return the row's assumption: its software's, its source's and matching recipes', later ones overriding.
+        """Return the row's assumption: merged options, model fields and habits of its program, its source and each
+        recipe that covers the row, later ones overriding.
 
-        Only the source's entry most specific in version and GPU is used; an empty one if the source is unknown.
+        Of the source's entries for this version (or any) and GPU (or any), the one that names the version, then the
+        GPU, is used; an empty one if none. The program's `flash` serves where the source has none; its reason is added
+        if it has any options, habits or flash.
         """
         version, gpu = row.software.version if row.software else None, row.cluster.gpu
         fitting = [item for item in self.sources if item.source == source and item.version in (None, version)]
@@ -228,9 +230,8 @@ _given: ContextVar[Assumptions | None] = ContextVar("given", default=None)
 
 @contextmanager
 def assuming(path: Path | None) -> Iterator[None]:
-    """Put the assumptions of a file before the built-in ones within the block; None: built-in ones only.
-
-    Raises InputError for a file that cannot be read or is invalid.
+    """Put the assumptions of a file before the built-in ones within the block; None: built-in ones only. Raises
+    InputError for a file that cannot be read or is invalid.
     """
     token = _given.set(None if path is None else _read(path).before(_own()))
     try:

@@ -101,13 +101,13 @@ class Calibration:
 def calibrate(
     cluster: ClusterDescriptor, judged: Sequence[tuple[str, Judged]], command: str, from_scratch: bool = False
 ) -> Calibration:
-    """Fit those constants of a GPU type that are fractions of a peak and have an uncertainty; runs identify no others.
+    """Fit those constants of a GPU type that are fractions of a peak (SHARES) and have an uncertainty above 0, to
+    seconds.
 
-    Args:
-        judged: (source, row) of runs with seconds on GPUs of this type.
-        command: named as the source of the fitted constants.
-        from_scratch: start from priors instead of the cluster's constants. Otherwise all runs count as one site, whose
-            offset is part of its constants.
+    Args: judged: (source, row) of runs with seconds on GPUs of this type. command: named as the source of the fitted
+    constants. from_scratch: start from priors instead of the cluster's constants, with an offset for each source if
+    there are several. Otherwise all runs count as one site, whose offset is part of its constants, and the constants'
+    uncertainty includes that between sources.
     """
     rows, sources = [item for _, item in judged], [source for source, _ in judged]
     measured = np.log([item.time[1] for item in rows if item.time])
@@ -135,9 +135,8 @@ def calibrate(
 
 
 def left_priors(parameters: Sequence[Parameter], fitted: Fit, ids: Sequence[str]) -> tuple[Left, ...]:
-    """Return the constants more than FAR standard deviations from their prior, farthest first.
-
-    Each has up to PULLING rows with their share of the logarithmic change, the largest first.
+    """Return the constants more than FAR standard deviations from their prior, in logarithms, farthest first. Each has
+    up to PULLING rows (id, share of the logarithmic change), largest first; rows that pull the other way are left out.
     """
     result = []
     for p, value, pull in zip(parameters, fitted.values, fitted.pull, strict=True):
@@ -156,7 +155,7 @@ def _mean(parts: Sequence[tuple[int, float]]) -> float:
 
 
 def _believed(cluster: ClusterDescriptor) -> Kernels:
-    """Return the cluster's kernel constants replaced by their priors; constants that the cluster lacks stay unset."""
+    """Return the cluster's kernel constants with those that it has replaced by their priors; others stay unset."""
     update = {
         name: Quantity(value=prior.value, source=prior.basis, uncertainty=prior.uncertainty)
         for name, prior in priors(cluster).items()
@@ -166,13 +165,14 @@ def _believed(cluster: ClusterDescriptor) -> Kernels:
 
 
 def _evaluator(rows: Sequence[Judged], kernels: Kernels, parameters: Sequence[Parameter]) -> Callable[[Array], Array]:
-    """Return a function from log constants [parameters, n] to log seconds [rows, n].
-
-    Constants that are not among the parameters are those of `kernels`. For a row with alternatives, the fastest counts.
+    """Return a function from log constants [parameters, n] to log seconds [rows, n]. Constants that are not among the
+    parameters are those of `kernels`. For a row with alternatives, the fastest counts, chosen anew for each of the n,
+    whether or not it fits in memory.
     """
     timers = [_timers(item, kernels) for item in rows]
 
     def evaluate(theta: Array) -> Array:
+        """Return log seconds [rows, n] at log constants [parameters, n]."""
         values = dict(zip([p.name for p in parameters], np.exp(theta), strict=True))
         n = theta.shape[1]
         result = np.empty((len(rows), n))
@@ -192,9 +192,8 @@ def _timers(item: Judged, kernels: Kernels) -> list[Timer]:
 
 
 def with_fitted(kernels: Kernels, parameters: Sequence[Parameter], result: Fit, source: str) -> Kernels:
-    """Return the constants with the fitted values and their relative uncertainties, at least LEAST_UNCERTAINTY.
-
-    source: recorded as the source of the fitted constants.
+    """Return the constants with the fitted values and their relative uncertainties, at least LEAST_UNCERTAINTY. source:
+    recorded as the source of the fitted constants.
     """
     update = {
         p.name: Quantity(
@@ -206,9 +205,8 @@ def with_fitted(kernels: Kernels, parameters: Sequence[Parameter], result: Fit, 
 
 
 def _errors(judged: Sequence[tuple[str, Judged]], measured: Array, before: Array, fit: Fit) -> tuple[SourceErrors, ...]:
-    """Return, for each source, the mean absolute relative errors of the step time before and after the fit.
-
-    Also by fits without the row's model (None if all rows are of one model) and without the source.
+    """Return, for each source, the mean absolute relative errors of the step time before and after the fit. Also by
+    fits without the row's model (None if all rows are of one model) and without the source.
     """
 
     def mape(log_s: Array, chosen: Sequence[int]) -> float:

@@ -64,10 +64,10 @@ class Case:
 
 
 def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None) -> Case:
-    """Return a row as model, cluster and configuration, completed by its source's assumptions.
-
+    """Return a row as model, cluster and configuration, completed by its source's assumptions, which are recorded.
     model, cluster: replace those of the row. Raises InputError if neither the row nor an assumption gives a needed
-    field, or if the run holds what rows cannot state, such as a distillation teacher.
+    field, its degrees contradict its GPUs or batch, an option is not understood, or the model's name says that the run
+    holds what rows cannot state (a distillation teacher).
     """
     for word, held in _UNSTATED.items():
         if word in row.model.name.split("_"):
@@ -138,9 +138,8 @@ def _unmeasured(row: Row, program: Program | None, nearest: str) -> str | None:
 
 
 def _others(c: Configuration, row: Row, sizes: Sequence[int], chunks: Sequence[int]) -> tuple[Configuration, ...]:
-    """Return the alternative configurations that divide the batch evenly, without `c` itself.
-
-    They have other micro-batch sizes (if the row states none) and other numbers of chunks.
+    """Return the alternative configurations that divide the batch evenly, without `c` itself: all pairs of `sizes`
+    (micro-batch; only the first if the row states one) and `chunks` (vpp).
     """
     combinations = product(sizes if row.batch.micro is None else sizes[:1], chunks)
     each = (replace(c, micro=size, degrees=replace(c.degrees, vpp=n)) for size, n in combinations)
@@ -154,9 +153,8 @@ def _runs(c: Configuration) -> bool:
 
 
 def _expert_tensor_parallel(row: Row, options: RowOptions) -> int:
-    """Return the stated etp, else Megatron's default: tp, or 1 if ep > 1 is stated for release 0.9 or later.
-
-    1 for a dense model. An assumed value is recorded.
+    """Return the stated etp, or 1 for a dense model; else the source's, else Megatron's default: 1 if ep > 1 is stated
+    and the software's version is 0.9 or later, else tp. An etp of the source is recorded.
     """
     p = row.parallel
     if "etp" in p or not row.model.num_experts:
@@ -167,10 +165,12 @@ def _expert_tensor_parallel(row: Row, options: RowOptions) -> int:
 
 
 def _data_parallel(row: Row, options: RowOptions, inner: int, pp: int, micro: int) -> int:
-    """Return the data-parallel degree: stated, or from the GPUs, and large enough for the experts. inner: tp x cp.
+    """Return the data-parallel degree: stated, else GPUs // (inner x pp), at least 1; raised so that dp x inner >= ep x
+    etp, even if stated. inner: tp x cp.
 
-    Reduced to fit a global batch smaller than micro x dp. Records an assumed value. Raises InputError if the degrees do
-    not multiply to the GPUs or the micro-batch exceeds the global batch.
+    Reduced to whole // micro for a global batch smaller than micro x dp. Recorded as assumed if raised, reduced, or
+    neither dp nor GPUs are stated. Raises InputError if stated degrees do not multiply to stated GPUs, or the
+    micro-batch exceeds the global batch.
     """
     p, whole = row.parallel, row.batch.global_
     ranks = p.get("ep", 1) * _expert_tensor_parallel(row, options)
@@ -194,10 +194,8 @@ def _data_parallel(row: Row, options: RowOptions, inner: int, pp: int, micro: in
 
 
 def _in_groups(options: RowOptions, framework: Framework, replicas: int) -> Framework:
-    """Return the framework with optimizer_instances set from the stated size of a sharding group, else unchanged.
-
-    A group is the first of zero1_group, fsdp_degree and, for HSDP, the GPUs of a node; -1: all ranks. replicas: dp x
-    cp.
+    """Return the framework with optimizer_instances = max(1, replicas // group size), unchanged for a size below 0. The
+    size is the first nonzero one of zero1_group, fsdp_degree and, with hsdp, a node's GPUs, else -1. replicas: dp x cp.
     """
     inside = {"hsdp": options.row.cluster.gpus_per_node}.get(str(options.get("fsdp")))
     groups = (options.get("zero1_group"), options.get("fsdp_degree"), inside)
@@ -206,9 +204,10 @@ def _in_groups(options: RowOptions, framework: Framework, replicas: int) -> Fram
 
 
 def _recompute(options: RowOptions, model: ModelDescriptor, pp: int) -> dict[str, Any]:
-    """Return the recompute fields of a configuration; empty for no recomputing.
-
-    `modules` (the whole layer if full), and block_layers or uniform_layers if only some layers are recomputed.
+    """Return the recompute fields of a configuration; {} for a granularity other than full and selective…. full: the
+    whole layer, with block_layers or uniform_layers (default 1) if the method is one of these. selective: the stated
+    modules (default core attention), and block_layers = the layers of one stage over `selective_every` (0 without:
+    all).
     """
     word = str(options.option("recompute", "none"))
     if word == "full":
@@ -253,9 +252,8 @@ _IMPLEMENTATION = tuple(name for name in options(MEGATRON.implementation) if nam
 
 
 def attention_of(name: str, architecture: str) -> tuple[str, float]:
-    """Return an attention kernel's implementation, and its rate relative to the newest flash kernel.
-
-    name: a source's spelling; InputError if unknown. architecture: the GPU's, which changes some rates.
+    """Return (implementation, rate relative to the newest flash kernel) of an attention kernel. name: a source's
+    spelling, in any case; InputError if unknown. architecture: the GPU's, which changes some rates.
     """
     spelling = known_word(name, _ATTENTION)
     if spelling is None:
@@ -266,10 +264,9 @@ def attention_of(name: str, architecture: str) -> tuple[str, float]:
 
 
 def _nearest(program: Program | None, options: RowOptions) -> Backend:
-    """Return the framework that predicts the row.
-
-    That of the known program; else deepspeed if parameters are sharded; else megatron. fsdp replaces deepspeed if the
-    row states FSDP, and is taken for unknown programs with torch.compile.
+    """Return the framework whose model predicts the row. Unknown program: fsdp if it uses torch.compile; else deepspeed
+    if `fsdp` or ZeRO stage 3 is stated, else megatron. Known program: its framework. In both cases deepspeed becomes
+    fsdp if `fsdp` is set.
     """
     fsdp = options.get("fsdp")
     if program is None and options.get("torch_compile"):
@@ -282,7 +279,10 @@ def _nearest(program: Program | None, options: RowOptions) -> Backend:
 def framework_of(options: RowOptions, name: str) -> Framework:
     """Return framework `name` adjusted to the habits of the row's software and source, its kernels and its overlap.
 
-    Records the assumed habits. Raises InputError for an unknown attention kernel.
+    The row's options override habits. With transformer_impl local, the framework's variant with its own layers (if any)
+    is the base. Gathers are demanded by each stage if pp > 1 without vpp, gradients are reduced beside the backward and
+    the gather's overlap is not off. Records the meaning of "flash" and the habits that the row does not state. Raises
+    InputError for an unknown attention kernel.
     """
     attention = str(options.option("attention_kernel", "flash"))
     if attention == "flash" and options.assumption.flash:

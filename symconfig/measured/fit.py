@@ -72,12 +72,10 @@ def fit(
 ) -> Fit:
     """Fit constants to log seconds by robust least squares, with one more fit for each group left out.
 
-    Args:
-        evaluate: log constants [parameters, n] -> log seconds [rows, n].
-        measured_log_s: [rows], natural logarithms.
-        parameters: priors and bounds.
-        leave_out: several groupings of the rows, each with one group name per row.
-        sources: one per row; each source gets an offset, and rows of one source count for less. Empty: no offsets.
+    Args: evaluate: log constants [parameters, n] -> log seconds [rows, n]. measured_log_s: [rows], natural logarithms.
+    parameters: priors and bounds. leave_out: several groupings of the rows, each with one group name per row. sources:
+    one per row; each gets an offset, and n rows of one source count as n / (1 + ALIKE (n - 1)). Empty: no offsets, all
+    rows count fully.
     """
     rows, n, names = len(measured_log_s), len(parameters), sorted(set(sources))
     folds = [(way, np.asarray(group) == name) for way, group in enumerate(leave_out) for name in sorted(set(group))]
@@ -123,10 +121,10 @@ class _Problem:
     own: Array
 
     def solve(self) -> tuple[Array, Array, Array, Array, Array]:
-        """Return the constants and offsets [fits, parameters] and log seconds without offsets [fits, rows].
-
-        Then, of the first fit only: slopes [rows, parameters], weights [rows] and precisions of the priors
-        [parameters]. Stops when all fits have settled, or after ROUNDS.
+        """Return the constants and offsets [fits, parameters] and log seconds without offsets [fits, rows]. Then, of
+        the first fit only: slopes [rows, parameters], robust weights [rows] and precisions of the priors [parameters].
+        A step is kept only if it lowers its fit's cost; slopes are updated only with the first fit's. The outlier edge
+        only falls. Stops when all fits have settled (ENOUGH, SHORT), or after ROUNDS.
         """
         fits = len(self.weights)
         theta = np.tile(np.clip(self.prior, *self.bounds), (fits, 1))
@@ -152,9 +150,8 @@ class _Problem:
         return theta, log_s, slopes, self.robust(self.residual(theta, log_s), edge)[0], self.precision(theta)[0]
 
     def slopes(self, theta: Array) -> tuple[Array, Array]:
-        """Return log seconds [fits, rows], and their derivatives [rows, parameters] at the first fit's constants.
-
-        The others have nearly the same constants, so its derivatives serve them, too.
+        """Return log seconds [fits, rows], and their derivatives [rows, constants and offsets] at the first fit's
+        constants, which serve all fits: differences of STEP; by an offset 1 for its source's rows, else 0.
         """
         constants = theta[:, : theta.shape[1] - self.own.shape[1]]
         values = self.evaluate(np.concatenate([constants, constants[0] + STEP * np.eye(constants.shape[1])]).T)
@@ -166,7 +163,9 @@ class _Problem:
         return np.asarray(log_s + theta[:, theta.shape[1] - self.own.shape[1] :] @ self.own.T - self.measured)
 
     def edge(self, residual: Array) -> Array:
-        """Return the residual beyond which a row counts as an outlier: [fits, 1], from each fit's median residual."""
+        """Return the residual beyond which a row counts as an outlier, [fits, 1]: ODD times the larger of FORM_ERROR
+        and the deviation from the median absolute residual of the rows that the fit sees (0 if it sees none).
+        """
         seen = np.ma.masked_where(self.weights == 0, np.abs(residual))
         typical = np.ma.median(seen, axis=1, keepdims=True).filled(0.0)  # type: ignore[no-untyped-call]
         result: Array = ODD * np.maximum(FORM_ERROR, DEVIATION * typical)
@@ -187,9 +186,8 @@ class _Problem:
         return np.asarray((self.weights * loss).sum(axis=1) + prior.sum(axis=1))
 
     def step(self, theta: Array, residual: Array, slopes: Array, edge: Array, damping: Array) -> Array:
-        """Return the constants after one damped step, clipped to the bounds: [fits, parameters].
-
-        A constant at a bound is held if the step would leave the bounds.
+        """Return the constants after one damped step, clipped to the bounds: [fits, parameters]. A constant at a bound
+        is held if the step would leave the bounds.
         """
         weights, precision, unit = self.robust(residual, edge), self.precision(theta), np.eye(theta.shape[1])
         matrix = np.einsum("fr,rp,rq->fpq", weights, slopes, slopes, optimize=True) + precision[:, :, None] * unit

@@ -40,9 +40,9 @@ COUNTING = Counting()  # symconfig's own way, for sources of which nothing is kn
 def flops_per_token(
     model: ModelDescriptor, seq_length: int, counting: Counting, repeated: Collection[str] = ()
 ) -> float:
-    """Return the FLOP of one token, forward and backward, as the source counts them.
-
-    repeated: modules whose recomputed forward also counts, for rates of hardware FLOP.
+    """Return the FLOP of one token, forward and backward, as the source counts attention's mask and vocabulary
+    matrices. repeated: modules whose recomputed forward also counts: with LAYER each layer's whole forward, with any
+    others that of attention's products alone; empty: none.
     """
     blocks, kinds = derived(model, Implementation(), Scheme(False)), sequence(model)
     plain = dim_sizes(model) | {"seq_length": float(seq_length)}
@@ -62,9 +62,12 @@ def flops_per_token(
 def tokens_per_s_per_gpu(
     row: Row, model: ModelDescriptor, c: Configuration, peak_flops: float, counting: Counting
 ) -> tuple[str, float] | None:
-    """Return (name of the stated figure, tokens/s per GPU) from a row's TFLOP/s, MFU or HFU; None if it states none.
+    """Return (name, tokens/s per GPU) of the first figure that the row states and that is not 0; None if it states
+    none.
 
-    peak_flops: FLOP/s that MFU is relative to, unless the source's counting has its own.
+    Order: TFLOP/s (measured, then derived), MFU (measured, else derived), hardware TFLOP/s, HFU; the last two also
+    count recomputed modules. peak_flops: FLOP/s that MFU and HFU are relative to, unless the source's counting has its
+    own.
     """
     measured, computed = row.measured, row.derived
     peak = counting.peak_tflops * 1e12 if counting.peak_tflops else peak_flops

@@ -46,9 +46,10 @@ class Judged:
 def judge(
     source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None
 ) -> Judged:
-    """Return one row with its prediction. model, cluster: replace those that the row states.
-
-    Raises InputError if the row cannot be predicted or states no figure to compare.
+    """Return one row with its prediction. model, cluster: replace those that the row states. An alternative
+    configuration replaces the first one if it fits and is faster. `time` is of one stage's work if the row times a
+    stage, else of a step; None without a figure. Raises InputError if the row cannot be predicted or states no time,
+    memory, layer time or out-of-memory.
     """
     what = case(source, row, model, cluster)
     limit = what.cluster.gpu.memory_bytes.value
@@ -75,10 +76,8 @@ def judge(
 
 
 def _fastest_fitting(what: Case, limit: float) -> tuple[Case, Prediction]:
-    """Return the fastest of the case's configurations and its prediction.
-
-    An alternative must fit the limit (bytes) and be faster than the configuration chosen so far; the first one need not
-    fit.
+    """Return the case with the chosen configuration, and its prediction. Starts with the case's own, which need not
+    fit; an alternative replaces it if it fits the limit (bytes) and is faster than the one chosen so far.
     """
     prediction = predict(what.model, what.cluster, what.configuration)
     for other in what.others:
@@ -94,7 +93,9 @@ def timed_stage(row: Row) -> int | None:
 
 
 def _time_parts(row: Row, what: Case, prediction: Prediction) -> Mapping[str, float]:
-    """Return the predicted seconds by part: of the whole step, or of one stage's forward, backward and optimizer."""
+    """Return the predicted seconds by part: of the whole step, or, if the row times a stage, of that stage's forward
+    and backward passes over all its microbatches, and its optimizer.
+    """
     stage = timed_stage(row)
     if stage is None:
         return prediction.predicted.time
@@ -105,9 +106,8 @@ def _time_parts(row: Row, what: Case, prediction: Prediction) -> Mapping[str, fl
 
 
 def _stage_seconds(row: Row, what: Case) -> tuple[str, float] | None:
-    """Return ("stage_forward_ms", seconds) of one stage's microbatches and optimizer in a step.
-
-    None if the row does not time a stage. Raises InputError if the plan has fewer stages.
+    """Return ("stage_forward_ms", seconds): the stage's microbatches x (forward + backward) plus optimizer, unstated
+    ones 0; None if the row does not time a stage. Raises InputError if the plan has fewer stages.
     """
     measured, c = row.measured, what.configuration
     stage = timed_stage(row)
@@ -121,9 +121,9 @@ def _stage_seconds(row: Row, what: Case) -> tuple[str, float] | None:
 
 
 def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
-    """Return the measured figure's name and the seconds of a step that follow from it; None if there is none.
-
-    Order of preference: seconds, tokens per second, samples per second, FLOP/s or MFU.
+    """Return (figure, seconds of a step that follow from it) of the first figure that the row states; None without one.
+    Order: seconds, tokens/s per GPU, tokens/s, samples/s per GPU, FLOP/s or MFU as of `tokens_per_s_per_gpu`; seconds
+    and tokens/s per GPU also from `derived`, if not measured.
     """
     measured, computed, c = row.measured, row.derived, what.configuration
     if seconds := measured.step_s or computed.step_s:
@@ -147,13 +147,16 @@ def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
 
 
 def _layers(row: Row, prediction: Prediction) -> tuple[tuple[float, float], ...]:
+    """Return (predicted, measured) seconds of one layer's forward and backward pass, each if measured."""
     m, p = row.measured, prediction
     pairs = ((p.layer_forward_s, m.layer_forward_ms), (p.layer_backward_s, m.layer_backward_ms))
     return tuple((seconds, ms / 1e3) for seconds, ms in pairs if ms is not None)
 
 
 def compared_stage(row: Row, prediction: Prediction) -> int:
-    """Return the pipeline stage whose memory was measured: the stated or printing rank's, else the fullest."""
+    """Return the pipeline stage whose memory was measured: the stated one (at most the last), the last or first if rank
+    "last" or 0 printed it, else the one predicted to be the fullest.
+    """
     peaks = prediction.stage_bytes
     if row.measured.stage is not None:
         return min(row.measured.stage, len(peaks) - 1)
@@ -163,9 +166,9 @@ def compared_stage(row: Row, prediction: Prediction) -> int:
 
 
 def _memory(row: Row, prediction: Prediction) -> tuple[float, float] | None:
-    """Return (predicted, measured) bytes of the first memory figure that the row states; None without one.
-
-    The prediction matches the figure: allocated peak, reserved, device total, or activations alone.
+    """Return (predicted, measured) bytes of the first memory figure that the row states; None without one. Order, each
+    with its prediction: peak allocated, peak reserved, `memory_gb` (as allocated, both of the compared stage), device
+    total, activations alone (the larger of first and last rank). All are read in units of 2^30 or 2^20.
     """
     measured = row.measured
     peak = prediction.stage_bytes[compared_stage(row, prediction)]

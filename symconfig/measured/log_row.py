@@ -45,8 +45,9 @@ def as_row(
     """Return the run as a measured row for `judge(source_of(log), row, model, cluster)`.
 
     Pass the same model and cluster there. model: required unless the log has Megatron's arguments; checked against them
-    if it has. gpus, batch, options: override what the log says. Raises InputError for a missing field, another model,
-    or a log without a steady step time or memory figures.
+    if it has; with an adapter the task is "lora", else "pretrain". gpus, batch, options: override what the log says,
+    field by field. Raises InputError for a missing or invalid field, another model, degrees that contradict the GPUs,
+    or a log without a steady step time, memory figures and out-of-memory.
     """
     names = log.arguments
     degrees = {
@@ -83,9 +84,9 @@ def _stated(section: MeasuredBatch | MeasuredOptions | None) -> dict[str, Any]:
 
 
 def _model(log: TrainingLog, model: ModelDescriptor | None) -> dict[str, Any]:
-    """Return the row's fields of the given model, else of the model in the log's arguments.
-
-    Raises InputError if it is another model, or if the arguments describe none that a row can hold.
+    """Return the row's fields of the given model, which is checked against the log, else of the model in the log's
+    arguments. Raises InputError if the given one differs in size, or if the arguments describe none, or one with expert
+    layers other than all after the first dense ones.
     """
     if model is not None:
         check_model(log, model)
@@ -98,7 +99,9 @@ def _model(log: TrainingLog, model: ModelDescriptor | None) -> dict[str, Any]:
 
 
 def _note(log: TrainingLog, model: ModelDescriptor | None) -> str | None:
-    """Return a note on parts of the log's model that a row cannot hold; None if none, or if a model is named."""
+    """Return a note on sliding windows and a gate of the shared expert, which a row cannot hold; None if the log's
+    arguments have neither, or if a model is given.
+    """
     lost = {"window_size": "sliding windows", "moe_shared_expert_gate": "a gate of the shared expert"}
     notes = [what for name, what in lost.items() if log.arguments.get(name)]
     if not notes or model is not None:
@@ -111,7 +114,9 @@ def _gpus(log: TrainingLog, gpus: int | None) -> int | None:
 
 
 def _degrees(fields: dict[str, Any], log: TrainingLog) -> None:
-    """Fill in dp or the number of GPUs in `fields` from the other. Raise InputError if both are unknown or disagree."""
+    """Fill in dp = GPUs // (tp x pp x cp), at least 1, or the number of GPUs in `fields`, from the other. Raise
+    InputError if both are unknown or tp x pp x cp x dp is not the GPUs.
+    """
     degrees, cluster = fields["parallel"], fields["cluster"]
     rest = degrees.get("tp", 1) * degrees.get("pp", 1) * degrees.get("cp", 1)
     gpus = cluster["gpus"]
@@ -132,10 +137,9 @@ def _degrees(fields: dict[str, Any], log: TrainingLog) -> None:
 
 
 def _batch(log: TrainingLog) -> dict[str, int]:
-    """Return micro, global, seq_length and grad_accum as far as the log has them; sizes in sequences.
-
-    The global batch is that of the steady steps, else as configured; DeepSpeed's is divided by its tensor-parallel
-    degree, which it counts as data ranks.
+    """Return micro, global, seq_length and grad_accum as far as the log has them; sizes in sequences. The global batch
+    is that of the steady steps, else as configured; DeepSpeed's is divided by its tensor-parallel degree, which it
+    counts as data ranks.
     """
     names, config = log.arguments, log.config
     batch = {
@@ -152,7 +156,9 @@ def _batch(log: TrainingLog) -> dict[str, int]:
 
 
 def _config_options(log: TrainingLog) -> dict[str, Any]:
-    """Return ZeRO stage, precision, Ulysses and overlap from DeepSpeed's settings; empty without them."""
+    """Return ZeRO stage (if 0 to 3), precision, Ulysses (cp_comm a2a) and gradient overlap as far as DeepSpeed's
+    settings have them; {} without settings. fp16 wins if both widths are enabled.
+    """
     config = log.config
     if not config:
         return {}
@@ -175,9 +181,9 @@ def _config_options(log: TrainingLog) -> dict[str, Any]:
 
 
 def _measured(log: TrainingLog) -> dict[str, Any]:
-    """Return the measured fields that the log has: step time (s), TFLOP/s per GPU, peak memory and `oom`.
-
-    Memory peaks are in GiB, by rank and the largest, with the rank that they are of.
+    """Return the measured fields that the log has: step time (s), TFLOP/s per GPU, peak memory and `oom`. Peaks of
+    allocated and reserved memory are in GiB: the largest, and all by rank in the order of their text. memory_rank is 0
+    if only rank 0, or an unnamed rank, printed peaks, else "max".
     """
     values: dict[str, Any] = {}
     if log.steady is not None:
@@ -203,7 +209,6 @@ _TOLD_BY_PADDING = ("padded_vocab_size", "tokenizer_type", "tokenizer_model")
 
 def log_model(log: TrainingLog) -> ModelDescriptor:
     """Return the model that the log's arguments describe. Raise InputError if there are none or they describe no model.
-
     The true vocabulary size, if logged, replaces the padded one.
     """
     if not log.arguments:
@@ -231,9 +236,8 @@ def check_model(log: TrainingLog, model: ModelDescriptor) -> None:
 
 
 def row_fields(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the fields that a measured row has of a model: sizes, MLA ranks, experts and predicted tokens.
-
-    A position embedding that rows do not support is left out.
+    """Return the fields that a measured row has of a model: sizes, MLA ranks, experts, first dense layers and predicted
+    tokens, as far as they are set. A position embedding other than rope, learned and alibi is left out.
     """
     dump = model.model_dump(mode="json", exclude_none=True)
     fields = {name: dump[name] for name in _MEASURED if name in dump}
@@ -253,9 +257,9 @@ _PRIVATE = re.compile(r"path|dir|file|save|load|token|wandb|tensorboard|host|por
 
 
 def _given(names: Mapping[str, Value]) -> dict[str, Any]:
-    """Return the options, by name without dashes, whose value is not any version's default.
-
-    Options that may hold paths, hosts, names or tokens are left out, and so are those that are None.
+    """Return {option without dashes: value} for arguments of Megatron that differ from every version's default; a
+    switch is True. Left out: None, unknown destinations, options whose name suggests a path, host, name or token, and
+    the implementation of fused cross entropy unless that is on.
     """
     result: dict[str, Any] = {}
     for dest, (flag, defaults) in _flags().items():
@@ -275,7 +279,9 @@ def _given(names: Mapping[str, Value]) -> dict[str, Any]:
 
 @cache
 def _flags() -> dict[str, tuple[Flag, frozenset[str]]]:
-    """Return, by destination, the newest version's option and the defaults of all versions; cached."""
+    """Return {destination: (option, defaults of all versions)}; cached. The option is the newest version's, but the
+    oldest's for switches that store False. `--no-X` of a pair --X/--no-X is skipped.
+    """
     by_name: dict[str, tuple[Flag, frozenset[str]]] = {}
     for version in versions():
         for flag in flags(version).flags.values():
@@ -298,9 +304,9 @@ def whole(names: Mapping[str, Value], *choices: str) -> int | None:
 
 
 def _parallel(names: Mapping[str, Value], log: TrainingLog) -> dict[str, int]:
-    """Return the degrees from the arguments, else from the log's line about the world size; unknown ones are left out.
-
-    dp is derived from the world size if neither has it.
+    """Return the degrees from the arguments, else tp, pp, cp and dp from the log's line about the world size; unknown
+    ones are left out. dp, if neither has it, is the world size // (tp x pp x cp); left out if that is 0 or the world
+    size is unknown.
     """
     world = log.degrees.get("world") or whole(names, "world_size")
     degrees = {
@@ -319,9 +325,9 @@ def _parallel(names: Mapping[str, Value], log: TrainingLog) -> dict[str, int]:
 
 
 def _options(names: Mapping[str, Value]) -> dict[str, Any]:
-    """Return a row's options, with the rest of the arguments as `megatron_args`. Raise InputError for fp32 runs.
-
-    attention_kernel and cp_comm are left out if the arguments do not say them.
+    """Return a row's options, with arguments that are no default as `megatron_args`. Raise InputError for fp32 runs.
+    attention_kernel: with Transformer Engine unfused if the backend is unfused or local, else flash; with local layers
+    flash if used, else left out. cp_comm: only all_gather or a2a; p2p and a2a+p2p are left out.
     """
     if (width := precision(names)) is None:
         raise InputError("runs in fp32 are not predicted", field="bf16 or fp16", got="neither")
@@ -349,7 +355,9 @@ def _options(names: Mapping[str, Value]) -> dict[str, Any]:
 
 
 def _sharding(names: Mapping[str, Value]) -> dict[str, Any]:
-    """Return `zero_stage` for FSDP and Megatron-DeepSpeed, else `distributed_optimizer`."""
+    """Return `zero_stage`: 3 for PyTorch's FSDP2, the stated one for Megatron-DeepSpeed, that of the sharding strategy
+    for Megatron FSDP; else {"distributed_optimizer": whether it is used}.
+    """
     if names.get("use_torch_fsdp2"):
         return {"zero_stage": 3}
     stage = names.get("zero_stage")  # of Megatron-DeepSpeed
@@ -361,7 +369,9 @@ def _sharding(names: Mapping[str, Value]) -> dict[str, Any]:
 
 
 def _recompute(names: Mapping[str, Value]) -> dict[str, Any]:
-    """Return the recompute options: granularity, modules of selective recomputing, and layers of the method block."""
+    """Return the recompute options: granularity; for selective the modules; for the method block its layers; the method
+    uniform is not stated.
+    """
     stated = recomputed(names)
     fields: dict[str, Any] = {"recompute": stated.granularity}
     if stated.granularity == "selective":

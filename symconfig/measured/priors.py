@@ -94,9 +94,9 @@ def kernel_priors() -> KernelPriors:
 
 
 def priors(cluster: ClusterDescriptor) -> dict[str, Prior]:
-    """Return the prior of each kernel constant of the cluster's GPU, from measured kernels of related GPUs.
-
-    Constants that are no fraction of a peak have the same prior for all GPUs of a generation.
+    """Return the prior of each kernel constant of the cluster's GPU, from measured kernels of related GPUs. Its
+    uncertainty includes how far trainings differ from measured kernels. Constants that are no fraction of a peak have
+    the same prior for all GPUs of a generation. Values are rounded (3 and 2 digits).
     """
     seen, spread, generation = _observed(), kernel_priors().spread, cluster.gpu.architecture
     result = {}
@@ -123,7 +123,9 @@ def _observed() -> Mapping[str, tuple[Observed, ...]]:
 
 
 def _basis(mine: GpuType, generation: str, seen: Sequence[Observed]) -> str:
-    """Return in words what a prior rests on: the type's kernels, its generation's, others', or a general assumption."""
+    """Return in words what a prior rests on, the first that exists: the type's own kernels (number, sources), its
+    generation's, other generations', or an assumption about any GPU.
+    """
     own = next((item.constant for item in seen if item.type == mine), None)
     if own is not None:
         return f"{own.rows} kernel{'s' if own.rows > 1 else ''} ({', '.join(own.sources)})"
@@ -133,9 +135,9 @@ def _basis(mine: GpuType, generation: str, seen: Sequence[Observed]) -> str:
 
 
 def believed(name: str, mine: GpuType, generation: str, seen: Sequence[Observed]) -> Prior:
-    """Return the prior of a constant for one GPU type: the posterior of a tree over all GPUs, generations and types.
-
-    seen: measured types. The uncertainty is relative; basis stays empty.
+    """Return the prior of a constant for one GPU type: the posterior, in logarithms, of a tree any GPU – generation –
+    type around ANY_GPU, observed at the measured types. mine: (): no type, for a constant of a whole generation. seen:
+    measured types; empty: ANY_GPU itself. The uncertainty is relative; basis stays empty.
     """
     value, width = ANY_GPU[name]
     known = [
@@ -150,10 +152,8 @@ GpuType = tuple[object, ...]
 
 
 def gpu_type(cluster: ClusterDescriptor) -> GpuType:
-    """Return a key that clusters share if their GPUs share one set of constants.
-
-    It holds the architecture, the number of compute units, and each precision's peak relative to fp16's (rounded to
-    0.01; None if the GPU lacks it). Memory, network and power limit may differ: power scales all peaks alike.
+    """Return a key that clusters share if their GPUs share one set of constants: architecture, compute units, and each
+    precision's peak but fp32's over fp16's (to 0.01; None without it). Memory, network and power may differ.
     """
     gpu = cluster.gpu
     peaks = (getattr(gpu.peak_flops, name) for name in Precisions.model_fields if name != "fp32")

@@ -34,9 +34,9 @@ def known(name: str) -> bool:
 
 
 def cluster_of(row: Row, assumption: Assumption) -> ClusterDescriptor:
-    """Return the row's cluster with its stated links, and the changes that the assumptions list for its GPU.
-
-    Raises InputError if no GPU is stated or assumed, or if it is unknown.
+    """Return the row's cluster with its links and network, and with memory, bandwidth and clock (from
+    power^CLOCK_OF_POWER) changed as the assumptions list for its GPU. The GPU is the row's, else the source's. Raises
+    InputError if no GPU is stated or assumed, or if it is unknown.
     """
     name = row.cluster.gpu or assumption.gpu
     if name is None:
@@ -82,9 +82,12 @@ def _understood(text: str | None, alone: str | None) -> str | None:
 
 
 def _connected(base: ClusterDescriptor, row: Row, assumption: Assumption) -> ClusterDescriptor:
-    """Return the cluster with the NVLink domain, GPU links and network that the row states.
+    """Return the cluster with the NVLink domain, GPU links and network of the row, as far as their speeds can be
+    parsed.
 
-    The source's assumed network is used if the row states none.
+    A domain counts if larger than 1 and smaller than the cluster's first level; if smaller than a node, a level across
+    sockets (of ACROSS_SOCKETS) is added. The source's assumed network is used if the row states none; without either
+    the cluster's stays.
     """
     stated, first, between = row.cluster, base.levels[0], tuple[Level, ...]()
     gpus_per_node, domain = stated.gpus_per_node or base.gpus_per_node, stated.nvlink_domain

@@ -30,9 +30,12 @@ _TARGETS = {"linear_qkv": "qkv_proj", "linear_proj": "o_proj", "linear_fc1": "ga
 
 
 def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
-    """Return the row's model: its stated fields over those of the public model of this name, over typical values.
+    """Return the row's model: its stated fields over its arguments', over the source's, over those of the public model
+    of this name (listed or in the zoo), or typical ones.
 
-    Records fields assumed for the source. The multi-token-prediction layers are only those stated. Raises InputError
+    Records the source's fields that matter. Multi-token-prediction layers are only those stated or assumed (0 else).
+    Stated experts replace fields of the public model's, without a gate of the shared expert unless assumed. head_dim:
+    hidden size / heads unless stated or in the zoo; a window pattern of another length is dropped. Raises InputError
     for an incomplete shape or an invalid model.
     """
     assumption, stated = options.assumption, row.model.model_dump(exclude_none=True)
@@ -82,7 +85,9 @@ def _letters(name: str) -> str:
 
 
 def _adapter(row: Row, assumption: Assumption) -> dict[str, Any]:
-    """Return the LoRA adapter's fields: those of the row over its source's. Raise InputError if neither states any."""
+    """Return the LoRA adapter's fields: those of the row over its source's, with Megatron's names of fused layers
+    replaced. Raise InputError if neither states any.
+    """
     adapter = assumption.lora.model_dump(mode="json") if assumption.lora else {}
     stated = row.model.lora or {}
     adapter |= {ours: stated[theirs] for theirs, ours in _ADAPTER.items() if theirs in stated}
@@ -92,9 +97,8 @@ def _adapter(row: Row, assumption: Assumption) -> dict[str, Any]:
 
 
 def _check_shape(fields: dict[str, Any], name: str) -> None:
-    """Raise InputError if hidden size, layers, heads or vocabulary size are missing.
-
-    The hint is a known model of a similar name, if any.
+    """Raise InputError if hidden size, layers, heads or vocabulary size are missing. The hint is the known model of the
+    nearest name, if any is near.
     """
     needed = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
     missing = [field for field in needed if fields.get(field) is None]
@@ -105,7 +109,9 @@ def _check_shape(fields: dict[str, Any], name: str) -> None:
 
 
 def _typical(stated: dict[str, Any], seq_length: int) -> dict[str, Any]:
-    """Return default model fields: Llama-like with a gated MLP (the default), else GPT-like."""
+    """Return default model fields: Llama-like if the row's MLP is gated or it does not say so, else GPT-like; one
+    key-value head for each attention head, and the sequence length as most positions.
+    """
     gated = stated.get("gated_mlp", True)
     return {
         "schema": "symconfig.model/1",
@@ -131,7 +137,7 @@ def _zoo_model(name: str) -> ModelDescriptor:
 
 
 def _model_arguments(row: Row) -> dict[str, Any]:
-    """Return dropouts, QK norm and biases from the row's Megatron-LM arguments; empty without any."""
+    """Return dropouts (default 0.1), QK norm and biases (default on) from the row's Megatron-LM arguments, or {}."""
     arguments = row.options.megatron_args
     if not arguments:
         return {}

@@ -69,7 +69,10 @@ class RowOptions:
     """Options of a row, then of its source's assumption; keeps what was assumed."""
 
     def __init__(self, row: Row, assumption: Assumption, cluster: ClusterDescriptor | None = None) -> None:
-        """Read the options of a row. cluster: replaces the row's. Raises InputError for an option not understood."""
+        """Read the options of a row: those of its Megatron arguments (if any), overridden by its own; records an
+        assumed GPU, and an assumed network if the run spans nodes (of 8 GPUs unless stated) or has an unknown number of
+        GPUs. cluster: replaces the row's. Raises InputError for an option not understood or a GPU unknown.
+        """
         self.row, self.assumption = row, assumption
         self.cluster = cluster or cluster_of(row, assumption)
         own, self._unread = _spelled(row.options.model_dump(exclude_none=True))
@@ -83,9 +86,9 @@ class RowOptions:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Return as `name: value` the stated options that no prediction has read so far.
-
-        Options that are False, or that repeat another option, are left out.
+        """Return as `name: value` the row's own options that `option` has not been asked for so far, words that are not
+        understood, and link speeds that cannot be read. Options that are False, repeat another option, or have the
+        value that is predicted anyway, are left out.
         """
         values = ((name, self.stated[name]) for name in sorted(self._unused))
         values = (each for each in values if not _as_predicted(*each))
@@ -96,15 +99,16 @@ class RowOptions:
         )
 
     def guess(self, name: str, value: object, matters: bool) -> None:
-        """Record an assumed value as documented or taken, if it matters and is not None."""
+        """Record an assumed value as text if it matters and is not None: in `documented` if the source documents this
+        name for its rows, else in `taken`. A later value of a name replaces the earlier.
+        """
         if matters and value is not None:
             into = self.documented if name in self.assumption.documented else self.taken
             into[name] = str(value).lower() if isinstance(value, bool) else str(value)
 
     def option(self, name: str, default: Any, matters: bool = True) -> Any:
-        """Return the row's value of an option, else its source's, else the default.
-
-        Marks the option as read, and records a value that the row does not state if it matters.
+        """Return the row's value of an option, else its source's, else the default. Marks the option as read. A value
+        that the row does not state, also the default, is recorded by `guess` if it matters.
         """
         self._unused.discard(name)
         if name in self.stated:
@@ -118,7 +122,9 @@ class RowOptions:
         return self.option(name, default, matters and name in self.assumption.options)
 
     def overlap(self, matters: bool) -> dict[str, bool]:
-        """Return which communications overlap: as the row states, else as its source does (recorded if it matters)."""
+        """Return {communication: whether it overlaps}: the row's entries over the source's; what neither has is left
+        out. Marks the option as read; the source's entries are recorded if it matters.
+        """
         self._unused.discard("overlap")
         stated, usual = self.stated.get("overlap") or {}, self.assumption.options.get("overlap", {})
         rest = {name: default for name, default in usual.items() if name not in stated}
@@ -126,9 +132,8 @@ class RowOptions:
         return {**rest, **stated}
 
     def batch(self, name: str) -> int:
-        """Return `micro` or `seq_length`, as stated or assumed; micro may follow from assumed gradient accumulation.
-
-        Records an assumed value. Raises InputError if there is none.
+        """Return `micro` or `seq_length`: stated, else assumed, else micro from global batch // (dp x assumed gradient
+        accumulation), at least 1. Records an assumed value. Raises InputError if there is none.
         """
         value = getattr(self.row.batch, name)
         if value is not None:
@@ -147,10 +152,9 @@ class RowOptions:
         self.guess(name, f"the best of {', '.join(map(str, (value, *others)))}" if others else value, matters)
 
     def zero(self, replicated: bool) -> ZeroStage:
-        """Return the ZeRO stage: stated, or from the distributed optimizer or FSDP, else 0.
-
-        Stage 3 whose parameters stay gathered after the forward counts as 1. replicated: whether an assumed stage
-        matters and is recorded.
+        """Return the ZeRO stage: stated; else 1 or 0 by the distributed optimizer if that is stated or assumed; else 3
+        for FSDP; else the source's, else 0, recorded if `replicated`. A stated or assumed stage 3 counts as 1 if
+        reshard_after_forward is false.
         """
         shards, fsdp = self.get("distributed_optimizer"), self.get("fsdp")
         if "zero_stage" not in self.stated and shards is not None:
@@ -163,9 +167,10 @@ class RowOptions:
 
 
 def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a row's options under symconfig's names, and those not understood as `name: value`.
-
-    Words are compared without case. Raises InputError for a value that an option does not have.
+    """Return a row's options under symconfig's names and types, and words not understood as `name: value`. Words are
+    compared without case. `features` is split at ";" into options; unknown words of it, and a `loss` that is only true
+    or false, are listed as not understood; values that say nothing are dropped. If only one of embedding and loss
+    counts as a layer is stated, both count alike. Raises InputError for a value that an option does not have.
     """
     spelled, unread = dict(options), list[str]()
     for words in filter(None, map(str.strip, str(spelled.pop("features", "")).split(";"))):
@@ -213,7 +218,10 @@ def _not_understood(name: str, value: object, words: Iterable[Any]) -> InputErro
 
 
 def _from_arguments(row: Row) -> dict[str, Any]:
-    """Return the options that the row's Megatron-LM arguments state, Megatron's defaults included."""
+    """Return the options that the row's Megatron-LM arguments state, Megatron's defaults included. Only if they apply:
+    zero_stage (Megatron FSDP), recompute_modules (selective), attention_kernel (deterministic mode; local layers
+    without flash), ends_as_layers. first_layers, last_layers: None if not given.
+    """
     names = by_destination(row.options.megatron_args or {})
     local, added_apart = names.get("transformer_impl") == "local", names.get("gradient_accumulation_fusion") is False
     result: dict[str, Any] = {
@@ -249,7 +257,9 @@ def _from_arguments(row: Row) -> dict[str, Any]:
 
 
 def _deferred(row: Row) -> int:
-    """Return the number of microbatches whose embedding weight gradient is deferred; 0 without the option."""
+    """Return the number of microbatches whose embedding weight gradient is deferred: the limit (all without one), at
+    most all but one; 0 without the option. A batch or dp that is not stated counts as 1.
+    """
     arguments, batch = row.options.megatron_args or {}, row.batch
     if not arguments.get("defer-embedding-wgrad-compute"):
         return 0

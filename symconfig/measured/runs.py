@@ -45,10 +45,10 @@ class Runs:
 
 
 def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, additions: Additions | None = None) -> Runs:
-    """Read measurement files and training logs, and group their timed runs by GPU type.
-
-    cluster: keep only runs on its GPU type; required for training logs, which do not name their GPUs. additions:
-    complete training logs. Raises InputError with the problems of all files, or if no timed run is left.
+    """Read measurement files (.yaml, .yml) and training logs (all others), and group their timed runs by GPU type.
+    cluster: keep only runs on its GPU type, with a remark on how many were left out; required for training logs, which
+    do not name their GPUs. None: each group has its first run's cluster. additions: complete training logs. Raises
+    InputError with the problems of all files, or, with the remarks, if no timed run is left.
     """
     problems: list[Problem] = []
     timed: list[Timed] = []
@@ -88,7 +88,7 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, additi
 
 
 def _file(path: Path, cluster: ClusterDescriptor | None) -> tuple[list[Timed], list[str]]:
-    """Return the timed runs of a measurement file and remarks on skipped rows; none if it states targets."""
+    """Return (timed runs of a measurement file, remarks on skipped rows); ([], [remark]) if it states targets."""
     file = load_measurements(path)
     if not file.validated:
         return [], [f"{path.name}: states targets, not runs."]
@@ -98,9 +98,9 @@ def _file(path: Path, cluster: ClusterDescriptor | None) -> tuple[list[Timed], l
 
 
 def _log(path: Path, cluster: ClusterDescriptor | None, additions: Additions) -> tuple[list[Timed], list[str]]:
-    """Return the log's steady step as a run (none without a steady step) and remarks.
-
-    Raises InputError without a cluster, or if the log with its additions is no predictable run.
+    """Return the log's steady step as a run (none without one) and remarks: the log's own, memory, assumed values, the
+    row's note, and steady against predicted time. Raises InputError without a cluster, or if the log with its additions
+    is no predictable run; then each missing field has the option that supplies it.
     """
     if cluster is None:
         hint = "--cluster h100, or the path of your own"
@@ -149,7 +149,9 @@ _OPTIONS = {
 
 
 def _log_problem(problem: Problem, path: Path) -> Problem:
-    """Return a row's problem as one of the log file; a missing field gets the command-line option that supplies it."""
+    """Return a row's problem as one of the log file. A field that is missing (no `got`) and that an option of the
+    command supplies gets that option as hint, and, unless the problem has a file, another text.
+    """
     option = _OPTIONS.get(problem.field or "")
     missing = option and problem.got is None
     return replace(
@@ -169,10 +171,9 @@ Read = tuple[tuple[str, Measurements], ...]
 
 
 def read(names: Sequence[str]) -> Read:
-    """Return (name, content) of all measurement files and folders; name is the file name without extension.
-
-    The same file is read once, and files of one name are merged. Raises InputError with all files that cannot be read,
-    or with row ids that two files share.
+    """Return (name, content) of all measurement files, also those in folders; name is the file name without extension.
+    The same file (by real path) is read once, and files of one name are merged. Raises InputError with all files that
+    cannot be read, else with row ids that two files share.
     """
     problems, read_files = list[Problem](), dict[Path, Measurements]()
     for name in names:
@@ -213,7 +214,9 @@ def in_folder(path: Path) -> list[Path]:
 
 
 def _no_measurements(path: Path, error: InputError) -> Problem:
-    """Return one problem for a file that is not YAML by its name, or the read error if it does not exist."""
+    """Return one problem for a file whose name does not end in .yaml or .yml and that is no measurements; the read
+    error's first problem if it does not exist.
+    """
     if not path.exists():
         return error.problems[0]
     need = "measured runs (symconfig.measurements/1) in a file that ends in .yaml"
@@ -221,7 +224,7 @@ def _no_measurements(path: Path, error: InputError) -> Problem:
 
 
 def _shared(files: dict[Path, Measurements]) -> list[Problem]:
-    """Return one problem for each pair of files with common row ids."""
+    """Return one problem for each pair of files with common row ids, on the later one; the first file owns an id."""
     owner: dict[str, Path] = {}
     twice: dict[tuple[Path, Path], list[str]] = {}
     for path, content in files.items():

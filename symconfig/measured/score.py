@@ -52,17 +52,14 @@ Scores = tuple[Source, ...]
 
 
 def score(paths: Sequence[Path]) -> Scores:
-    """Return the scores of each measurement file; rows that cannot be predicted are listed with the reason.
-
-    Raises InputError for a file that cannot be read.
-    """
+    """Return the scores of each measurement file as of `source`. Raises InputError for a file that cannot be read."""
     return tuple(source(path.stem, load_measurements(path)) for path in paths)
 
 
 def source(name: str, file: Measurements) -> Source:
-    """Return the scores of one file: of all rows, of rows without and with assumptions, and of its sweeps.
-
-    name: also selects the file's assumptions. If the file is marked as not validated, every row is skipped.
+    """Return the scores of one file: of all rows, of rows without and with assumptions, of its sweeps with at least two
+    timed runs, and of growths. name: also selects the file's assumptions. If the file is marked as not validated, every
+    row is skipped, with the reason TARGETS.
     """
     judged, skipped = predicted(name, file) if file.validated else ([], [(row.id, TARGETS) for row in file.rows])
     whole = scored(judged)
@@ -82,9 +79,8 @@ def source(name: str, file: Measurements) -> Source:
 def predicted(
     name: str, file: Measurements, cluster: ClusterDescriptor | None = None
 ) -> tuple[list[Judged], list[tuple[str, str]]]:
-    """Return the predicted rows and, for those that cannot be predicted, (id, first line of the reason).
-
-    cluster: used for rows that name it, if the zoo has no cluster of this name.
+    """Return the predicted rows and, for those whose prediction raises InputError, (id, first line of the reason).
+    cluster: used for rows that state its name or an alias as GPU, if the zoo has no cluster of its name; else ignored.
     """
     named = () if cluster is None or known(cluster.name) else (cluster.name, *cluster.aliases)
     judged, skipped = list[Judged](), list[tuple[str, str]]()
@@ -97,9 +93,8 @@ def predicted(
 
 
 def scored(judged: Sequence[Judged]) -> Scored:
-    """Return the rows with their errors in step time, layer time and memory, and out-of-memory scores.
-
-    A score is None if no row has its figure.
+    """Return the rows with their errors in step time, layer time and memory, and out-of-memory scores. A score is None
+    if no row has its figure.
     """
     return Scored(
         tuple(judged),
@@ -186,7 +181,9 @@ class Growth:
 
 
 def error(figures: Sequence[tuple[str, tuple[float, float]]]) -> Error | None:
-    """Return the relative errors of (id, (predicted, measured)) pairs, or None without any."""
+    """Return the relative errors of (id, (predicted, measured)) pairs, or None without any; if nothing is
+    underestimated `low` is 0 and low_id None.
+    """
     if not figures:
         return None
     errors = [(predicted / measured - 1, name) for name, (predicted, measured) in figures]
@@ -207,7 +204,7 @@ def error(figures: Sequence[tuple[str, tuple[float, float]]]) -> Error | None:
 
 
 def oom(judged: Sequence[Judged]) -> Oom | None:
-    """Return the out-of-memory scores of whole runs on a stated GPU, or None if there are none."""
+    """Return the out-of-memory scores of rows that state a GPU and time no single layer, or None if there are none."""
     whole = [item for item in judged if item.row.cluster.gpu and not item.layers]
     out = [item for item in whole if item.row.measured.oom]
     ran = [item for item in whole if not item.row.measured.oom]
@@ -217,7 +214,10 @@ def oom(judged: Sequence[Judged]) -> Oom | None:
 
 
 def sweep(name: str, judged: Sequence[Judged]) -> Sweep | None:
-    """Return how well predictions rank the plans of one sweep, or None if fewer than two rows ran and were timed."""
+    """Return how well predictions rank the plans of one sweep, or None if fewer than two rows ran and were timed. pick:
+    the fastest by prediction among those predicted to fit, or among all if none is; choice: as of `chosen`. Their
+    regret is None if they ran out of memory or have no time. Tau and errors are of the timed rows only.
+    """
     timed = {item.row.id: item.time for item in judged if item.time and not item.row.measured.oom}
     if len(timed) < 2:
         return None
@@ -246,10 +246,10 @@ def sweep(name: str, judged: Sequence[Judged]) -> Sweep | None:
 
 
 def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
-    """Return the change of step time between the fewest and the most GPUs of each plan, measured and predicted.
-
-    Plans that differ only in the data-parallel degree form a group, with medians of equal runs; groups whose GPU counts
-    differ by less than a factor of two are left out.
+    """Return, for each plan, the relative change of step time from the fewest to the most GPUs, measured and predicted.
+    Timed runs of one model, cluster and software version whose plans differ only in the data-parallel degree, with
+    equal numbers of microbatches, form a group; runs on equally many GPUs count by their median. Groups whose most GPUs
+    are less than twice the fewest, and rows without stated GPUs, are left out.
     """
     families: dict[Hashable, list[Judged]] = {}
     for item in judged:
@@ -294,9 +294,8 @@ def kendall(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def chosen(judged: Sequence[Judged]) -> Judged:
-    """Return the run that the planner would choose among those within the default memory risk.
-
-    If none is within it, the one most likely to fit.
+    """Return the run that the planner would choose among those whose probability to fit is at least 1 - the default
+    memory risk; if there are none, the one most likely to fit.
     """
     likely = [_fit_probability(item) for item in judged]
     fit = [item for item, chance in zip(judged, likely, strict=True) if chance >= 1 - Limits().memory_risk]

@@ -141,10 +141,11 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
     """Return a training log's steady step time, memory, settings and remarks.
 
     The steady time is the median of the logged times without the warm-up: those whose interval begins before WARM_UP
-    steps have run. If the batch size changes, only times of the most frequent one count.
+    steps have run. If the batch size changes, only times of the most frequent one count. Of several kinds of lines the
+    best is used: steps, pipeline's, throughput, means over the run.
 
-    global_batch: sequences per step, for DeepSpeed logs without it. Raises InputError if the file cannot be opened, is
-    empty or binary, or is no training log.
+    global_batch: sequences per step, for DeepSpeed logs that do not print it; samples per second give no time without.
+    Raises InputError if the file cannot be opened, is empty or binary, or is no training log.
     """
     reader, remarks = _Reader(), list[str]()
     for line in _lines(path, remarks):
@@ -183,9 +184,9 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
 
 
 def _steady(steps: list[Step], averaged: bool, batch: int | None, remarks: list[str]) -> Steady | None:
-    """Return the steady step as `read_log` says, None without a time after the warm-up; add what was left out.
-
-    averaged: the steps are means over the run, of which the last counts.
+    """Return the steady step as of `read_log`; None without a time after the warm-up. Add remarks on missing times and
+    on times left out. averaged: the steps are means over the run, of which the last counts, without warm-up. The first
+    time's interval is taken as long as that to the second. batch: sequences of a step if no step has them.
     """
     timed = [(step, step.seconds) for step in steps if step.seconds is not None]
     if averaged or not timed:
@@ -217,10 +218,12 @@ def _steady(steps: list[Step], averaged: bool, batch: int | None, remarks: list[
 
 
 def _lines(path: Path, remarks: list[str]) -> Iterator[str]:
-    """Yield the lines of a plain or gzip file as text, without colours; progress bars give a line for each update.
+    """Yield the lines of a plain or gzip file as text, without colours; progress bars give a line for each update, and
+    lines above _LONGEST bytes come in pieces, of which only the last is given.
 
     A last line without an end is left out, and so is what follows damage to an archive; both add a remark. Raises
-    InputError for a file that cannot be read, is empty or is binary.
+    InputError for a file that cannot be read, is empty or is binary (its first line), or an archive without a readable
+    line.
     """
     first, last = True, b""
     try:
@@ -270,7 +273,10 @@ class _Reader:
     json: list[str] = field(default_factory=list)
 
     def read(self, line: str) -> None:
-        """Add what one line says: a step, memory, an argument or a setting."""
+        """Add what one line prints: a step, memory, argument or setting. In a block of arguments (up to its end mark,
+        or _LONGEST_BLOCK lines) only arguments are read; the first out-of-memory is recorded with the last iteration so
+        far.
+        """
         if self.block:
             self._argument(line)
         elif self.json:
@@ -290,6 +296,7 @@ class _Reader:
         self.steps[kind].setdefault(step.iteration, step)
 
     def _peak(self, rank: int | None, kind: str, peak_bytes: float) -> None:
+        """Raise a rank's peak of a kind (allocated or reserved) to these bytes; 1e15 and more are ignored."""
         mine = self.peaks.setdefault(rank, {})
         if peak_bytes < 1e15:
             mine[kind] = max(mine.get(kind, 0.0), peak_bytes)
@@ -300,7 +307,9 @@ class _Reader:
             self.arguments[match[1] or match[2]] = _value(match[3])
 
     def _megatron(self, line: str) -> None:
-        """Add steps, memory, degrees and the vocabulary size that Megatron-LM prints; a line may hold several steps."""
+        """Add steps, memory, degrees and the vocabulary size that Megatron-LM prints; a line may hold several steps.
+        Later degrees and vocabulary sizes replace earlier ones; a step without a time between 0 and 1e12 s is skipped.
+        """
         for report in _MEMORY.finditer(line):
             self._peak(int(report[1]), "allocated", float(report[3]) * MIB)
             self._peak(int(report[1]), "reserved", float(report[5]) * MIB)
@@ -317,9 +326,9 @@ class _Reader:
                 self._add("step", Step(int(match[1]), seconds, samples, tflops_per_gpu=tflops))
 
     def _deepspeed(self, line: str) -> None:
-        """Add steps, memory and settings that DeepSpeed, the Trainer or symconfig's own script print.
-
-        The first value of a setting is kept; a printed JSON, once complete, overrides.
+        """Add steps, memory and settings that DeepSpeed, the Trainer or symconfig's training script print, and set
+        `deepspeed`. The first value of a setting is kept, also over the script's head line; a printed JSON, once
+        complete, overrides.
         """
         rank = _RANK.search(line)
         of = int(next(group for group in rank.groups() if group)) if rank else None
@@ -363,7 +372,9 @@ class _Reader:
             self._add("average", Step(0, 1 / steps if steps else None, samples_per_s=rates.get("samples")))
 
     def _more_json(self, line: str) -> None:
-        """Add a line to the JSON being read; when its braces close, take it as settings, or drop it if invalid."""
+        """Add a line to the JSON being read; once its braces close, or after _LONGEST_BLOCK // 2 lines, add it to the
+        settings under dotted keys and set `deepspeed`, or drop it if invalid.
+        """
         self.json.append(line)
         whole = "\n".join(self.json)
         if whole.count("{") > whole.count("}") and len(self.json) < _LONGEST_BLOCK // 2:
@@ -378,7 +389,7 @@ class _Reader:
 
 
 def _value(word: str) -> Value:
-    """Return a printed value as True, False, None, int, finite float, or else the text."""
+    """Return a printed value as True, False, None, int (up to 18 digits), finite float, or else the text."""
     if word in ("True", "False", "None"):
         return {"True": True, "False": False, "None": None}[word]
     if re.fullmatch(r"[+-]?\d{1,18}", word):
@@ -395,7 +406,7 @@ def _positive(word: str, scale: float = 1.0) -> float | None:
 
 
 def _flat(data: Mapping[str, Any], path: str = "", depth: int = 0) -> dict[str, Any]:
-    """Return nested settings with dotted keys, up to eight levels deep."""
+    """Return nested mappings with dotted keys, up to eight levels deep; deeper ones and lists stay values."""
     result: dict[str, Any] = {}
     for key, item in data.items():
         inside = isinstance(item, dict) and depth < 8

@@ -8,9 +8,8 @@ from symconfig.report.grid import Block, present, titled
 
 def blocks(outcome: Adapted, plan: str) -> list[Block]:
     """Return the report of an adaptation: changes, what was not done, errors of its audit, the command that judges an
-    old checkpoint (only if something changed), notes; empty parts are left out.
-
-    plan: the plan's file as the user named it, for commands.
+    old checkpoint (only if something changed), notes; empty parts are left out. plan: the plan's file as the user named
+    it, for commands.
     """
     loads = f"Whether an old checkpoint loads: symconfig checkpoint DIR --plan {plan}" if outcome.changes else ""
     return present(

@@ -33,8 +33,9 @@ _SHOWN = 40  # places that were not understood: of a longer list the rest is cou
 
 
 def blocks(audit: Audit, *, headed: bool = False) -> list[Block]:
-    """Return all blocks of an audit, in order. headed: whether the caller shows the input, the findings and the
-    verdict itself; then they are left out.
+    """Return all blocks of an audit, in order; empty parts are left out. headed: whether the caller shows the input,
+    the findings and the verdict itself; then they are left out. The prediction is of the RL or other steps if the plan
+    has any, else stages, parts and certainty; then the better plan, or why there is none.
     """
     judged = audit.judged
     spent: list[Block] = []
@@ -59,7 +60,9 @@ def blocks(audit: Audit, *, headed: bool = False) -> list[Block]:
 
 
 def read(audit: Audit) -> str:
-    """Return the text naming the input, its format, its number of options, and the framework's version."""
+    """Return two lines: the input with companion files, its format, number of options (and of DeepSpeed keys) and
+    program; and the framework with its version, marked if guessed.
+    """
     reading, reader = audit.reading, audit.reader
     options = f"{count(len(reading.settings))} options"
     if reading.deepspeed is not None:
@@ -73,8 +76,8 @@ def read(audit: Audit) -> str:
 
 
 def unread(reading: Reading) -> Grid:
-    """Return the table of places that were not understood and of options with unknown values, at most _SHOWN rows
-    and a count.
+    """Return the table of places that were not understood, those that matter first, then of options with unknown
+    values; at most _SHOWN rows, and one with the number of the others.
     """
     items = sorted(reading.unread, key=lambda item: (not item.matters, item.place))
     rows = [(str(item.place), shorten(item.what, 60), item.why) for item in items]
@@ -98,7 +101,7 @@ def _assumption(item: Unread) -> str:
 
 
 def understood(judged: Judged) -> str:
-    """Return the text describing model, GPUs, degrees and batch, with a line for each assumption."""
+    """Return the lines on model, GPUs, degrees and batch that were understood, with a line for each assumption."""
     plan, described = judged.plan, judged.run.described
     batch = plan.best.batch
     runs = table.headline(plan) if judged.run.step is None else _step(judged, judged.run.step)
@@ -113,9 +116,7 @@ def understood(judged: Judged) -> str:
 
 
 def _step(judged: Judged, step: Step) -> str:
-    """Return the text describing the RL step that a script runs: prompts, samples, updates, generation and
-    placement.
-    """
+    """Return three facts of the RL step that a script runs: GPUs and trainer; prompts and updates; generation."""
     section, plan = step.rl, judged.plan
     updates = several(section.updates, "update")
     share = f", {section.rollout.memory_share:g} of a GPU" if section.rollout.memory_share is not None else ""
@@ -129,8 +130,8 @@ def _step(judged: Judged, step: Step) -> str:
 
 
 def model(described: Described) -> str:
-    """Return the text describing a model's shape and parameters, with the zoo model that computes the same, or the
-    most similar one.
+    """Return the line on a model: the zoo model that computes the same, or the most similar one, parameters and shape,
+    with its experts if it has any.
     """
     own, total = described.model, parameters(described.model).total
     heads = f"{own.num_attention_heads} heads on {own.num_key_value_heads} of keys"
@@ -157,9 +158,8 @@ def findings(audit: Audit) -> str:
 
 
 def finding_lines(audit: Audit) -> Iterator[tuple[str, str, str]]:
-    """Yield (severity, rule, sentence) of each finding, the worst first.
-
-    After _OF_A_RULE findings of one rule, a single line names the fields of the others.
+    """Yield (severity, rule, sentence) of each finding by rule, the rule with the worst finding first. After _OF_A_RULE
+    findings of one rule, a single line, of the first's severity, names the fields of the others.
     """
     ranked = sorted(audit.findings, key=lambda finding: _SEVERITIES.index(finding.severity))
     for rule, listed in grouped((finding.rule, finding) for finding in ranked).items():
@@ -170,7 +170,10 @@ def finding_lines(audit: Audit) -> Iterator[tuple[str, str, str]]:
 
 
 def headline(audit: Audit) -> str:
-    """Return the verdict in a few words: `runs, 13.8 s a step; 2.94 s is possible (-78.7 %); 4 warnings`."""
+    """Return the verdict: `runs, 13.8 s a step; 2.94 s is possible (-78.7 %); 4 warnings`. First whether it runs
+    (unknown trainer, cannot run, runs, or not all understood) with the predicted step if it runs; then the better plan,
+    if any; then the numbers of findings by severity, or that nothing is wrong.
+    """
     judged, better = audit.judged, audit.better
     if audit.reader.backend == UNKNOWN:
         head = "the trainer is not known"
@@ -192,7 +195,10 @@ def headline(audit: Audit) -> str:
 
 
 def way(audit: Audit, better: Plan) -> list[Block]:
-    """Return the comparison of the run with the best plan, and a table of the changes between them if there are any."""
+    """Return the comparison of the run (if predicted) with the best plan, and a table of the changes between them if
+    there are any. For RL only the comparison of whole steps; if both have other steps with phases, a sentence with
+    their times replaces the table.
+    """
     judged = audit.judged
     if better.rl:
         return [rl.compared((*([("now", judged.plan)] if judged is not None else []), ("best", better)))]

@@ -78,7 +78,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
 
 
 def _step(judged: Judged) -> dict[str, Any]:
-    """Return the step with phases around a run, with workers and job for reinforcement learning."""
+    """Return a run with phases as JSON: its trainer and predicted parts; for RL also workers and job."""
     around, step = judged.run.around, judged.run.step
     assert around is not None, "is asked for of such a run"
     parts: dict[str, Any] = {"trainer": around.trainer.name}
@@ -132,7 +132,7 @@ def sarif(audits: Iterable[Audit]) -> dict[str, Any]:
 
 
 def _result(finding: Finding) -> dict[str, Any]:
-    """Return a finding as a SARIF result."""
+    """Return a finding as a SARIF result; its place is in `locations`, and not in the message."""
     problem = finding.problem
     plain = Problem(problem.what, field=problem.field, got=problem.got, need=problem.need, hint=problem.hint)
     return {
@@ -155,7 +155,9 @@ def _unread(audit: Audit) -> Iterable[dict[str, Any]]:
 
 
 def _locations(file: str | None, line: int | None, column: int | None) -> list[dict[str, Any]]:
-    """Return SARIF locations of a place; [] for command-line arguments or without a file."""
+    """Return the SARIF location of a place, with line and column if known; [] for command-line arguments or without a
+    file. Absolute paths become file URIs.
+    """
     if file is None or file == ARGUMENTS:
         return []
     region = {"startLine": line, **({"startColumn": column} if column else {})} if line else None

@@ -37,7 +37,7 @@ def blocks(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> list[
 
 
 def constants(title: str, parameters: Sequence[Parameter], fit: Fit) -> Grid:
-    """Return the table of fitted constants with their start values and relative uncertainty."""
+    """Return the table of fitted constants: start value, fitted value, relative uncertainty and meaning."""
     rows = tuple(
         (p.name, f"{p.value:.3g}", f"{value:.3g}", percent(spread, 0), _meaning(p.name, p.low, p.high, value))
         for p, value, spread in zip(parameters, fit.values, fit.uncertainty, strict=True)
@@ -102,8 +102,9 @@ def far_from_prior(what: str, deviations: float, prior: tuple[float, float], row
 
 
 def _summary(calibration: Calibration) -> str:
-    """Return sentences on the total error and on the error of models left out of the fit; or that none could be left
-    out.
+    """Return sentences on the total error and on that of models left out of the fit, with their ratio. If all runs are
+    of one model: that none could be left out, and, if the error is above FORM_ERROR and the fit removes little of it,
+    that it hardly helps.
     """
     if calibration.left_out is None:
         text = "All runs are of one model, so none could be left out: how this carries over to others is not known."
@@ -118,7 +119,9 @@ def _summary(calibration: Calibration) -> str:
 
 
 def to_dict(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> dict[str, Any]:
-    """Return the calibrations as JSON, symconfig.calibration/1."""
+    """Return the calibrations as JSON, symconfig.calibration/1: of each cluster rows, constants, far priors, errors
+    (`mape`) and sources; remarks.
+    """
     return {
         "schema": "symconfig.calibration/1",
         "clusters": [

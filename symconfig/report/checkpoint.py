@@ -22,7 +22,9 @@ OTHERWISE = {
 
 
 def contents(checkpoint: Checkpoint) -> list[Block]:
-    """Return the head line of a checkpoint, a table of its degrees and saved arguments, and its notes."""
+    """Return the head line of a checkpoint (kind, iteration if known, size), a table of its releases, degrees and saved
+    arguments that are known, and its notes.
+    """
     where = "" if checkpoint.iteration is None else f", iteration {count(checkpoint.iteration)}"
     size = checkpoint.size_bytes
     amount = f"{gib(size)} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
@@ -39,8 +41,8 @@ def sentence(verdict: Verdict) -> str:
 
 
 def verdict(loadable: Loadable) -> list[Block]:
-    """Return whether a checkpoint loads, the steps, what restarts and why; with the alternative without a
-    conversion.
+    """Return whether a checkpoint loads, the steps, what starts anew and why (empty parts left out); if it must be
+    converted, also the alternative without a conversion, with its steps.
     """
     blocks = [f"{loadable.verdict.value.capitalize()}: {sentence(loadable.verdict)}", *steps(loadable.how)]
     if loadable.verdict is Verdict.CONVERTED:

@@ -25,7 +25,10 @@ _TITLES = {
 
 
 def blocks(diff: Diff) -> list[Block]:
-    """Return all blocks of a diff, in order; a single sentence if the plans are equal."""
+    """Return all blocks of a diff, in order: headlines, both plans, a table for each section with differences, time and
+    memory, arguments. A single sentence if the plans are equal; another if the arguments are of two frameworks and not
+    compared.
+    """
     if diff.same:
         return ["The plans are the same."]
     both = table.compared((("before", diff.before.best), ("after", diff.after.best)))
@@ -43,7 +46,7 @@ def blocks(diff: Diff) -> list[Block]:
 
 
 def _joined(stages: Sequence[Difference]) -> list[Difference]:
-    """Return neighbouring stages with the same difference as one, named `stage 1 to 14`."""
+    """Return runs of neighbouring stages with the same values before and after as one, named `stage 1 to 14`."""
     runs = [list(same) for _, same in groupby(stages, lambda each: (each.before, each.after))]
     return [
         run[0] if len(run) == 1 else replace(run[0], field=f"{run[0].field} to {run[-1].field.removeprefix('stage ')}")
@@ -52,7 +55,7 @@ def _joined(stages: Sequence[Difference]) -> list[Difference]:
 
 
 def _predicted(diff: Diff) -> Iterator[Block]:
-    """Yield the tables of step time and memory by part, with their sums; nothing if no part differs."""
+    """Yield tables of step time and memory, each only if a part of it differs: these parts and the sum."""
     one, other = diff.before.best.predicted, diff.after.best.predicted
     if diff.sections["time"]:
         rows = [*_rows(diff.sections["time"], seconds), _sum("step", one.step_s, other.step_s, seconds)]
@@ -72,7 +75,7 @@ def _rows(differences: Sequence[Difference], shown: Any) -> Iterator[tuple[str, 
 
 
 def _sum(name: str, before: float, after: float, shown: Any) -> tuple[str, ...]:
-    """Return the row of a sum, with its relative change."""
+    """Return the row (name, before, after, change, relative change) of a sum; the last is "" if `before` is 0."""
     return (
         name,
         shown(before),
@@ -87,7 +90,7 @@ def _signed(delta: float, shown: Any) -> str:
 
 
 def to_dict(diff: Diff) -> dict[str, Any]:
-    """Return the JSON of `symconfig diff --json`."""
+    """Return the JSON of `symconfig diff --json`: whether the plans are equal, both, and the differences by section."""
     return {
         "schema": "symconfig.diff/1",
         "same": diff.same,

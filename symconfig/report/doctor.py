@@ -19,7 +19,8 @@ _HERE = {True: "found", False: "not found", None: "launch.sh exports it"}
 
 def examine() -> dict[str, Any]:
     """Return what is installed on this machine, as `symconfig doctor --json` has it but for `sites`; no heavy package
-    is imported. `healthy`: planning and rendering work here.
+    is imported. `healthy`: all packages of BASE, both data folders, and at least one model and cluster file are there.
+    A version or path is None if absent.
     """
     packages = {name: _version(name) for name in (*BASE, *EXTRA)}
     folders = {name: _data(name) for name in ("model_zoo", "templates")}
@@ -57,7 +58,9 @@ def _data(name: str) -> Path | None:
 
 
 def sites() -> Iterator[dict[str, Any]]:
-    """Yield the needs of all frameworks' options: Python modules, and variables that launch.sh sets (here: None)."""
+    """Yield the needs of all frameworks' options: Python modules (`here`: whether installed), and variables that
+    launch.sh sets (`here`: None).
+    """
     from symconfig.frameworks.known import BACKENDS
     from symconfig.frameworks.tables import options
 
@@ -72,7 +75,7 @@ def sites() -> Iterator[dict[str, Any]]:
 
 
 def blocks(health: dict[str, Any]) -> list[Block]:
-    """Return the doctor's report."""
+    """Return the doctor's report: versions, folders, sizes of the zoo, needs of options, and whether planning works."""
     packages = (f"{name} {version or 'absent'}" for name, version in health["packages"].items())
     folders = ((one["name"], one["path"] or "MISSING") for one in health["folders"])
     zoo = ((kind, f"{len(health[kind])} in the zoo") for kind in ("models", "clusters"))

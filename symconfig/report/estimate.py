@@ -18,7 +18,9 @@ FitsOn = Mapping[str, "Estimate | Problem"]  # by cluster
 
 
 def blocks(estimate: Estimate, fits_on: FitsOn) -> list[Block]:
-    """Return all blocks of an estimate."""
+    """Return all blocks of an estimate: headline, layout, stages, parts, certainty, other clusters, refusals and
+    verdict; empty parts are left out.
+    """
     plan = estimate.plan
     return present(
         table.headline(plan),
@@ -33,7 +35,9 @@ def blocks(estimate: Estimate, fits_on: FitsOn) -> list[Block]:
 
 
 def stages(estimate: Estimate) -> Grid:
-    """Return the table of memory by stage and part, in GiB; neighbouring stages with equal figures share a row."""
+    """Return the table of memory by stage and part in GiB, with use, usable and share; parts that are 0 on all stages
+    are left out, and neighbouring stages with equal figures share a row.
+    """
     plan, most = estimate.plan, estimate.plan.usable_bytes
     rows: list[dict[str, str]] = []
     for number, (stage, used) in enumerate(zip(plan.best.stages, estimate.stage_bytes, strict=True)):
@@ -61,7 +65,9 @@ def certainty(plan: Plan) -> str:
 
 
 def verdict(estimate: Estimate) -> str:
-    """Return the sentence whether it fits: free memory, or the missing bytes, the stages and the largest part."""
+    """Return the sentence that it fits, with the free memory, or that it does not, with the missing GiB, the overfull
+    stages (if there are several stages) and the largest part.
+    """
     usable, missing = gib(estimate.plan.usable_bytes), estimate.missing_bytes
     if missing <= 0:
         return f"It fits: {gib(-missing)} of {usable} GiB usable are free."
@@ -73,8 +79,8 @@ def verdict(estimate: Estimate) -> str:
 
 
 def others(fits_on: FitsOn) -> Grid:
-    """Return the table of clusters on which the layout fits, with free memory and the step; a Problem's text if it
-    cannot run there.
+    """Return the table of clusters with the GPU's memory, free memory (negative if missing), and the step if the layout
+    fits, else that it does not; only the Problem's text if it cannot run there.
     """
     rows = []
     for name, one in fits_on.items():
@@ -90,7 +96,7 @@ def others(fits_on: FitsOn) -> Grid:
 
 
 def to_dict(estimate: Estimate, fits_on: FitsOn) -> dict[str, Any]:
-    """Return the JSON of `symconfig estimate --json`."""
+    """Return the JSON of `symconfig estimate --json`, in bytes; `fits_on` is {} unless other clusters were asked."""
     plan, (name, most) = estimate.plan, estimate.largest
     return {
         "schema": SCHEMA,

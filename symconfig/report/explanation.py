@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 
 def stages(plan: Plan) -> Grid:
-    """Return the table of pipeline stages: layers, recomputation and peak GiB; neighbouring equal stages share a
-    row.
-    """
+    """Return the table of pipeline stages: layers, recomputation, peak GiB; equal neighbours share a row."""
     rows = tuple((each.name, each.holds, each.recompute, _peak(each)) for each in stages_alike(plan.best.stages))
     heads = ("stage", "holds, virtual stages apart by |", "recompute", "peak GiB")
     return Grid(heads, rows, left=(1, 2), title="Pipeline stages")
@@ -34,7 +32,9 @@ def _peak(each: Alike) -> str:
 
 
 def blocks(plan: Plan) -> list[Block]:
-    """Return why the plan is the first of its ranking, where its time and memory go, and how sure that is."""
+    """Return why the plan is the first of its ranking (the loss of others only if there are any), where its time and
+    memory go, and how sure that is.
+    """
     return present(
         headline(plan),
         *whole_step(plan),
@@ -155,7 +155,9 @@ def _joined(rows: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
 
 
 def strategy_tables(strategies: Strategies) -> list[Block]:
-    """Return a table per kind of block with each tensor's sharding, equal ones in one row; [] without mesh axes."""
+    """Return a first line with the mesh axes, and a table per kind of block with each tensor's sharding, equal ones in
+    one row; [] without mesh axes.
+    """
     if not strategies.axes:
         return []
     over = ", ".join(f"{axis.name} {axis.ranks} over {axis.level}" for axis in strategies.axes)
@@ -185,7 +187,9 @@ def _used(line: StrategyLine) -> str:
 
 
 def _change(line: StrategyLine, strategy: Strategy) -> str:
-    """Return the differences of one strategy from the produced one, as text."""
+    """Return the differences of one strategy from the produced one, as text: dims with another split ("whole" if none),
+    "summed" if partial sums are completed, and its own partial sums and flat shards.
+    """
     cells = zip(line.dims, strategy.axes, strategy.parts, line.made.axes, line.made.parts, strict=True)
     dims = ", ".join(
         f"{dim} {'.'.join(axes)} {parts}" if axes else f"{dim} whole"

@@ -17,7 +17,9 @@ _NUMBERS = 12  # columns in front of what loads
 
 
 def blocks(fallback: Fallback) -> list[Block]:
-    """Return all blocks of a fallback: a table of the clusters' sizes, why sizes have no plan, and how to save."""
+    """Return all blocks of a fallback: a table with the full plan and each smaller one, caveats, why sizes have no
+    plan, other batches, how to save, and conversions.
+    """
     plan, nodes = fallback.plan, fallback.nodes
     head = (
         f"{plan.model.name} on {several(nodes.count, 'node')} of {count(nodes.gpus)} x {plan.cluster.gpu.product} "
@@ -40,9 +42,9 @@ def blocks(fallback: Fallback) -> list[Block]:
 
 def advice(fallback: Fallback, start: str = "") -> list[str]:
     """Return sentences on how the full run should save so that smaller plans load without a conversion; [] without
-    smaller plans.
-
-    start: the command that starts the run, if options may follow it.
+    smaller plans. Without advised options one sentence: that all load so anyway, or that no option makes them, with
+    their verdicts. Else the options with exceptions, and their cost. start: the command that starts the run, if options
+    may follow it.
     """
     planned = [each for each in fallback.smaller if each.plan is not None]
     if not planned:
@@ -66,7 +68,9 @@ def advice(fallback: Fallback, start: str = "") -> list[str]:
 
 
 def _row(fallback: Fallback, nodes: int, best: Candidate, lost: str, loads: tuple[str, str]) -> dict[str, str]:
-    """Return a row for a number of nodes. lost: throughput lost; loads: verdict as saved by default, and as advised."""
+    """Return a row for a number of nodes. lost: throughput lost, as text; loads: (verdict as saved by default, as
+    advised), the second only shown if options are advised.
+    """
     advised = {} if fallback.advised is None else {f"saved with {fallback.advised.options}": loads[1]}
     return {
         "nodes": count(nodes),
@@ -104,7 +108,7 @@ def _unfit(fallback: Fallback) -> list[str]:
 
 
 def _conversions(fallback: Fallback) -> list[str]:
-    """Return a sentence naming the numbers of nodes whose checkpoint the old layout must convert; [] if none."""
+    """Return [sentence] on the numbers of nodes whose checkpoint a run of the old layout must convert, or []."""
     old = [
         each
         for each in fallback.smaller
@@ -151,7 +155,7 @@ def _figures(nodes: int, best: Candidate) -> dict[str, Any]:
 
 
 def _smaller(fallback: Fallback, each: Smaller) -> dict[str, Any]:
-    """Return a smaller plan as JSON; its figures are None if nothing fits."""
+    """Return a smaller plan as JSON; without a plan its figures but `gpus` are None."""
     advisedly = fallback.advisedly(each)
     figures = {"folder": None, "gpus": each.gpus, "parallel": None, "step_s": None, "tokens_per_s": None}
     if each.plan is not None:

@@ -53,10 +53,9 @@ class Grid:
         fixed: Sequence[str] = (),
         marked: int | None = None,
     ) -> Grid:
-        """Return the table of rows given as {header: cell}; the headers are the first row's.
-
-        words: headers of left-aligned columns; fixed: headers of columns kept even if all cells are equal; marked:
-        index of a highlighted row.
+        """Return the table of rows given as {header: cell}; the headers are the first row's (none without rows), cells
+        go by position. words: headers of left-aligned columns; fixed: of columns kept even if all cells are equal;
+        marked: index of a highlighted row.
         """
         every = list(rows)
         heads = tuple(every[0]) if every else ()
@@ -100,8 +99,8 @@ def titled(title: str, lines: Iterable[object], sign: str = "  ") -> str:
 
 
 def page_width(stream: TextIO) -> int | None:
-    """Return the width of the output in characters: COLUMNS, or the terminal's, at least LEAST_WIDTH; None
-    (unlimited) if it is no terminal.
+    """Return the width of the output in characters: COLUMNS (if above 0), or the terminal's, at least LEAST_WIDTH,
+    which is also that of a terminal of unknown width; None (unlimited) without both.
     """
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns):
@@ -134,8 +133,9 @@ def wrapped(text: str, width: int | None) -> str:
 
 
 def telling(grid: Grid) -> Grid:
-    """Return the table without empty columns; columns with the same cell in all of _ENOUGH rows or more move into a
-    line below the title.
+    """Return the table without columns that have a header and only empty cells; columns with the same cell in all rows,
+    if those are _ENOUGH or more, move into a line below the title. The first column and fixed ones do not move; a table
+    that would lose all columns is unchanged.
     """
     columns = dict(enumerate(grid.columns))
     empty = {index for index, (header, *cells) in columns.items() if header and cells and not any(cells)}
@@ -154,7 +154,7 @@ def telling(grid: Grid) -> Grid:
 
 
 def _laid(grid: Grid, width: int | None) -> Iterator[Line]:
-    """Yield the lines of a table with its title."""
+    """Yield the lines of a table: title, if any, then `telling` columns without control characters, within `width`."""
     grid = telling(grid)
     if grid.title:
         yield from ((line, _BOLD) for line in wrapped(clean(grid.title), width).split("\n"))
@@ -163,8 +163,8 @@ def _laid(grid: Grid, width: int | None) -> Iterator[Line]:
 
 
 def _fitting(grid: Grid, width: int | None) -> Iterator[Line]:
-    """Yield the lines of a table within `width`: wrapping words, then long names, else bands of columns, each with
-    the first column.
+    """Yield the lines of a table within `width` (None: unlimited). Tried in turn: natural widths; wrapped words with
+    wide, then narrow gaps; long names broken; bands of columns, each with the first; of two columns, the wider is cut.
     """
     natural = [max(map(len, column)) for column in grid.columns]
     if width is None or _total(natural) <= width:
@@ -204,7 +204,9 @@ def _lines(grid: Grid, widths: Sequence[int], gap: str = _GAPS[0]) -> Iterator[L
 
 
 def _row(grid: Grid, row: Sequence[str], widths: Sequence[int], gap: str, *, heads: bool = False) -> Iterator[str]:
-    """Yield the lines of a row; several if cells are wrapped."""
+    """Yield the lines of a row, several if cells are wrapped; columns in grid.left are left-aligned, others
+    right-aligned. heads: whether the row is the header, whose cells break at more seams.
+    """
     cells = [_wrapped_cell(cell, width, heads=heads) for cell, width in zip(row, widths, strict=True)]
     for parts in zip_longest(*cells, fillvalue=""):
         padded = (
@@ -215,7 +217,9 @@ def _row(grid: Grid, row: Sequence[str], widths: Sequence[int], gap: str, *, hea
 
 
 def _wrapped_cell(cell: str, width: int, *, heads: bool) -> list[str]:
-    """Return the lines of a cell, each at most `width` characters."""
+    """Return the lines of a cell, each at most `width` characters, broken at seams, then at parts of names, else
+    anywhere. heads: whether headers' seams count.
+    """
     if len(cell) <= width:
         return [cell]
     lines = [""]
@@ -230,8 +234,8 @@ def _wrapped_cell(cell: str, width: int, *, heads: bool) -> list[str]:
 
 
 def _shared(natural: Sequence[int], least: Sequence[int], width: int, gap: str) -> list[int]:
-    """Return column widths that fill `width`: the rest beyond the least widths goes to the columns with the most
-    lines.
+    """Return column widths that fill `width`: each character beyond the least widths goes to the column that wraps most
+    (natural over present width); none grows beyond its natural width.
     """
     widths = list(least)
     for _ in range(width - _total(least, gap)):
@@ -245,8 +249,8 @@ def _total(widths: Sequence[int], gap: str = _GAPS[0]) -> int:
 
 
 def _least_of(column: Sequence[str], *, split: bool, words: bool) -> int:
-    """Return the least width of a column without breaking words; only the header of numbers may wrap. split: whether
-    long names may be broken at their parts.
+    """Return the least width of a column without breaking words (at most LONGEST_WORD of each); cells wrap only if
+    `words`, the header always. split: whether long names may be broken at their parts.
     """
 
     def least(text: str, heads: bool = False) -> int:
@@ -272,8 +276,8 @@ def _styled(block: Block, width: int | None) -> Iterator[Line]:
 
 
 def show(blocks: Sequence[Block], stream: TextIO) -> None:
-    """Write the blocks to a stream at the page's width; with terminal codes unless NO_COLOR or TERM=dumb is set or
-    it is no terminal.
+    """Write the blocks to a stream at the page's width; with terminal codes if it is a terminal, unless NO_COLOR is set
+    or TERM is dumb.
     """
     width = page_width(stream)
     if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
@@ -287,8 +291,8 @@ def show(blocks: Sequence[Block], stream: TextIO) -> None:
 
 
 def pieces(text: str, *, heads: bool = False) -> list[str]:
-    """Return the parts of a cell between which it may be broken: after blanks, after "+" between words, and in
-    headers after "/".
+    """Return the parts of a cell between which it may be broken: after blanks, after "+" between words, and in headers
+    after "/". Leading blanks stay with the first.
     """
     start = len(text) - len(text.lstrip())
     first, *others = re.split(_SEAMS + r"|(?<=/)(?=\w\w)" * heads, text[start:])
@@ -304,9 +308,8 @@ def name_parts(word: str) -> list[str]:
 
 
 def wrap(line: str, width: int) -> list[str]:
-    """Return a line as lines of at most `width`; a longer word stays whole.
-
-    A command, or options alone, is broken before options with a trailing backslash.
+    """Return a line as lines of at most `width` with its indent; a longer word stays whole, and a "%" stays with its
+    number. A line that begins with "symconfig" or an option is broken before options only, with trailing backslashes.
     """
     if len(line) <= width:
         return [line]
@@ -325,7 +328,7 @@ def wrap(line: str, width: int) -> list[str]:
 
 
 def _command(line: str, indent: str, width: int) -> list[str]:
-    """Return a command as lines with trailing backslashes, broken only before options."""
+    """Return a command as lines with trailing backslashes, broken only before options; later ones indented by 2."""
     lines: list[str] = []
     for part in _options(line.strip()):
         if lines and len(lines[-1]) + 1 + len(part) + len(" \\") <= width:
@@ -336,7 +339,9 @@ def _command(line: str, indent: str, width: int) -> list[str]:
 
 
 def _options(command: str) -> Iterator[str]:
-    """Yield the words of a command, each option together with its value; quoted text is one word."""
+    """Yield the words of a command, an option with the one word behind it unless that is an option; quoted text is a
+    word.
+    """
     words = re.findall(r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|\\.|[^\s"'])+|\S""", command)
     part: list[str] = []
     for word in words:
@@ -348,8 +353,8 @@ def _options(command: str) -> Iterator[str]:
 
 
 def narrow(page: str, width: int = LEAST_WIDTH) -> str:
-    """Return a Markdown page with long lines wrapped and tables wider than `width` as fenced plain text; code and
-    headings are unchanged.
+    """Return a Markdown page with long lines wrapped and tables wider than `width` as fenced plain text; fenced and
+    indented code, tables in it, and headings are unchanged.
     """
     fenced = False
     done: list[str] = []
@@ -370,7 +375,9 @@ def _paragraph(line: str, width: int) -> list[str]:
 
 
 def _narrow_table(lines: Sequence[str], width: int) -> Iterator[str]:
-    """Yield a table's lines, or the same table as fenced plain text if it is wider than `width`."""
+    """Yield a table's lines, or the same table as fenced plain text if a line is longer than `width`; lines that are no
+    table (no rule) are unchanged.
+    """
     if len(lines) < 2 or not _RULE.fullmatch(lines[1]) or max(map(len, lines)) <= width:
         yield from lines
         return

@@ -32,7 +32,9 @@ def blocks(times: KernelTimes, fit: KernelFit | None) -> list[Block]:
 
 
 def _rates(times: KernelTimes, fit: KernelFit | None) -> Grid:
-    """Return the table of kernels by family: median and best rate, spread, and the model's errors with a fit."""
+    """Return the table of kernels by family: number, median and best rate (for launches the shortest time), median
+    spread, and with a fit the model's errors ("-" for families without a formula).
+    """
     errors = {each.family: each for each in fit.families} if fit else {}
     rows = []
     for family in dict.fromkeys(row.what.family for row in times.rows):
@@ -59,7 +61,7 @@ def _rate(row: Row) -> tuple[float, str]:
 
 
 def _errors(errors: FamilyErrors | None) -> tuple[str, ...]:
-    """Return the cells of a family's errors; "-" in each without a model."""
+    """Return the cells of a family's mean and worst error before and after the fit; four "-" for None."""
     if errors is None:
         return ("-",) * 4
     return (
@@ -71,7 +73,9 @@ def _errors(errors: FamilyErrors | None) -> tuple[str, ...]:
 
 
 def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
-    """Yield remarks on the fit, unsteady kernels, kernels that were skipped, and notes."""
+    """Yield remarks: with a fit on single kernels, another GPU and the host link; the number of unsteady kernels;
+    skipped ones by reason; the notes.
+    """
     if fit is not None:
         yield "Single kernels do not wait for each other as those of a step do: `symconfig calibrate` fits whole runs."
         if times.rig.product != fit.cluster.gpu.product:
@@ -92,7 +96,7 @@ def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
 
 
 def _other_times(times: KernelTimes, cluster: ClusterDescriptor) -> Iterator[str]:
-    """Yield a remark on the host link, whose rate is no fitted constant."""
+    """Yield the measured and the cluster's rate of the host link, no fitted constant; nothing without host copies."""
     copies = [row for row in times.rows if isinstance(row.what, HostCopy)]
     if copies:
         rates = [_rate(row)[0] for row in copies]
@@ -123,8 +127,8 @@ def to_dict(times: KernelTimes, fit: KernelFit | None) -> dict[str, Any]:
 
 
 def _with_model(rows: Sequence[Row], fit: KernelFit) -> list[dict[str, Any]]:
-    """Return each row as JSON with the model's seconds before and after the fit; None if it has no formula for the
-    kernel.
+    """Return each row as JSON with the model's seconds before and after the fit, before_s and after_s; both None if the
+    row was not fitted.
     """
     seconds = dict(zip((id(row) for row in fit.rows), zip(fit.before_s, fit.after_s, strict=True), strict=True))
     result = []

@@ -38,7 +38,9 @@ class ClusterLine:
 
     @staticmethod
     def of(cluster: ClusterDescriptor) -> ClusterLine:
-        """Return a cluster's summary; the network's rate is None without one."""
+        """Return a cluster's summary: peak in bf16, or fp16 without it; link: the innermost level; the network's rate
+        is None without a network.
+        """
         inner, gpu = cluster.levels[0], cluster.gpu
         network = next((level for level in cluster.levels if level.name in NETWORK), None)
         return ClusterLine(
@@ -72,7 +74,9 @@ class ModelLine:
 
     @staticmethod
     def of(model: ModelDescriptor) -> ModelLine:
-        """Return a model's summary: parameters, sizes and task."""
+        """Return a model's summary: total, active and trainable parameters, sizes, and task ("lora" with an adapter,
+        else "pretrain"); num_experts is None if dense.
+        """
         total = parameters(model)
         return ModelLine(
             name=model.name,
@@ -133,7 +137,7 @@ def model_list(lines: Sequence[ModelLine]) -> list[Block]:
 
 
 def model_sizes(model: ModelDescriptor) -> str:
-    """Return a model's total, active and (if fewer) trainable parameters in a line."""
+    """Return a line with a model's total and active parameters, and the trainable ones if not all are trained."""
     one = ModelLine.of(model)
     trained = f", {count(one.trainable_parameters)} trained" if one.trainable_parameters != one.parameters else ""
     return (
@@ -147,7 +151,7 @@ def _parameters(number: int) -> str:
 
 
 def recipe_list(recipes: Sequence[Stated]) -> list[Block]:
-    """Return each recipe's name with its job and layout below, and how many there are."""
+    """Return each recipe's name with its job and layout below, and how many there are; one sentence for none."""
     found = several(len(recipes), "recipe")
     if not recipes:
         return [f"{found}. Fewer filters find more."]
@@ -192,8 +196,9 @@ def layout_words(layout: Stated) -> str:
 
 
 def targets(plan: Plan | None, templates: Path | None) -> tuple[dict[str, Any], list[Block]]:
-    """Return (JSON, tables) of targets and launchers; with a plan also which targets can express it, and why others
-    cannot. Raises InputError for an invalid folder of templates.
+    """Return (JSON, tables) of targets and launchers; with a plan also whether each target can express it ("another":
+    only this plan's choices are in the way), and why others cannot. templates: folder of own templates over the
+    built-in targets. Raises InputError for an invalid folder.
     """
     known = every_target() if templates is None else overlaid(templates)
     problems = {name: () if plan is None else _problems(plan, name, templates) for name in known}

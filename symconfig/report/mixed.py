@@ -33,7 +33,7 @@ def _headline(plan: MixedPlan) -> str:
 
 
 def _ranking(every: tuple[MixedCandidate, ...]) -> Grid:
-    """Return the table of candidates, the best first, with the kind of GPU of the first stages."""
+    """Return the table of candidates, the best first, with a last column for the cluster of the first stages."""
     grid = compared(tuple((str(number), each.candidate) for number, each in enumerate(every, 1)))
     orders = (each.hosts[0].share.cluster.name for each in every)
     return replace(

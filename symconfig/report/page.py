@@ -66,8 +66,9 @@ def _page(
     files: Mapping[str, str],
     findings: Sequence[tuple[str, str, str]] | None = None,
 ) -> str:
-    """Return a page's HTML; equal arguments give equal bytes. plan: whose bars and commands are shown; None: neither.
-    findings: (severity, rule, text) of an audit; None: no such section.
+    """Return a page's HTML; equal arguments give equal bytes. lead: text below the title. blocks: as printed. plan:
+    whose bars and commands are shown; None: neither. files: {name: text}. findings: (severity, rule, text) of an audit;
+    None: no such section.
     """
     data: dict[str, Any] = {"title": title, "lead": lead, "findings": findings, "files": files}
     data["blocks"] = [telling(block) if isinstance(block, Grid) else block for block in blocks]
@@ -84,7 +85,9 @@ def _rendered(name: str, allowed: str, **data: Any) -> str:
 
 
 def _shown(value: object) -> object:
-    """Return a text with secrets masked and invisible characters written out, as `<U+202E>`; own markup unchanged."""
+    """Return str(value) with secrets masked and invisible characters but newline and tab written out, as `<U+202E>`; a
+    value with __html__ unchanged.
+    """
     if hasattr(value, "__html__"):
         return value
     return "".join(
@@ -109,7 +112,9 @@ def digest(text: str) -> str:
 
 
 def charts(plan: Plan) -> list[dict[str, Any]]:
-    """Return the bars of step time and of memory by part, a bar for each ranked plan and for the fastest one."""
+    """Return two charts, step time and memory by part, each with a bar for each ranked plan, and for the fastest one if
+    that is kept beside the ranking.
+    """
     named = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
     if plan.beside.fastest is not None:
         named.append(("fastest", plan.beside.fastest))
@@ -122,8 +127,9 @@ def charts(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _chart(name: str, title: str, bars: Sequence[tuple[str, Candidate, Mapping[str, float]]]) -> dict[str, Any]:
-    """Return a chart: stacked segments in percent of the longest bar, and the colour of each part. Parts are ordered
-    by their largest value in any bar.
+    """Return a chart {id, title, rows, legend}: a row of stacked segments per bar, in percent of the longest bar, and
+    the colour of each part; parts that are 0 in all bars are left out. Parts are ordered by their largest value in any
+    bar. bars: (label, candidate, {part: value}). name: "time" (seconds) or "memory" (bytes, shown as GiB).
     """
     text = seconds if name == "time" else gib
     names = {part for *_, parts in bars for part, value in parts.items() if value}
@@ -147,8 +153,8 @@ def _chart(name: str, title: str, bars: Sequence[tuple[str, Candidate, Mapping[s
 
 
 def _commands(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return (title, command) pairs: the one that makes the plan, if options can express its job, and the one that
-    starts it, if its file is there.
+    """Return up to two (title, command) pairs: the one that makes the plan, if its model is in the zoo and options can
+    express its job, and the one that starts it: sbatch.sh if that is a file, else launch.sh if that is.
     """
     job = plan.job.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"target"})
     pins, training = job.pop("pins", {}), job.pop("training", {})

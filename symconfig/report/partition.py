@@ -71,8 +71,8 @@ def names_of(net: Net) -> dict[str, str]:
 
 
 def names(dims: Iterable[str]) -> dict[str, str]:
-    """Return {dim: letter}: fixed letters for models' dims, unused ones for other dims longer than _LONG; short ones
-    have none.
+    """Return {dim: letter}: the fixed letter of models' dims; for other dims longer than _LONG the next letters (a … z,
+    aa …) that are neither used nor a dim; other short ones have none.
     """
     result = {dim: LETTERS[dim] for dim in dims if dim in LETTERS}
     taken = {*result.values(), *dims}
@@ -131,8 +131,8 @@ def meshed(mesh: Mesh) -> str:
 
 
 def proof(partition: Partition) -> str:
-    """Return what is proved of the partition: the optimum, the optimum for these microbatches and recomputation, a
-    gap, or nothing.
+    """Return what is proved of the partition, with its solver: the optimum; the optimum for these microbatches and
+    recomputation (and axes, if not the mesh's); a bound on the gap to that; or nothing.
     """
     how = f"by the {partition.solver} solver"
     fixed = ["microbatches", "what is kept", *(["axes"] if partition.axes != partition.ask.mesh.axes() else [])]
@@ -188,8 +188,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def storage(node: Node, row: Sequence[int], report: Contents) -> tuple[str, str, str]:
-    """Return how (weight, gradient, optimizer state) are sharded, as texts: "whole" if not, "none" if not trained,
-    "as the weight" if equal.
+    """Return how (weight, gradient, optimizer state) are sharded, as texts: flat axes (of ZeRO stage 3, 2 and 1 or
+    more) and split dims; "whole" if none. Gradient and state are "none" if not trained, "as the weight" if equal to its
+    text.
     """
     axes, dims = report.partition.axes, {option.name for option in node.options if option.parts}
 
@@ -214,7 +215,9 @@ def legend(report: Contents) -> list[Block]:
 
 
 def totals(report: Contents) -> Grid:
-    """Return the table of the step's time and the GPU's memory by part, side by side; parts of 0 are left out."""
+    """Return the table of the step's time (or relative cost) and the GPU's memory by part, side by side, with sums;
+    parts of 0 are left out, and overlapped communication stands below the sum.
+    """
     spent = report.spent
     left = [
         ("computation", spent.computation), ("optimizer", spent.optimizer),
@@ -236,8 +239,9 @@ def totals(report: Contents) -> Grid:
 
 
 def moves(report: Contents, every: Sequence[Moved]) -> Grid:
-    """Return the table of collectives, equal ones as one row, the most exposed time first; rows after MOST_MOVED are
-    summed.
+    """Return the table of collectives: those of equal tensor, kind, ranks, level, phase and amount as one row, the most
+    exposed first; rows after MOST_MOVED are summed in one. every: those to list. Amounts are in 10^6 bytes, or elements
+    for the relative cost.
     """
     groups: dict[tuple[str, str, str, str], list[float]] = {}
     for one in every:
@@ -268,7 +272,9 @@ def moves(report: Contents, every: Sequence[Moved]) -> Grid:
 
 
 def baselines(report: Contents) -> list[Block]:
-    """Return the table of well-known strategies, the cheapest first, and the names of those that do not fit."""
+    """Return the table of this partition (marked) and the well-known strategies that fit, the cheapest first, and the
+    names of those that do not.
+    """
     own = report.partition
 
     def row(name: str, one: Partition, more: str) -> tuple[str, ...]:
@@ -287,7 +293,9 @@ def baselines(report: Contents) -> list[Block]:
 
 
 def explained(report: Contents, v: int) -> Iterator[Block]:
-    """Yield an operator's tensors and adjacent collectives, if any. v: its index in the network."""
+    """Yield the table of an operator's tensors and gradients, and of the collectives at its links or of its own, if
+    any. v: its index in the network.
+    """
     partition = report.partition
     node, row = partition.net.nodes[v], partition.rows[v]
     rows = [

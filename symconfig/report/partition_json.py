@@ -37,7 +37,9 @@ SCHEMA = "symconfig.partition/3"
 
 
 def to_dict(report: Contents) -> dict[str, Any]:
-    """Return the report as JSON, symconfig.partition/3."""
+    """Return the report as JSON, symconfig.partition/3: mesh, solution, costs (`spent`; seconds or elements), operators
+    and parameters with layouts, collectives, baselines and notes.
+    """
     partition = report.partition
     nodes = list(zip(partition.net.nodes, partition.rows, strict=True))
     return {
@@ -122,7 +124,7 @@ def _layout(port: Port, layout: Layout) -> dict[str, Any]:
 
 
 def _parameter(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> dict[str, Any]:
-    """Return a parameter with its layout and the highest ZeRO stage by mesh level as JSON."""
+    """Return a parameter as JSON with its layout and, by mesh level, the highest ZeRO stage of the level's axes."""
     assert node.parameter is not None
     zero: dict[str, int] = {}
     for option, axis in zip(row, axes, strict=True):
@@ -138,7 +140,7 @@ def _parameter(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> dict[str
 
 
 def _baseline(name: str, one: Partition | None) -> dict[str, Any]:
-    """Return a well-known strategy as JSON; all but the name is None if it does not fit."""
+    """Return a well-known strategy as JSON: cost, memory, microbatches and recomputation, None if it does not fit."""
     training = one.costs.training if one is not None else None
     return {
         "name": name,

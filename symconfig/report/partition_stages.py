@@ -39,8 +39,8 @@ class Staged:
 
 
 def blocks(staged: Staged) -> list[Block]:
-    """Return the report of a pipeline: headline, table of stages, and each distinct stage's operators and parameters
-    once.
+    """Return the report of a pipeline: headline, table of stages, then for each group of equal stages its operators and
+    parameters once, the legend, and notes if there are any.
     """
     shown: list[Block] = [_headline(staged), _stages(staged)]
     like = staged.pipeline.like
@@ -87,7 +87,7 @@ def _stages(staged: Staged) -> Grid:
 
 
 def to_dict(staged: Staged) -> dict[str, Any]:
-    """Return the report as JSON, symconfig.pipeline/2."""
+    """Return the report as JSON, symconfig.pipeline/2: mesh, solution (seconds, microbatches, idle), and stages."""
     pipeline, ask = staged.pipeline, staged.ask
     return {
         "schema": SCHEMA,

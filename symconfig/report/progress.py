@@ -32,7 +32,9 @@ class Progress:
         self.say(f"{phase}: {100 * min(max(share, 0.0), 1.0):.0f} %")
 
     def say(self, phase: str) -> None:
-        """Show a phase without a share; at most one redraw per REDRAW_S, others are dropped."""
+        """Show a phase without a share, cut to the terminal's width. Nothing if it is no terminal, in the first
+        SILENT_S, or within REDRAW_S of the last redraw.
+        """
         now = self._clock()
         if not self._terminal or now - self._started < SILENT_S or now - self._drawn < REDRAW_S:
             return

@@ -25,7 +25,9 @@ SHOWN = 12  # fields of a descriptor that are written out: --json has all
 
 
 def blocks(replan: Replan) -> list[Block]:
-    """Return the report of a new plan: inputs, changes, schedule, checkpoint, commands and files."""
+    """Return the report of a new plan: inputs, changes, schedule, checkpoint, commands and files; empty parts are left
+    out. A plan nearer to the old one is first if it costs nothing, else after the changes.
+    """
     other = replan.near_plan
     closer = "" if other is None else _near_plan(other, replan.checkpoint.verdict)
     free = other is not None and other.free
@@ -71,7 +73,9 @@ def values(title: str, differences: Sequence[Difference], most: int = SHOWN) -> 
 
 
 def value(given: Any) -> str:
-    """Return a value as short text; "-" for None, "none" for an empty mapping."""
+    """Return a value as short text: "-" for None, "none" for an empty mapping, yes or no for a boolean, six digits of a
+    float, else at most 40 characters.
+    """
     if given is None:
         return "-"
     if isinstance(given, bool):
@@ -90,7 +94,9 @@ def listed(each: Difference) -> dict[str, Any]:
 
 
 def _changes(replan: Replan) -> Iterator[Block]:
-    """Yield the decisions with the cost of reverting each, derived values, and the verdict on the whole old plan."""
+    """Yield the table of decisions with the cost of keeping each, derived values, and what the old plan kept whole
+    would do; without decisions that nothing changes.
+    """
     changes = replan.changes
     if changes.decisions:
         rows = tuple((each.text, str(each.kept)) for each in changes.decisions)
@@ -103,7 +109,9 @@ def _changes(replan: Replan) -> Iterator[Block]:
 
 
 def _near_plan(other: NearPlan, new: Verdict) -> str:
-    """Return the sentence on a plan that keeps more old choices. new: the checkpoint's verdict in the new plan."""
+    """Return the sentence on a plan that keeps more old choices: its pins, its step (or that it costs nothing), and its
+    and `new`, the new plan's, checkpoint verdict.
+    """
     pins = " ".join(f"--pin {name}={text}" for name, text in other.pins.items())
     step = f"{seconds(other.plan.best.predicted.step_s)} s a step"
     takes = f"costs nothing ({step})" if other.free else f"takes {percent(other.slower)} longer, {step},"
@@ -128,7 +136,9 @@ def _schedule(schedule: Schedule) -> Iterator[Block]:
 
 
 def _command(replan: Replan) -> Iterator[str]:
-    """Yield sentences on lost steps and on the command that resumes the run; nothing if there is nothing to resume."""
+    """Yield the sentence on a lost step, if one is, and, for a step above 0, the command that resumes the run there, or
+    that it is not known for this target.
+    """
     schedule, target = replan.schedule, replan.targets[1]
     if schedule.lost:
         yield f"Step {count(schedule.lost)} is lost: the new run starts from its first step, with a whole schedule."
@@ -150,7 +160,9 @@ def _files(replan: Replan) -> str:
 
 
 def to_dict(replan: Replan) -> dict[str, Any]:
-    """Return the JSON of `symconfig replan --json`."""
+    """Return the JSON of `symconfig replan --json`; `near` is None without a nearer plan, `going_on` at step 0 or if no
+    command is known.
+    """
     nearest, changes = replan.near_plan, replan.changes
     return {
         "schema": "symconfig.replan/1",
@@ -180,7 +192,9 @@ def to_dict(replan: Replan) -> dict[str, Any]:
 
 
 def _verdict(verdict: Carried) -> dict[str, Any]:
-    """Return a verdict as JSON; only `why` if the configuration cannot run. Overruns are 0 if it fits."""
+    """Return a verdict as JSON: only runs, fits (both false) and `why` if the configuration cannot run; else whether it
+    fits, its step and loss, memory, and overruns, 0 if it fits.
+    """
     if verdict.refused:
         return {"runs": False, "fits": False, "why": verdict.refused}
     return {

@@ -26,7 +26,7 @@ def stated(plan: Plan) -> list[Block]:
 
 
 def _headline(plan: Plan) -> str:
-    """Return model, GPUs, algorithm and framework in three lines."""
+    """Return three lines: model and GPUs; algorithm, prompts and updates; framework, precision and generation."""
     rl, best = plan.job.rl, plan.best
     assert rl is not None
     return (
@@ -51,7 +51,9 @@ def compared(rows: Sequence[tuple[str, Plan]]) -> Grid:
 
 
 def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
-    """Return the cells of a candidate's step by column."""
+    """Return the cells of a candidate's step by column; "on the host": what moves there between phases, and the share
+    of the optimizer that is always there. GPU GiB is the fullest phase's.
+    """
     p = candidate.parallel
     moved, stays = " and ".join(step.away) or "nothing", candidate.options.optimizer_offload
     return {
@@ -74,7 +76,9 @@ def phases(plan: Plan, title: str = "The phases of plan 1") -> Grid:
 
 
 def whole_step(plan: Plan) -> list[Block]:
-    """Return the phases and total of a step with several phases; [] for other plans."""
+    """Return the table of phases and sentences on the first step with its interval and others' seconds; [] for plans
+    without steps of phases.
+    """
     if not plan.steps:
         return []
     step = plan.steps[0]
@@ -95,8 +99,9 @@ def _footer(plan: Plan) -> str:
 
 
 def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
-    """Return sentences on step, generation, critic, reward and memory. asks: whether to suggest job fields and describe
-    the engine.
+    """Return sentences on step, generation, critic and reward (these three only for reinforcement learning, the critic
+    if there is one), the fullest phase and host memory. asks: whether to suggest stating the engine's rate if the job
+    does not.
     """
     step, rl = plan.steps[0], plan.job.rl
     fullest = max(step.phases, key=lambda phase: phase.bytes)

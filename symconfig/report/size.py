@@ -14,7 +14,9 @@ _TITLE = "Fewest GPUs in time, and the Pareto front of time and GPU-hours, of ea
 
 
 def blocks(size: Size) -> list[Block]:
-    """Return the report: an answer per cluster, the table of numbers of GPUs, caveats and footer."""
+    """Return the report: headline, an answer per cluster, the table of numbers of GPUs (with cost only if there are
+    prices), caveats of those shown, and footer.
+    """
     answers = "\n".join(answer(one, size.question) for one in size.clusters)
     rows = [_row(one, tried, size.question) for one in size.clusters for tried in shown_of(one)]
     if not any(row["cost"] for row in rows):
@@ -39,7 +41,10 @@ def headline(question: Question) -> str:
 
 
 def answer(one: OfCluster, question: Question) -> str:
-    """Return one cluster's answer: the fewest GPUs in time, and those in time even at the slow end; or why none is."""
+    """Return one cluster's sentence: the fewest GPUs in time, and the fewest in time even at the slow end of the
+    interval, or that none is. If none is in time, the fastest number; if no number has a plan, the shortest of their
+    reasons.
+    """
     if one.smallest is None and one.fastest is None:
         ends = dict.fromkeys((one.tried[0].gpus, one.tried[-1].gpus))
         reason = min({tried.reason for tried in one.tried}, key=lambda text: (len(text), text))
@@ -68,16 +73,16 @@ def _days(span_s: float) -> str:
 
 
 def shown_of(one: OfCluster) -> list[Tried]:
-    """Return the tried numbers that are shown: the Pareto front of GPU-hours and time and the two answers, by rising
-    GPUs.
-    """
+    """Return the tried numbers to show, rising: the Pareto front of GPU-hours and time, and the two answers."""
     chosen = {tried.gpus: tried for tried in frontier(one.planned, lambda tried: tried.gpu_hours)}
     chosen |= {tried.gpus: tried for tried in (one.smallest, one.surest) if tried is not None}
     return [chosen[gpus] for gpus in sorted(chosen)]
 
 
 def _row(one: OfCluster, tried: Tried, question: Question) -> dict[str, str]:
-    """Return the cells of one number of GPUs."""
+    """Return the cells of one number of GPUs; the mark is "fewest" if it is the smallest in time, "surely" if in time
+    at the slow end, too; cost is "" without a price.
+    """
     mark = " and ".join(
         word
         for word, of in (("fewest", one.smallest), ("surely", one.surest))
@@ -107,7 +112,9 @@ def in_time(tried: Tried, question: Question) -> str:
 
 
 def footer(size: Size) -> str:
-    """Return what the figures leave out, and the command for the cheapest plan in time if there is one."""
+    """Return what the figures leave out, the number of plans made, and the command for a plan in time, if any: the
+    cheapest of those with a cost, else the one of fewest GPU-hours.
+    """
     question = size.question
     lines = [
         f"Steps run for {percent(question.goodput)} of the time (--goodput); failures, evaluation, saving and waiting "
@@ -129,7 +136,7 @@ def command(question: Question, cluster: str, gpus: int) -> str:
 
 
 def to_dict(size: Size) -> dict[str, Any]:
-    """Return the JSON of `symconfig size --json`."""
+    """Return the JSON of `symconfig size --json`: the question, whether a cluster meets it, and each one's numbers."""
     question = size.question
     return {
         "schema": "symconfig.size/1",
@@ -155,7 +162,7 @@ def _cluster(one: OfCluster, question: Question) -> dict[str, Any]:
 
 
 def _tried(tried: Tried, question: Question, on_frontier: bool) -> dict[str, Any]:
-    """Return one number of GPUs as JSON; only the reason without a plan."""
+    """Return one number of GPUs as JSON; without a plan only the reason."""
     if tried.reason:
         return {"gpus": tried.gpus, "planned": False, "reason": tried.reason}
     names = {column.name for column in COLUMNS}

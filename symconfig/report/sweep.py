@@ -37,7 +37,9 @@ def blocks(swept: Swept, points: Points, out: Path) -> list[Block]:
 
 
 def headline(swept: Swept, points: Points) -> str:
-    """Return the numbers of plans by status, excluded combinations, idle rules and rows done before."""
+    """Return lines with the numbers of plans by status ("none yet" without any), and, if there are any, excluded
+    combinations, rules that match nothing, and rows done before.
+    """
     counts = [f"{count(swept.counts[status])} {words}" for status, words in _WORDS.items() if swept.counts[status]]
     lines = [f"{several(len(swept.points), 'plan')} of {several(points.combinations, 'combination')}: "]
     lines[0] += ", ".join(counts) or "none yet"
@@ -48,7 +50,7 @@ def headline(swept: Swept, points: Points) -> str:
 
 
 def bests(planned: Iterable[Record]) -> Grid:
-    """Return the table of each model and cluster's fastest and cheapest (GPU-hours) plan."""
+    """Return the table of each model and cluster's plan of most tokens/s and of fewest GPU-hours, once if equal."""
     rows = [
         {"model": str(record["model"]), "cluster": str(record["cluster"]), "": name, **_cells(record)}
         for name, record in _best(planned)
@@ -74,7 +76,7 @@ def _caveats(planned: Iterable[Record]) -> Iterator[str]:
 
 
 def _cells(record: Record) -> dict[str, str]:
-    """Return the cells of a plan."""
+    """Return the cells of a plan: GPUs, batch, sequence, degrees, step, MFU, tokens/s and GPU-hours per 10^9 tokens."""
     whole = {"GPUs": "gpus", "batch": "global_batch_size", "sequence": "seq_length"}
     whole |= {name: name for name in ("tp", "pp", "cp", "ep", "dp")}
     return {
@@ -93,8 +95,8 @@ def _number(record: Record, name: str) -> float:
 
 
 def reasons(records: Iterable[Record]) -> Grid:
-    """Return the table of reasons without a plan, the most frequent first; after _MOST_REASONS rows only their
-    number.
+    """Return the table of (number, status, reason) of points without a plan, the most frequent first; reasons after
+    _MOST_REASONS rows are one row with their total.
     """
     counts = Counter(
         (str(record["status"]), short(str(record["reason"]), _MOST_LETTERS))
@@ -110,7 +112,7 @@ def reasons(records: Iterable[Record]) -> Grid:
 
 
 def to_dict(swept: Swept, points: Points, out: Path) -> dict[str, Any]:
-    """Return the JSON of `symconfig sweep --json`."""
+    """Return the JSON of `symconfig sweep --json`: counts and all rows, with None for columns that a row lacks."""
     names = [column.name for column in COLUMNS]
     return {
         "schema": "symconfig.sweep/1",

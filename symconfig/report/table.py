@@ -35,8 +35,9 @@ def blocks(plan: Plan) -> list[Block]:
 
 
 def summary(plan: Plan) -> Iterator[str]:
-    """Yield at most twelve sentences under the table: why row 1 is first, step, memory, bottleneck, measured runs,
-    and what is left out.
+    """Yield at most twelve sentences under the table: why row 1 is first (with alternatives and without phases), step,
+    step with balanced routing if it differs, memory, bottleneck, measured runs, real data, whole run, what is left out,
+    and the command that explains it.
     """
     if plan.alternatives and not plan.steps:
         yield _why(plan)
@@ -54,9 +55,7 @@ def summary(plan: Plan) -> Iterator[str]:
 
 
 def step_sentence(plan: Plan, *, basis: bool = False) -> str:
-    """Return the step time with its 90 % interval and two largest parts. basis: with the runs that the interval
-    rests on.
-    """
+    """Return the step time with its 90 % interval (basis: and the runs that it rests on) and its two largest parts."""
     predicted = plan.best.predicted
     largest = _sorted(predicted.time)[:2]
     shares = ", ".join(f"{percent(value / predicted.step_s, 0)} {words(name)}" for name, value in largest)
@@ -66,10 +65,8 @@ def step_sentence(plan: Plan, *, basis: bool = False) -> str:
 
 
 def memory_sentences(plan: Plan, *, basis: bool = False) -> Iterator[str]:
-    """Yield sentences on GPU memory with its 90 % interval, the risk of not fitting, host memory and an automatic
-    precision.
-
-    basis: with the runs that the interval rests on. Only the first sentence is always there.
+    """Yield sentences: GPU memory with its 90 % interval, always; if so, that it may not fit, pinned host memory, and
+    which precision "auto" became. basis: with the runs that the interval rests on.
     """
     predicted = plan.best.predicted
     used = f"{gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable"
@@ -90,7 +87,9 @@ def is_full(plan: Plan) -> bool:
 
 
 def _measured(plan: Plan) -> Iterator[str]:
-    """Yield a sentence on a measured run of this model on such GPUs; nothing if none is known."""
+    """Yield a sentence on a measured run of this model on such GPUs: the fastest, as "unproven", if the predicted rate
+    is more than 1.2 times its rate, else one that is like the plan; nothing if none is known.
+    """
     if (run := plan.beside.measured) is None:
         return
     rate = f"{count(run.tokens_per_s_per_gpu)} tokens/s/GPU on {run.job} ({run.layout}; {run.source})"
@@ -109,7 +108,7 @@ def _real_data(plan: Plan) -> Iterator[str]:
 
 
 def _whole_run(plan: Plan) -> Iterator[str]:
-    """Yield the hours and GPU-hours of the whole run; nothing if train_iters is the default or steps have phases."""
+    """Yield a sentence of hours, GPU-hours, tokens a day; nothing for the default train_iters or steps with phases."""
     training, predicted = plan.job.training, plan.best.predicted
     if training.train_iters == Training().train_iters or plan.steps:
         return
@@ -132,7 +131,7 @@ def _of_bf16(plan: Plan) -> str:
 
 
 def _why(plan: Plan) -> str:
-    """Return the sentence why plan 1 stands above plan 2."""
+    """Return why plan 1 is above plan 2: how much slower that is and in which parts; if faster, why it is second."""
     slower, because = loss(plan.best, plan.alternatives[0])
     if slower[1:] == "0.0 %":
         return f"Plan 2 takes as long: {because}."
@@ -142,9 +141,7 @@ def _why(plan: Plan) -> str:
 
 
 def _decided(best: Candidate, other: Candidate) -> str:
-    """Return why a slower plan is first: the other's rare choices, or its more options and axes; "" without
-    standings.
-    """
+    """Return why a slower plan is first: the other's rare choices, or more options and axes; "" without standings."""
     one, two = best.standing, other.standing
     if one is None or two is None:
         return ""
@@ -163,7 +160,9 @@ def _interval(predicted: Predicted, name: str, text: Callable[[float], str], uni
 
 
 def headline(plan: Plan) -> str:
-    """Return model, GPUs, framework and batch in two lines, and a third one for adapters."""
+    """Return two lines: model, GPUs, framework (and the job's target); batch, sequence length and numbers; and a third
+    one for an adapter that the job added.
+    """
     best, batch = plan.best, plan.best.batch
     framework = f"{BACKENDS[best.target.backend].label} {best.target.version}"
     runs = f"{framework} through {plan.job.target}" if plan.job.target else framework
@@ -183,7 +182,7 @@ def _numbers(candidate: Candidate) -> str:
 
 
 def _adapters(plan: Plan) -> str:
-    """Return the line on the adapter that the job added; "" without one, or if it is the model's own."""
+    """Return a line break and the line on the adapter that the job added; "" without one or if it is the model's."""
     adapter = plan.model.adapter
     if adapter is None or plan.job.lora is None:
         return ""
@@ -264,8 +263,8 @@ def losses(plan: Plan) -> Grid:
 
 
 def ranking_reasons(plan: Plan) -> Grid | str:
-    """Return the table of scores, options, fit and rare choices behind the ranking; "" if whole steps were compared
-    or scores are unknown.
+    """Return the table of scores, options, fit and rare choices behind the ranking, of candidates with a standing; ""
+    if none has one or the plan has steps with phases.
     """
     rows = [
         (
@@ -287,9 +286,8 @@ def ranking_reasons(plan: Plan) -> Grid | str:
 
 
 def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
-    """Return (relative loss in step time, the two parts of the step that differ most) as texts.
-
-    Parts of less than 0.1 % of a step are not named; the loss is "" if the best step is 0.
+    """Return (relative loss in step time, the two parts of the step that differ most) as texts. Parts that differ by
+    less than 0.1 % of the best step are not named; the loss is "" if the best step is 0.
     """
     base, delta = best.predicted.step_s, other.predicted.step_s - best.predicted.step_s
     ours, theirs = best.predicted.time, other.predicted.time

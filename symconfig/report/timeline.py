@@ -68,7 +68,9 @@ class Chart:
 
 
 def simulated(plan: Plan, candidate: Candidate) -> Chart:
-    """Return the simulated step of a candidate. Raises InputError if its shape cannot be simulated."""
+    """Return the simulated step of a candidate, with notes on its time and on microbatches that are not drawn. Raises
+    InputError if its shape cannot be simulated.
+    """
     point = restore(plan, candidate)
     parts = costed(point)
     line, time = timeline(point, parts), refined_time(point, parts)
@@ -81,7 +83,9 @@ def simulated(plan: Plan, candidate: Candidate) -> Chart:
 def chart(
     title: str, notes: Sequence[str], line: Timeline, memory: Sequence[tuple[Array, Array]], optimizer_s: float
 ) -> Chart:
-    """Return the chart of a timeline; the optimizer is added as each stage's last event if it takes time."""
+    """Return the chart of a timeline; the optimizer is added as each stage's last event, at the end of the pipeline, if
+    it takes time. memory: (seconds, bytes) of each stage.
+    """
     events = tuple(tuple(line.events(stage)) for stage in range(line.pp))
     end_s = float(line.finish_s.max()) - line.left_out_s
     if optimizer_s > 0:
@@ -106,7 +110,7 @@ def _title(plan: Plan, candidate: Candidate, line: Timeline) -> str:
 
 
 def _step(line: Timeline, step_s: float) -> str:
-    """Return the sentence on step, pipeline and idle time."""
+    """Return the sentence on the step's and the pipeline's seconds and, with several stages, the mean idle share."""
     if line.pp == 1:
         return f"A step takes {seconds(step_s)} s, its microbatches {seconds(line.step_s)} s of that."
     return (
@@ -125,9 +129,7 @@ def stage_rows(chart: Chart) -> Grid:
 
 
 def chart_data(chart: Chart) -> dict[str, Any]:
-    """Return the JSON of `symconfig explain --timeline --json`, without single events; `schedule` is None for one
-    stage.
-    """
+    """Return the JSON of `explain --timeline --json`, without single events; `schedule` is None for one stage."""
     line = chart.timeline
     return {
         "schema": "symconfig.timeline/1",
@@ -151,9 +153,7 @@ def chart_data(chart: Chart) -> dict[str, Any]:
 
 
 def written(plan: Plan) -> tuple[str, str | None]:
-    """Return (section of REPORT.md, trace); the section says why and the trace is None if the plan cannot be
-    simulated.
-    """
+    """Return (section of REPORT.md, trace); (section that says why, None) if the plan cannot be simulated."""
     try:
         with retraced("plan.json"):
             made = simulated(plan, plan.best)
@@ -165,9 +165,8 @@ def written(plan: Plan) -> tuple[str, str | None]:
 
 
 def trace(chart: Chart) -> str:
-    """Return the trace file's text, one event per line; equal charts give equal bytes.
-
-    Above MOST_EVENTS events the middle of the step is left out, which `otherData` says.
+    """Return the trace file's text (Chrome's trace format), one event per line; equal charts give equal bytes. Above
+    MOST_EVENTS events, those that begin in the middle of the step are left out, which `otherData` says.
     """
     total = sum(map(len, chart.events))
     share = min(1.0, MOST_EVENTS / total)
@@ -185,7 +184,9 @@ def trace(chart: Chart) -> str:
 
 
 def _records(chart: Chart, kept: Callable[[float], bool]) -> Iterator[_Record]:
-    """Yield the tracks of each stage (work, network lanes, memory) with the events whose start time `kept` accepts."""
+    """Yield the tracks of each stage with the events whose start time (s) `kept` accepts: work in the first lane,
+    network events in as few further lanes as they need without overlap, and memory as a counter in GiB.
+    """
     yield _named("process_name", _STAGES, 0, "pipeline stages")
     yield _named("process_name", _MEMORY, 0, "memory GiB")
     for stage, memory in enumerate(chart.memory):
@@ -210,7 +211,9 @@ def _records(chart: Chart, kept: Callable[[float], bool]) -> Iterator[_Record]:
 
 
 def _record(chart: Chart, stage: int, thread: int, event: Event) -> _Record:
-    """Return an event as a complete trace event, in microseconds."""
+    """Return an event as a complete trace event, in microseconds; its name has the microbatch, if it is of one, and the
+    chunk if there are several. The optimizer has no chunk.
+    """
     name, colour = _LOOKS[event.kind]
     words, arguments = [name], {}
     if event.microbatch >= 0:

@@ -21,7 +21,9 @@ Figures = Mapping[str, Any]
 
 
 def blocks(scores: Sequence[Source]) -> list[Block]:
-    """Return the tables of errors, out-of-memory cases, sweeps and growth, and notes on skipped rows."""
+    """Return the tables of errors, out-of-memory, sweeps and growth, and notes on rows, software without measured runs,
+    ignored options and skipped rows; empty parts are left out.
+    """
     sources = [_source(source) for source in scores]
     grids = (*errors(sources), out_of_memory(sources), sweeps(sources), _growths(scores))
     strange = _counted("Software not measured", scores, lambda case: [case.unmeasured] if case.unmeasured else [])
@@ -47,7 +49,7 @@ def _growths(scores: Sequence[Source]) -> Grid:
 
 
 def _counts(scores: Sequence[Source]) -> str:
-    """Return sentences on scored, skipped and assumed rows."""
+    """Return sentences on scored and skipped rows, on what the columns mean if any is scored, and on assumed rows."""
     judged = sum(len(source.rows) for source in scores)
     skipped = sum(len(source.skipped) for source in scores)
     assumed = sum(len(source.assumed.rows) for source in scores)
@@ -67,7 +69,7 @@ def _counts(scores: Sequence[Source]) -> str:
 
 
 def _counted(title: str, scores: Sequence[Source], of: Callable[[Case], Sequence[str]]) -> str:
-    """Return the titled lines of texts by source with their numbers of rows; "" if none. of: texts of a row."""
+    """Return the titled lines of each source's texts, most frequent first, with numbers of rows; "" if none."""
     lines = []
     for source in scores:
         counts = Counter(text for item in source.rows for text in of(item.case))
@@ -77,7 +79,7 @@ def _counted(title: str, scores: Sequence[Source], of: Callable[[Case], Sequence
 
 
 def _skipped(scores: Sequence[Source]) -> str:
-    """Return the titled lines of skipped rows by source and reason; "" if none."""
+    """Return the titled lines of skipped rows by source and reason, with up to three ids; "" if none."""
     lines = []
     for source in scores:
         for reason in dict.fromkeys(why for _, why in source.skipped):
@@ -116,8 +118,8 @@ def _source(source: Source) -> dict[str, Any]:
 
 
 def _part(part: Scored) -> dict[str, Any]:
-    """Return the errors of some rows of a source as JSON: steps, layers, memory and out-of-memory; None where
-    nothing was measured.
+    """Return the errors of some rows of a source as JSON: steps, layers, memory (with the worst underestimate) and
+    out-of-memory; None where nothing was measured.
     """
     memory = _figures(part.memory)
     if memory and part.memory:
@@ -177,7 +179,9 @@ def _sweep(sweep: Sweep) -> dict[str, Any]:
 
 
 def _row(source: str, item: Judged) -> dict[str, Any]:
-    """Return a row's predicted and measured values and their relative errors as JSON."""
+    """Return a row's predicted and measured values and relative errors as JSON; measured values and errors that the row
+    lacks are None, and then memory is the predicted peak.
+    """
     predicted = item.prediction.predicted
     m = item.row.measured
     stated = [name for name in ("layer_forward", "layer_backward") if getattr(m, f"{name}_ms") is not None]
@@ -244,8 +248,8 @@ def _error_table(sources: Sequence[Figures], quantity: str, counted: str, title:
 
 
 def _parts(source: Figures, quantity: str) -> Iterator[tuple[str, Figures]]:
-    """Yield (name, errors) of a source, then of its fully stated and its assumed rows if it has both; "*" marks
-    assumed options.
+    """Yield (name, errors) of a source, then of its fully stated and its assumed rows if it has both; layers are not
+    divided. "*" marks a source whose rows all rest on assumed options. Nothing without errors in this quantity.
     """
     whole, stated, assumed = (part[quantity] for part in (source, source["stated"], source["assumed"]))
     if whole:
@@ -256,7 +260,7 @@ def _parts(source: Figures, quantity: str) -> Iterator[tuple[str, Figures]]:
 
 
 def out_of_memory(sources: Sequence[Figures]) -> Grid:
-    """Return the table of recall and false alarms for runs that ran out of memory; sources without any are left out."""
+    """Return the table of recall and false alarms by source, without sources where no run ran or was called out."""
     rows = (
         {
             "source": source["name"],

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def checked(folder: Path, checks: Sequence[Check]) -> list[Block]:
-    """Return a table of checks, one of compared numbers if there are any, and a summary of statuses."""
+    """Return a table of checks, one of compared numbers if there are any, and a summary: the number of checks by
+    status, and which were skipped and why.
+    """
     rows = tuple((check.status, check.name, seconds(check.seconds), " ".join(check.detail.split())) for check in checks)
     counts = Counter(check.status for check in checks)
     summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no check applies"
@@ -27,7 +29,7 @@ def checked(folder: Path, checks: Sequence[Check]) -> list[Block]:
 
 
 def _unchecked(checks: Sequence[Check]) -> str:
-    """Return a sentence naming the skipped checks with their reasons; "" if none."""
+    """Return a sentence naming the skipped checks by reason; "" if none."""
     names: dict[str, str] = {}
     for check in checks:
         if check.status == "skipped":
@@ -79,7 +81,7 @@ def _rows(finding: Finding) -> list[tuple[str, str, str, str]]:
 
 
 def _verdict(checked: Checked) -> str:
-    """Return the sentence with the number of failing findings and the command to try."""
+    """Return the sentence that nothing is edited or stale, or the number of failing findings and the command to try."""
     failed = [finding for finding in checked.findings if finding.fails]
     files = f"{count(len(checked.manifest.files))} files" if checked.manifest is not None else "the plan"
     if not failed:
@@ -89,8 +91,9 @@ def _verdict(checked: Checked) -> str:
 
 
 def _command(checked: Checked) -> str:
-    """Return the command that repairs the findings: replan for changed inputs or an edited plan, else rendering
-    again.
+    """Return the command that repairs the findings. replan into a new folder if model or cluster changed, or, unless
+    the folder has a command of its own (`again`), if the plan was edited, its answer is outdated or it has no manifest;
+    else that command, or rendering again.
     """
     options = _options(checked)
     kinds = {finding.kind for finding in checked.findings}
@@ -104,7 +107,7 @@ def _command(checked: Checked) -> str:
 
 
 def _options(checked: Checked) -> str:
-    """Return the options for the same target, launchers and templates; "" without a manifest."""
+    """Return the options for the manifest's target and launchers and the templates used; "" without a manifest."""
     if checked.manifest is None:
         return ""
     launchers = "".join(f" --launcher {sh(name)}" for name in checked.manifest.launchers)
@@ -113,7 +116,7 @@ def _options(checked: Checked) -> str:
 
 
 def frozen_data(checked: Checked) -> dict[str, Any]:
-    """Return the JSON of `symconfig verify --frozen --json`."""
+    """Return the JSON of `verify --frozen --json`; without a manifest `target` is None and `files` 0."""
     manifest = checked.manifest
     return {
         "schema": "symconfig.check/1",

@@ -21,7 +21,7 @@ def ranges(what_if: WhatIf) -> list[Block]:
 
 
 def line(one: Line) -> Grid:
-    """Return the table of spans of one varied name."""
+    """Return the table of the ranges of one varied value: the best plan in each, with its step at both ends."""
     rows = (
         {
             "from": _value(one.vary, span.low),
@@ -75,7 +75,9 @@ def ranges_data(what_if: WhatIf) -> dict[str, Any]:
 
 
 def changes(cases: Sequence[Case]) -> list[Block]:
-    """Return the report of --change: a row per change, and why a kept plan or a new search has no result."""
+    """Return the report of --change: headline, the strategy before, a row per change, why a kept plan or a new search
+    has no result, and which eased limits a kept plan needs beyond the new one's.
+    """
     before = cases[0].before.plan
     assert before is not None
     heads = ("change", "kept", "tokens/s", "GiB", "replanned", "tokens/s", "GiB", "gain")
@@ -109,7 +111,9 @@ def _speed(one: Outcome) -> str:
 
 
 def changes_data(cases: Sequence[Case]) -> dict[str, Any]:
-    """Return the JSON of --change, symconfig.adaptability/1."""
+    """Return the JSON of --change, symconfig.adaptability/1: the fastest plan before, and of each change its pins, the
+    kept and the replanned result, and the gain.
+    """
     before = cases[0].before.plan
     assert before is not None
     return {

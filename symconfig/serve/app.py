@@ -51,7 +51,9 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 64
 
     def __init__(self, port: int, workers: int = 2, solve_s: float = 300.0) -> None:
-        """Listen on `port`; 0: any that is free. Raises InputError if that fails."""
+        """Listen on 127.0.0.1 at `port`; 0: any that is free. Raises InputError if that fails. workers: searches at
+        once; _WAITING more requests may wait. solve_s: limit of one search.
+        """
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
@@ -82,7 +84,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._guarded(self._post)
 
     def _guarded(self, answer: Any) -> None:
-        """Call `answer` for a request of this machine's own pages; a Refused becomes its response."""
+        """Call `answer`, then close the connection. Not called, with status 421, if Host is not LOCAL; with 403 if
+        Origin is not this host or Sec-Fetch-Site is neither same-origin nor none (both may be absent). A Refused is
+        sent as JSON with its status, a timeout as 408; a closed connection is ignored.
+        """
         try:
             host = self.headers.get("Host", "")
             if host.rpartition(":")[0] not in LOCAL and host not in LOCAL:
@@ -100,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _send(self, status: int, kind: str, text: str | None, **headers: str) -> None:
-        """Send a response; text: None if its body follows."""
+        """Send a response of content type `kind`, with `headers` over _HEADERS; text: None if its body follows."""
         self.send_response(status)
         for name, value in {"Content-Type": kind, **_HEADERS, **headers}.items():
             self.send_header(name, value)
@@ -109,6 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(text.encode())
 
     def _get(self) -> None:
+        """Send the form page at /, a JSON document of _DATA at its path, ignoring a query; else raise Refused (404)."""
         path = self.path.partition("?")[0]
         if path == "/":
             html, policy = form_page()
@@ -119,9 +125,9 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(404, "there is no such address")
 
     def _post(self) -> None:
-        """Run a request in a worker process and send its progress and answer; end it if the client goes away.
-
-        Raises Refused for another address (404), a bad body, or too many open requests (503).
+        """Run a request to /api/plan or /api/audit in a worker process and send its lines of JSON with status 200.
+        While all workers are busy, empty lines are sent. Raises Refused for another address (404), a bad body, or too
+        many open requests (503); ConnectionError if the client has gone, which frees the worker.
         """
         kind = self.path.removeprefix("/api/")
         if kind not in ("plan", "audit"):
@@ -141,7 +147,10 @@ class _Handler(BaseHTTPRequestHandler):
             server.open.release()
 
     def _solve(self, kind: str, data: dict[str, Any]) -> None:
-        """Send the lines of one request. Raises ConnectionError if the client has gone."""
+        """Send the lines of one request: the worker's progress, an empty line every _BEAT_S without any, and the
+        answer. The answer is a failed one if the worker ends without any or exceeds solve_s. The process is killed in
+        every case. Raises ConnectionError if the client has gone.
+        """
         mine, theirs = self.server.context.Pipe()
         process = self.server.context.Process(target=work, args=(theirs, kind, data, MEMORY_BYTES), daemon=True)
         process.start()
@@ -172,8 +181,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _body(self) -> dict[str, Any]:
-        """Return the request's JSON object. Raises Refused for another content type (415), a large (413) or an
-        invalid body (400).
+        """Return the request's JSON object. Raises Refused for another content type (415), no Content-Length or one
+        above MOST_BYTES (413), or a body that is no JSON object in UTF-8 (400).
         """
         if self.headers.get("Content-Type", "").partition(";")[0].strip() != "application/json":
             raise Refused(415, "the body must be application/json")
@@ -202,8 +211,8 @@ def zoo() -> dict[str, list[str]]:
 
 
 def description() -> dict[str, Any]:
-    """Return the OpenAPI 3.1 description. A job's fields are those of JOB.yaml but NOT_SERVED; `model_config` is an
-    uploaded config.json.
+    """Return the OpenAPI 3.1 description of the addresses: /api/plan takes a job's fields without NOT_SERVED, with
+    `model_config` (an uploaded config.json); cluster and gpus are required. /api/audit takes a script's text.
     """
     schema = Job.model_json_schema(by_alias=True, ref_template="#/components/schemas/{model}")
     sections = schema.pop("$defs")

@@ -27,9 +27,9 @@ _LAUNCH_FIELDS = ("cluster", "model", "gpus", "seq_length")
 
 
 def work(pipe: Connection, kind: str, data: Mapping[str, Any], memory_bytes: int) -> None:
-    """Send the progress and the answer of one request through the pipe, with at most `memory_bytes` of address space.
-
-    Runs in a process of its own. Exceptions become failed answers.
+    """Send the progress and the answer of one request through the pipe, with at most `memory_bytes` of address space
+    (if the system can limit it). For a process of its own: SIGINT is ignored. MemoryError and any other exception
+    become failed answers; the latter's traceback is printed.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server's to handle
     with suppress(OSError, ValueError):  # a system without the limit, or with a lower one
@@ -50,10 +50,9 @@ def failed(why: str) -> dict[str, Any]:
 
 
 def answer(kind: str, data: Mapping[str, Any], say: Say) -> dict[str, Any]:
-    """Return the answer of a request ("plan" or "audit") as plain data. SymconfigErrors become answers with `problems`.
-
-    say: called with progress (text, share). Files outside of symconfig and a temporary folder cannot be read; that
-    folder's name is removed from the answer.
+    """Return the answer of a request ("plan" or "audit") as plain data. A SymconfigError becomes {error, exit_code,
+    problems}; other exceptions pass. say: called with progress (text, share). Files outside of the package, its data
+    folders and a temporary folder cannot be read; that folder's name and masked values are removed from the answer.
     """
     forget()
     ours = (PACKAGE, data_dir("model_zoo"), data_dir("templates"))
@@ -71,7 +70,9 @@ def answer(kind: str, data: Mapping[str, Any], say: Say) -> dict[str, Any]:
 
 
 def _plan(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
-    """Return a plan's page, JSON and files."""
+    """Return a plan's page, JSON and files ({name: text} without the trace); the other fine-tuning framework is
+    searched, too. Raises InputError, InfeasibleError, and UnsupportedError if no target can express the model.
+    """
     from symconfig.api.planning import Wanted, page_files, solve
     from symconfig.descriptor.document import Document
     from symconfig.report.page import plan_page
@@ -91,8 +92,9 @@ def _plan(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
 
 
 def _job(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Return (job fields, uploaded model or None). Raises InputError for fields that the server does not take and
-    names not in the zoo.
+    """Return (job fields, uploaded model or None); an uploaded `model_config` replaces `model`, with its name. Raises
+    InputError for NOT_SERVED fields, a cluster or model (unless uploaded) not in the zoo (changes after " with " or "@"
+    are allowed), and an upload that is no model.
     """
     from symconfig.descriptor.huggingface import import_config
     from symconfig.descriptor.load import zoo_clusters, zoo_models
@@ -119,7 +121,10 @@ def _job(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
 
 
 def _audit(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
-    """Return an audit's page and JSON; the script is written to `folder` and never executed."""
+    """Return an audit's page and JSON; exit_code is 1 if the script does not run as it is. Only _LAUNCH_FIELDS and
+    `script` of `data` are used. The script's text is written to `folder`, the only one it may name files in, and never
+    executed. Raises InputError without text, or for names not in the zoo.
+    """
     from symconfig.api.existing import audit, audit_page
     from symconfig.existing.launch import files
     from symconfig.report.audit_json import to_dict

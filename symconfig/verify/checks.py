@@ -122,8 +122,10 @@ def verify(
     """Run every check that applies to a folder of rendered files, and return the results.
 
     Programs are run from a temporary copy of what symconfig renders from the folder's plan, and only if the folder's
-    are the same; with `run_edited`, from the folder itself. Raises InputError if the folder has no plan, `megatron` is
-    no Megatron-LM, or `build` or `trace` cannot be done for it.
+    are the same; with `run_edited`, from the folder itself. megatron: a Megatron-LM folder; None: the one found.
+    timeout_s: of each program or rank. build: also build ranks; trace: also trace them (Megatron-LM only; implies
+    build). Raises InputError if the folder has no plan, `megatron` is no Megatron-LM, or `build` or `trace` cannot be
+    done for it; other errors become failed checks.
     """
     if not folder.is_dir():
         raise InputError("is not a folder", file=str(folder), need="the folder that plan --out wrote")
@@ -163,10 +165,10 @@ def verify(
 def _copied(
     folder: Path, plan: Plan, known: manifest.Manifest | None, backend: Backend, scratch: Path
 ) -> Refused | None:
-    """Copy the rendered files into `scratch`, and return why no program may be run, or None.
-
-    Reasons: own templates, a plan that cannot be rendered, or a script that differs from what symconfig renders. Files
-    that are missing in the folder are left out.
+    """Copy the folder's files that symconfig renders into `scratch`, and return why no program may be run, or None.
+    skipped: own templates, a plan that cannot be rendered, or a script of an earlier symconfig (equal to the manifest's
+    digest); failed: a script that was edited. Files missing in the folder are left out; files other than scripts are
+    copied as they are.
     """
     if known is not None and known.templates is not None:
         return Refused("skipped", f"the files were written with templates of your own, and are not run: {RUN_EDITED}")
@@ -191,7 +193,9 @@ def _copied(
 
 
 def _checked(folder: Path, plan: Plan, options: Options, other: str | None) -> list[Check]:
-    """Return the checks of every framework that applies; one skipped check for files in another format."""
+    """Return the checks of every framework module that applies to the plan. If the files are of another format
+    (`other`), those of Megatron-LM and DeepSpeed are one skipped check each.
+    """
     checks = []
     for name, module in frameworks().items():
         if other and name in _FILES and module.applies(plan):
@@ -209,7 +213,9 @@ def _checked(folder: Path, plan: Plan, options: Options, other: str | None) -> l
 
 
 def _other_format(folder: Path) -> str | None:
-    """Return the target in the folder's manifest if it has neither framework's own file; else None."""
+    """Return the target in the folder's manifest if the folder has neither framework's own file and the target is
+    neither; else None, also without a readable manifest.
+    """
     if any((folder / name).exists() for name in _FILES.values()):
         return None
     try:
@@ -222,8 +228,8 @@ def _other_format(folder: Path) -> str | None:
 
 def as_rendered(plan: Plan, folder: Path) -> Plan:
     """Return the plan with the target of the files that are in the folder, which `render --target` may have changed.
-
-    Unchanged if the plan's own target's file, or neither framework's, is there.
+    Unchanged if the plan's own target's file, or neither framework's, is there. The new target is the job's Megatron
+    version, or the known DeepSpeed release.
     """
     if (folder / _FILES.get(plan.best.target.backend, "")).exists():
         return plan
@@ -235,9 +241,8 @@ def as_rendered(plan: Plan, folder: Path) -> Plan:
 
 
 def _guarded(name: str, module: Any, folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
-    """Yield one module's checks; an unexpected error becomes a failed check, so that the others still run.
-
-    Raises InputError only.
+    """Yield one module's checks; another SymconfigError or exception ends them with a failed check, so that other
+    modules still run. Raises InputError only.
     """
     watch = Stopwatch()
     try:

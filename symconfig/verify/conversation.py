@@ -26,10 +26,12 @@ def converse(
     heard: Callable[[Json], None],
     flags: Sequence[str] = (),
 ) -> tuple[str, tuple[str, ...]]:
-    """Run a script in a new Python process, send it the request, and pass each JSON line it prints to `heard`.
+    """Run a script in a new Python process, send it the request on standard input, and pass each JSON line it prints to
+    `heard`.
 
-    limits_s: seconds until the first line, and between lines, after which it is killed. Returns how it ended (a
-    sentence) and the last lines of its standard error. Raises ValueError for a line that is no JSON.
+    env: the whole environment, with UTF8 added. flags: Python's. limits_s: seconds until the first line, and between
+    lines, after which it is killed. Returns how it ended (a sentence) and the last lines of its standard error. Raises
+    ValueError for a line that is no JSON, and what `heard` raises.
     """
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
         given.write(json.dumps(request).encode())
@@ -68,9 +70,9 @@ def last_lines(text: str) -> tuple[str, ...]:
 
 
 def ask(who: str, module: str, request: Json, timeout_s: float) -> Json:
-    """Run a module of symconfig with a JSON request, and return the JSON object on its last output line.
-
-    It has a key "ok". A crash, a timeout or other output gives {"ok": False, "error": …} with the last lines.
+    """Run a module of symconfig with a JSON request, and return the JSON object on its last output line, which has a
+    key "ok". A timeout, or a last line that is no such object, gives {"ok": False, "error": …} with status and last
+    lines of standard error. The status alone does not matter. who: the name in the error.
     """
     try:
         ended = subprocess.run(

@@ -35,9 +35,12 @@ def applies(plan: Plan) -> bool:
 
 
 def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
-    """Yield all checks of a folder with DeepSpeed files: keys, model, arguments, and DeepSpeed's own configuration.
+    """Yield all checks of a folder with DeepSpeed files: keys, model, arguments, and DeepSpeed's own configuration;
+    with `build` also the ranks, if the arguments are known.
 
-    Those of packages that are not installed are skipped, unless `build` was requested: then InputError.
+    If programs may not run, or launch.sh's dry run fails, the arguments' check has that status. Without DeepSpeed and
+    torch its checks are one skipped check; with `build` (which also needs transformers, and peft for adapters)
+    InputError. Without transformers and accelerate only the filled configuration is skipped.
     """
     watch = Stopwatch()
     texts: dict[str, Json] = {}
@@ -73,7 +76,7 @@ def _missing(*packages: str) -> str:
 
 
 def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Check]:
-    """Yield the checks that need no DeepSpeed: keys of each file, and rules on the native configuration."""
+    """Yield the checks that need no DeepSpeed: keys of each file, and rules on the native one if it is there."""
     for name, data in texts.items():
         problems = broken(DeepSpeedFacts.of_data(data, name, trainer=name == CONFIG_HF), rules.KEYS)
         yield watch.problems(f"{name}: keys", problems, f"every key is one that DeepSpeed {release()} reads")
@@ -97,7 +100,7 @@ def judge(texts: dict[str, Json], plan: Plan, answers: Sequence[Json], watch: St
 
 
 def broken(facts: DeepSpeedFacts, these: Sequence[Rule[DeepSpeedFacts]] = rules.RULES) -> list[Problem]:
-    """Return the problems that the rules find, notes left out except on keys and types."""
+    """Return the problems that the rules find; notes are left out, except those of the rules on keys and types."""
     exact = {rule.name for rule in rules.KEYS}
     return [
         finding.problem
@@ -107,7 +110,7 @@ def broken(facts: DeepSpeedFacts, these: Sequence[Rule[DeepSpeedFacts]] = rules.
 
 
 def _load(path: Path, texts: dict[str, Json], name: str) -> list[Problem]:
-    """Read a JSON object into `texts` and return no problems, or return why it cannot be read."""
+    """Read a JSON object into `texts[name]` and return []; else return one problem: unreadable, or no JSON object."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -119,7 +122,9 @@ def _load(path: Path, texts: dict[str, Json], name: str) -> list[Problem]:
 
 
 def _model(folder: Path, plan: Plan, watch: Stopwatch) -> Check:
-    """Return the check that config.json, imported again, is the plan's model field by field."""
+    """Return the check that config.json, imported again, is the plan's model: a problem for each field that differs, or
+    those of reading and importing it.
+    """
     texts: dict[str, Json] = {}
     problems = _load(folder / MODEL, texts, MODEL)
     if not problems:
@@ -135,7 +140,7 @@ def _model(folder: Path, plan: Plan, watch: Stopwatch) -> Check:
 
 
 def _launched(folder: Path, options: Options) -> list[str] | str:
-    """Return train.py's arguments in launch.sh's dry run, or why there are none."""
+    """Return train.py's arguments in launch.sh's dry run, or a sentence if it fails or starts no train.py."""
     ran = dry_run(folder, "launch.sh", options.timeout_s)
     script = next((i for i, word in enumerate(ran.words) if Path(word).name == "train.py"), None)
     if ran.status or script is None:
@@ -144,7 +149,9 @@ def _launched(folder: Path, options: Options) -> list[str] | str:
 
 
 def _trainer_request(auto: Json, plan: Plan) -> Json:
-    """Return the runner's request for the "auto" configuration, with the plan's training arguments."""
+    """Return the runner's request: the "auto" configuration, world size, hidden size, and the plan's Trainer arguments,
+    whose world size leaves out cp.
+    """
     batch, training, parallel = plan.best.batch, plan.training, plan.best.parallel
     arguments = {
         "world_size": parallel.world_size // parallel.cp,
@@ -167,7 +174,10 @@ def _trainer_request(auto: Json, plan: Plan) -> Json:
 
 
 def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
-    """Return the check that DeepSpeedConfig accepts the file, and resolves it to the plan's values and batch."""
+    """Return the check that DeepSpeedConfig accepts the file and resolves it to the plan's values (train_batch_size
+    counts tensor-parallel ranks as data ranks), and that the plan's global batch is micro x microbatches x dp. Failed
+    with the answer's error if that is not ok.
+    """
     title = f"{CONFIG}: DeepSpeedConfig"
     if not answer["ok"]:
         return watch.check(title, "failed", answer["error"])
@@ -211,7 +221,9 @@ def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
 
 
 def _trainer(native: Json, answer: Json, plan: Plan, watch: Stopwatch) -> Check:
-    """Return the check that Transformers fills the "auto" configuration in to the native one, monitors left out."""
+    """Return the check that Transformers fills the "auto" configuration in to the native one; monitors of the native
+    one are left out. Failed with the answer's error if that is not ok.
+    """
     title = _FILLED
     if not answer["ok"]:
         return watch.check(title, "failed", answer["error"])
@@ -243,9 +255,9 @@ def run(requests: list[Json], timeout_s: float) -> list[Json]:
 
 
 def ranks(folder: Path, plan: Plan, words: Sequence[str], options: Options) -> Iterator[Check]:
-    """Yield a check of the first rank and of the last, which has the padding; one skipped check for QLoRA.
-
-    words: train.py's arguments.
+    """Yield a check of the first rank and of the last, which has the padding (one if they are the same); one skipped
+    check for QLoRA. A rank passes if each compared figure is within PADDING of the built one; figures are in
+    `compared`. words: train.py's arguments.
     """
     watch, world = Stopwatch(), plan.best.parallel.world_size
     if plan.model.adapter is not None and plan.model.adapter.method == "qlora":
@@ -282,9 +294,9 @@ def _compared(ours: Predicted, real: Json) -> Iterator[Compared]:
 
 
 def build(folder: Path, words: Sequence[str], world_size: int, ranks: Sequence[int], timeout_s: float) -> list[Json]:
-    """Return the runner's answer for each rank, built with random weights of model/config.json.
-
-    A rank that crashes or exceeds timeout_s is `ok: false`.
+    """Return the runner's answer for each rank, built with random weights of model/config.json: --model, --model-config
+    and --load among the words are replaced. A rank that crashes or exceeds timeout_s is `ok: false`; if the runner
+    itself fails, all are.
     """
     own = [word for word in words if not word.startswith(("--model=", "--model-config=", "--load="))]
     place = folder.resolve()

@@ -41,7 +41,10 @@ class Inert:
 
 
 def main() -> None:
-    """Read the request, build each rank in a forked child, and print one line of JSON with the answers."""
+    """Read the request, build each rank in a forked child, and print one line of JSON with the answers; end the process
+    with status 0. Sets environment variables; other output goes to standard error. A rank that crashes or takes too
+    long has an answer that says so.
+    """
     request = json.load(sys.stdin)
     os.environ |= {
         "DS_ACCELERATOR": "cpu",
@@ -82,7 +85,9 @@ def _rank_answer(ended: Json) -> Json:
 
 
 def build(request: Json, rank: int) -> Json:
-    """Build a rank with fake tensors and return its optimizer's type, parameter counts and bytes held between steps."""
+    """Build a rank of the folder's train.py with fake tensors and return its optimizer's type, numbers of all and of
+    trained parameters, and bytes held between steps. Changes sys.path and sys.argv, and patches as of `join`.
+    """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -106,9 +111,8 @@ def build(request: Json, rank: int) -> Json:
 
 
 def join(rank: int, world_size: int) -> None:
-    """Join a fake process group as `rank`, and patch what needs real tensors, a compiler or a GPU.
-
-    Patches torch and DeepSpeed for the rest of the process.
+    """Join a fake process group as `rank`, and patch what needs real tensors, a compiler or a GPU. Patches torch and
+    DeepSpeed for the rest of the process.
     """
     import deepspeed
     import torch
@@ -143,9 +147,8 @@ def join(rank: int, world_size: int) -> None:
 
 
 def _to(module: Any, *args: Any, **kwargs: Any) -> Any:
-    """Move a module's floating-point weights to another dtype in place of Module.to, and return the module.
-
-    Makes new parameters, since fake ones cannot change their dtype in place. A device is ignored.
+    """Move a module's floating-point weights to another dtype in place of Module.to, and return the module. Makes new
+    parameters, since fake ones cannot change their dtype in place. A device is ignored.
     """
     import torch
 
@@ -158,10 +161,10 @@ def _to(module: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def make_moments(optimizer: Any, masters: tuple[str, ...]) -> None:
-    """Run one optimizer step with zero gradients, so that its state exists.
-
-    Gradients are restored, or None if torch's own optimizer steps (BF16_Optimizer). FP16_UnfusedOptimizer is left
-    alone: it has stepped already. masters: attributes that hold the master weights.
+    """Run one optimizer step with zero gradients, so that its state exists. With ZeRO's `_optimizer_step`, each
+    master's gradient is restored; else torch's own optimizer steps once (BF16_Optimizer) and gradients become None.
+    FP16_UnfusedOptimizer is skipped: it has stepped already. masters: attributes that hold lists of master weights;
+    absent ones are skipped.
     """
     import torch
 

@@ -34,9 +34,9 @@ def _answer(request: Json) -> Json:
 
 
 def _resolve(config: Json, world_size: int) -> Json:
-    """Return the values that DeepSpeedConfig resolves at a claimed world size; validates AutoEP, too.
-
-    Raises what DeepSpeed raises. Patches deepspeed.comm's rank and world size.
+    """Return the values that DeepSpeedConfig resolves at a claimed world size, by the names of the plan's; validates
+    AutoEP, too. Precision is fp32 without bf16 or fp16; degrees are at least 1; optimizer_offload is the offloaded
+    share (0.0 without). Raises what DeepSpeed raises. Patches deepspeed.comm's rank (0) and world size.
     """
     import deepspeed.comm as dist
     from deepspeed.module_inject.auto_ep_config import validate_autoep_config
@@ -75,10 +75,7 @@ def _resolve(config: Json, world_size: int) -> Json:
 
 
 def _filled(request: Json) -> Json:
-    """Return the configuration with its "auto" values filled in by Transformers' Trainer.
-
-    Raises ValueError if some are left.
-    """
+    """Return the configuration with "auto" values filled in by Transformers. Raises ValueError if one is left."""
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
     given = {

@@ -24,10 +24,9 @@ MEMORY_BYTES = 12 * 2**30  # addresses, of which torch takes some; --moe-layer-f
 def isolated(
     id: str, task: Callable[[], dict[str, Any]], timeout_s: float, memory_bytes: int = MEMORY_BYTES
 ) -> dict[str, Any]:
-    """Run `task` in a forked child and return its answer with its seconds and last output lines.
-
-    A crash, or more than timeout_s, gives {"id", "phases": [], "crash": how it ended} instead. memory_bytes: limit of
-    the child's address space.
+    """Run `task` in a forked child and return its answer with its "seconds" and last nonempty "last_lines" of output. A
+    crash, an answer that is empty, or more than timeout_s (then it is killed) gives {"id", "phases": [], "crash": how
+    it ended} with these instead. memory_bytes: limit of the child's address space, where the system has one.
     """
     start = time.perf_counter()
     with tempfile.TemporaryFile() as output:

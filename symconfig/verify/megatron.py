@@ -60,10 +60,9 @@ def applies(plan: Plan) -> bool:
 
 
 def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
-    """Yield all checks of a folder with Megatron-LM files: without Megatron, and with it if possible.
-
-    Megatron's are one skipped or failed check if programs may not run or Megatron is not usable. Raises InputError if
-    `build` or `trace` was requested and cannot be done.
+    """Yield all checks of a folder with Megatron-LM files: without Megatron, and with it if possible. Megatron's are
+    one skipped or failed check if programs may not run, launch.sh's dry run fails, or Megatron is not usable (`unfit`).
+    Raises InputError if `--megatron` is none, or Megatron is not usable and `build` or `trace` was requested.
     """
     source = megatron_source.find(options.megatron)
     if options.refused is not None:
@@ -99,7 +98,7 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
 
 
 def offline(rendered: Rendered) -> Iterator[Check]:
-    """Yield the checks that need no Megatron: the table of options, and symconfig's rules."""
+    """Yield two checks that need no Megatron: options against its release's table, and symconfig's rules on them."""
     watch = Stopwatch()
     table = flags.flags(rendered.plan.best.target.version)
     yield watch.problems(
@@ -122,9 +121,8 @@ def broken_rules(words: Sequence[str], table: flags.FlagTable, world_size: int) 
 
 
 def unfit(source: MegatronSource | None, plan: Plan) -> str | None:
-    """Return why `source` cannot check this plan, or None if it can.
-
-    PyTorch or Megatron is missing, or the release differs from the plan's and was not chosen by the user.
+    """Return why `source` cannot check this plan, or None if it can. Reasons: PyTorch or Megatron is missing, or the
+    release differs from the plan's, unless the user chose the source.
     """
     if importlib.util.find_spec("torch") is None:
         return f"PyTorch is not installed: {install.EXTRA}"
@@ -153,9 +151,8 @@ def _release_fits(source: MegatronSource, plan: Plan) -> bool:
 def session_jobs(
     rendered: Mapping[str, Rendered], source: MegatronSource, build: bool = False, trace: bool = False
 ) -> list[Job]:
-    """Return, for each argument list, its own job, then the jobs that build and that trace the plan's ranks.
-
-    Ranks that cannot be built or traced have no jobs.
+    """Return, for each argument list (by id), its own job, then with `build` and `trace` those that build and trace the
+    plan's ranks. Ranks that cannot be built (`unbuilt`) or traced have no jobs.
     """
     jobs: list[Job] = []
     for id, item in rendered.items():
@@ -179,9 +176,8 @@ def judge(
 def built(
     rendered: Rendered, results: Mapping[str, Result], jobs: Sequence[Job], source: MegatronSource, trace: bool = False
 ) -> Iterator[Check]:
-    """Yield the checks of the ranks that were built or traced.
-
-    jobs: the list's own job first; if it failed, there is one skipped check.
+    """Yield the checks of the ranks that were built, and with `trace` those of traced ones. jobs: the list's own job
+    first; if it failed and there are others, there is one skipped check.
     """
     place = _place(rendered.plan, source)
     first, *others = jobs
@@ -208,9 +204,9 @@ def _place(plan: Plan, source: MegatronSource) -> str:
 
 
 def online(rendered: Rendered, result: Result, source: MegatronSource) -> Iterator[Check]:
-    """Yield the checks of Megatron's run on the arguments, then of stages, plan and model as resolved.
-
-    Ends with the first failure of the run itself.
+    """Yield the checks of Megatron's run on the arguments by part, then of stages, plan and model as resolved. A crash,
+    or the first phase that failed, is the last check; the comparisons follow only if all succeeded. Fields that the job
+    lists as edited by hand are not compared.
     """
     plan = rendered.plan
     place = _place(plan, source)
@@ -258,9 +254,9 @@ def check_many(
     build: bool = False,
     trace: bool = False,
 ) -> dict[str, list[Check]]:
-    """Return the checks of many argument lists by id, run in `workers` subprocesses.
-
-    The same checks as a folder's, without its scripts. heard: called with each result.
+    """Return the checks of many argument lists by id, run in `workers` subprocesses with timeout_s for each job. The
+    same checks as a folder's, without its scripts; Megatron's are one skipped check for lists that `unfit` refuses.
+    heard: called with each result.
     """
     checks = {id: list(offline(item)) for id, item in rendered.items()}
     judged: dict[str, Rendered] = {}

@@ -135,9 +135,8 @@ ROWS: tuple[Row, ...] = (
 
 
 def compare(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
-    """Yield a problem for every degree, batch size and option of the plan that Megatron resolved differently.
-
-    file: the file that the problems name.
+    """Yield a problem for every degree, batch size and option of the plan that Megatron resolved differently, and for
+    another number of microbatches. file: the file that the problems name.
     """
     yield from differing(ROWS, plan, result, file, "plan")
     need = plan.best.batch.num_microbatches
@@ -147,10 +146,9 @@ def compare(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
 
 
 def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
-    """Yield a problem for every stage on which Megatron will build other layers than planned.
-
-    Lost or repeated layers are the only problem if there are any; then multi-token predictions, each stage's kinds of
-    layers, and the number of stages.
+    """Yield a problem for every stage on which Megatron will build other layers than planned. If layers are lost or
+    repeated, that is the only problem. Else: another total of multi-token predictions, each stage with other kinds of
+    layers in its chunks (embedding and head aside), and another number of stages.
     """
     kinds = _counted(plan.model, plan.model.layer_kinds)
     layers, predictions = range(len(kinds)), plan.model.num_nextn_predict_layers

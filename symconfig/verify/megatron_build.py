@@ -30,9 +30,10 @@ COORDINATES = {
 
 
 def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Build this process's rank on the meta device and return its coordinates, parameters and bytes.
-
-    chunks: parameters of each virtual stage as built, before Megatron-FSDP replaces them by shards.
+    """Build this process's rank on the meta device with its optimizer and return its rank, coordinates, parameters,
+    gradient and optimizer bytes, seconds and peak memory. chunks: parameters of each virtual stage (name, elements,
+    trainable) as built, before Megatron-FSDP replaces them by shards. Megatron-FSDP's main weights count as optimizer
+    bytes. Patches Megatron for the rest of the process.
     """
     start = time.perf_counter()
     with placed(args, config) as ready:
@@ -61,9 +62,9 @@ def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def placed(args: Any, config: Any, device: str = "meta") -> Iterator[Any]:
-    """Yield the transformer config with which Megatron's own layers can be built on a device.
-
-    Patches Megatron and sets its global arguments. On the meta device nothing is allocated or initialized.
+    """Yield a copy of the transformer config with which Megatron's own layers can be built on a device. Patches
+    Megatron for good and sets its global arguments; changes `args`. On the meta device nothing is allocated or
+    initialized, on another one weights are.
     """
     args.transformer_impl = "local"
     ready = patches.local(config)
@@ -79,7 +80,9 @@ def placed(args: Any, config: Any, device: str = "meta") -> Iterator[Any]:
 
 
 def modules(args: Any, config: Any) -> list[Any]:
-    """Return this rank's unwrapped GPTModels, one per virtual stage. config: as yielded by `placed`."""
+    """Return this rank's unwrapped models (GPTModel or HybridModel), one per virtual stage; sets Megatron's virtual
+    rank to the last. config: as yielded by `placed`.
+    """
     virtual = config.virtual_pipeline_model_parallel_size
     state = importlib.import_module("megatron.core.parallel_state")
     chunks = []
@@ -103,7 +106,7 @@ def modules(args: Any, config: Any) -> list[Any]:
 
 
 def _trained(args: Any, config: Any) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Return the parameters of each chunk as built, and the chunks as Megatron's get_model wraps them."""
+    """Return ({"parameters": [name, elements, trainable] …} of each chunk as built, chunks as get_model wraps them)."""
     held: list[dict[str, Any]] = []
 
     def provide(**offered: Any) -> Any:
@@ -125,7 +128,9 @@ def _chunk(args: Any, config: Any, place: dict[str, Any]) -> Any:
 
 
 def _model(args: Any, config: Any, place: dict[str, Any]) -> Any:
-    """Return a model built by Megatron's builder; with a hybrid pattern it is a HybridModel."""
+    """Return a chunk built by Megatron's builder, or `_hybrid` with a hybrid pattern. place: pre_process, post_process,
+    and optionally vp_stage and pg_collection (default: Megatron's groups).
+    """
     stage = place.get("vp_stage")
     if getattr(args, "hybrid_layer_pattern", None):
         return _hybrid(args, config, place["pre_process"], place["post_process"], stage)
@@ -162,7 +167,9 @@ def _hybrid(args: Any, config: Any, pre_process: bool, post_process: bool, stage
 
 
 def _optimizer(args: Any, chunks: list[Any]) -> Any:
-    """Return Megatron's optimizer over the chunks with its moments allocated."""
+    """Return Megatron's optimizer over the chunks with its moments allocated: by each part's own function, and as zeros
+    for sub-optimizers (offload).
+    """
     import torch
 
     config, overrides = importlib.import_module("megatron.training.training").get_megatron_optimizer_config(args)
@@ -206,9 +213,8 @@ def _fsdp_groups(chunk: Any) -> list[Any]:
 
 
 def shard(part: Any) -> list[Any]:
-    """Return the tensors that an optimizer allocated: main weights, offloaded copies and moments.
-
-    [] on a rank without such weights.
+    """Return the tensors that an optimizer allocated, each once: main weights, offloaded copies, and states of a
+    weight's shape (moments). [] for an optimizer part without weights on this rank.
     """
     if part.optimizer is None:  # a rank without such a weight
         return []

@@ -15,7 +15,10 @@ from typing import Any
 
 
 def scans() -> None:
-    """Patch Mamba's mixer and gated delta nets to be built without the packages of their kernels."""
+    """Patch Mamba's mixer and gated delta nets to be built without the packages of their kernels; modules that the
+    release lacks are skipped. A delta net uses its torch function, if the release has one; Mamba's norm is a weight
+    only, which cannot run.
+    """
     import torch
 
     for name in ("gated_delta_net", "gated_delta_net.common", "gated_delta_net.gdn"):  # one module before core_v0.19
@@ -82,6 +85,7 @@ def variants() -> None:
         return made
 
     def attention(config: Any, backend: Any = None) -> Any:
+        """Return the spec of Megatron's own self-attention, whose input norm is not fused."""
         made = gpt.get_gpt_layer_local_spec(
             qk_layernorm=config.qk_layernorm,
             multi_latent_attention=config.multi_latent_attention,

@@ -29,7 +29,9 @@ KERNELS: dict[str, Any] = {
 
 
 def local(config: Any) -> Any:
-    """Return a copy of the transformer config that needs only Megatron's own layers."""
+    """Return a shallow copy of the transformer config that needs only Megatron's own layers: options of KERNELS, where
+    the release has them, get its values, and the dispatcher flex becomes alltoall.
+    """
     copied = copy.copy(config)
     for name, value in KERNELS.items():
         if hasattr(copied, name):
@@ -48,7 +50,9 @@ def refusals() -> None:
 
 
 def network() -> None:
-    """Patch what would ask other ranks while a model is built, which a fake process group cannot answer."""
+    """Patch what would ask other ranks while a model is built, which a fake process group cannot answer:
+    Megatron-FSDP's comparisons and device number (absent before 0.14), and `_checkpoint_groups`.
+    """
     # Skip Megatron-FSDP's comparison of its shards and its random numbers with other ranks'. A fake network has no
     # other ranks: every answer would be this rank's own. And it makes its device's name from a number, where `device`
     # may give another.
@@ -65,7 +69,9 @@ def network() -> None:
 
 
 def _absent() -> None:
-    """Define the missing Transformer Engine layer classes that some modules test instances against."""
+    """Define Transformer Engine's layer classes (names on Linear that are no class) as empty classes in modules that
+    test instances against them; absent modules are skipped.
+    """
     for name in (
         "transformer.attention",
         "transformer.multi_latent_attention",
@@ -85,6 +91,7 @@ def _norms() -> None:
     make = module.WrappedTorchNorm.__new__
 
     def build(cls: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        """Make torch's norm with options that it refuses off; mark its weights as sequence-parallel as configured."""
         plain = copy.copy(config)
         for name in (
             "persist_layer_norm",
@@ -102,15 +109,15 @@ def _norms() -> None:
 
 
 def _attention() -> None:
-    """Patch the local attention core to accept context parallelism and MLA's own key and value sizes.
-
-    Both concern only its products; its one weight, a learnable softmax offset, is one number per head.
+    """Patch the local attention core to accept context parallelism and MLA's own key and value sizes. Both concern only
+    its products; its one weight, a learnable softmax offset, is one number per head.
     """
     module = importlib.import_module("megatron.core.transformer.dot_product_attention")
     core = module.DotProductAttention
     make = core.__init__
 
     def build(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        """Initialize the core without context parallelism, k_channels and v_channels, then give it the true config."""
         plain = copy.copy(config)
         plain.context_parallel_size = 1
         make(
@@ -125,9 +132,8 @@ def _attention() -> None:
 
 
 def _down_projections() -> None:
-    """Patch MLA's down-projections to be replicated over tensor-parallel ranks, as with Transformer Engine (0.14 on).
-
-    Megatron's own layers would shard them unless given a group of one rank.
+    """Patch MLA's down-projections to be replicated over tensor-parallel ranks, as with Transformer Engine, by a group
+    of one rank; Megatron's own layers would shard them. Nothing before 0.14.
     """
     module: Any = importlib.import_module("megatron.core.transformer.multi_latent_attention")
     if not hasattr(module, "TELinear"):
@@ -177,7 +183,9 @@ def _with_device_number(make: Callable[..., None]) -> Callable[..., None]:
 
 
 def device(name: str = "meta") -> Any:
-    """Return a context in which device `name`, meta or cpu, replaces the GPU; also patches torch.cuda for good."""
+    """Return a context (a TorchFunctionMode) in which devices named as a GPU become `name`, meta or cpu, and pin_memory
+    is ignored; also patches torch.cuda for good.
+    """
     import torch
 
     _stand_in(torch.device(name))
@@ -219,10 +227,8 @@ def _stand_in(device: Any) -> None:
 
 
 def _shared_storages() -> None:
-    """Patch the recomputing of discarded outputs to copy into the emptied storage instead of sharing it.
-
-    From 0.19 on, sharing compiles C++ at its first use: half a minute, and a lock that a killed build leaves behind.
-    Copying needs twice the memory.
+    """Patch the recomputing of discarded outputs to copy into the emptied storage, with twice the memory, instead of
+    sharing it, which from 0.19 on compiles C++ for half a minute. Nothing in releases without the function.
     """
     module: Any = importlib.import_module("megatron.core.tensor_parallel.random")
     if hasattr(module, "_get_share_storage"):
@@ -236,9 +242,9 @@ def _fill(emptied: Any, remade: Any) -> None:
 
 
 def _say_gpu(device: Any) -> None:
-    """Patch tensors to report the GPU as their type and device, which optimizers check.
-
-    On the meta device, tensors moved to host memory (optimizer offload) report the CPU, as do those made from them.
+    """Patch tensors to report a CUDA type; on the meta device also is_cuda, and never is_meta, which optimizers check.
+    There tensors moved to host memory by cpu() (optimizer offload) stay on meta but report no GPU, as do those made
+    from them.
     """
     import torch
 

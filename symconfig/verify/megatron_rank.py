@@ -34,9 +34,9 @@ Chunks = Sequence[Sequence[Parameter]]  # of each virtual stage
 
 
 def ranks(plan: Plan) -> tuple[int, ...]:
-    """Return the ranks to build: on the first, a middle and the last stage, and one of every further kind of stage.
-
-    Each is at another position within its stage, since shards differ by it.
+    """Return the ranks to build: on the first, a middle and the last stage, and one of every further kind of stage, in
+    order of stages; with one stage its first and last rank. Positions within the stage rise evenly from its first rank
+    to its last, since shards differ by it; equal ranks occur once.
     """
     kinds = [stage.chunks for stage in plan.best.stages]
     wanted = {0, len(kinds) // 2, len(kinds) - 1, *(kinds.index(kind) for kind in kinds)}
@@ -52,7 +52,9 @@ def jobs(job: Job, plan: Plan) -> list[Job]:
 
 
 def unbuilt(plan: Plan) -> str | None:
-    """Return why the plan's ranks cannot be built (an old release, an unusual optimizer), or None if they can."""
+    """Return why the plan's ranks cannot be built, or None if they can: a release before BUILDERS_SINCE, or an
+    optimizer other than Adam with master weights and moments in fp32.
+    """
     if not at_least(plan.best.target.version, BUILDERS_SINCE):
         return f"with {plan.best.target.version}: ranks are built with the builders of {BUILDERS_SINCE} and later"
     optimizer = plan.job.optimizer
@@ -63,7 +65,9 @@ def unbuilt(plan: Plan) -> str | None:
 
 
 def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
-    """Return the check of one built rank against the plan. place: names the Megatron; file: of the arguments."""
+    """Return the check of one built rank against the plan, with the compared figures; failed if the job failed, the
+    plan cannot be costed, or any problem is found. place: names the Megatron; file: of the arguments.
+    """
     stage = stage_of(plan.best.parallel, job.rank)
     name = f"{place}: rank {job.rank}, stage {stage}"
     if not result.ok:
@@ -78,7 +82,9 @@ def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
 
 
 def _passed(plan: Plan, real: Mapping[str, Any]) -> str:
-    """Return the detail of a passed check: parameters, coordinates, time and memory."""
+    """Return the detail of a passed check: number of parameters, coordinates, seconds, MiB, and options whose kernels
+    need modules that ranks are built without.
+    """
     places = ", ".join(f"{axis} {place}" for axis, place in real["coordinates"].items())
     listed = sum(len(chunk["parameters"]) for chunk in real["chunks"])
     left = [option.label for option in used(plan) if any(need.module for need in option.needs)]
@@ -100,9 +106,9 @@ def compared(chunks: Chunks, ours: Predicted, real: Mapping[str, Any]) -> Iterat
 def problems(
     plan: Plan, rank: int, chunks: Chunks, rows: Sequence[Compared], real: Mapping[str, Any], file: str
 ) -> Iterator[Problem]:
-    """Yield a problem for each difference in coordinates, chunks' parameters, and bytes beyond padding.
-
-    Only the first chunk with other parameters is described. Ends early if the number of chunks differs.
+    """Yield a problem for each difference in coordinates, number of chunks (then nothing more), chunks' parameters, and
+    bytes beyond PADDING. Of chunks with other parameters the first is described and the rest are counted. Rows in other
+    units than bytes are not judged.
     """
     parallel = plan.best.parallel
     here = coordinates(parallel if plan.model.experts else replace(parallel, etp=parallel.tp), MEGATRON, rank)
@@ -127,9 +133,8 @@ def problems(
 
 
 def parameters(ours: Sequence[Parameter], real: Sequence[tuple[str, int, bool]]) -> str:
-    """Return text on parameters that only one side has, matched by size and trainability; "" if there are none.
-
-    ours, real: (name, elements, trainable).
+    """Return text on parameters that only one side has, matched by size and trainability, not by name; at most NAMED
+    kinds of each side, "" if there are none. ours: the plan's; real: (name, elements, trainable) as built.
     """
     mine = [(item.name, item.elements, item.trainable) for item in ours]
     parts = []

@@ -36,9 +36,8 @@ class Resolved:
         self._config, self._args = result.config, result.args
 
     def __call__(self, name: str, neutral: Any = None) -> Any:
-        """Return Megatron's value of `name` from its transformer config, else from its arguments.
-
-        neutral: the value if this version has neither.
+        """Return Megatron's value of `name` from its transformer config, else from its arguments. neutral: the value if
+        this version has neither.
         """
         return self._config[name] if name in self._config else self._args.get(name, neutral)
 
@@ -85,7 +84,9 @@ def scaled(*types: str) -> Callable[[ModelDescriptor], bool]:
 
 
 def position_type(model: ModelDescriptor, r: Resolved) -> str:
-    """Return the value of --position-embedding-type that the model needs."""
+    """Return the value of --position-embedding-type that the model needs: yarn for YaRN-scaled RoPE with GQA, else by
+    its position embedding (learned_absolute for learned).
+    """
     if rope(model) and gqa(model) and scaled("yarn")(model):
         return "yarn"
     return {
@@ -97,7 +98,10 @@ def position_type(model: ModelDescriptor, r: Resolved) -> str:
 
 
 def scaling_got(model: ModelDescriptor, r: Resolved) -> str | None:
-    """Return the kind of RoPE scaling that Megatron will apply: yarn, llama3, linear or None."""
+    """Return the kind of RoPE scaling that Megatron will apply: yarn, llama3, linear or None, also if the model has no
+    RoPE. With MLA yarn if rope_type is yarn (the default) and its factor is not 1, else None; the arguments' other
+    scalings are not looked at.
+    """
     if not rope(model):
         return None
     if mla(model):
@@ -118,12 +122,13 @@ def factor_got(model: ModelDescriptor, r: Resolved) -> Any:
 
 
 def yarn_got(name: str, neutral: float) -> Got:
-    """Return a function that reads a RoPE scaling parameter as Megatron applies it.
-
-    It is a constant for llama3, a config field for MLA, else an argument. neutral: the value if Megatron has none.
+    """Return a function (model, resolved) -> the value of RoPE scaling parameter `name` as Megatron applies it. For
+    llama3 scaling it is Megatron's constant (None if it has none), for MLA the config's field or its default, else an
+    argument (`yarn_NAME`, but mscale… by its own name). neutral: the value if that is not set.
     """
 
     def got(model: ModelDescriptor, r: Resolved) -> Any:
+        """Return the parameter's value: llama3's constant, MLA's config or default, else the argument or `neutral`."""
         kind = scaling_got(model, r)
         if kind == "llama3":
             return LLAMA3_SCALING.get(name)
@@ -143,7 +148,9 @@ def original_length(model: ModelDescriptor, r: Resolved) -> Any:
 
 
 def windows_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    """Return for each layer whether it has a sliding window, as Megatron's is_layer_window_attention decides."""
+    """Return for each layer whether it has a sliding window, as Megatron's is_layer_window_attention decides: none
+    without a window size, all without a skip frequency, else all but each n-th, or by a list.
+    """
     skip, layers = r("window_attn_skip_freq"), places(model)
     if not r("window_size"):
         return [False for _ in layers]
@@ -153,9 +160,8 @@ def windows_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
 
 
 def places(model: ModelDescriptor) -> list[int]:
-    """Return, for each layer of the model, the number (from 1) of Megatron's first layer for it.
-
-    They differ only for hybrid models, whose layers are several of Megatron's.
+    """Return, for each layer of the model, the number (from 1) of Megatron's first layer for it. They differ only for
+    hybrid models, whose layers are several of Megatron's.
     """
     if not hybrid.hybrid(model) or not hybrid.known(model):
         return list(range(1, model.num_hidden_layers + 1))
@@ -170,9 +176,8 @@ def masks(model: ModelDescriptor, r: Resolved) -> bool:
 
 
 def window_need(model: ModelDescriptor, r: Resolved) -> list[int] | None:
-    """Return [keys left, keys right] of the window, or None without one.
-
-    Hugging Face's size includes the query's own key; Megatron's does not.
+    """Return [keys left, keys right] of the window, or None without one. Hugging Face's size includes the query's own
+    key; Megatron's does not.
     """
     return [(model.sliding_window or 0) - 1, 0] if masks(model, r) else None
 
@@ -182,9 +187,8 @@ def windows_need(model: ModelDescriptor, r: Resolved) -> list[bool]:
 
 
 def moe_layers_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    """Return for each layer whether Megatron makes it MoE: by the hybrid pattern, a frequency or a list.
-
-    See gpt_layer_specs.py, get_gpt_decoder_block_spec.
+    """Return for each layer whether Megatron makes it MoE: none without experts, else by the hybrid pattern, each n-th
+    from the first, or a list. See gpt_layer_specs.py, get_gpt_decoder_block_spec.
     """
     freq = r("moe_layer_freq", 1)
     layers = range(model.num_hidden_layers)
@@ -207,9 +211,8 @@ def mixers_need(model: ModelDescriptor, r: Resolved) -> list[str]:
 
 
 def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
-    """Return the letter of each layer's token mixer in Megatron.
-
-    From the hybrid pattern; without one "*" (attention), or "G" at the frequency of the gated delta net.
+    """Return the letter of each layer's token mixer in Megatron. From the hybrid pattern; without one "*" (attention),
+    or with the gated delta net's variant and a frequency "G", but "*" on each n-th layer or where a list has 0.
     """
     if r.arg("hybrid_layer_pattern"):
         return [each.strip("-E").replace("+", "*") for each in _of_pattern(model, r)]
@@ -220,7 +223,7 @@ def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
 
 
 def indexer_need(model: ModelDescriptor, r: Resolved) -> list[Any]:
-    """Return the indexer's sizes, its loss weight and which layers have one; [] without an indexer."""
+    """Return [the indexer's sizes…, its loss weight, a list of whether each layer has one (default: all)], or []."""
     has = model.indexer
     if has is None:
         return []
@@ -254,10 +257,8 @@ def sizes_got(model: ModelDescriptor, r: Resolved) -> list[Any]:
 
 
 def renormalised(model: ModelDescriptor, r: Resolved) -> bool:
-    """Return whether Megatron renormalizes the router's scores of the chosen experts.
-
-    moe_utils.py, topk_routing_with_score_function: a softmax before the choice is not renormalized; sigmoid scores are
-    if several experts are chosen.
+    """Return whether Megatron renormalizes the router's scores of the chosen experts: sigmoid scores if several are
+    chosen, softmax unless before the choice (moe_utils.py, topk_routing_with_score_function).
     """
     if r("moe_router_score_function", "softmax") == "sigmoid":
         return int(r("moe_router_topk")) > 1
@@ -278,9 +279,8 @@ def all_biased(model: ModelDescriptor, r: Resolved) -> bool:
 
 
 def turned_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    """Return for each layer whether it applies RoPE: all, all but every n-th, or all but those of a list.
-
-    See transformer_config.py, __post_init__.
+    """Return for each layer whether it applies RoPE: all without a no_rope_freq, else all but every n-th, or all but
+    those of a list (transformer_config.py, __post_init__).
     """
     skip, layers = r("no_rope_freq"), places(model)
     if not skip:
@@ -294,10 +294,7 @@ def factor_of(r: Resolved, name: str) -> float:
 
 
 def softmax_scale_need(model: ModelDescriptor, r: Resolved) -> float | None:
-    """Return the scale of attention scores: 1/sqrt(query_pre_attn_scalar or head_dim).
-
-    None with MLA, where it is not compared.
-    """
+    """Return the scale of attention scores, 1/sqrt(query_pre_attn_scalar or head_dim); None with MLA: not compared."""
     scalar = model.query_pre_attn_scalar
     return None if mla(model) else float(scalar or model.head_dim) ** -0.5
 

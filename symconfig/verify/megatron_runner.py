@@ -75,7 +75,7 @@ class Stop(Exception):
 
 
 def _explain(error: BaseException) -> str:
-    """Return an exception as text with its place; for a bare assertion, the line that asserts."""
+    """Return an exception as a line with its place; without a text, the raising source line; an exit's status."""
     if isinstance(error, SystemExit):
         return f"exits with status {error.code}"
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -84,9 +84,8 @@ def _explain(error: BaseException) -> str:
 
 
 def check(job: dict[str, Any], shims: Any) -> dict[str, Any]:
-    """Return all that Megatron finds on one argument list without a GPU; a failed phase ends it.
-
-    Sets environment variables and patches torch in this process.
+    """Return all that Megatron finds on one argument list without a GPU: {id, phases, …}; a failed phase is the last,
+    and what would follow it is absent. Sets environment variables and patches torch and Megatron in this process.
     """
     os.environ.update(job["env"], WORLD_SIZE=str(job["world_size"]), RANK=str(job["rank"]), LOCAL_RANK="0")
     shims.claim_gpu(tuple(job["capability"]), job["memory_bytes"], job["compute_units"])
@@ -100,7 +99,9 @@ def check(job: dict[str, Any], shims: Any) -> dict[str, Any]:
 
 
 def _check(job: dict[str, Any], phases: Phases, result: dict[str, Any]) -> None:
-    """Run all phases of a job and fill `result` with what Megatron resolved. Raise Stop if one fails."""
+    """Run all phases of a job and fill `result` with num_microbatches, stages, args and config as Megatron resolved
+    them, and, for tasks other than "check", the task's answer as "rank". Raise Stop if a phase fails.
+    """
     args, config, result["num_microbatches"] = resolve(job, phases)
     trainer = importlib.import_module("megatron.training.training")
     for name in ("ddp_config", "optimizer_config"):
@@ -117,7 +118,9 @@ def _check(job: dict[str, Any], phases: Phases, result: dict[str, Any]) -> None:
 
 
 def resolve(job: dict[str, Any], phases: Phases) -> tuple[Any, Any, int]:
-    """Return the arguments, transformer config and number of microbatches of a job. Raise Stop if a phase fails."""
+    """Return the arguments, transformer config and number of microbatches of a job; initializes process groups and sets
+    sys.argv. Each step is recorded in `phases`; raises Stop if one fails.
+    """
     arguments = importlib.import_module("megatron.training.arguments")
     sys.argv = ["pretrain_gpt.py", *job["args"]]
     args = phases.run("parse_args", arguments.parse_args)
@@ -130,7 +133,9 @@ def resolve(job: dict[str, Any], phases: Phases) -> tuple[Any, Any, int]:
 
 
 def _tokenizer(args: Any) -> None:
-    """Set args.padded_vocab_size as Megatron does; only a Null tokenizer is really built."""
+    """Set args.padded_vocab_size as Megatron does, if it is not set and vocab_size is; a Null tokenizer is really
+    built, where the release can.
+    """
     builder = getattr(importlib.import_module("megatron.training.global_vars"), "build_tokenizer", None)
     if builder and str(args.tokenizer_type).startswith("Null"):
         builder(args)
@@ -140,7 +145,7 @@ def _tokenizer(args: Any) -> None:
 
 
 def _microbatches(args: Any) -> int:
-    """Return the microbatches of a step by Megatron's calculator, which it initializes."""
+    """Return the microbatches of a step by Megatron's calculator, initialized with what the release takes."""
     module = importlib.import_module("megatron.core.num_microbatches_calculator")
     calculator = module.init_num_microbatches_calculator
     offered = {
@@ -157,7 +162,9 @@ def _microbatches(args: Any) -> int:
 
 
 def _groups(args: Any, world_size: int, rank: int) -> None:
-    """Initialize every process group of one rank at the full world size, with torch's fake backend."""
+    """Initialize every process group of one rank at the full world size, with torch's fake backend; arguments that the
+    release does not take are left out.
+    """
     import torch
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -182,7 +189,9 @@ def _groups(args: Any, world_size: int, rank: int) -> None:
 
 
 def _stages(args: Any, config: Any) -> list[list[list[int]]]:
-    """Return, per pipeline and virtual stage, [first layer, number of layers, multi-token-prediction layers]."""
+    """Return, per pipeline and virtual stage, [first layer (from 0), number of layers, multi-token-prediction layers];
+    Megatron's pipeline ranks are set meanwhile.
+    """
     if getattr(args, "hybrid_layer_pattern", None):
         return _hybrid_stages(args, config)
     state = importlib.import_module("megatron.core.parallel_state")
@@ -206,7 +215,9 @@ def _stages(args: Any, config: Any) -> list[list[list[int]]]:
 
 
 def _hybrid_stages(args: Any, config: Any) -> list[list[list[int]]]:
-    """Return the same for a HybridModel, by Megatron's select_pipeline_segment; torch's rank is patched meanwhile."""
+    """Return as `_stages` for a HybridModel, by Megatron's select_pipeline_segment; predictions are on the last chunk
+    only. torch's rank and world size are patched meanwhile.
+    """
     import torch
 
     allocation = importlib.import_module("megatron.core.models.hybrid.hybrid_layer_allocation")
@@ -244,7 +255,9 @@ def _call(function: Any, config: Any, offered: dict[str, Any]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON data: enums by name, functions and classes by full name, others as text."""
+    """Return a value as JSON data: enums by name, sequences and sets as lists, functions and classes by full name,
+    others as text without memory addresses.
+    """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, enum.Enum):
@@ -259,9 +272,8 @@ def plain(value: Any) -> Any:
 
 
 def _warm_up() -> None:
-    """Import and read once, before the forks, what each child would need: argument sources and a tokenizer.
-
-    Errors are ignored: each child reports them.
+    """Import and read once, before the forks, what each child would need: argument sources and a tokenizer. Errors are
+    ignored: each child reports them.
     """
     try:
         parser = argparse.ArgumentParser(allow_abbrev=False)
@@ -276,7 +288,9 @@ def _warm_up() -> None:
 
 
 def main() -> None:
-    """Read the request, import Megatron once, and run each job in a forked child; print one JSON line per job."""
+    """Read the request, import Megatron once, and run each job in a forked child; print a line when ready, then one
+    JSON line per job. Other output goes to standard error.
+    """
     request = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # whatever Megatron prints while it is imported is no answer

@@ -196,9 +196,8 @@ def compare(model: ModelDescriptor, result: Result, file: str, edited: Sequence[
 
 
 def differing(rows: Iterable[Row], subject: Any, result: Result, file: str, kind: str) -> Iterator[Problem]:
-    """Yield a problem for each applicable row in which Megatron's value differs from the model's or plan's.
-
-    kind: "model" or "plan", for the sentence. file: the file that the problems name.
+    """Yield a problem for each row that applies to the subject (a model or plan) and in which Megatron's value is not
+    `_equal` to the subject's. kind: "model" or "plan", for the sentence. file: the file that the problems name.
     """
     resolved = Resolved(result)
     for row in rows:
@@ -215,9 +214,8 @@ def compared(model: ModelDescriptor, edited: Sequence[str] = ()) -> int:
 
 
 def _equal(need: Any, got: Any) -> bool:
-    """Return whether two values are equal: numbers to a relative 1e-9, booleans by truth, lists elementwise.
-
-    None equals False, but not True.
+    """Return whether two values are equal: numbers to a relative 1e-9, lists elementwise, and by truth if either is a
+    boolean. None from Megatron equals False, but not True.
     """
     if isinstance(need, bool) or isinstance(got, bool):
         return bool(need) == bool(got) and (got is not None or not need)

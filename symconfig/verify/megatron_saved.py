@@ -24,9 +24,8 @@ TOLERANCE = 0.02  # of a stage
 
 
 def saved_bytes(plan: Plan, stage: int) -> float:
-    """Return the bytes that one microbatch of every chunk of a stage keeps for the backward, as the plan predicts.
-
-    The layers are Megatron-LM's own, not Transformer Engine's. Raises SymconfigError if the plan cannot be costed.
+    """Return the bytes kept for the backward by one microbatch of every chunk of a stage, as predicted with Megatron's
+    own layers: activations over microbatches in flight, plus the head's. Raises SymconfigError if it cannot be costed.
     """
     found = costed(with_local_layers(plan))
     memory, microbatches = found.cost.memory, in_flight(found.points, found.setting)
@@ -35,7 +34,9 @@ def saved_bytes(plan: Plan, stage: int) -> float:
 
 
 def unfit(plan: Plan) -> str | None:
-    """Return why Megatron's own layers on a CPU keep other tensors than the plan's, or None if they keep the same."""
+    """Return why Megatron's own layers on a CPU keep other tensors than the plan's, or None if they keep the same.
+    Reasons: sparse attention, scans, an 8- or 4-bit precision, or a dispatcher of experts other than DISPATCHER.
+    """
     options = plan.best.options
     if plan.model.indexer is not None:
         return "kernels of sparse attention are of other packages, and what PyTorch does in their place keeps scores"
@@ -56,7 +57,9 @@ def jobs(job: Job, plan: Plan) -> list[Job]:
 
 
 def checks(plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result], place: str, file: str) -> Iterator[Check]:
-    """Yield a check for each traced rank with predicted and kept bytes, or one skipped check if `unfit`."""
+    """Yield a check for each traced rank (job) with predicted and kept bytes, which may differ by TOLERANCE; a failed
+    job or plan fails. One skipped check first if `unfit`.
+    """
     if (reason := unfit(plan)) is not None:
         yield Check(f"{place}: kept for the backward", "skipped", reason, 0.0)
     for job in jobs:

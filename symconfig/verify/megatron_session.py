@@ -98,7 +98,7 @@ class Result:
 
     @property
     def error(self) -> str | None:
-        """Return the crash with its last lines, or the first failed phase; None if neither."""
+        """Return the crash with its last lines, or the first failed phase (with the last line if it exits), or None."""
         if self.crash is not None:
             return f"Megatron {self.crash}; its last lines: " + " | ".join(self.last_lines)
         for phase in self.phases:
@@ -109,7 +109,9 @@ class Result:
 
 
 def job(id: str, plan: Plan, args: Sequence[str], env: Mapping[str, str], source: MegatronSource) -> Job:
-    """Return the job that checks `args` with `source` on the plan's number and type of GPUs."""
+    """Return the job that checks `args` with `source` on the plan's number and type of GPUs; defaults are capability
+    9.0 for an unknown architecture and the newest Transformer Engine for an unknown release.
+    """
     gpu = plan.cluster.gpu
     return Job(
         id=id,
@@ -130,9 +132,8 @@ def run(
     workers: int = 1,
     heard: Callable[[Result], None] = lambda result: None,
 ) -> dict[str, Result]:
-    """Run the jobs in `workers` subprocesses and return every job's result by its id.
-
-    timeout_s: limit of each job. heard: called with each result as it arrives, from one thread at a time.
+    """Run the jobs in `workers` subprocesses and return every job's result by its id. timeout_s: limit of each job.
+    heard: called with each result as it arrives, from one thread at a time.
     """
     results: dict[str, Result] = {}
     lock = threading.Lock()
@@ -154,7 +155,9 @@ def run(
 
 
 def _run_one(source: MegatronSource, jobs: Sequence[Job], timeout_s: float, keep: Callable[[Result], None]) -> None:
-    """Run the jobs in one subprocess and pass each result to `keep`; unanswered jobs get a result with its crash."""
+    """Run the jobs in one subprocess and pass each result to `keep` as it arrives; if it ends early or takes too long,
+    each unanswered job gets a result with its crash.
+    """
     request = {
         "source": str(source.root),
         "timeout_s": timeout_s,
@@ -185,7 +188,7 @@ def _result(data: Mapping[str, Any]) -> Result:
 
 
 def _environment() -> dict[str, str]:
-    """Return the subprocess's environment: paths and locale of this one, no GPU, no network and one thread."""
+    """Return the subprocess's environment: PATH, HOME and the like of this one, no GPU, no network, one thread."""
     kept = {
         name: os.environ[name]
         for name in ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV")

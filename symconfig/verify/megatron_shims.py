@@ -50,7 +50,9 @@ class Inert(types.ModuleType):
 
 
 def install(source: Path) -> None:
-    """Put `source` (the folder that holds `megatron/`) first on sys.path, and patch Python and torch to import it."""
+    """Put `source` (the folder that holds `megatron/`) first on sys.path, and patch Python and torch to import it.
+    megatron.training becomes a package without its __init__, whose absent names are inert functions; warnings are off.
+    """
     warnings.simplefilter("ignore")
     if sys.version_info < (3, 12):  # of which Megatron takes names that 3.11 has not, or has in an older form
         import typing_extensions
@@ -75,13 +77,13 @@ def _inert_function(name: str) -> Any:
 
 
 def _stand_in_for_absent_modules() -> None:
-    """Patch imports so that Megatron gets an inert module for those of STAND_INS that are missing.
-
-    Only imports in Megatron's own modules: torch, too, checks whether triton is installed.
+    """Patch imports so that Megatron gets an inert module for those of STAND_INS that are not installed. Only absolute
+    imports in Megatron's own modules: torch, too, checks whether triton is installed. Other failures are raised.
     """
     real = builtins.__import__
 
     def importer(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        """Import as Python does, but return an inert module for an absent one of STAND_INS imported by Megatron."""
         try:
             return real(name, globals, locals, fromlist, level)
         except ModuleNotFoundError as error:
@@ -130,7 +132,6 @@ def claim_gpu(capability: tuple[int, int], memory_bytes: int, compute_units: int
 @contextmanager
 def claimed_adam() -> Iterator[None]:
     """Within the block, make Transformer Engine's FusedAdam importable, whose argument names OptimizerConfig inspects.
-
     Nothing is replaced if Transformer Engine is installed.
     """
     package = "transformer_engine.pytorch.optimizers"

@@ -54,8 +54,7 @@ def cache_dir() -> Path | None:
 
 def find(named: Path | None = None) -> MegatronSource | None:
     """Return the first Megatron of: `named`, $MEGATRON_PATH, an installed megatron with trainer, the cache; else None.
-
-    Raises InputError if the named folder is no Megatron-LM.
+    Raises InputError if the folder of `named` or $MEGATRON_PATH is no Megatron-LM. Only such a folder counts as chosen.
     """
     if named is None and os.environ.get("MEGATRON_PATH"):
         named = Path(os.environ["MEGATRON_PATH"])
@@ -106,9 +105,8 @@ def _version(root: Path) -> str:
 
 
 def download() -> Path:
-    """Download the megatron-core wheel with pip into the cache, check its SHA-256, and return the folder.
-
-    Nothing is downloaded if it is there. Raises SymconfigError if pip fails, the hash differs or there is no cache.
+    """Download the megatron-core wheel with pip into the cache, check its SHA-256, and return the folder. Nothing is
+    downloaded if it is there. Raises SymconfigError if pip fails, the hash differs or there is no cache.
     """
     target = cache_dir()
     if target is None:
@@ -143,7 +141,9 @@ def download() -> Path:
 
 
 def unpack(wheel: Path, target: Path, sha256: str = WHEEL_SHA256) -> None:
-    """Unpack a wheel as `target`, atomically. Raise SymconfigError if its SHA-256 differs."""
+    """Unpack a wheel as `target`, atomically; creates the parent. Raise SymconfigError if its SHA-256 differs, OSError
+    if `target` is a folder that is not empty.
+    """
     got = hashlib.sha256(wheel.read_bytes()).hexdigest()
     if got != sha256:
         raise SymconfigError("is not the expected wheel", file=wheel.name, field="sha256", got=got, need=sha256)
@@ -156,7 +156,7 @@ def unpack(wheel: Path, target: Path, sha256: str = WHEEL_SHA256) -> None:
 
 
 def main() -> int:
-    """Download Megatron and print where it is. Return the exit code."""
+    """Download Megatron and print where it is; return 0, or the exit code of an error, printed to standard error."""
     try:
         print(f"megatron-core {RELEASE} is in {download()}")
     except SymconfigError as error:

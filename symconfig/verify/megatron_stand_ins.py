@@ -22,9 +22,8 @@ KERNELS: dict[str, Any] = {
 
 
 def prepare(config: Any) -> None:
-    """Patch torch and Megatron for a forward pass without a GPU.
-
-    Call it within megatron_build.placed, before the modules are built.
+    """Patch torch and Megatron for a forward pass without a GPU. Call it within megatron_build.placed, before the
+    modules are built.
     """
     kernels(config)
     _rng()
@@ -100,7 +99,7 @@ def _rms_norm() -> None:
 
 
 def _attention() -> None:
-    """Patch the local attention core to output the width of MLA's values."""
+    """Patch the local attention core to output the width of MLA's values, if v_channels is given."""
     core = importlib.import_module("megatron.core.transformer.dot_product_attention").DotProductAttention
     make = core.__init__
 
@@ -120,9 +119,9 @@ def balanced(tokens: int, experts: int, chosen: int) -> Any:
 
 
 def _routing() -> None:
-    """Patch the token dispatcher to count a balanced routing, assumed on every rank.
-
-    The router's own choice has no values on the meta device; everything else uses the real map.
+    """Patch the token dispatcher to count a balanced routing, assumed on every rank; gathers of CPU tensors repeat this
+    rank's, and tensors are not moved to the host. The router's own choice has no values on the meta device; everything
+    else uses the real map.
     """
     dispatcher: Any = importlib.import_module("megatron.core.transformer.moe.token_dispatcher")
     kind = dispatcher.MoEAlltoAllTokenDispatcher

@@ -27,9 +27,9 @@ META = torch.device("meta")
 
 
 def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Run a microbatch through every chunk of this rank and return what the backward would read.
-
-    saved: records of storages; saved_bytes: those held per microbatch; shared_bytes: those held once.
+    """Run a microbatch through every chunk of this rank and return what the backward would read, with seconds and peak
+    memory. saved: records of storages (chunk, bytes, module, reader, shared); saved_bytes: sum of those held per
+    microbatch; shared_bytes: of those held once. Patches Megatron for the rest of the process.
     """
     start = time.perf_counter()
     with build.placed(args, config) as ready:
@@ -47,9 +47,8 @@ def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def trace(args: Any, config: Any, model: Any, place: int) -> list[dict[str, Any]]:
-    """Return a record of each distinct storage that the backward of one microbatch of the chunk would read.
-
-    shared: a second microbatch reads the same storage, so that it is held once. place: the chunk's index.
+    """Return a record of each distinct storage that the backward of one microbatch of the chunk would read; the forward
+    runs twice. shared: the second microbatch reads the same storage, so that it is held once. place: the chunk's index.
     """
     recorder, chunk = Recorder(model), model
     if args.bf16 or args.fp16:  # 16-bit weights and an fp32 loss, as the trainer has them
@@ -65,7 +64,9 @@ def trace(args: Any, config: Any, model: Any, place: int) -> list[dict[str, Any]
 
 
 def _forward(args: Any, config: Any, model: Any, chunk: Any) -> Any:
-    """Run one microbatch as pretrain_gpt.py does, and return the output, or the loss on the last stage."""
+    """Run one microbatch (zeros, on meta) as pretrain_gpt.py does; return the loss on the last stage, else the output.
+    Later stages get an empty input; a mask is made unless the release leaves it to attention.
+    """
     sequence = args.seq_length // config.context_parallel_size
     tokens = torch.zeros(args.micro_batch_size, sequence, dtype=torch.long, device=META)
     mask = None
@@ -134,9 +135,8 @@ class Recorder:
         self.running.pop()
 
     def _inside(self) -> str:
-        """Return the name of the innermost running module, "" outside all.
-
-        A module that is not in the chunk counts as its caller.
+        """Return the name of the innermost running module, "" outside all. A module that is not in the chunk counts as
+        its caller.
         """
         return self.running[-1] if self.running else ""
 
@@ -149,10 +149,10 @@ class Recorder:
         return kept
 
     def kept(self, end: Any) -> dict[int, dict[str, Any]]:
-        """Return, by storage, what was saved since the last call and is still alive. end: the forward's result.
-
-        Parameters, buffers, empty storages and those not on the meta device are left out. Clears the list of saved
-        tensors.
+        """Return {storage: {bytes, module that made it, reader}} of what was saved since the last call and is still
+        alive, or is kept by custom functions below `end`, the forward's result; the first reader counts. Parameters,
+        buffers, empty storages and those not on the meta device are left out. Clears the list of saved tensors and
+        keeps the storages alive.
         """
         storages: dict[int, dict[str, Any]] = {}
         # Now: the first forward replaces some (the router's bias becomes fp32), and a freed number is given again.
@@ -200,7 +200,9 @@ def _storage(tensor: Any) -> Any:
 
 
 def _attributes(end: Any) -> Iterator[Kept]:
-    """Yield tensors that custom autograd functions keep as attributes of their context, which no hook reports."""
+    """Yield the tensors among attributes of all autograd nodes below end.grad_fn, which custom functions keep and no
+    hook reports; their reader is "".
+    """
     waiting, seen = [end.grad_fn], set()
     while waiting:
         node = waiting.pop()

@@ -51,7 +51,10 @@ class Predicted:
 
 
 def predicted(plan: Plan, stage: int) -> Predicted:
-    """Return what the cost model predicts for a rank of a pipeline stage between two steps, without padding."""
+    """Return what the cost model predicts for a rank of a pipeline stage between two steps, without padding:
+    parameters, those trained, bytes of gradients and of optimizer state (with the offloaded part). A stage beyond the
+    rows of the cost arrays counts as the last row.
+    """
     cost = costed(restore(plan, plan.best))
     setting = cost.setting
     # Between steps no gradients wait to be reduced, and host memory counts, too.
@@ -75,9 +78,8 @@ def predicted(plan: Plan, stage: int) -> Predicted:
 
 
 def coordinates(parallel: Degrees, framework: Framework, rank: int) -> dict[str, int]:
-    """Return a rank's index along tp, cp, dp, pp and etp, ep, edp.
-
-    Raises InputError for a rank outside the plan.
+    """Return a rank's index along tp, cp, dp, pp (in the order of framework.dense_grid) and etp, ep, edp (of
+    expert_grid). Raises InputError for a rank outside the plan.
     """
     if not 0 <= rank < parallel.world_size:
         need = f"0 to {parallel.world_size - 1}"
@@ -98,9 +100,8 @@ def stage_of(parallel: Degrees, rank: int) -> int:
 
 
 def with_local_layers(plan: Plan) -> Prospect:
-    """Return the plan as a candidate with Megatron-LM's own layers in place of Transformer Engine's.
-
-    It offloads no activations (training/arguments.py, validate_args), and its attention has no context parallelism
+    """Return the plan as a candidate with Megatron-LM's own layers in place of Transformer Engine's. It offloads no
+    activations (training/arguments.py, validate_args), and its attention has no context parallelism
     (transformer/dot_product_attention.py): cp ranks become data-parallel ones with shorter sequences.
     """
     point = restore(plan, plan.best)
@@ -116,9 +117,8 @@ def with_local_layers(plan: Plan) -> Prospect:
 
 
 def chunk_parameters(plan: Plan, stage: int) -> tuple[tuple[Parameter, ...], ...]:
-    """Return the parameters of each virtual stage on a rank of a pipeline stage, with Megatron-LM's own layers.
-
-    Raises SymconfigError if the degrees do not divide experts or weights.
+    """Return the parameters of each virtual stage on a rank of a pipeline stage, with Megatron-LM's own layers. Raises
+    SymconfigError if ep does not divide the experts or a weight cannot be cut evenly.
     """
     point = with_local_layers(plan)
     p, model = point.degrees, point.request.model
@@ -135,9 +135,8 @@ def chunk_parameters(plan: Plan, stage: int) -> tuple[tuple[Parameter, ...], ...
 
 
 def _of_block(block: DerivedBlock, numbers: Mapping[str, int]) -> Iterator[Parameter]:
-    """Yield the parameters of a block on one rank, expert by expert; parts of one weight are joined.
-
-    Raises SymconfigError if a weight does not divide evenly.
+    """Yield the parameters of a block on one rank, expert by expert; parts of one weight are joined. Raises
+    SymconfigError if a weight does not divide evenly.
     """
     shards = sorted(block.weights, key=lambda shard: shard.name.partition(_PART)[0])
     for name, group in groupby(shards, key=lambda shard: shard.name.partition(_PART)[0]):
@@ -153,9 +152,12 @@ def _of_block(block: DerivedBlock, numbers: Mapping[str, int]) -> Iterator[Param
 
 
 def _of_chunk(point: Prospect, index: int, known: Mapping[str, Sequence[Parameter]]) -> Iterator[Parameter]:
-    """Yield the parameters of a virtual stage, given its index in model order. known: parameters by kind of block.
+    """Yield the parameters of a virtual stage, given its index in model order; names of layers and predictions are
+    numbered within it. known: parameters by kind of block.
 
-    A chunk with multi-token prediction but without the embedding has the embedding, too.
+    The embedding is added to a chunk with multi-token prediction but without it. Of the head, lm_head is on its chunk
+    unless tied to an embedding there; the final norm is on the last chunk, or from release _NORM_BEHIND_LAST_LAYER on,
+    for models with predictions, on that of the last layer.
     """
     chunks, model = point.split.chunks, point.request.model
     kinds, layers = chunks[index], dict.fromkeys(("layers", "mtp"), 0)

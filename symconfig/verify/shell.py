@@ -45,9 +45,8 @@ def applies(plan: Plan) -> bool:
 
 
 def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
-    """Yield a check for each script of the folder, run with DRY_RUN=1; one skipped check without bash.
-
-    Scripts are those of the manifest, else SCRIPTS; a missing one fails.
+    """Yield a check for each script of the folder, run with DRY_RUN=1; one skipped check without bash. Scripts are the
+    manifest's .sh files, or SCRIPTS without a manifest; each missing one is a failed check.
     """
     watch = Stopwatch()
     if shutil.which("bash") is None:
@@ -65,9 +64,9 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
 
 
 def dry_run(folder: Path, name: str, timeout_s: float) -> DryRun:
-    """Run a script with DRY_RUN=1 in a clean environment, and return its status, command and exported variables.
-
-    Each variable that it requires gets a placeholder. Status 124 if it exceeds timeout_s.
+    """Run a script with DRY_RUN=1 in a clean environment, and return its status, the words it prints, the variables it
+    exports and its last lines of standard error. Each variable that it requires gets a placeholder. Status 124, without
+    words, if it exceeds timeout_s.
     """
     bash = shutil.which("bash") or "bash"
     script = folder / name
@@ -112,7 +111,7 @@ def _plainly(match: re.Match[str]) -> str:
 
 
 def arguments(folder: Path) -> list[str]:
-    """Return the words of megatron_args.txt. Raise InputError if it cannot be read as shell words."""
+    """Return the words of megatron_args.txt. Raise InputError if it cannot be read, is no UTF-8 or no shell words."""
     path = folder / ARGUMENTS
     try:
         return words(content(path, MAX_BYTES).decode("utf-8"))
@@ -121,7 +120,9 @@ def arguments(folder: Path) -> list[str]:
 
 
 def _dry_run_check(folder: Path, name: str, options: Options) -> Check:
-    """Return the check of one script's dry run; launch.sh must also pass the words of megatron_args.txt, if present."""
+    """Return the check of one script's dry run: status 0 and a command; launch.sh must also pass the words of
+    megatron_args.txt, if present. Has the refusal's status if programs may not run.
+    """
     watch = Stopwatch()
     title = f"{name} with DRY_RUN=1"
     if options.refused is not None:
@@ -137,7 +138,9 @@ def _dry_run_check(folder: Path, name: str, options: Options) -> Check:
 
 
 def _same_arguments(folder: Path, ran: DryRun, watch: Stopwatch, title: str) -> Check:
-    """Return the check that launch.sh passes exactly the words of megatron_args.txt to Megatron's script."""
+    """Return the check that launch.sh passes exactly the words of megatron_args.txt behind Megatron's script; a failure
+    names the first word that differs. Raises InputError if the file cannot be read.
+    """
     script = next((place for place, word in enumerate(ran.words) if Path(word).name in MEGATRON_SCRIPTS), None)
     if script is None:
         return watch.check(title, "failed", f"does not start {' or '.join(MEGATRON_SCRIPTS)}")

@@ -66,7 +66,9 @@ class KernelFit:
 
 
 def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
-    """Fit a GPU's kernel constants to measured times. Raise InputError if no measured kernel has a formula."""
+    """Fit a GPU's kernel constants to measured times, with the errors by family before and after. Host copies and
+    products in a precision that the cluster's GPU lacks are left out. Raise InputError if no kernel is left.
+    """
     peaks = cluster.gpu.peak_flops
     rows = tuple(
         row
@@ -105,9 +107,8 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
 
 
 def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values: Constants, n: int) -> Array:
-    """Return the cost model's seconds of each kernel, [kernels, n], for n sets of constants.
-
-    values: constant name to array [n]; the others are the cluster's.
+    """Return the cost model's seconds of each kernel, [kernels, n], for n sets of constants. values: constant name to
+    array [n]; the others are the cluster's.
     """
     result = np.empty((len(kernels), n))
     precisions = [
@@ -143,7 +144,9 @@ def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values:
 
 
 def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Task:
-    """Return the kernel as a task of the cost model; adds the symbols that it needs to `numbers`."""
+    """Return the kernel as a task of the cost model: a product or attention by its kind, a stream as traffic of its
+    bytes, any other as traffic of none (a launch). Adds an attention's symbols, keys and channels, to `numbers`.
+    """
 
     def size(value: int) -> Monomial:
         return Monomial(Fraction(value))
@@ -171,9 +174,8 @@ def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Task:
 
 
 def _parameters(rows: Sequence[Row], kernels: Kernels) -> tuple[Parameter, ...]:
-    """Return the constants that these kernels depend on, starting at the cluster's values clipped to the bounds.
-
-    Their uncertainty is that of any GPU.
+    """Return the constants that these kernels depend on, starting at the cluster's values clipped to BOUNDS; one that
+    it lacks starts at its gemm_efficiency. Their uncertainty is that of any GPU.
     """
     needed: dict[str, None] = {}
     for row in rows:

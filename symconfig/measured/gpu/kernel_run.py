@@ -41,9 +41,8 @@ class Bench:
         return self.torch.bfloat16 if self.has_bf16 else self.torch.float16
 
     def sets(self, bytes_each: float) -> int:
-        """Return the number of buffer sets to cycle through, so that no run finds its operands in the cache.
-
-        Enough for twice the cache, at most MOST_SETS and a quarter of the free memory, at least 1.
+        """Return the number of buffer sets to cycle through, so that no run finds its operands in the cache: twice the
+        cache over bytes_each, at most MOST_SETS and _MEMORY_SHARE of the free memory (of 1 GiB on a CPU), at least 1.
         """
         wanted = ceil(2 * self.cache_bytes / bytes_each) if bytes_each else 1
         free = self.torch.cuda.mem_get_info()[0] if self.cuda else 2**30
@@ -68,7 +67,9 @@ def _amd(torch: Any) -> bool:
 
 
 def unsupported(on: Bench, kernel: Kernel) -> str | None:
-    """Return why this device or torch cannot run the kernel's precision, or None if it can."""
+    """Return why this device or torch cannot run the kernel's precision, or None if it can or the kernel is no product.
+    On a CPU only fp8 is refused; on AMD GPUs fp8 is, and capability is not checked.
+    """
     if not isinstance(kernel, Product) or (not on.cuda and kernel.dtype != "fp8"):
         return None
     torch = on.torch
@@ -82,9 +83,8 @@ def unsupported(on: Bench, kernel: Kernel) -> str | None:
 
 def implementations(on: Bench, kernel: Kernel) -> dict[str | None, Make]:
     """Return {name: function that allocates the buffers and returns the call} of each implementation that torch has.
-
-    The name is None if there is only one; attention on a GPU has cuDNN's and FlashAttention-2's. The functions and
-    the calls may raise what torch raises for a kernel that it cannot run.
+    The name is None if there is only one; attention on a GPU has cuDNN's and FlashAttention-2's. The functions and the
+    calls may raise what torch raises for a kernel that it cannot run.
     """
     if isinstance(kernel, Product):
         return {None: partial(_low_product if kernel.dtype == "fp8" else _product, on, kernel)}
@@ -101,11 +101,14 @@ def implementations(on: Bench, kernel: Kernel) -> dict[str | None, Make]:
 
 
 def _product(on: Bench, kernel: Product) -> Call:
-    """Return a matmul, batched if batch > 1, with operands in the layout of the kernel's pass."""
+    """Return a matmul into a given output, batched if batch > 1, with operands in the layout of the kernel's pass; bf16
+    if so named, else fp16.
+    """
     torch, batch, m, n, k = on.torch, kernel.batch, kernel.m, kernel.n, kernel.k
     dtype = torch.bfloat16 if kernel.dtype == "bf16" else torch.float16
 
     def operands() -> tuple[Any, Any, Any]:
+        """Return (first, second, output), 3-dimensional if batched, with the strides of the kernel's layout."""
         # Weights lie as [out, in]: forward x W', input's gradient dY W, weight's gradient dY' X.
         first = on.normal(batch, *((k, m) if kernel.layout == "weight-gradient" else (m, k)), dtype=dtype)
         second = on.normal(batch, *((n, k) if kernel.layout == "forward" else (k, n)), dtype=dtype)
@@ -125,7 +128,9 @@ def _product(on: Bench, kernel: Product) -> Call:
 
 
 def _low_product(on: Bench, kernel: Product) -> Call:
-    """Return an fp8 matmul with the cast of its first operand; the second, a weight, is cast beforehand."""
+    """Return an fp8 matmul with the cast of its first operand; the second, a weight, is cast beforehand. Scales are 1;
+    accumulation is fast for the layout "forward" only. The batch is ignored.
+    """
     torch, m, n, k = on.torch, kernel.m, kernel.n, kernel.k
     low, one = torch.float8_e4m3fn, torch.ones((), dtype=torch.float32, device=on.device)
     sets = [(on.normal(m, k), on.normal(n, k).to(low).t()) for _ in range(on.sets(3.0 * m * k + k * n))]
@@ -152,7 +157,9 @@ def _rotating(function: Callable[[Sequence[Any]], object], sets: Sequence[Sequen
 
 
 def _differentiable(on: Bench, function: Callable[[Sequence[Any]], Any], sets: Sequence[Any], backward: bool) -> Call:
-    """Return a call of `function`'s forward, or of its backward alone on graphs that are built here."""
+    """Return a call of `function`'s forward on the next inputs, or with `backward` of its backward alone, towards the
+    inputs that require gradients, on graphs that are built here once and kept. As many results as sets are kept alive.
+    """
     if not backward:
         return _rotating(function, sets, len(sets))
     graphs = []
@@ -164,7 +171,9 @@ def _differentiable(on: Bench, function: Callable[[Sequence[Any]], Any], sets: S
 
 
 def _attention(on: Bench, kernel: Attention, backend: Any) -> Call:
-    """Return causal attention with this backend (None: torch's choice)."""
+    """Return causal attention, its forward or its backward, with this backend (None: torch's choice). Grouped queries
+    if the numbers of heads differ. The call raises what torch raises if the backend cannot run it.
+    """
     attend = on.torch.nn.functional.scaled_dot_product_attention
     widths = (
         (kernel.heads, kernel.channels),
@@ -191,9 +200,8 @@ def _attention(on: Bench, kernel: Attention, backend: Any) -> Call:
 
 
 def _stream(on: Bench, kernel: Stream) -> Call:
-    """Return a copy within the device's memory, or a norm's or an activation function's forward or backward.
-
-    A norm's backward leaves out the weight's gradient. "glu" is torch's own, with the memory traffic of SwiGLU.
+    """Return a copy within the device's memory, or a norm's or an activation function's forward or backward. A norm's
+    backward leaves out the weight's gradient. "glu" is torch's own, with the memory traffic of SwiGLU.
     """
     torch, functions, shape = on.torch, on.torch.nn.functional, (kernel.columns,)
     wide = 2 * kernel.columns if kernel.what == "glu" else kernel.columns

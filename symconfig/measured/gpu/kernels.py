@@ -73,10 +73,9 @@ _COPIES, _HOST_COPIES = (64, 256, 1024), (16, 256)  # MiB
 
 
 def wanted_kernels(on: Bench) -> list[Kernel]:
-    """Return the kernels to measure: products of three passes and each precision, grouped products, attention, norms,
-    activation functions, copies and a launch.
-
-    A GPU without bf16 has its products in fp16 alone. On a CPU only small ones, to show how it goes.
+    """Return the kernels to measure: a launch, products of three passes, grouped products, attention, norms, activation
+    functions, copies on the device and to and from the host. With bf16 units products are in bf16, and a few in fp8 (no
+    weight gradients) and fp16; else all in fp16. On a CPU only small ones, to show how it goes.
     """
     if not on.cuda:
         products = [Product(dtype="bf16", layout=layout, m=64, n=512, k=256) for layout in _LAYOUTS]
@@ -154,9 +153,9 @@ class DeviceClock:
         self._queue_s = 0.0  # of the host, for one run
 
     def sample(self, call: Call, runs: int) -> float:
-        """Return the device's mean seconds of one call, measured by events.
-
-        Repeats with a longer lead, up to _MOST_LEAD_S, while the device may have waited for the host.
+        """Return the device's mean seconds of one call, measured by events around `runs` calls that are queued behind a
+        sleep. Repeats with twice the sleep, up to _MOST_LEAD_S, while the device had started before all were queued and
+        took less than twice the queueing. Records the host's seconds per call for the next sleep.
         """
         lead_s = min(max(_LEAD_S, _LEAD * self._queue_s * runs), _MOST_LEAD_S)
         while True:
@@ -187,9 +186,9 @@ class Timing:
 
 
 def timed(clock: Clock, call: Call, share_s: float, now: Callable[[], float] = time.perf_counter) -> Timing:
-    """Return the median time of a call over repeated samples, taking about `share_s` seconds.
-
-    Two untimed runs come first, then samples until two agree (or a third of the time is over); only later ones count.
+    """Return the median time of a call over repeated samples, taking about `share_s` seconds, and its spread. Two
+    untimed runs come first, then samples until two agree within STABLE, or a third of the time is over; only later ones
+    count: LEAST_SAMPLES in any case, up to MOST_SAMPLES while time is left.
     """
     for run in range(2):  # what first runs do besides: libraries loaded, memory taken, kernels compiled
         call(run)
@@ -225,7 +224,9 @@ def import_torch() -> Any:
 
 
 def choose_device(torch: Any, wanted: str | None) -> str:
-    """Return "cuda" or "cpu": as wanted, else cuda. Raise InputError for another name or without a usable GPU."""
+    """Return "cuda" or "cpu": as wanted, else cuda. Raise InputError for another name, and for cuda (also as default)
+    without a usable GPU.
+    """
     if wanted not in (None, "cuda", "cpu"):
         raise InputError("unknown device", field="--device", got=wanted, need="cuda or cpu")
     if wanted != "cpu" and not torch.cuda.is_available():
@@ -242,9 +243,8 @@ def zoo_name(product: str) -> str | None:
 def measure_kernels(
     torch: Any, device: str, budget_s: float, progress: Progress, kernels: Sequence[Kernel] | None = None
 ) -> KernelTimes:
-    """Measure kernels for about budget_s seconds; those that cannot run or are too late are listed with the reason.
-
-    progress: called with a text and the completed fraction. kernels: None: `wanted_kernels`.
+    """Measure kernels (None: `wanted_kernels`) for about budget_s seconds; those that cannot run or are too late are
+    listed with the reason. progress: called with a text and the completed share.
     """
     with _alone(torch, device) as on:
         return _measured(on, budget_s, progress, wanted_kernels(on) if kernels is None else kernels)
@@ -263,9 +263,9 @@ def _alone(torch: Any, device: str) -> Iterator[Bench]:
 
 
 def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[Kernel]) -> KernelTimes:
-    """Return the times of the kernels, sharing the rest of the budget (s) evenly among those left.
-
-    Families take turns, so that a short budget covers all. After OVERRUN times the budget the others are skipped.
+    """Return the times of the kernels, sharing the rest of the budget (s) evenly among those left, after a warm-up on a
+    GPU. Families take turns, so that a short budget covers all. A kernel that cannot run, or whose turn comes after
+    OVERRUN times the budget, is listed as skipped.
     """
     seen: Counter[str] = Counter()
     turns = []
@@ -297,7 +297,9 @@ def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[
 
 
 def _one(on: Bench, clock: Clock, kernel: Kernel, share_s: float) -> Row | Skipped:
-    """Return the time of a kernel's fastest implementation, or why none can run."""
+    """Return the time of a kernel's fastest implementation, each tried for an equal part of share_s, or why none can
+    run (all distinct reasons).
+    """
     if (reason := unsupported(on, kernel)) is not None:
         return Skipped(what=kernel, reason=reason)
     able = implementations(on, kernel)
@@ -311,9 +313,8 @@ def _one(on: Bench, clock: Clock, kernel: Kernel, share_s: float) -> Row | Skipp
 
 
 def _tried(on: Bench, clock: Clock, make: Make, share_s: float) -> Timing | str:
-    """Return an implementation's timing, or the first line of the error that stops it; frees its memory.
-
-    Raises SymconfigError if the GPU no longer works.
+    """Return an implementation's timing, or the first line of the error that stops it; frees its memory. Raises
+    SymconfigError if the GPU no longer works.
     """
     call: Call | None = None
     try:
@@ -332,7 +333,7 @@ def _tried(on: Bench, clock: Clock, make: Make, share_s: float) -> Timing | str:
 
 
 def _check_alive(on: Bench, reason: str) -> None:
-    """Raise SymconfigError if the GPU no longer works, as it may not after some errors."""
+    """Raise SymconfigError if the GPU no longer works, as it may not after some errors; nothing on a CPU."""
     try:
         if on.cuda:
             on.torch.cuda.synchronize()
@@ -341,7 +342,7 @@ def _check_alive(on: Bench, reason: str) -> None:
 
 
 def _notes(on: Bench) -> Iterator[str]:
-    """Yield warnings about the numbers: measured on a CPU, or on a GPU whose memory is partly in use."""
+    """Yield a warning if measured on a CPU, or on a GPU whose free memory is below FREE of its total."""
     if not on.cuda:
         yield "Measured on a CPU: this shows how it goes, and says nothing of a GPU."
         return
@@ -354,7 +355,7 @@ def _notes(on: Bench) -> Iterator[str]:
 
 
 def _rig(on: Bench) -> Rig:
-    """Return the device's name and the versions of its driver, CUDA or HIP, and torch, with the date."""
+    """Return the device's name, torch's version and the date; of a GPU also the versions of driver and CUDA or HIP."""
     torch = on.torch
     known = {"torch": str(torch.__version__), "date": datetime.now(UTC).date().isoformat()}
     if not on.cuda:
@@ -364,7 +365,9 @@ def _rig(on: Bench) -> Rig:
 
 
 def _driver() -> str | None:
-    """Return the version of NVIDIA's driver from its kernel module, else from nvidia-smi; None without either."""
+    """Return the version of NVIDIA's driver from its kernel module, or, if that cannot be read, from nvidia-smi; None
+    if neither works or has a version.
+    """
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:
