@@ -36,15 +36,20 @@ add_options = adds(
 def run(arguments: argparse.Namespace) -> int:
     """Print the estimate of a job's, or with --script a script's, layout, and with --fits-on of the same on the zoo's
     clusters; return 1 if it does not fit or the framework refuses it, else 0. Raises InputError, also for a job's
-    options with --script.
+    options with --script, and for a script's without.
     """
     from symconfig.api.estimate import of_all, of_job, of_script
     from symconfig.cli.job import as_options, request
 
     if arguments.script is None:
+        refuse(arguments, ("root", "vocab_size"), "is of a script", need="--script FILE")
         job = request(arguments)
         price = partial(
-            of_job, job.document, model_base=job.model_base, cluster_base=job.cluster_base, problems=job.problems
+            of_job,
+            job.document,
+            model_base=job.model_base,
+            cluster_base=job.cluster_base,
+            problems=(*arguments.problems.all, *job.problems),
         )
         named = job.document.data.get("cluster")
         with reworded(partial(as_options, request=job)):

@@ -22,7 +22,7 @@ add_options = adds(
         flag("--all", "also each operator and tensor, each formula and symbol"),
         "the schedule",
         flag("--timeline", "the schedule, stage by stage"),
-        option("--candidate", "N", "which one of the plan's ranking (default 1, the best)", type=whole, default=1),
+        option("--candidate", "N", "which one of the plan's ranking (default 1, the best)", type=whole),
         option("--trace", "FILE.json", "write its events there, for ui.perfetto.dev or chrome://tracing"),
         flag("--force", "replace a file that exists"),
     )
@@ -32,7 +32,7 @@ add_options = adds(
 def run(arguments: argparse.Namespace) -> int:
     """Print the explanation of the best plan (with --all or --json in full, with formulas), or with --timeline the
     simulated schedule of the plan --candidate; return 0. Writes the schedule's trace with --trace. Raises InputError,
-    also for a candidate that does not exist and for --trace without --timeline.
+    also for a candidate that does not exist and for options of the schedule without --timeline.
     """
     from symconfig.report import explanation as report
     from symconfig.report.timeline import chart_data, simulated, stage_rows, trace
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     problems = arguments.problems
     if not arguments.timeline:
-        refuse(arguments, ("trace", "force"), "is of the schedule", need="--timeline")
+        refuse(arguments, ("candidate", "trace", "force"), "is of the schedule", need="--timeline")
     plan, path = problems.collect(lambda: plan_of(arguments.plan)), output(arguments, "trace", JSON)
     every = () if plan is None else (plan.best, *plan.alternatives)
     if plan is not None and arguments.candidate is not None and arguments.candidate > len(every):
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError(problems.all)
     with retraced(arguments.plan):
         if arguments.timeline:
-            chart = simulated(plan, every[arguments.candidate - 1])
+            chart = simulated(plan, every[(arguments.candidate or 1) - 1])
             if path is not None:
                 write_text(path, trace(chart), arguments.force)
                 note(f"wrote {path}")
