@@ -32,7 +32,7 @@ ALLOWED = {
             "frameworks/megatron/flags.py",
             "render/deepspeed.py",
             "render/launchers.py",
-            "report/page/page.py",
+            "report/page.py",
             "solve/interval.py",
             "solve/usual.py",
         ),

@@ -46,7 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     problems = arguments.problems
     plan = problems.collect(lambda: plan_of(arguments.plan))
     if bool(arguments.vary) == bool(arguments.change):
-        problems.add(Problem("one of --vary and --change is needed", hint="symconfig whatif --help"))
+        what = "cannot be given together" if arguments.vary else "one of them is needed"
+        problems.add(Problem(what, field="--vary and --change", hint="symconfig whatif --help"))
     changes = problems.collect(lambda: parsed(arguments.change)) if arguments.change else None
     varies = problems.read(lambda plan: varied(plan, arguments.vary), plan) if arguments.vary else None
     if problems.all or plan is None:

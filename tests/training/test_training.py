@@ -119,7 +119,11 @@ def counted(plan: Plan) -> dict[str, Any]:
     whole = {"gradients": rest, "gradients afterwards": rest, "on the host afterwards": away}
     rank = {
         phase: whole | {"tokens": tokens, "read": tokens, "peak": int(held.peak_bytes(actor, phase, tokens[0][0]))}
-        for phase, tokens in {"log-probabilities": [[1400]], "reference": [[1400]], "update": [[250] * 3] * 2}.items()
+        for phase, tokens in {
+            "log-probabilities": [[280] * 5],
+            "reference": [[280] * 5],
+            "update": [[250] * 3] * 2,
+        }.items()
     }
     on_host = [part for part in away if part != held.WEIGHTS]
     rank["log-probabilities"]["on the host"], rank["reference"]["on the host"] = on_host, away

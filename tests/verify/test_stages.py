@@ -15,6 +15,7 @@ from symconfig.verify import megatron, megatron_agreement, megatron_session
 from symconfig.verify.megatron_session import Result
 from tests.verify.megatron_support import LIMIT_S, rendered, source
 
+UNEVEN = "Ett|(tt|)*15(t*3|)*15t*3L"
 GLM = Path(__file__).parent / "models" / "glm-4.5-air.yaml"
 
 
@@ -56,7 +57,7 @@ CASES = {
     "30 layers on PP4, without layout strings": Case(
         "llama3.1-8b", 30, 32, 256, {"pp": "4", "vpp": "1"}, "", "core_v0.12.1", change={"num_hidden_layers": 30}
     ),
-    "80 layers on PP16 VPP2": Case("llama3.1-70b", 80, 256, 1024, {"pp": "16", "vpp": "2"}, "|"),
+    "80 layers on PP16 VPP2": Case("llama3.1-70b", 80, 256, 1024, {"pp": "16", "vpp": "2", "layout": UNEVEN}, UNEVEN),
     "12 layers with chunks of no layer": Case(
         "llama3.1-8b", 12, 32, 256, {"layout": "E|t*3||(tt|)*4tL"}, "E|t*3||(tt|)*4tL", change={"num_hidden_layers": 12}
     ),

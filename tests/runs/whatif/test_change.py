@@ -74,4 +74,4 @@ def test_the_command(run: Run, tmp_path: Path) -> None:
     assert run("whatif", path).code == 2
     both = run("whatif", path, "--change", "gpus=8", "--vary", "network=1..2x")
     assert both.code == 2
-    assert "not allowed with argument --change" in both.err
+    assert "--vary and --change: cannot be given together" in both.err
