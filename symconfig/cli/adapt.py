@@ -39,8 +39,8 @@ add_options = adds(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the diff (or JSON), and with --in-place write the files if the whole plan is in them or --partial is given;
-    return the exit code.
+    """Print the diff (or JSON), and with --in-place write the files if the whole plan is in them and their audit finds
+    no error, or if --partial is given; return the exit code.
 
     0: the whole plan is (or would be) in the files and their audit finds no error; 1: something is left to do by hand,
     or an error. The report goes to standard error. Raises InputError, also for --partial without --in-place and for

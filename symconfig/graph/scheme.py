@@ -32,7 +32,7 @@ class Scheme:
 
     def assign(self, op: Operator) -> dict[str, tuple[str, ...]]:
         """Return, for each axis, the loops of `op` that it splits; axes that split none are absent. tp and cp skip
-        loops in `op.whole`.
+        loops in `op.whole`, except for heads under a2a.
 
         dp: batch. cp: the exchanged dims of the parts if the operator needs the sequence undivided; under a2a, query
         and key/value heads of an operator with a keys loop; else the sequence. tp: all dims of `parts().tensor_dims`;

@@ -166,8 +166,8 @@ def at_point(request: Request, cluster: ClusterDescriptor, c: Configuration) -> 
 def _split(model: ModelDescriptor, c: Configuration) -> Split:
     """Return the configuration's layers per stage: by its layout string, else first_layers and last_layers, else even.
 
-    What does not divide the model so falls back to the next; the last two only with pp > 1, where the even split counts
-    `ends_as_layers`. Raises InputError if there are too few layers.
+    What does not divide the model so falls back to the next. With pp = 1, first_layers and last_layers are ignored, and
+    so is `ends_as_layers`, which the even split counts otherwise. Raises InputError if there are too few layers.
     """
     at_start, at_end = c.ends_as_layers if c.degrees.pp > 1 else (0, 0)
     split = laid_out(sequence(model), c.degrees.pp, c.layout) if c.layout else None

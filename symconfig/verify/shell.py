@@ -120,8 +120,8 @@ def arguments(folder: Path) -> list[str]:
 
 
 def _dry_run_check(folder: Path, name: str, options: Options) -> Check:
-    """Return the check of one script's dry run: status 0 and a command; launch.sh must also pass the words of
-    megatron_args.txt, if present. Has the refusal's status if programs may not run.
+    """Return the check of one script's dry run: status 0 and a command; launch.sh must also pass exactly the words of
+    megatron_args.txt, if present, behind Megatron-LM's script. Has the refusal's status if programs may not run.
     """
     watch = Stopwatch()
     title = f"{name} with DRY_RUN=1"

@@ -35,9 +35,9 @@ class Arguments:
 def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Arguments:
     """Return the words after the program grouped into options: `--x=1` is joined, others take the words up to the next.
 
-    Words before any option are the values of a first setting with the name "". Unknown words that may be options go to
-    `unread`, and those that they may bring to `possible`; a first word behind an option only if `may_be_options`.
-    source: returns the text at a place.
+    Words before any option, and after a joined `--x=1`, are the values of a first setting with the name "". Unknown
+    words that may be options go to `unread`, and those that they may bring to `possible`; a first word behind an option
+    only if `may_be_options`. source: returns the text at a place.
     """
     made = Arguments()
     name: Field | None = None
@@ -192,10 +192,9 @@ def split(command: Command) -> Split | None:
 
 
 def _program_index(words: Sequence[Field], outer: int) -> int | None:
-    """Return the index of the program: a .py file, a module after the -m of python or a launcher, or a known command.
-
-    A known command counts only at index `outer`. Modules of launchers are skipped. None for `python -c CODE` and
-    `python -`; otherwise `_index_after_launcher`.
+    """Return the index of the program: a known command at index `outer`, else a .py file, or a module after the -m of
+    python or a launcher. Modules of launchers are skipped. None for `python -c CODE` and `python -`; otherwise
+    `_index_after_launcher`.
     """
     if basename(words[outer].text) in _PROGRAMS:  # whose options may name a script
         return outer

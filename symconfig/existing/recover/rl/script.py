@@ -126,8 +126,8 @@ class Script:
         return InputError(list(dict.fromkeys([*self.problems, *self.values.arguments.problems])))
 
     def model(self, option: str, *, adapts: bool = True) -> Described | None:
-        """Return the model that an option names, or the supplied one, with the script's adapter if `adapts` and it has
-        none.
+        """Return the supplied model, or else the one that an option names, with the script's adapter if `adapts` and it
+        has none.
 
         None with the reasons appended to `problems`.
         """
