@@ -115,11 +115,6 @@ def _no_json(reading: Reading) -> Problem:
     return Problem("the plan is for DeepSpeed, and no DeepSpeed configuration was found here", file=reading.file)
 
 
-def original(reading: Reading, plan: Plan) -> Run:
-    """Return the configuration's run on the plan's cluster, on its own GPUs, else the plan's. Raises InputError."""
-    return _run(reading, plan, reading.world.gpus)
-
-
 def _run(reading: Reading, plan: Plan, gpus: int | None = None) -> Run:
     gpus = gpus or plan.best.parallel.world_size
     return run(reading, plan.cluster, Supplied(model=plan.model, gpus=gpus, seq_length=plan.best.batch.seq_length))

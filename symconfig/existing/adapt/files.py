@@ -18,7 +18,7 @@ from symconfig.existing.launch.files import instead, leads_out
 from symconfig.existing.launch.read import ARGUMENTS, read
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import Text
-from symconfig.existing.recover.run import Run, Supplied
+from symconfig.existing.recover.run import Supplied
 from symconfig.existing.rules.rule import Finding
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.known import BACKENDS
@@ -95,12 +95,6 @@ def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ())
             return taken(source)
 
     return Draft(reread, reading, {})
-
-
-def was(reading: Reading, plan: Plan) -> Run:
-    """Return the run of the unchanged configuration, with the plan's values for unreadable ones. Raises InputError."""
-    run: Run = _side(plan, reading).original(reading, plan)
-    return run
 
 
 def _side(plan: Plan, reading: Reading) -> ModuleType:

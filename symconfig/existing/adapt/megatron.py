@@ -243,12 +243,6 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     return _with_unequal(progress, goal, [family for family in differing if family not in blocked])
 
 
-def original(reading: Reading, plan: Plan) -> Run:
-    """Return the run of the configuration, with the plan's values for unreadable ones. Raises InputError."""
-    goal = Goal.of(plan)
-    return goal.meaning(goal.known(reading, goal.hidden(reading)), reading.world.gpus or goal.gpus)
-
-
 def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
     """Return the progress with each differing option of the families changed, one by one (at most 200), and recorded.
 
