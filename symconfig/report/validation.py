@@ -109,7 +109,11 @@ def _source(source: Source) -> dict[str, Any]:
         "skipped": len(source.skipped),
         "sweeps": [_sweep(sweep) for sweep in source.sweeps],
         "growths": [
-            {**asdict(growth), "measured": tidy(growth.measured), "predicted": tidy(growth.predicted)}
+            {
+                **asdict(growth),
+                **{name: list(getattr(growth, name)) for name in ("gpus", "rows")},
+                **{name: tidy(getattr(growth, name)) for name in ("measured", "predicted")},
+            }
             for growth in source.growths
         ],
         "stated": _part(source.stated),
