@@ -286,15 +286,19 @@ def ranking_reasons(plan: Plan) -> Grid | str:
 
 
 def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
-    """Return (relative loss in step time, the two parts of the step that differ most) as texts. Parts that differ by
-    less than 0.1 % of the best step are not named; the loss is "" if the best step is 0.
+    """Return (relative loss in step time, the parts of the step that cause it) as texts: the two that change most in
+    its direction, then the one that changes most against it. Parts that differ by less than 0.1 % of the best step are
+    not named; the loss is "" if the best step is 0.
     """
     base, delta = best.predicted.step_s, other.predicted.step_s - best.predicted.step_s
     ours, theirs = best.predicted.time, other.predicted.time
-    changes = {name: theirs.get(name, 0.0) - ours.get(name, 0.0) for name in sorted({*ours, *theirs})}
-    largest = sorted(changes, key=lambda name: -abs(changes[name]))[:2]
-    named = [f"{words(name)} {changes[name]:+.3f} s" for name in largest if abs(changes[name]) > 1e-3 * base]
-    return signed(delta / base) if base else "", ", ".join(named) or "no part by more than 0.1 % of a step"
+    every = {name: theirs.get(name, 0.0) - ours.get(name, 0.0) for name in sorted({*ours, *theirs})}
+    changes = {name: change for name, change in every.items() if abs(change) > 1e-3 * base}
+    largest = sorted(changes, key=lambda name: -abs(changes[name]))
+    causes = [name for name in largest if (changes[name] > 0) == (delta >= 0)][:2]
+    against = [name for name in largest if (changes[name] > 0) != (delta >= 0)][:1]
+    named = ", ".join(f"{words(name)} {changes[name]:+.3f} s" for name in (*causes, *against))
+    return signed(delta / base) if base else "", named or "no part by more than 0.1 % of a step"
 
 
 def parts(plan: Plan, title: str = "Where plan 1 spends") -> Grid:
