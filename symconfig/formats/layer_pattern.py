@@ -101,12 +101,13 @@ def _evaluated(node: ast.expr) -> _Nested:
             raise ValueError("lists added to lists")
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             one, other = _evaluated(left), _evaluated(right)
-            if isinstance(one, list) and isinstance(other, list):
-                raise ValueError("a list times a number")
             if isinstance(one, int) and isinstance(other, int):
                 return min(one * other, MAX_LAYERS + 1)
-            repeated, times = (one, other) if isinstance(one, list) else (other, one)
-            return _bounded(repeated, len(repeated) * times) * times  # type: ignore[arg-type, operator]
+            if isinstance(one, list) and isinstance(other, int):
+                return _bounded(one, len(one) * other) * other
+            if isinstance(one, int) and isinstance(other, list):
+                return _bounded(other, len(other) * one) * one
+            raise ValueError("a list times a number")
     raise ValueError("a list expression of numbers, [ ], ( ), + and * only")
 
 

@@ -280,7 +280,7 @@ class _Reader:
         if self.block:
             self._argument(line)
         elif self.json:
-            self._more_json(line[_PREFIX.match(line).end() :])  # type: ignore[union-attr]
+            self._more_json(_PREFIX.sub("", line, count=1))
         if not _WANTED.search(line):
             return
         if marks := _ARGUMENTS.search(line):

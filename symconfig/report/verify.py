@@ -98,7 +98,7 @@ def _command(checked: Checked) -> str:
     options = _options(checked)
     kinds = {finding.kind for finding in checked.findings}
     edited = any(finding.path == "plan.json" and finding.kind == "edited" for finding in checked.findings)
-    if checked.inputs or (not checked.again and (edited or checked.manifest is None or kinds & {"input", "answer"})):
+    if checked.inputs or (not checked.again and (edited or checked.manifest is None or "input" in kinds)):
         changed = "".join(f" --{name} {sh(value)}" for name, value in checked.inputs.items())
         return f"symconfig replan {sh(checked.plan)}{' --accept-edits' if edited else ''}{changed}{options} --out NEW"
     if checked.again:

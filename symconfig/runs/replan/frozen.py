@@ -24,7 +24,7 @@ from symconfig.runs.replan.diff import differences
 
 # edited: not what was written; stale: as it was written, and something else would be written now; input: a model or a
 # cluster of that name is another one now; answer: another plan is best, or this one is predicted otherwise.
-Kind = Literal["edited", "missing", "stale", "templates", "input", "answer", "left over"]
+Kind = Literal["edited", "missing", "stale", "templates", "input", "left over"]
 NOTES: tuple[Kind, ...] = ("left over",)
 _SHOWN = 3  # fields of an input that are named
 _WIDE, _BEFORE = 100, 30  # letters of a line that are shown, and of those the ones before what differs

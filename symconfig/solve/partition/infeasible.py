@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -31,9 +31,9 @@ def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
     if ask.pins and partition(programs, replace(ask, memory_limit=np.inf)) is None:
         return excluded(ask)
     each = [kept_bytes(costs_of(case, ask, ())) for case in cases(programs, ask)]
-    held = Counter[str]()
+    held: dict[str, float] = defaultdict(float)
     for name, size in min(each, key=lambda some: sum(size for _, size in some)):
-        held[general(name)] += size / ask.mesh.gpus  # type: ignore[assignment]
+        held[general(name)] += size / ask.mesh.gpus
     name, size = max(held.items(), key=lambda item: (item[1], item[0]))
     what = (
         f"no partition was found that fits in memory: with {_microbatches(ask.turns)} at least "
