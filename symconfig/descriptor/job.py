@@ -84,7 +84,7 @@ def _pins(value: Any) -> Any:
         return value
     names = [str(name).lower() for name in value]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"{', '.join(twice)} is pinned twice, in letters of other case")
+        raise ValueError(f"{', '.join(twice)} is pinned twice: upper and lower case are the same")
     value = dict(zip(names, value.values(), strict=True))
     unknown = [name for name in value if name not in PIN_NAMES]
     if unknown:

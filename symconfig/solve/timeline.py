@@ -9,7 +9,7 @@ import numpy as np
 from symconfig.cost.blocks import KEPT
 from symconfig.cost.exchange import between_ends_s, copies_s
 from symconfig.cost.lattice import Array
-from symconfig.cost.pipeline import chunk_times, messages
+from symconfig.cost.pipeline import chunk_times
 from symconfig.cost.step import apart_s
 from symconfig.graph.parts import is_layer, place_of
 from symconfig.schedule.schedules import Shape
@@ -39,14 +39,6 @@ def times(prospect: Prospect, parts: Costed) -> Times:
         parts.table, parts.sums, parts.points, parts.setting, prospect.split.chunks, prospect.block_layers
     )
     return without_exchange(made) if parts.setting.sharding.each_microbatch else made
-
-
-def stage_seconds(parts: Costed, made: Times) -> Array:
-    """Return seconds of a microbatch's passes on each stage, with recompute and waits for messages, [pp]."""
-    sums = parts.sums
-    received = messages(sums, parts.points, parts.setting).received_s[:, 0]
-    repeated: Array = made.recompute.sum(axis=1) - sums.rerun[:, 0, 0]  # of the first layers of every chunk
-    return sums.seconds[:, 0, 0] + received + repeated
 
 
 def refined_s(prospect: Prospect, parts: Costed) -> float:

@@ -7,18 +7,29 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
+from symconfig.cost.pipeline import messages
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.solve.costed import costed
+from symconfig.schedule.timeline import Times
+from symconfig.solve.costed import Costed, costed
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import weigh_all
 from symconfig.solve.search import resolved
-from symconfig.solve.timeline import refined_s, refined_time, stage_seconds, timeline, times
+from symconfig.solve.timeline import refined_s, refined_time, timeline, times
 
 MODEL, CLUSTER = load_model("llama2-13b"), load_cluster("h100")
+
+
+def stage_seconds(parts: Costed, made: Times) -> Array:
+    """Return seconds of a microbatch's passes on each stage, with recompute and waits for messages, [pp]."""
+    sums = parts.sums
+    received = messages(sums, parts.points, parts.setting).received_s[:, 0]
+    repeated: Array = made.recompute.sum(axis=1) - sums.rerun[:, 0, 0]  # of the first layers of every chunk
+    return sums.seconds[:, 0, 0] + received + repeated
 
 
 def found(model: ModelDescriptor = MODEL, **pins: str) -> Prospect:
