@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.api.planning import AnyPlan, Wanted, check_top, files, put
+from symconfig.api.planning import AnyPlan, Wanted, check_top, files, put, warn_replaced
 from symconfig.format import json_text
 from symconfig.plans.file import loaded
 from symconfig.runs.replan.fallback import Fallback
@@ -35,10 +35,10 @@ class FallbackResult:
         templates: str | Path | None = None,
     ) -> list[Path]:
         """Write nodes-N/ for each plan, and, if the target has one, a launch.sh that picks the one for the nodes
-        present; return the paths. All or none; edited files are replaced silently. Otherwise as `PlanResult.write`.
+        present; return the paths. All or none. Otherwise as `PlanResult.write`.
         """
         wanted = Wanted.of(target, launchers, templates)
-        return put(lambda: fallback_files(self.fallback, wanted), Path(out), force, lambda _: None)
+        return put(lambda: fallback_files(self.fallback, wanted), Path(out), force, warn_replaced)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract of `symconfig replan --lose-nodes --json`."""

@@ -49,7 +49,7 @@ def verify_frozen(path: str | Path, templates: str | Path | None = None) -> Chec
     manifest = read_manifest(folder) if place.is_dir() or place.name == "plan.json" else None
     if manifest is None and place.is_dir():
         below = sorted(str(path.parent) for path in folder.glob(f"*/{NAME}"))  # as `replan --lose-nodes` writes them
-        what = f"there is no {NAME} in this folder, and without it nobody knows what was written"
+        what = f"there is no {NAME} in this folder, and without it the files that were written are not known"
         hint = f"one of {', '.join(below)}" if below else "symconfig render DIR/plan.json --out DIR --force"
         raise InputError(what, file=str(folder), hint=hint)
     mine = Path(templates) if templates else None

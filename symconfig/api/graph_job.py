@@ -212,7 +212,7 @@ def _precision(value: Any, cluster: ClusterDescriptor | None) -> Precision | Non
     Raises InputError for an 8-bit or 4-bit precision, an unknown word, or one that the GPU has not.
     """
     if value in LOW_PRECISION:
-        what = "the tensor solver prices matmuls in 16 bits: it knows neither casts nor scales"
+        what = "the tensor solver prices matmuls in 16 bits, without casts and scales"
         raise InputError(what, field="precision", got=str(value), hint=f"symconfig plan --pin precision={value}")
     wanted = _word("precision", value, ("auto", *WIDE), "auto")
     if cluster is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from symconfig.api.planning import Tell, check_top, job_fields, put, read_job
+from symconfig.api.planning import Tell, check_top, job_fields, put, read_job, warn_replaced
 from symconfig.api.problems import Problems, stated
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.load import MixedCluster, mixed_of
@@ -30,7 +30,7 @@ class MixedResult:
         """Return the fastest candidate, with the layers on each kind of GPU."""
         return self.plan.best
 
-    def write(self, out: str | Path, force: bool = False, tell: Tell = lambda _: None) -> list[Path]:
+    def write(self, out: str | Path, force: bool = False, tell: Tell = warn_replaced) -> list[Path]:
         """Write the files of both kinds of GPUs and what starts a node into `out`, all or none; return the paths. tell:
         called with the names of edited files replaced, if any. Raises InputError if `out` exists without `force`.
         """

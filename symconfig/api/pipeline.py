@@ -16,7 +16,6 @@ from symconfig.report.partition_stages import Staged, to_dict
 from symconfig.solve.partition.infeasible import excluded, nearest
 from symconfig.solve.partition.pipeline.run import Pipeline
 from symconfig.solve.partition.pipeline.run import pipeline as solve
-from symconfig.solve.partition.run import Ask
 
 if TYPE_CHECKING:
     from symconfig.api.graph_job import GraphFields, PartitionJob
@@ -32,13 +31,10 @@ class PipelineResult:
     @cached_property
     def stages(self) -> tuple[PartitionResult, ...]:
         """Return the partition of each stage, first to last; a stage is a program that receives and sends."""
+        asked = replace(self.asked, source=replace(self.asked.source, model=None, module=""))
         return tuple(
-            PartitionResult(self._asked_of(stage.partition.ask), stage.partition) for stage in self.found.stages
+            PartitionResult(replace(asked, ask=stage.partition.ask), stage.partition) for stage in self.found.stages
         )
-
-    def _asked_of(self, ask: Ask) -> PartitionJob:
-        source = replace(self.asked.source, model=None, module="")
-        return replace(self.asked, source=source, ask=ask)
 
     def contents(self) -> Staged:
         """Return the contents of the report; stages that equal an earlier one reuse its report, with their own

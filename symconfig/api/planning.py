@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,9 +97,9 @@ class PlanResult:
         templates: str | Path | None = None,
     ) -> list[Path]:
         """Write all files of `target` (default: the plan's own) into `out`, all or none; return the paths. launchers:
-        default: the target's. templates: folder of own templates. With `force` edited files are replaced silently.
-        Raises InputError if `out` exists without `force` or for unknown names, InfeasibleError if the target cannot
-        express it.
+        default: the target's. templates: folder of own templates. With `force` edited files are replaced, with a
+        warning. Raises InputError if `out` exists without `force` or for unknown names, InfeasibleError if the target
+        cannot express it.
         """
         return write(self.plan, Path(out), Wanted.of(target, launchers, templates), force=force)
 
@@ -180,6 +181,11 @@ class PlanResult:
 AnyPlan = Plan | PlanResult | str | Path
 AnyCluster = str | Path | ClusterDescriptor
 Tell = Callable[[Sequence[str]], None]
+
+
+def warn_replaced(names: Sequence[str]) -> None:
+    """Warn that these edited files were replaced."""
+    warnings.warn(f"replaced what was not as symconfig had written it: {', '.join(names)}", stacklevel=4)
 
 
 def plan(
@@ -400,7 +406,7 @@ def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
     return (*([chosen] if chosen else []), *target.remarks(plan))
 
 
-def write(plan: Plan, out: Path, wanted: Wanted, *, force: bool, tell: Tell = lambda _: None) -> list[Path]:
+def write(plan: Plan, out: Path, wanted: Wanted, *, force: bool, tell: Tell = warn_replaced) -> list[Path]:
     """Write a plan's files into `out`, all or none; return the paths. tell: as of `put`."""
     return put(lambda: files(plan, wanted), out, force, tell)
 

@@ -195,6 +195,6 @@ def whatif_changes(
     from symconfig.runs.whatif.change import through_changes
 
     if not changes:
-        raise InputError("says no change", field="changes", hint="global_batch_size=32")
+        raise InputError("this argument is empty", field="changes", hint="global_batch_size=32")
     written = [{name: str(value) for name, value in change.items()} for change in changes]
     return through_changes(loaded(plan), written, progress)

@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _end(outcome: Adapted, in_place: bool, written: bool) -> str:
     """Return the closing sentence: nothing had to change, the files written, or why none was and what writes them."""
     if not outcome.changes and not outcome.unplaced:
-        return f"{outcome.reading.file} says already what the plan decides; nothing was changed."
+        return f"{outcome.reading.file} has the plan's values already; nothing was changed."
     if written:
         return f"Wrote {', '.join(outcome.files)}."
     if in_place and outcome.files:

@@ -46,7 +46,7 @@ add_options = adds(
             nargs="+",
         ),
         *script(),
-        "what it does not say itself (without --cluster nothing is predicted)",
+        "what it does not state (without --cluster nothing is predicted)",
         *some("cluster", "gpus", "model", "seq_length", "megatron_version", "limits.memory_margin"),
         option("--vocab-size", "N", "tokens of the vocabulary", type=number),
         option("--prompt-length", "N", "tokens of a prompt in the mean, of reinforcement learning", type=number),
@@ -100,12 +100,9 @@ def run(arguments: argparse.Namespace) -> int:
         _write(audits, outputs, arguments.force)
     if failed.all:
         raise InputError(failed.all)
-    return 1 if any(_bad(done, arguments.strict) for done in audits) else 0
-
-
-def _bad(done: Audit, strict: bool) -> bool:
-    """Return whether the configuration cannot run; strict: or has findings, unread places or unpredicted parts."""
-    return not done.runs or (strict and bool(done.findings or done.reading.dark or done.unpredicted))
+    strictly = (done for done in audits if arguments.strict)
+    faults = any(done.findings or done.reading.dark or done.unpredicted for done in strictly)
+    return 1 if faults or not all(done.runs for done in audits) else 0
 
 
 def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> Audit:

@@ -41,7 +41,7 @@ add_options = adds(
         option("--assume", "FILE", "what rows leave out, by source (symconfig.assumptions/1): stands before ours"),
         option("--out", "PROFILE.yaml", "write the cluster with its fitted constants, for `plan --cluster`"),
         flag("--force", "replace PROFILE.yaml if it exists"),
-        "what a log does not say (Megatron-LM's says all)",
+        "what a log does not state (Megatron-LM's states all)",
         *some("model", "gpus", "global_batch_size", "seq_length"),
         option("--micro-batch-size", "N", "sequences of one GPU at a time", type=number),
         option("--recompute", "R", "none, selective or full"),

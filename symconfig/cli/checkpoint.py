@@ -22,7 +22,7 @@ add_options = adds(
     lambda: (
         option("folder", "DIR", "of Megatron-LM, DeepSpeed, Hugging Face or PEFT; nothing in it is unpickled"),
         option("--plan", "NEW.json", "the plan of the run that shall load it, or its folder"),
-        option("--old", "OLD.json", "the plan of the run that saved it (default: as NEW, but for what DIR says)"),
+        option("--old", "OLD.json", "the plan of the run that saved it (default: as NEW, with what DIR states)"),
     )
 )
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = problems.collect(partial(read, Path(arguments.folder)))
     new, old = (problems.read(plan_of, name) for name in (arguments.plan, arguments.old))
     if arguments.old is not None and arguments.plan is None:
-        what = "says whose checkpoint it was, for a plan that shall load it"
+        what = "is the run that saved the checkpoint, for a plan that is to load it"
         problems.add(Problem(what, field="--old", need="--plan NEW.json"))
     if problems.all or folder is None:
         raise InputError(problems.all)

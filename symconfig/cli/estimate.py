@@ -28,7 +28,7 @@ add_options = adds(
         *job(),
         script()[0],
         script()[-1],
-        option("--vocab-size", "V", "tokens of the vocabulary, where the script does not say", type=number),
+        option("--vocab-size", "V", "tokens of the vocabulary, if the script does not state it", type=number),
     )
 )
 
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             result = of_all(price, named, fits_on=arguments.fits_on)
     else:
         others = [one.dest for name, one in job_options().items() if name not in _OF_SCRIPT]
-        refuse(arguments, ("job", "pin", *others), "is for a layout by its pins, and --script says its own")
+        refuse(arguments, ("job", "pin", *others), "is for a layout by its pins, and a script states its own")
         given = supplied(arguments, arguments.problems)
         on_cluster = arguments.problems.read(cluster, arguments.cluster)
         if arguments.problems.all:

@@ -18,7 +18,7 @@ add_options = adds(
     lambda: (
         option("config", "CONFIG.json", None),
         option("--out", "FILE", "write the descriptor there instead of to standard output"),
-        option("--like", "FAMILY", "read it as a model of this family (model_type), whatever it says itself"),
+        option("--like", "FAMILY", "read it as a model of this family, instead of its own model_type"),
         flag("--force", "replace FILE if it exists"),
     )
 )

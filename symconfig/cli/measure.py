@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     problems = arguments.problems
     out, raw = output(arguments, "out", YAML), output(arguments, "raw", YAML)
     if arguments.times is not None:
-        refuse(arguments, _OF_MEASURING, "says how to measure, and --times takes what a file holds")
+        refuse(arguments, _OF_MEASURING, "is for measuring, and --times reads measured times")
         if not Path(arguments.times).is_file():
             problems.add(Problem("there is no such file", file=arguments.times))
     known = problems.read(cluster, arguments.cluster)

@@ -148,7 +148,7 @@ def repeated(name: str, metavar: str, help: str, **more: Any) -> Row:
     return option(name, metavar, help, action="append", default=[], **more)
 
 
-JOB_FILE = option("job", "JOB.yaml", "the job as a file; options below override what it says", nargs="?")
+JOB_FILE = option("job", "JOB.yaml", "the job as a file; options below override it", nargs="?")
 HTML = option("--html", "FILE", "the answer as one page for a browser, which fetches nothing")
 JOBS = option("--jobs", "N", "plans at once on this machine (default: one on each core)", type=whole)
 

@@ -53,7 +53,7 @@ add_options = adds(
         option("--release", "NAMES", "recorded pins that are free now"),
         "the run",
         option("--checkpoint", "DIR", "what it has saved: its kind, and its step"),
-        option("--at-step", "K", "iterations done (default: as the checkpoint or the plan says)", type=_step),
+        option("--at-step", "K", "iterations done (default: those of the checkpoint, else of the plan)", type=_step),
         option(
             "--schedule", "S", "keep (default): the same tokens and learning rate of each; as-is: the same iterations"
         ),

@@ -139,7 +139,7 @@ def gpu_bytes_per_s(text: str, gpus_per_node: int, alone: str | None = None) -> 
         raise InputError(_misread(str(error), text)) from None
     owner = share["owner"].lower() if share else "node" if ports else alone
     if owner is None:
-        raise InputError(_misread("does not say whether this is of a GPU or of a node", text))
+        raise InputError(_misread("does not state whether this is per GPU or per node", text))
     if ports and "B" in speed[0] and rate > FASTEST_PORT_BYTES_PER_S:
         in_bits = speed[0].replace("B", "b")
         what = f"a port of {speed[0]} (bytes) is faster than any, {in_bits} (bits) is meant"

@@ -70,7 +70,7 @@ def unsaid(model: ModelDescriptor) -> tuple[Problem, ...]:
         return error.problems
     except InputError as error:
         return tuple(replace(problem, file=None, line=None, column=None) for problem in error.problems)
-    what = f"Transformers' {config['architectures'][0]} cannot be told it"
+    what = f"Transformers' {config['architectures'][0]} has no field for it"
     lost = differences(model, reread)
     return tuple(Problem(what, field=name, got=ours, need=theirs) for name, ours, theirs in lost)
 

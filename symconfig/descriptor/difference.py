@@ -233,7 +233,7 @@ def _short_names(changes: _Changes) -> None:
             for one, stated in levels.items() if isinstance(levels, dict) else ():
                 named = one == name or (name == "network" and one in NETWORK)
                 if named and isinstance(stated, dict) and "bandwidth_bytes_per_s" in stated:
-                    what = f"says what levels.{one}.bandwidth_bytes_per_s says, too"
+                    what = f"sets the same as levels.{one}.bandwidth_bytes_per_s"
                     changes.wrong(what, (name,), of_key=True, hint="one of them")
         else:
             need = "ports and their speed as 4x200Gb/s" if name == "network" else "a speed as 300GB/s"
@@ -256,7 +256,7 @@ def _amount(changes: _Changes, name: str, value: Any) -> None:
     if not isinstance(section, dict):
         return  # refused as a section
     if last in section:
-        changes.wrong(f"says what {above}.{last} says, too", (name,), of_key=True, hint="one of them")
+        changes.wrong(f"sets the same as {above}.{last}", (name,), of_key=True, hint="one of them")
         return
     try:
         if not isinstance(value, str):

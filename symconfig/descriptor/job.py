@@ -143,7 +143,7 @@ class Images(Strict):
         default=0.0, description="in the mean; 0: text alone, and the tower is not loaded"
     )
     size: PositiveInt | None = Field(
-        default=None, description="pixels along a side, where the tower takes any; absent: what the model says"
+        default=None, description="pixels along a side, where the tower takes any; absent: the model's"
     )
     frozen: Literal["none", "tower", "all"] | None = Field(
         default=None,
@@ -212,7 +212,7 @@ class Job(Strict):
     )
     target: Annotated[str | None, BeforeValidator(_lower)] = Field(
         default=None,
-        description="a format that the plan must be told in (`symconfig list targets`); absent: any of its framework",
+        description="the target that must support the plan (`symconfig list targets`); absent: any of its framework",
     )
     task: Annotated[Task | None, BeforeValidator(_task)] = Field(
         default=None,

@@ -247,7 +247,7 @@ def why(training: Training, task: Task | AdapterTask, parameters: float, of: str
         between = "that" if published[0].lr == published[1].lr else "between those"
         named = " and ".join(dict.fromkeys(each.source for each in published))
         sources = f" The learning rate is {between} of {named}."
-    return (f"Chosen for {by}, since the job does not say them: {words}.{sources} The rest is as in {habit.source}.",)
+    return (f"Chosen for {by}, since the job does not state them: {words}.{sources} The rest is as in {habit.source}.",)
 
 
 def short(training: Training, task: Task | AdapterTask, parameters: float, of: str = "parameters") -> str:
@@ -256,7 +256,7 @@ def short(training: Training, task: Task | AdapterTask, parameters: float, of: s
     if not names:
         return ""
     words = ", ".join(f"{name} {getattr(training, name):g}" for name in names)
-    return f"{words}: chosen for {USUAL[task].name} of {_size(parameters)} {of} (REPORT.md says from what)"
+    return f"{words}: chosen for {USUAL[task].name} of {_size(parameters)} {of} (REPORT.md has the sources)"
 
 
 def _rounded(value: float) -> float:

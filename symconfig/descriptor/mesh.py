@@ -16,7 +16,7 @@ share of the wire that collectives reach: that of the network on levels called r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -183,7 +183,10 @@ def of_cluster(cluster: ClusterDescriptor, gpus: int) -> Mesh:
         domain = min(span[-1].size or gpus, gpus)
         if domain > inside:
             reached = next(level for level in span if (level.size or gpus) >= domain)
-            levels.append(replace(_level(span[0], domain, inside), latency_s=reached.latency_s.value))
+            level, latency_s = span[0], reached.latency_s.value
+            # Of direct links without a switch only those among these GPUs count.
+            links = (domain - 1) / (level.size - 1) if level.mesh and level.size else 1.0
+            levels.append(MeshLevel(level.name, domain // inside, _wire(level) * links, latency_s, level.mesh))
         inside = domain
     return Mesh(tuple(levels))
 
@@ -207,15 +210,6 @@ def _spans(cluster: ClusterDescriptor) -> list[list[Level]]:
 def _wire(level: Level) -> float:
     """Return the level's bandwidth per GPU in bytes/s after oversubscription."""
     return level.bandwidth_bytes_per_s.value / (level.oversubscription.value if level.oversubscription else 1.0)
-
-
-def _level(level: Level, domain: int, inside: int) -> MeshLevel:
-    """Return a mesh level of domain // inside domains, `domain` and `inside` in GPUs.
-
-    If the level has direct links without a switch, only the bandwidth of the links among these GPUs counts.
-    """
-    links = (domain - 1) / (level.size - 1) if level.mesh and level.size else 1.0
-    return MeshLevel(level.name, domain // inside, _wire(level) * links, level.latency_s.value, level.mesh)
 
 
 def _check(cluster: ClusterDescriptor, gpus: int) -> None:

@@ -145,10 +145,6 @@ class Recipe(Strict):
         """Return whether modules' activations are offloaded to host memory."""
         return "modules" in (self.options.offload or "")
 
-    def _unpriced_offloads(self) -> list[str]:
-        offloads = (self.options.offload or "").split(", ")
-        return [one.replace("_", " ") for one in offloads if one.startswith(_UNPRICED)]
-
     def as_pins(self) -> dict[str, str]:
         """Return the layout and options as a job's pins, as text; what no pin can express is left out (see `unsaid`).
 
@@ -200,7 +196,9 @@ class Recipe(Strict):
         pinned_names = {name for name, pin in _PINS.items() if pin in pinned}
         if self.options.cp_comm != "all_gather":
             pinned_names.add("cp_comm")
-        if self.optimizer_offload and not (self.activation_offload or self._unpriced_offloads()):
+        offloads = (self.options.offload or "").split(", ")
+        unpriced = any(one.startswith(_UNPRICED) for one in offloads)
+        if self.optimizer_offload and not (self.activation_offload or unpriced):
             pinned_names.add("offload")
         words = [
             f"{name.replace('_', ' ')} {spelled(value)}"

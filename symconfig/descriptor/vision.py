@@ -63,7 +63,7 @@ class Vision(Strict):
     patch_size: PositiveInt = Field(description="pixels along a side")
     temporal_patch_size: PositiveInt = Field(default=1, description="frames; an image is repeated for as many")
     image_size: PositiveInt = Field(description="pixels along a side of an image that is trained on")
-    any_resolution: bool = Field(default=False, description="image_size is no more than usual: a job may say another")
+    any_resolution: bool = Field(default=False, description="image_size is only a default: a job may set another")
     num_position_embeddings: Count = Field(default=0, description="rows of a learned table of positions; 0: none")
     rope: bool = Field(default=False, description="queries and keys are turned by their patch's row and column")
     class_token: bool = Field(default=False, description="a learned token stands before the patches, and is dropped")

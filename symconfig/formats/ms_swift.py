@@ -64,5 +64,5 @@ MS_SWIFT = Renamed(
     },
     omitted=_OMITTED | LINKED - _UNREAD,
     refused=_REFUSED,
-    refusal="ms-swift 4.6.0 cannot be told",
+    refusal="ms-swift 4.6.0 has no option for it",
 )  # fmt: skip

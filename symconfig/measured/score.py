@@ -109,37 +109,35 @@ def scored(judged: Sequence[Judged]) -> Scored:
 class Error:
     """Relative errors (predicted / measured - 1) over n figures, as shares of one.
 
-    worst: the largest either way, low: the largest underestimate (negative, or 0), each with the id of its row.
-    within_10, within_20: share of the figures that are off by at most 10 and 20 %.
+    worst: the largest either way; max: its absolute value. worst_under: the largest underestimate, 0 or more. max_id,
+    worst_under_id: their rows. within_10, within_20: share of the figures that are off by at most 10 and 20 %.
     """
 
     n: int
     mape: float
     bias: float
     worst: float
-    worst_id: str
-    low: float
-    low_id: str | None
+    max: float
+    max_id: str
     within_10: float
     within_20: float
+    worst_under: float
+    worst_under_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Oom:
-    """caught of `ran_out` runs are predicted to run out of memory, and so are alarms of `ran` runs, at no margin."""
+    """Runs predicted to run out of memory at no margin: `found` of `ran_out` that did, `false_oom` of `ran` that did
+    not; recall and false_oom_rate are the shares, None without such runs.
+    """
 
+    n: int
     ran_out: int
-    caught: int
+    found: int
+    recall: float | None
     ran: int
-    alarms: int
-
-    @property
-    def recall(self) -> float | None:
-        return self.caught / self.ran_out if self.ran_out else None
-
-    @property
-    def false_rate(self) -> float | None:
-        return self.alarms / self.ran if self.ran else None
+    false_oom: int
+    false_oom_rate: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,23 +145,23 @@ class Sweep:
     """Plans for one task. n: rows; timed: those that ran.
 
     pick: the fastest by prediction among those predicted to fit. regret: its measured time over the best one's, less
-    one; None: it ran out of memory, or has no time. mape: of the predictions; baseline: of the sweep's median time as
-    the only prediction. choice, choice_ran_out, choice_regret: the same of what the planner's choice takes.
+    one; None: it ran out of memory, or has no time. mape: of the predictions; median_mape: of the sweep's median time
+    as the only prediction. choice, choice_ran_out, choice_regret: the same of what the planner's choice takes.
     """
 
     name: str
     n: int
     timed: int
-    tau: float
+    kendall_tau: float
+    regret: float | None
     pick: str
     pick_ran_out: bool
-    regret: float | None
-    best: str
-    mape: float
-    baseline: float
+    choice_regret: float | None
     choice: str
     choice_ran_out: bool
-    choice_regret: float | None
+    best: str
+    mape: float
+    median_mape: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +180,7 @@ class Growth:
 
 def error(figures: Sequence[tuple[str, tuple[float, float]]]) -> Error | None:
     """Return the relative errors of (id, (predicted, measured)) pairs, or None without any; if nothing is
-    underestimated `low` is 0 and low_id None.
+    underestimated, worst_under is 0 and its id None.
     """
     if not figures:
         return None
@@ -195,11 +193,12 @@ def error(figures: Sequence[tuple[str, tuple[float, float]]]) -> Error | None:
         mape=mean(shares),
         bias=mean(value for value, _ in errors),
         worst=worst,
-        worst_id=worst_id,
-        low=min(low, 0.0),
-        low_id=low_id if low < 0 else None,
+        max=abs(worst),
+        max_id=worst_id,
         within_10=mean(value <= 0.1 for value in shares),
         within_20=mean(value <= 0.2 for value in shares),
+        worst_under=max(-low, 0.0),
+        worst_under_id=low_id if low < 0 else None,
     )
 
 
@@ -210,7 +209,9 @@ def oom(judged: Sequence[Judged]) -> Oom | None:
     ran = [item for item in whole if not item.row.measured.oom]
     if not whole:
         return None
-    return Oom(len(out), sum(item.oom for item in out), len(ran), sum(item.oom for item in ran))
+    found, alarms = sum(item.oom for item in out), sum(item.oom for item in ran)
+    recall, false_rate = found / len(out) if out else None, alarms / len(ran) if ran else None
+    return Oom(len(whole), len(out), found, recall, len(ran), alarms, false_rate)
 
 
 def sweep(name: str, judged: Sequence[Judged]) -> Sweep | None:
@@ -232,13 +233,13 @@ def sweep(name: str, judged: Sequence[Judged]) -> Sweep | None:
         name=name,
         n=len(judged),
         timed=len(timed),
-        tau=kendall(list(timed.values())),
+        kendall_tau=kendall(list(timed.values())),
         pick=pick.row.id,
         pick_ran_out=bool(pick.row.measured.oom),
         regret=regret.get(pick.row.id),
         best=best,
         mape=mean(abs(predicted / measured - 1) for predicted, measured in timed.values()),
-        baseline=mean(abs(middle / measured - 1) for measured in seconds.values()),
+        median_mape=mean(abs(middle / measured - 1) for measured in seconds.values()),
         choice=choice.row.id,
         choice_ran_out=bool(choice.row.measured.oom),
         choice_regret=regret.get(choice.row.id),

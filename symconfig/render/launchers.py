@@ -6,7 +6,6 @@ A launcher's `variables(plan, files, chosen)` get the target's files and the set
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 from symconfig.errors import InfeasibleError, InputError, Problem
@@ -73,17 +72,11 @@ DEEPSPEED = Target(
 )
 
 
-def _rendezvous(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Return {}. Raises InfeasibleError for a target whose launch.sh starts all processes of a node itself."""
-    of_each_rank("torchrun", files)
-    return {}
-
-
 TORCHRUN = Target(
     name="torchrun",
     does="rendezvous.sh: the same command on every node, torchrun finds out their ranks and starts again what died",
     start="./rendezvous.sh HOST    # on every node, with the same HOST",
-    variables=_rendezvous,
+    variables=lambda plan, files, chosen: {"launch": of_each_rank("torchrun", files)},
     settings=(Setting("restarts", "how often torchrun starts all processes again when one died", "0", **_WHOLE),),
 )
 
@@ -137,18 +130,14 @@ def _ray(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
     return {"resource": _OF_RAY[plan.cluster.gpu.vendor], "passed": read_variables(files["launch.sh"])}
 
 
-def _ray_driver(plan: Plan) -> Iterable[File]:
-    """Yield the driver script, unchanged."""
-    folder = data_dir("templates") / "launchers" / "ray"
-    yield File("ray_driver.py", (folder / "ray_driver.py").read_text(encoding="utf-8"))
-
-
 RAY = Target(
     name="ray",
     does="ray.sh and ray_driver.py: a Ray job, a placement group with a bundle of GPUs on every node",
     start="RAY_API_SERVER_ADDRESS=http://HEAD:8265 ./ray.sh    # on a Ray cluster",
     variables=_ray,
-    texts=_ray_driver,
+    texts=lambda plan: [
+        File("ray_driver.py", (data_dir("templates") / "launchers/ray/ray_driver.py").read_text(encoding="utf-8"))
+    ],
 )
 
 # SkyPilot 0.14, sky/utils/gpu_names.py and catalog/data_fetchers: its name, by words of the product.

@@ -461,4 +461,4 @@ def _unknown(choices: Mapping[str, tuple[str, tuple[str, ...]]], name: str) -> I
     """
     for chosen, (got, able) in choices.items():
         if got not in able:
-            yield Problem(f"{name} knows no such", field=chosen, got=got, need=" or ".join(able))
+            yield Problem(f"{name} does not support it", field=chosen, got=got, need=" or ".join(able))

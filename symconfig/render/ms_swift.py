@@ -264,6 +264,8 @@ def _swift(plan: Plan) -> dict[str, object]:
     """Return the templates' variables of ms-swift with DeepSpeed; the command is rlhf for preferences, else pt or sft.
     Raises InfeasibleError for what DeepSpeed cannot run.
     """
+    padded = trainer.padded(plan, "max_length")
+    own = ["Training starts from the published weights: ms-swift has no random ones"] if stage(plan) == "pt" else padded
     return {
         "framework": f"ms-swift {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
         "release": RELEASE,
@@ -271,7 +273,7 @@ def _swift(plan: Plan) -> dict[str, object]:
         "sections": swift_sections(plan),
         "last_checkpoint": None,
         "variables": (*deepspeed.environment_variables(plan), *deepspeed.trainer_variables(plan)),
-        "notes": (*summary.step_notes(plan), *deepspeed.notes(plan), *_swift_notes(plan)),
+        "notes": (*summary.step_notes(plan), *deepspeed.notes(plan), *own),
     }
 
 
@@ -337,13 +339,6 @@ def _packs(plan: Plan) -> bool:
 def _without_padding(plan: Plan) -> bool:
     """Return whether the sequences of a micro-batch are concatenated without padding, each attending only to itself."""
     return _packs(plan) or shared.batching(plan) == "padding_free"
-
-
-def _swift_notes(plan: Plan) -> Iterator[str]:
-    if stage(plan) == "pt":
-        yield "Training starts from the published weights: ms-swift has no random ones"
-    else:
-        yield from trainer.padded(plan, "max_length")
 
 
 def _swift_problems(plan: Plan) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from symconfig.render.files import ENDING, File, Files
 from symconfig.render.fill import filled
 from symconfig.render.manifest import manifest
 from symconfig.render.summary import Row
-from symconfig.render.target import LAUNCH, Target, split
+from symconfig.render.target import LAUNCH, split
 from symconfig.resources import data_dir
 
 
@@ -37,14 +37,10 @@ def above(plans: Sequence[tuple[int, Plan]], launchers: Sequence[str], advice: S
     for launcher in launchers:
         if split(launcher)[0] == "slurm":
             (source,) = sources(None, [launcher], None)
-            made += _of_a_range(source, counts[-1]).files(plan, Files(tuple(made)))
+            inner = source.variables  # those of exactly the plan's nodes
+            ranged = replace(source, variables=lambda *of, inner=inner: {**inner(*of), "least": counts[-1]})
+            made += ranged.files(plan, Files(tuple(made)))
     return made
-
-
-def _of_a_range(slurm: Target, least: int) -> Target:
-    """Return the Slurm launcher requesting from `least` nodes up to those of its plan."""
-    inner = slurm.variables
-    return replace(slurm, variables=lambda plan, files: {**inner(plan, files), "least": least})
 
 
 PLAN = "mixed.json"

@@ -1,4 +1,4 @@
-"""What Transformers' Trainer is told of a plan: its TrainingArguments, and what they cannot say.
+"""The TrainingArguments of Transformers' Trainer for a plan, and what they cannot express.
 
 Every format that ends in a Trainer uses this; `accelerate` uses what a script decides itself.
 Names and schedules are those of Transformers 5.6 to 5.23 (`training_args.py`, `optimization.py`).

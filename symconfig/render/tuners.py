@@ -92,20 +92,6 @@ def run_of(plan: Plan, **more: object) -> Run:
 _ALPACA = {"path": "mhenrichsen/alpaca_2k_test", "type": "alpaca"}  # of its own examples
 
 
-def _axolotl(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables of Axolotl. Raises InfeasibleError for what DeepSpeed cannot run."""
-    return {
-        **common(plan, "Axolotl", AXOLOTL.release),
-        "sections": axolotl_sections(plan),
-        "notes": (*deepspeed.notes(plan), *trainer.padded(plan, "sequence_len")),
-    }
-
-
-def _axolotl_texts(plan: Plan) -> Iterator[File]:
-    """Yield the DeepSpeed JSON; nothing for FSDP, which the YAML configures."""
-    return iter(()) if of_fsdp(plan) else texts(plan)
-
-
 def axolotl_sections(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return the YAML's fields by section; without data of the job it names the small Alpaca set. Packing is on for
     pretraining, or if the job says so. For FSDP `shards` has the fields of fsdp_config.
@@ -184,11 +170,12 @@ _DEMO_FOLDER = "REMOTE:llamafactory/demo_data"
 def _llamafactory(plan: Plan) -> dict[str, object]:
     """Return the templates' variables; relative_output is None if the checkpoint folder is an absolute path."""
     folder = trainer.output_dir(plan)
+    padded = trainer.padded(plan, "cutoff_len") if stage(plan) != "pt" else ()
     return {
         **common(plan, "LLaMA-Factory", LLAMAFACTORY.release, launcher=_ACCELERATE),
         "sections": sections(plan),
         "relative_output": None if folder.startswith("/") else folder,
-        "notes": tuple(_llamafactory_notes(plan)),
+        "notes": (*deepspeed.notes(plan), *shared.image_notes(plan, "image_max_pixels"), *padded),
     }
 
 
@@ -301,21 +288,18 @@ def _llamafactory_problems(plan: Plan) -> Iterator[Problem]:
         )
 
 
-def _llamafactory_notes(plan: Plan) -> Iterator[str]:
-    yield from deepspeed.notes(plan)
-    yield from shared.image_notes(plan, "image_max_pixels")
-    if stage(plan) != "pt":
-        yield from trainer.padded(plan, "cutoff_len")
-
-
 TARGETS = (
     Target(
         name="axolotl",
         does="Axolotl's YAML for (pre-)training, LoRA and QLoRA, "
         "with DeepSpeed's JSON or in FSDP 2's shards, and launch.sh",
-        variables=_axolotl,
+        variables=lambda plan: {
+            **common(plan, "Axolotl", AXOLOTL.release),
+            "sections": axolotl_sections(plan),
+            "notes": (*deepspeed.notes(plan), *trainer.padded(plan, "sequence_len")),
+        },
         problems=_axolotl_problems,
-        texts=_axolotl_texts,
+        texts=lambda plan: () if of_fsdp(plan) else texts(plan),  # the YAML configures FSDP
         assumes={"backend": "deepspeed"},
         tasks=PLAIN,
         counts=counting.STEPS,

@@ -141,15 +141,11 @@ def model(described: Described) -> str:
     )
     if own.experts is not None:
         shape += f", {own.experts.num_experts} experts of which {own.experts.num_experts_per_tok} work"
-    name = f"the zoo's {described.zoo}" if described.zoo else _resemblance(described)
+    name = f"the zoo's {described.zoo}" if described.zoo else "none of the zoo's"
+    if described.nearest is not None and not described.zoo:
+        zoo, fields = described.nearest
+        name = f"like the zoo's {zoo} but for {', '.join(fields)}".replace("rope_scaling.rope_type", "rope_scaling")
     return f"model: {name}, {total / 1e9:.2f} billion parameters ({shape})"
-
-
-def _resemblance(described: Described) -> str:
-    if described.nearest is None:
-        return "none of the zoo's"
-    name, fields = described.nearest
-    return f"like the zoo's {name} but for {', '.join(fields)}".replace("rope_scaling.rope_type", "rope_scaling")
 
 
 def findings(audit: Audit) -> str:

@@ -37,12 +37,14 @@ def blocks(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> list[
 
 
 def constants(title: str, parameters: Sequence[Parameter], fit: Fit) -> Grid:
-    """Return the table of fitted constants: start value, fitted value, relative uncertainty and meaning."""
-    rows = tuple(
-        (p.name, f"{p.value:.3g}", f"{value:.3g}", percent(spread, 0), _meaning(p.name, p.low, p.high, value))
-        for p, value, spread in zip(parameters, fit.values, fit.uncertainty, strict=True)
-    )
-    return Grid(("constant", "start", "fitted", "+-", "is"), rows, left=(0, 4), title=title)
+    """Return the table of fitted constants: start value, fitted value, relative uncertainty, and
+    meaning with "at its bound" if the fit stopped there.
+    """
+    rows = []
+    for p, value, spread in zip(parameters, fit.values, fit.uncertainty, strict=True):
+        bound = "; at its bound" if not p.low * 1.001 < value < p.high * 0.999 else ""
+        rows.append((p.name, f"{p.value:.3g}", f"{value:.3g}", percent(spread, 0), f"{_WORDS[p.name]}{bound}"))
+    return Grid(("constant", "start", "fitted", "+-", "is"), tuple(rows), left=(0, 4), title=title)
 
 
 def constants_data(parameters: Sequence[Parameter], fit: Fit) -> dict[str, Any]:
@@ -51,12 +53,6 @@ def constants_data(parameters: Sequence[Parameter], fit: Fit) -> dict[str, Any]:
         p.name: {"before": p.value, "value": float(f"{value:.6g}"), "uncertainty": float(f"{spread:.3g}")}
         for p, value, spread in zip(parameters, fit.values, fit.uncertainty, strict=True)
     }
-
-
-def _meaning(name: str, low: float, high: float, value: float) -> str:
-    """Return the constant's description; with "at its bound" if the fit stopped there."""
-    meaning = _WORDS[name]
-    return f"{meaning}; at its bound" if value <= low * 1.001 or value >= high * 0.999 else meaning
 
 
 def _errors(calibration: Calibration) -> Grid:

@@ -38,7 +38,7 @@ def blocks(diff: Diff) -> list[Block]:
     shown += _predicted(diff)
     if diff.sections["arguments"]:
         shown.append(
-            values("What the framework is told", diff.sections["arguments"], most=len(diff.sections["arguments"]))
+            values("Options of the framework", diff.sections["arguments"], most=len(diff.sections["arguments"]))
         )
     elif diff.before.best.target.backend != diff.after.best.target.backend:
         shown.append("They are for two frameworks, whose options have nothing in common.")

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from symconfig.format import clean, gib, grouped, mib, milliseconds, picked
-from symconfig.plans.alike import Alike, stages_alike
+from symconfig.format import clean, grouped, mib, milliseconds, picked
 from symconfig.plans.plan import Plan
+from symconfig.render import summary
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.rl import whole_step
 from symconfig.report.table import footer, headline, loss, losses, parts, ranking, ranking_reasons
@@ -21,14 +21,9 @@ if TYPE_CHECKING:
 
 def stages(plan: Plan) -> Grid:
     """Return the table of pipeline stages: layers, recomputation, peak GiB; equal neighbours share a row."""
-    rows = tuple((each.name, each.holds, each.recompute, _peak(each)) for each in stages_alike(plan.best.stages))
+    rows = tuple((row.name, *row.cells) for row in summary.stages(plan.best))
     heads = ("stage", "holds, virtual stages apart by |", "recompute", "peak GiB")
     return Grid(heads, rows, left=(1, 2), title="Pipeline stages")
-
-
-def _peak(each: Alike) -> str:
-    least, most = gib(each.least_bytes), gib(each.most_bytes)
-    return most if least == most else f"{least} to {most}"
 
 
 def blocks(plan: Plan) -> list[Block]:
@@ -130,7 +125,7 @@ def _collectives(lines: Sequence[CollectiveLine]) -> Grid:
         {
             "tensor": tensor,
             "over": axes,
-            "collectives": _by_phase(mine),
+            "collectives": _by_phase((line.phase, line.kind) for line in mine),
             "size": size,
             "MiB each": moved,
             "ms": milliseconds(sum(line.seconds for line in mine)),
@@ -142,10 +137,9 @@ def _collectives(lines: Sequence[CollectiveLine]) -> Grid:
     return Grid.of(cells, "Its collectives, derived from the layouts", words=words)
 
 
-def _by_phase(lines: Sequence[CollectiveLine]) -> str:
-    """Return collectives as text: `forward all-gather; backward reduce-scatter, all-gather`."""
-    phases = grouped((line.phase, line.kind) for line in lines)
-    return "; ".join(f"{phase} {', '.join(kinds)}" for phase, kinds in phases.items())
+def _by_phase(collectives: Iterable[tuple[str, str]]) -> str:
+    """Return (phase, collective) pairs as text: `forward all-gather; backward reduce-scatter, all-gather`."""
+    return "; ".join(f"{phase} {', '.join(kinds)}" for phase, kinds in grouped(collectives).items())
 
 
 def _joined(rows: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
@@ -164,9 +158,7 @@ def strategy_tables(strategies: Strategies) -> list[Block]:
     first = f"The sharding of each tensor: its dims, the axes that split each, and the number of parts ({over})"
     shown: list[Block] = [first]
     for block in strategies.blocks:
-        rows = _joined(
-            (line.tensor, _made(line), ": ".join(filter(None, (_used(line), _exchanged(line))))) for line in block.lines
-        )
+        rows = _joined((line.tensor, _made(line), _used(line)) for line in block.lines)
         title = f"Block {block.kind}" + (f" (x {block.times})" if block.times > 1 else "")
         shown.append(Grid(("tensor", "made as", "used otherwise, and exchanged"), rows, left=(0, 1, 2), title=title))
     return shown
@@ -182,8 +174,12 @@ def _made(line: StrategyLine) -> str:
 
 
 def _used(line: StrategyLine) -> str:
-    """Return the dims that operators read with another sharding than produced: `sequence whole`, `sequence tp 2`."""
-    return " or ".join(dict.fromkeys(_change(line, strategy) for strategy, _ in line.used))
+    """Return the shardings that operators read instead of the produced one, and the collectives for them: `sequence
+    whole or sequence tp 2: forward all-gather tp`.
+    """
+    read = " or ".join(dict.fromkeys(_change(line, strategy) for strategy, _ in line.used))
+    collectives = _by_phase((one.phase, f"{one.kind} {'.'.join(one.axes)}") for one in line.collectives)
+    return ": ".join(filter(None, (read, collectives)))
 
 
 def _change(line: StrategyLine, strategy: Strategy) -> str:
@@ -204,11 +200,6 @@ def _others(strategy: Strategy) -> list[str]:
     """Return texts for the axes over which the tensor is partial, and those that shard it flat."""
     partial = [f"a sum over {'.'.join(strategy.partial)}"] if strategy.partial else []
     return [*partial, *([f"flat over {'.'.join(strategy.flat)}"] if strategy.flat else [])]
-
-
-def _exchanged(line: StrategyLine) -> str:
-    phases = grouped((one.phase, f"{one.kind} {'.'.join(one.axes)}") for one in line.collectives)
-    return "; ".join(f"{phase} {', '.join(kinds)}" for phase, kinds in phases.items())
 
 
 def formulas(symbolic: Symbolic) -> list[Block]:

@@ -31,12 +31,20 @@ def blocks(fallback: Fallback) -> list[Block]:
         if each.plan is not None and each.loads is not None:
             advisedly = fallback.advisedly(each)
             loads = (each.loads.verdict.value, advisedly.verdict.value if advisedly is not None else "")
-            rows.append(_row(fallback, each.nodes, each.plan.best, _lost(fallback.share(each)), loads))
+            share = fallback.share(each) or 0.0
+            lost = percent(1 - share) if share < 1 else f"none, {percent(share - 1)} gained"
+            rows.append(_row(fallback, each.nodes, each.plan.best, lost, loads))
     grid = Grid.of(rows, words=("recompute", *list(rows[0])[_NUMBERS:]))
     others = [f"On {several(each.nodes, 'node')}: {each.other_batch}" for each in fallback.smaller if each.other_batch]
     every = [(nodes.count, plan), *((each.nodes, each.plan) for each in fallback.smaller if each.plan is not None)]
     notes = [f"{several(number, 'node')}: {text}" for number, one in every for text in caveats(one)]
-    rest = (*_unfit(fallback), *others, "\n".join(advice(fallback)), *_conversions(fallback))
+    unfit = (
+        f"No plan for {several(each.nodes, 'node')} ({count(each.gpus)} GPUs):\n"
+        + "\n".join(f"- {problem}" for problem in each.problems)
+        for each in fallback.smaller
+        if each.plan is None
+    )
+    rest = (*unfit, *others, "\n".join(advice(fallback)), *_conversions(fallback))
     return [head, grid, *notes, *rest]
 
 
@@ -88,23 +96,6 @@ def _row(fallback: Fallback, nodes: int, best: Candidate, lost: str, loads: tupl
 
 def _tokens_per_s(best: Candidate) -> float:
     return best.predicted.tokens_per_s_per_gpu * best.parallel.world_size
-
-
-def _lost(share: float | None) -> str:
-    """Return the throughput lost against scaling with the number of nodes, as text; "" if unknown."""
-    if share is None:
-        return ""
-    return percent(1 - share) if share < 1 else f"none, {percent(share - 1)} gained"
-
-
-def _unfit(fallback: Fallback) -> list[str]:
-    """Return a text for each number of nodes without a plan, with its problems."""
-    return [
-        f"No plan for {several(each.nodes, 'node')} ({count(each.gpus)} GPUs):\n"
-        + "\n".join(f"- {problem}" for problem in each.problems)
-        for each in fallback.smaller
-        if each.plan is None
-    ]
 
 
 def _conversions(fallback: Fallback) -> list[str]:

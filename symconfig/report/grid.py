@@ -364,14 +364,12 @@ def narrow(page: str, width: int = LEAST_WIDTH) -> str:
             continue
         for line in lines:
             fenced ^= line.startswith(_FENCE)
-            done += [line] if fenced or line.startswith(("    ", "#", _FENCE)) else _paragraph(line, width)
+            if fenced or line.startswith(("    ", "#", _FENCE)):
+                done.append(line)
+                continue
+            glued = _CODE.sub(lambda code: code[0].replace(" ", _GLUE), _MEANS.sub(_GLUE, line))
+            done += [part.replace(_GLUE, " ") for part in wrap(glued, width)]
     return "\n".join(done)
-
-
-def _paragraph(line: str, width: int) -> list[str]:
-    """Return the wrapped lines of a paragraph or list item; short `code` is not broken."""
-    glued = _CODE.sub(lambda code: code[0].replace(" ", _GLUE), _MEANS.sub(_GLUE, line))
-    return [part.replace(_GLUE, " ") for part in wrap(glued, width)]
 
 
 def _narrow_table(lines: Sequence[str], width: int) -> Iterator[str]:

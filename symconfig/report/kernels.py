@@ -101,7 +101,7 @@ def _other_times(times: KernelTimes, cluster: ClusterDescriptor) -> Iterator[str
     if copies:
         rates = [_rate(row)[0] for row in copies]
         yield (
-            f"Host link: {min(rates):.1f} to {max(rates):.1f} GB/s measured; the cluster says "
+            f"Host link: {min(rates):.1f} to {max(rates):.1f} GB/s measured; the cluster has "
             f"{cluster.host.link_bytes_per_s.value / 1e9:.1f} (host.link_bytes_per_s)."
         )
 

@@ -17,7 +17,10 @@ def blocks(plan: Plan) -> list[Block]:
     """Return the report of an RL plan: headline, ranking, phases of the best plan, and explanations."""
     pairs = zip((plan.best, *plan.alternatives), plan.rl, strict=True)
     rows = (_row(str(number), *pair) for number, pair in enumerate(pairs, 1))
-    return [_headline(plan), Grid.of(rows, words=_WORDS, marked=0), phases(plan), _footer(plan)]
+    sentences = _sentences(plan)
+    if longer := plan.rl[0].step_s / min(step.step_s for step in plan.rl) - 1:
+        sentences.append(f"Plan 1 takes {percent(longer)} longer than the shortest step that is shown; it is plainer.")
+    return [_headline(plan), Grid.of(rows, words=_WORDS, marked=0), phases(plan), "\n".join(sentences)]
 
 
 def stated(plan: Plan) -> list[Block]:
@@ -90,12 +93,6 @@ def whole_step(plan: Plan) -> list[Block]:
         "The rest of this answer is of one update of the trained model, whose micro-batches are full.",
     ]
     return [phases(plan), "\n".join(filter(None, sentences))]
-
-
-def _footer(plan: Plan) -> str:
-    longer = plan.rl[0].step_s / min(step.step_s for step in plan.rl) - 1
-    plain = f"Plan 1 takes {percent(longer)} longer than the shortest step that is shown; it is plainer."
-    return "\n".join([*_sentences(plan), *([plain] if longer else [])])
 
 
 def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:

@@ -33,8 +33,10 @@ def blocks(size: Size) -> list[Block]:
 
 def headline(question: Question) -> str:
     """Return tokens, deadline, batch and steps in two lines."""
+    days = question.deadline_s / DAY_S
+    number, unit = (days, "day") if days >= 1 else (days * 24, "hour")
     return (
-        f"{question.model.name}: {several(question.tokens, 'token')} in {_span(question.deadline_s)}\n"
+        f"{question.model.name}: {several(question.tokens, 'token')} in {number:g} {unit}{'s' * (number != 1)}\n"
         f"global batch {several(question.job['global_batch_size'], 'sequence')} of "
         f"{several(question.job['seq_length'], 'token')}; {several(question.steps, 'step')}"
     )
@@ -59,12 +61,6 @@ def answer(one: OfCluster, question: Question) -> str:
     if one.surest is None:
         return f"{text}none of up to {count(one.tried[-1].gpus)} GPUs is in time at the slow end of the 90 % interval"
     return f"{text}{count(one.surest.gpus)} to be in time at the slow end, too ({_days(one.surest.slow_s)} days)"
-
-
-def _span(span_s: float) -> str:
-    days = span_s / DAY_S
-    number, unit = (days, "day") if days >= 1 else (days * 24, "hour")
-    return f"{number:g} {unit}{'s' * (number != 1)}"
 
 
 def _days(span_s: float) -> str:

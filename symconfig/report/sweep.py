@@ -30,10 +30,15 @@ def blocks(swept: Swept, points: Points, out: Path) -> list[Block]:
     """Return the report of a sweep: counts, best plans, caveats, reasons without plan, and what is left to do."""
     records = swept.records
     planned = [record for record in records if record["status"] == Status.PLANNED]
+    caveats = (
+        f"{record['model']} on {record['cluster']}, {name}: {record['caveats']}"
+        for name, record in _best(planned)
+        if record.get("caveats")
+    )
     left = len(swept.points) - len(swept.rows)
     more = f"; {count(left)} left: the same command goes on from there" if left else ""
     done = f"wrote {several(len(records), 'row')} into {out}{more}"
-    return present(headline(swept, points), bests(planned), *_caveats(planned), reasons(records), done)
+    return present(headline(swept, points), bests(planned), *caveats, reasons(records), done)
 
 
 def headline(swept: Swept, points: Points) -> str:
@@ -66,13 +71,6 @@ def _best(planned: Iterable[Record]) -> Iterator[tuple[str, Record]]:
         cheapest = min(members, key=lambda record: _number(record, "gpu_hours"))
         both = fastest is cheapest
         yield from (("fastest, cheapest" if both else "fastest", fastest), ("cheapest", cheapest))[: 2 - both]
-
-
-def _caveats(planned: Iterable[Record]) -> Iterator[str]:
-    """Yield the caveats of the plans shown in the table."""
-    for name, record in _best(planned):
-        if record.get("caveats"):
-            yield f"{record['model']} on {record['cluster']}, {name}: {record['caveats']}"
 
 
 def _cells(record: Record) -> dict[str, str]:

@@ -46,9 +46,12 @@ def summary(plan: Plan) -> Iterator[str]:
     if (balanced := predicted.balanced_step_s) and seconds(balanced) != seconds(predicted.step_s):
         yield f"With balanced routing, as in benchmarks: {seconds(balanced)} s."
     yield from memory_sentences(plan)
-    yield f"Limited by {'memory' if is_full(plan) else words(_sorted(predicted.time)[0][0])}."
+    is_full = predicted.device_bytes > FULL * plan.usable_bytes
+    yield f"Limited by {'memory' if is_full else words(_sorted(predicted.time)[0][0])}."
     yield from _measured(plan)
-    yield from _real_data(plan)
+    if ratios := plan.beside.real_data:
+        times = f"{ratios[0]:.1f} to {ratios[-1]:.1f} times as long"
+        yield f"Measured on packed real data: {times} ({len(ratios)} runs, median {median(ratios):.1f})."
     yield from _whole_run(plan)
     yield from left_out(plan)
     yield "Why this plan, and how sure it is: symconfig explain DIR, with the folder of --out."
@@ -81,11 +84,6 @@ def memory_sentences(plan: Plan, *, basis: bool = False) -> Iterator[str]:
         yield f"Precision: {plan.best.options.precision} is the fastest here; convergence is not modelled."
 
 
-def is_full(plan: Plan) -> bool:
-    """Return whether the plan takes more than FULL of the usable memory, so that memory is its bottleneck."""
-    return plan.best.predicted.device_bytes > FULL * plan.usable_bytes
-
-
 def _measured(plan: Plan) -> Iterator[str]:
     """Yield a sentence on a measured run of this model on such GPUs: the fastest, as "unproven", if the predicted rate
     is more than 1.2 times its rate, else one that is like the plan; nothing if none is known.
@@ -98,13 +96,6 @@ def _measured(plan: Plan) -> Iterator[str]:
         yield f"Unproven: {claimed} are predicted, and the fastest measured run has {rate}."
     else:
         yield f"Measured by others: {rate}; {claimed} are predicted here."
-
-
-def _real_data(plan: Plan) -> Iterator[str]:
-    """Yield a sentence on how much longer fine-tuning on packed real data took; nothing if not measured."""
-    if ratios := plan.beside.real_data:
-        several = f"{ratios[0]:.1f} to {ratios[-1]:.1f} times as long"
-        yield f"Measured on packed real data: {several} ({len(ratios)} runs, median {median(ratios):.1f})."
 
 
 def _whole_run(plan: Plan) -> Iterator[str]:

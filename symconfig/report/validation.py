@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from symconfig.format import count, percent, picked, several, signed
+from symconfig.format import count, percent, several, signed
 from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.solve.candidate import tidy
 
 if TYPE_CHECKING:
     from symconfig.measured.cases import Case
     from symconfig.measured.judge import Judged
-    from symconfig.measured.score import Error, Oom, Scored, Source, Sweep
+    from symconfig.measured.score import Error, Growth, Oom, Scored, Source, Sweep
 
 
 Figures = Mapping[str, Any]
@@ -105,80 +105,29 @@ def _source(source: Source) -> dict[str, Any]:
     """Return a source's scores as JSON."""
     return {
         "name": source.name,
-        **_part(source),
+        **_scored(source),
         "skipped": len(source.skipped),
-        "sweeps": [_sweep(sweep) for sweep in source.sweeps],
-        "growths": [
-            {
-                **asdict(growth),
-                **{name: list(getattr(growth, name)) for name in ("gpus", "rows")},
-                **{name: tidy(getattr(growth, name)) for name in ("measured", "predicted")},
-            }
-            for growth in source.growths
-        ],
-        "stated": _part(source.stated),
-        "assumed": _part(source.assumed),
+        "sweeps": [_tidied(sweep) for sweep in source.sweeps],
+        "growths": [_tidied(growth) for growth in source.growths],
+        "stated": _scored(source.stated),
+        "assumed": _scored(source.assumed),
     }
 
 
-def _part(part: Scored) -> dict[str, Any]:
-    """Return the errors of some rows of a source as JSON: steps, layers, memory (with the worst underestimate) and
-    out-of-memory; None where nothing was measured.
-    """
-    memory = _figures(part.memory)
-    if memory and part.memory:
-        memory |= {"worst_under": tidy(abs(part.memory.low)), "worst_under_id": part.memory.low_id}
-    return {
-        "rows": len(part.rows),
-        "time": _figures(part.time),
-        "layer": _figures(part.layer),
-        "memory": memory,
-        "oom": _oom(part.oom),
-    }
+def _scored(part: Scored) -> dict[str, Any]:
+    """Return the number of rows and their scores as JSON; None for what no row measured."""
+    names = ("time", "layer", "memory", "oom")
+    return {"rows": len(part.rows), **{name: _tidied(getattr(part, name)) for name in names}}
 
 
-def _figures(error: Error | None) -> dict[str, Any] | None:
-    """Return an error's figures as JSON; None without rows."""
-    if error is None:
+def _tidied(score: Error | Growth | Oom | Sweep | None) -> dict[str, Any] | None:
+    """Return a score as JSON, with rounded figures and lists for tuples; None for None."""
+    if score is None:
         return None
+    plain = asdict(score).items()
     return {
-        "n": error.n,
-        "mape": tidy(error.mape),
-        "bias": tidy(error.bias),
-        "worst": tidy(error.worst),
-        "max": tidy(abs(error.worst)),
-        "max_id": error.worst_id,
-        "within_10": tidy(error.within_10),
-        "within_20": tidy(error.within_20),
-    }
-
-
-def _oom(oom: Oom | None) -> dict[str, Any] | None:
-    """Return the out-of-memory counts as JSON; None without rows."""
-    if oom is None:
-        return None
-    return {
-        "n": oom.ran_out + oom.ran,
-        "ran_out": oom.ran_out,
-        "found": oom.caught,
-        "recall": _maybe(oom.recall),
-        "ran": oom.ran,
-        "false_oom": oom.alarms,
-        "false_oom_rate": _maybe(oom.false_rate),
-    }
-
-
-def _sweep(sweep: Sweep) -> dict[str, Any]:
-    """Return the ranking scores of a sweep as JSON."""
-    return {
-        **picked(sweep, "name", "n", "timed"),
-        "kendall_tau": tidy(sweep.tau),
-        "regret": _maybe(sweep.regret),
-        **picked(sweep, "pick", "pick_ran_out"),
-        "choice_regret": _maybe(sweep.choice_regret),
-        **picked(sweep, "choice", "choice_ran_out", "best"),
-        "mape": tidy(sweep.mape),
-        "median_mape": tidy(sweep.baseline),
+        name: tidy(value) if isinstance(value, float) else list(value) if isinstance(value, tuple) else value
+        for name, value in plain
     }
 
 
@@ -216,10 +165,6 @@ def _row(source: str, item: Judged) -> dict[str, Any]:
 
 def _off(pair: tuple[float, float] | None) -> float | None:
     return tidy(pair[0] / pair[1] - 1) if pair else None
-
-
-def _maybe(value: float | None) -> float | None:
-    return None if value is None else tidy(value)
 
 
 def errors(sources: Sequence[Figures]) -> tuple[Grid, ...]:

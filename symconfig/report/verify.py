@@ -14,7 +14,7 @@ from symconfig.report.grid import Block, Grid, present
 
 if TYPE_CHECKING:
     from symconfig.runs.replan.frozen import Checked, Finding
-    from symconfig.verify.checks import Check, Compared
+    from symconfig.verify.checks import Check
 
 
 def checked(folder: Path, checks: Sequence[Check]) -> list[Block]:
@@ -42,27 +42,16 @@ def _unchecked(checks: Sequence[Check]) -> str:
 
 def _numbers(checks: Sequence[Check]) -> Grid:
     """Return the table of symconfig's and the framework's numbers; a check's name only stands in its first row."""
-    rows = tuple(
-        (
-            "" if place else check.name,
-            f"{pair.what}, bytes" if pair.unit == "bytes" else pair.what,
-            count(pair.ours),
-            count(pair.real),
-            _difference(pair),
-        )
-        for check in checks
-        for place, pair in enumerate(check.compared)
-    )
+    rows = []
+    for check in checks:
+        for place, pair in enumerate(check.compared):
+            is_bytes = pair.unit == "bytes"
+            share = f" ({100 * pair.difference:+.2f} %)" if is_bytes and pair.real else ""
+            difference = "0" if pair.ours == pair.real else f"{pair.ours - pair.real:+,.0f}{share}"
+            name, what = "" if place else check.name, f"{pair.what}, bytes" if is_bytes else pair.what
+            rows.append((name, what, count(pair.ours), count(pair.real), difference))
     headers = ("built and compared", "of it", "symconfig", "framework", "difference")
-    return Grid(headers, rows, left=(0, 1), title="Numbers of the real framework")
-
-
-def _difference(pair: Compared) -> str:
-    """Return the difference as text, for bytes also in percent of the framework's number; "0" if equal."""
-    if pair.ours == pair.real:
-        return "0"
-    share = f" ({100 * pair.difference:+.2f} %)" if pair.unit == "bytes" and pair.real else ""
-    return f"{pair.ours - pair.real:+,.0f}{share}"
+    return Grid(headers, tuple(rows), left=(0, 1), title="Numbers of the real framework")
 
 
 def frozen(checked: Checked) -> list[Block]:

@@ -62,14 +62,13 @@ def run(
     job: Job,
     top: int,
     progress: Progress | None = None,
-    exhaustive: bool = False,
     framework: Framework | None = None,
 ) -> Incumbents:
     """Search all that the job leaves open, then simulate the incumbents and return them; none if nothing fits.
 
     framework: None: its defaults on this GPU. top: plans to show. Otherwise as `weigh_all`, also what is raised.
     """
-    weighed = weigh_all(model, cluster, job, top, progress, exhaustive, framework=framework)
+    weighed = weigh_all(model, cluster, job, top, progress, framework=framework)
     weighed.simulated = refine(weighed)
     return weighed
 

@@ -44,14 +44,13 @@ def search(
     *,
     top: int = 5,
     progress: Progress | None = None,
-    exhaustive: bool = False,
     framework: Framework | None = None,
 ) -> Plan:
     """Return the fastest plan that fits, with up to `top` - 1 alternatives from other families of degrees.
 
     If nothing fits, the job's limits are relaxed step by step (`relaxations`); the plan's job keeps the given ones.
-    gpus "auto" gives the fewest GPUs on which something fits (exhaustive and framework are ignored). exhaustive: do not
-    prune by bounds; the plan is the same, counts are of all candidates. framework: None: its defaults on this GPU.
+    gpus "auto" gives the fewest GPUs on which something fits (framework is ignored). framework: None: its defaults on
+    this GPU.
     Raises InputError for a job that can never run, and InfeasibleError if nothing fits, which names the tightest
     constraint, or a candidate misses a pin.
     """
@@ -65,7 +64,7 @@ def search(
         weighed = None
         if too_large(model, cluster, relaxed, framework):
             continue
-        weighed = run(model, cluster, relaxed, top, progress, exhaustive, framework)
+        weighed = run(model, cluster, relaxed, top, progress, framework)
         if weighed.families:
             return _plan(model, cluster, job, weighed, top, time.perf_counter() - start)
     weighed = weighed or weigh_all(model, cluster, relaxed, 1, progress, framework=framework)

@@ -282,7 +282,7 @@ def ranks(folder: Path, plan: Plan, words: Sequence[str], options: Options) -> I
             for item in compared
             if abs(item.ours - item.real) > PADDING * item.real
         ]
-        check = watch.problems(title, wrong, f"{real['optimizer']} holds what the plan says, but for padding")
+        check = watch.problems(title, wrong, f"{real['optimizer']} holds what the plan predicts, padding aside")
         yield replace(check, compared=compared)
 
 

@@ -65,7 +65,13 @@ def main() -> None:
         isolated(str(rank), partial(_answer, request, rank), request["timeout_s"], MEMORY_BYTES)
         for rank in request["ranks"]
     ]
-    print(json.dumps({"ok": True, "answers": [_rank_answer(one) for one in ended]}), file=answers_to, flush=True)
+    answers = [
+        {"ok": False, "error": f"DeepSpeed {one['crash']}; its last lines: " + " | ".join(one["last_lines"])}
+        if "crash" in one
+        else one
+        for one in ended
+    ]
+    print(json.dumps({"ok": True, "answers": answers}), file=answers_to, flush=True)
     os._exit(0)  # threads of the libraries may abort a process that Python takes down
 
 
@@ -75,13 +81,6 @@ def _answer(request: Json, rank: int) -> Json:
         return {"ok": True, "error": None, **build(request, rank)}
     except (Exception, SystemExit) as error:  # whatever the frameworks say is the finding
         return {"ok": False, "error": f"{type(error).__name__}: {error}"}
-
-
-def _rank_answer(ended: Json) -> Json:
-    """Return a rank's answer, or `ok: false` with its last lines if it crashed or hung."""
-    if "crash" not in ended:
-        return ended
-    return {"ok": False, "error": f"DeepSpeed {ended['crash']}; its last lines: " + " | ".join(ended["last_lines"])}
 
 
 def build(request: Json, rank: int) -> Json:

@@ -223,16 +223,10 @@ def _stand_in(device: Any) -> None:
     torch.Tensor.cuda = torch.nn.Module.cuda = _itself
     torch.Tensor.pin_memory = _itself
     _say_gpu(device)
-    _shared_storages()
-
-
-def _shared_storages() -> None:
-    """Patch the recomputing of discarded outputs to copy into the emptied storage, with twice the memory, instead of
-    sharing it, which from 0.19 on compiles C++ for half a minute. Nothing in releases without the function.
-    """
-    module: Any = importlib.import_module("megatron.core.tensor_parallel.random")
-    if hasattr(module, "_get_share_storage"):
-        module._get_share_storage = lambda: _fill
+    # Recomputing copies into the emptied storage: sharing it, from 0.19 on, compiles C++ for half a minute.
+    recomputing: Any = importlib.import_module("megatron.core.tensor_parallel.random")
+    if hasattr(recomputing, "_get_share_storage"):
+        recomputing._get_share_storage = lambda: _fill
 
 
 def _fill(emptied: Any, remade: Any) -> None:

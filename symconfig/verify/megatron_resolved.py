@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Any
 
@@ -45,7 +45,6 @@ class Resolved:
         return self._args.get(name, neutral)
 
 
-Need = Callable[[ModelDescriptor, Resolved], Any]
 Got = Callable[[ModelDescriptor, Resolved], Any]
 
 
@@ -65,10 +64,6 @@ def mla(model: ModelDescriptor) -> bool:
 
 def moe(model: ModelDescriptor) -> bool:
     return model.experts is not None
-
-
-def latent_experts(model: ModelDescriptor) -> bool:
-    return model.experts is not None and model.experts.latent_size is not None
 
 
 def dense(model: ModelDescriptor) -> bool:
@@ -175,17 +170,6 @@ def masks(model: ModelDescriptor, r: Resolved) -> bool:
     return window is not None and (window < int(r.arg("seq_length", 0)) or bool(r("window_size")))
 
 
-def window_need(model: ModelDescriptor, r: Resolved) -> list[int] | None:
-    """Return [keys left, keys right] of the window, or None without one. Hugging Face's size includes the query's own
-    key; Megatron's does not.
-    """
-    return [(model.sliding_window or 0) - 1, 0] if masks(model, r) else None
-
-
-def windows_need(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    return [window and masks(model, r) for window in model.sliding_layers]
-
-
 def moe_layers_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
     """Return for each layer whether Megatron makes it MoE: none without experts, else by the hybrid pattern, each n-th
     from the first, or a list. See gpt_layer_specs.py, get_gpt_decoder_block_spec.
@@ -195,19 +179,31 @@ def moe_layers_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
     if not r("num_moe_experts"):
         return [False for _ in layers]
     if r.arg("hybrid_layer_pattern"):
-        return ["E" in layer for layer in _of_pattern(model, r)]
+        return ["E" in layer for layer in pattern(model, r)]
     return [layer % freq == 0 if isinstance(freq, int) else bool(freq[layer]) for layer in layers]
 
 
-def _of_pattern(model: ModelDescriptor, r: Resolved) -> list[str]:
+def pattern(model: ModelDescriptor, r: Resolved) -> list[str]:
     """Return the letters of each of the model's layers in Megatron's hybrid pattern, predictions left out."""
     text = str(r.arg("hybrid_layer_pattern")).partition(hybrid.PREDICTION)[0].replace(hybrid.STAGE, "")
     starts = places(model)
     return [text[start - 1 : end - 1] for start, end in zip(starts, (*starts[1:], len(text) + 1), strict=True)]
 
 
-def mixers_need(model: ModelDescriptor, r: Resolved) -> list[str]:
-    return [each.strip("-E").replace("+", "*") for each in hybrid.letters(model)]
+def mixers(letters: Iterable[str]) -> list[str]:
+    """Return the letter of each layer's token mixer: that of a layer's pattern without those of its MLP or experts."""
+    return [layer.strip("-E").replace("+", "*") for layer in letters]
+
+
+def mlps(letters: Iterable[str]) -> list[bool]:
+    """Return for each layer's letters whether it has an MLP or experts."""
+    return [layer[-1:] in ("-", "E") for layer in letters]
+
+
+def padded(vocab_size: int, r: Resolved) -> int:
+    """Return a vocabulary size rounded up to a multiple of Megatron's divisor times tp."""
+    multiple = int(r.arg("make_vocab_size_divisible_by")) * int(r.arg("tensor_model_parallel_size"))
+    return -(-vocab_size // multiple) * multiple
 
 
 def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
@@ -215,7 +211,7 @@ def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
     or with the gated delta net's variant and a frequency "G", but "*" on each n-th layer or where a list has 0.
     """
     if r.arg("hybrid_layer_pattern"):
-        return [each.strip("-E").replace("+", "*") for each in _of_pattern(model, r)]
+        return mixers(pattern(model, r))
     freq, layers = r("linear_attention_freq"), range(1, model.num_hidden_layers + 1)
     if r("experimental_attention_variant") != hybrid.DELTA or freq is None:
         return ["*" for _ in layers]
@@ -238,24 +234,6 @@ def indexer_got(model: ModelDescriptor, r: Resolved) -> list[Any]:
     return [*map(r, sparse.SIZES), r(sparse.LOSS), list(own)]
 
 
-def mlps_need(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    return [each[-1:] in ("-", "E") for each in hybrid.letters(model)]
-
-
-def mlps_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    if not r.arg("hybrid_layer_pattern"):
-        return [True for _ in range(model.num_hidden_layers)]
-    return [each[-1:] in ("-", "E") for each in _of_pattern(model, r)]
-
-
-def sizes_need(model: ModelDescriptor, r: Resolved) -> list[int]:
-    return [mixer.sizes[name] for mixer in model.mixers for name in hybrid.SIZES.get(mixer.block, {}).values()]
-
-
-def sizes_got(model: ModelDescriptor, r: Resolved) -> list[Any]:
-    return [r(dest) for mixer in model.mixers for dest in hybrid.SIZES.get(mixer.block, {})]
-
-
 def renormalised(model: ModelDescriptor, r: Resolved) -> bool:
     """Return whether Megatron renormalizes the router's scores of the chosen experts: sigmoid scores if several are
     chosen, softmax unless before the choice (moe_utils.py, topk_routing_with_score_function).
@@ -263,19 +241,6 @@ def renormalised(model: ModelDescriptor, r: Resolved) -> bool:
     if r("moe_router_score_function", "softmax") == "sigmoid":
         return int(r("moe_router_topk")) > 1
     return not r("moe_router_pre_softmax", False)
-
-
-def aux_loss_got(model: ModelDescriptor, r: Resolved) -> float:
-    return 0.0 if r("moe_router_load_balancing_type") == "none" else float(r("moe_aux_loss_coeff", 0.0) or 0.0)
-
-
-def padded(model: ModelDescriptor, r: Resolved) -> int:
-    multiple = int(r.arg("make_vocab_size_divisible_by")) * int(r.arg("tensor_model_parallel_size"))
-    return -(-model.vocab_size // multiple) * multiple
-
-
-def all_biased(model: ModelDescriptor, r: Resolved) -> bool:
-    return bool(r("add_bias_linear"))
 
 
 def turned_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
@@ -286,19 +251,3 @@ def turned_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
     if not skip:
         return [True for _ in layers]
     return [layer % skip != 0 if isinstance(skip, int) else not skip[layer - 1] for layer in layers]
-
-
-def factor_of(r: Resolved, name: str) -> float:
-    """Return a muP multiplier, which is 1 unless --use-mup is set."""
-    return float(r(name, 1.0)) if r("use_mup", False) else 1.0
-
-
-def softmax_scale_need(model: ModelDescriptor, r: Resolved) -> float | None:
-    """Return the scale of attention scores, 1/sqrt(query_pre_attn_scalar or head_dim); None with MLA: not compared."""
-    scalar = model.query_pre_attn_scalar
-    return None if mla(model) else float(scalar or model.head_dim) ** -0.5
-
-
-def softmax_scale_got(model: ModelDescriptor, r: Resolved) -> float | None:
-    scale = r("softmax_scale")
-    return None if mla(model) else float(model.head_dim) ** -0.5 if scale is None else float(scale)

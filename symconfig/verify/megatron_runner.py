@@ -197,7 +197,10 @@ def _stages(args: Any, config: Any) -> list[list[list[int]]]:
     state = importlib.import_module("megatron.core.parallel_state")
     build = importlib.import_module("megatron.core.transformer.transformer_block").get_num_layers_to_build
     offset = importlib.import_module("megatron.core.transformer.transformer_layer").get_transformer_layer_offset
-    predict = _predictions(config)
+    predict: Any = lambda config: 0  # noqa: E731
+    if getattr(config, "mtp_num_layers", None):
+        module = importlib.import_module("megatron.core.transformer.multi_token_prediction")
+        predict = module.get_mtp_num_layers_to_build
     virtual = config.virtual_pipeline_model_parallel_size
     stages = []
     for pp_rank in range(config.pipeline_model_parallel_size):
@@ -240,13 +243,6 @@ def _hybrid_stages(args: Any, config: Any) -> list[list[list[int]]]:
     finally:
         torch.distributed.get_rank, torch.distributed.get_world_size = ranks, sizes
     return stages
-
-
-def _predictions(config: Any) -> Any:
-    """Return Megatron's function for a stage's multi-token-prediction layers, or one that returns 0 without any."""
-    if not getattr(config, "mtp_num_layers", None):
-        return lambda _: 0
-    return importlib.import_module("megatron.core.transformer.multi_token_prediction").get_mtp_num_layers_to_build
 
 
 def _call(function: Any, config: Any, offered: dict[str, Any]) -> Any:

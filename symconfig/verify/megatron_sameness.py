@@ -73,21 +73,30 @@ def _yarn(name: str, neutral: float) -> Row:
 
 def _factor(field: str, where: str, need: Callable[[ModelDescriptor], float]) -> Row:
     """Return the row of a muP multiplier, which is 1 in Megatron unless --use-mup is set."""
-    return Row(field, where, lambda model, _: need(model), lambda _, r: means.factor_of(r, where))
+    return Row(field, where, lambda model, _: need(model), lambda _, r: r(where, 1.0) if r("use_mup", False) else 1.0)
+
+
+def _biased(_: ModelDescriptor, r: Resolved) -> bool:
+    return bool(r("add_bias_linear"))
 
 
 ROWS: tuple[Row, ...] = (
     Row("hidden_size", "hidden_size"),
     Row("intermediate_size", "ffn_hidden_size", applies=dense),
     Row("num_hidden_layers", "num_layers", lambda m, _: hybrid.layer_count(m)),
-    Row("mixers", "hybrid_layer_pattern, linear_attention_freq", means.mixers_need, means.mixers_got),
-    Row("mixers", "sizes of blocks", means.sizes_need, means.sizes_got, lambda m: bool(m.mixers)),
+    Row("mixers", "hybrid_layer_pattern, linear_attention_freq", lambda m, _: means.mixers(hybrid.letters(m)),
+        means.mixers_got),
+    Row("mixers", "sizes of blocks",
+        lambda m, _: [x.sizes[name] for x in m.mixers for name in hybrid.SIZES.get(x.block, {}).values()],
+        lambda m, r: [r(dest) for x in m.mixers for dest in hybrid.SIZES.get(x.block, {})], lambda m: bool(m.mixers)),
     Row("indexer", f"{sparse.VARIANT}, sizes and loss", means.indexer_need, means.indexer_got),
-    Row("mlp_layers", "hybrid_layer_pattern", means.mlps_need, means.mlps_got),
+    Row("mlp_layers", "hybrid_layer_pattern", lambda m, _: means.mlps(hybrid.letters(m)), lambda m, r: (
+        means.mlps(means.pattern(m, r)) if r.arg("hybrid_layer_pattern") else [True] * m.num_hidden_layers)),
     Row("num_attention_heads", "num_attention_heads"),
     Row("num_key_value_heads", "num_query_groups", applies=gqa),
     Row("head_dim", "kv_channels", applies=gqa),
-    Row("vocab_size", "padded_vocab_size", means.padded, lambda _, r: r.arg("padded_vocab_size")),
+    Row("vocab_size", "padded_vocab_size", lambda m, r: means.padded(m.vocab_size, r),
+        lambda _, r: r.arg("padded_vocab_size")),
     # with rope only a bound on the sequence
     Row("max_position_embeddings", "max_position_embeddings", applies=lambda model: model.position is Position.LEARNED),
     Row("tie_word_embeddings", "not untie_embeddings_and_output_weights",
@@ -101,8 +110,8 @@ ROWS: tuple[Row, ...] = (
         lambda _, r: [r("activation_func_clamp_value"), r("glu_linear_offset")],
         lambda m: m.hidden_act in ("clamped_swiglu", "gelu_sigmoid")),
     Row("gated_mlp", "gated_linear_unit"),
-    Row("mlp_bias", "add_bias_linear", got=means.all_biased, applies=dense),
-    Row("attention_out_bias", "add_bias_linear", got=means.all_biased),
+    Row("mlp_bias", "add_bias_linear", got=_biased, applies=dense),
+    Row("attention_out_bias", "add_bias_linear", got=_biased),
     Row("qkv_bias", "add_bias_linear or add_qkv_bias",
         got=lambda _, r: bool(r("add_bias_linear") or r("add_qkv_bias"))),
     Row("norm", "normalization", lambda m, _: "RMSNorm" if m.norm is Norm.RMSNORM else "LayerNorm"),
@@ -137,11 +146,15 @@ ROWS: tuple[Row, ...] = (
     Row("latent.v_head_dim", "v_head_dim", applies=mla),
     Row("qk_norm", "qk_layernorm (with MLA: the norms of the low-rank queries and keys)",
         lambda m, _: (m.qk_norm and m.qk_norm_of != "unit") or mla(m), lambda _, r: r("qk_layernorm", False)),
-    Row("sliding_window", "window_size", means.window_need),
-    Row("sliding_window_pattern", "window_attn_skip_freq", means.windows_need, means.windows_got),
+    Row("sliding_window", "window_size",
+        lambda m, r: [(m.sliding_window or 0) - 1, 0] if means.masks(m, r) else None),
+    Row("sliding_window_pattern", "window_attn_skip_freq",
+        lambda m, r: [window and means.masks(m, r) for window in m.sliding_layers], means.windows_got),
     Row("attention_sinks", "softmax_type", lambda m, _: "learnable" if m.attention_sinks else "vanilla",
         neutral="vanilla"),
-    Row("query_pre_attn_scalar", "softmax_scale", means.softmax_scale_need, means.softmax_scale_got),
+    Row("query_pre_attn_scalar", "softmax_scale",
+        lambda m, _: float(m.query_pre_attn_scalar or m.head_dim) ** -0.5,
+        lambda m, r: r("softmax_scale") or float(m.head_dim) ** -0.5, lambda m: not mla(m)),
     _factor("scale_embeddings", "mup_embedding_mult", embedding_factor),
     _factor("embedding_multiplier", "mup_embedding_mult", embedding_factor),
     _factor("logits_multiplier", "mup_output_mult",
@@ -181,10 +194,13 @@ ROWS: tuple[Row, ...] = (
         got=lambda _, r: r("moe_router_topk_scaling_factor") or 1.0, applies=moe),
     Row("experts.e_score_correction_bias", "moe_router_enable_expert_bias", neutral=False, applies=moe),
     Row("experts.latent_size", "moe_latent_size", applies=moe),
-    Row("experts.latent_bias", "add_bias_linear", got=means.all_biased, applies=means.latent_experts),
-    Row("experts.router_bias", "add_bias_linear", got=means.all_biased, applies=moe),
-    Row("experts.expert_bias", "add_bias_linear", got=means.all_biased, applies=moe),
-    Row("experts.router_aux_loss_coef", "moe_aux_loss_coeff", got=means.aux_loss_got, applies=moe),
+    Row("experts.latent_bias", "add_bias_linear", got=_biased,
+        applies=lambda m: moe(m) and m.experts.latent_size is not None),
+    Row("experts.router_bias", "add_bias_linear", got=_biased, applies=moe),
+    Row("experts.expert_bias", "add_bias_linear", got=_biased, applies=moe),
+    Row("experts.router_aux_loss_coef", "moe_aux_loss_coeff",
+        got=lambda _, r: 0.0 if r("moe_router_load_balancing_type") == "none" else r("moe_aux_loss_coeff") or 0.0,
+        applies=moe),
     Row("num_nextn_predict_layers", "mtp_num_layers", got=lambda _, r: r("mtp_num_layers") or 0),
     Row("initializer_range", "init_method_std"),
 )  # fmt: skip

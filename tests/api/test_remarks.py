@@ -59,3 +59,11 @@ def test_layers_that_transformers_does_not_build_are_left_out_and_said(backend: 
         judged = symconfig.audit(tmp_path / "out" / "launch.sh", "h200", plan=False).judged
         assert judged is not None
         assert judged.plan.best.predicted == result.best.predicted
+
+
+def test_write_with_force_warns_of_edited_files(tmp_path: Path) -> None:
+    result = symconfig.plan("llama2-7b", "a100-80gb", 8, 8)
+    (launch,) = (path for path in result.write(tmp_path / "out") if path.name == "launch.sh")
+    launch.write_text("echo mine\n")
+    with pytest.warns(UserWarning, match="replaced what was not as symconfig had written it: launch.sh"):
+        result.write(tmp_path / "out", force=True)

@@ -186,7 +186,7 @@ def test_what_was_chosen_for_the_run_and_what_is_missing_stands_behind_the_files
     outcome = run("plan", *small, "--task", "sft", "--out", tmp_path / "a")
     assert outcome.out.splitlines()[-2:] == [
         "lr 2e-05, min_lr 0, lr_warmup_iters 30, weight_decay 0: chosen for full fine-tuning of 8.03B parameters "
-        "(REPORT.md says from what)",
+        "(REPORT.md has the sources)",
         "No checkpoint is written. Try: --save DIR, training.save in the job, or bash launch.sh --save DIR "
         "--save-interval 500",
     ]

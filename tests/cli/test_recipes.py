@@ -54,7 +54,7 @@ def test_a_plan_like_a_recipe_has_its_job_and_its_layout(run: Run) -> None:
     assert best["parallel"] == degrees
     assert best["batch"]["global"] == 128
     assert best["batch"]["seq_length"] == 8192
-    assert "no pin can say: " in ended.err
+    assert "no pin can express: " in ended.err
 
 
 def test_a_recipe_of_fp8_keeps_its_recompute(run: Run, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_what_is_lost_is_named_by_its_field() -> None:
     model = default_model("bloom").model_copy(update={"model_type": "llama"})
     lost = {problem.field: str(problem) for problem in unsaid(model)}
     assert {"position", "embedding_norm", "norm", "gated_mlp"} <= set(lost)
-    assert "Transformers' LlamaForCausalLM cannot be told it (got alibi, need rope)" in lost["position"]
+    assert "Transformers' LlamaForCausalLM has no field for it (got alibi, need rope)" in lost["position"]
 
 
 def test_an_unknown_family_names_the_nearest_and_the_list() -> None:

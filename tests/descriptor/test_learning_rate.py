@@ -89,7 +89,7 @@ def test_what_was_derived_is_said_with_its_source_and_nothing_of_a_job_that_says
     assert found.derived == DERIVED
     (said,) = why(found, "sft", 8.03e9)
     assert said.startswith(
-        "Chosen for full fine-tuning of 8.03B parameters, since the job does not say them: lr 2e-05,"
+        "Chosen for full fine-tuning of 8.03B parameters, since the job does not state them: lr 2e-05,"
     )
     assert "Tülu 2 7B" in said
     assert "Tülu 2 13B" in said

@@ -134,11 +134,11 @@ def test_scores_of_a_sweep(tmp_path: Path) -> None:
     assert source.time is not None
     assert source.time.n == 2
     assert source.oom is not None
-    assert (source.oom.ran_out, source.oom.caught, source.oom.ran, source.oom.alarms) == (2, 1, 2, 0)
-    assert (sweep.n, sweep.timed, sweep.tau, sweep.regret) == (4, 2, 1.0, 0.0)
+    assert (source.oom.ran_out, source.oom.found, source.oom.ran, source.oom.false_oom) == (2, 1, 2, 0)
+    assert (sweep.n, sweep.timed, sweep.kendall_tau, sweep.regret) == (4, 2, 1.0, 0.0)
     assert (sweep.pick, sweep.best, sweep.pick_ran_out) == ("a", "a", False)
     assert (sweep.choice, sweep.choice_regret, sweep.choice_ran_out) == ("a", 0.0, False)
-    assert sweep.baseline == pytest.approx((1.3 / 8.8 + 1.3 / 11.4) / 2)  # the median is 10.1 s
+    assert sweep.median_mape == pytest.approx((1.3 / 8.8 + 1.3 / 11.4) / 2)  # the median is 10.1 s
 
 
 def test_rows_that_cannot_be_predicted_are_counted_with_their_reason(tmp_path: Path) -> None:

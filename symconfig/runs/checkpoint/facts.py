@@ -55,14 +55,6 @@ def _crossed(what: str, of: Callable[[Plan], Any], within: Callable[[Any], bool]
     return lambda old, new: _other(what, of(old), of(new)) if within(of(old)) != within(of(new)) else ""
 
 
-def _into(backend: Backend) -> Finding:
-    return lambda old, new: backend.label if _backend(new) is backend else ""
-
-
-def _of_models(find: OfModels) -> Finding:
-    return lambda old, new: find(old.model, new.model)
-
-
 def _replicas(plan: Plan) -> int:
     return plan.best.parallel.dp * plan.best.parallel.cp
 
@@ -236,12 +228,6 @@ def _adapters(old: ModelDescriptor, new: ModelDescriptor) -> str:
     return ", ".join(filter(None, (_other("r", one.r, other.r), modules)))
 
 
-def _methods(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    if old.adapter is None or new.adapter is None or old.adapter.method == new.adapter.method:
-        return ""
-    return f"{old.adapter.method} -> {new.adapter.method}"
-
-
 _STAGE, _PRECISION = "ZeRO stage", attrgetter("best.options.precision")
 _MODELS: tuple[tuple[str, str, OfModels], ...] = (
     ("shapes", "tensors of other names or shapes",
@@ -265,7 +251,9 @@ _MODELS: tuple[tuple[str, str, OfModels], ...] = (
     ("adapter-kept", "an adapter in both models",
      lambda old, new: "an adapter in both" if old.adapter and new.adapter else ""),
     ("adapter-shapes", "an adapter of another rank or on other modules", _adapters),
-    ("quantised", "frozen weights in 4 bits in one of the runs only", _methods),
+    ("quantised", "frozen weights in 4 bits in one of the runs only",
+     lambda old, new: (
+         _other("method", old.adapter.method, new.adapter.method) if old.adapter and new.adapter else "")),
 )  # fmt: skip
 _PLANS: tuple[tuple[str, str, Finding], ...] = (
     *(
@@ -283,7 +271,7 @@ _PLANS: tuple[tuple[str, str, Finding], ...] = (
     ("replicas", "another number of ranks among which the optimizer's state is cut: dp x cp",
      _compared("dp x cp", _replicas)),
     ("stages", "layers lie on other stages", _stages),
-    ("buckets", "Megatron's gradient buffers close their buckets elsewhere, in a run that can be told where",
+    ("buckets", "Megatron's gradient buffers close their buckets elsewhere, in a run that has an option for it",
      _other_buckets(lost=False)),
     ("buckets-lost", "the new run's gradient buffers have one bucket, the old one's several",
      _other_buckets(lost=True)),
@@ -307,7 +295,8 @@ _PLANS: tuple[tuple[str, str, Finding], ...] = (
     ("offload", "another share of the optimizer's state on the host",
      _compared("share of the optimizer on the host", attrgetter("best.options.optimizer_offload"))),
     ("framework", "another framework", _compared("framework", attrgetter("best.target.backend"))),
-    *((f"into-{each.name}", f"the new run is {each.label}'s", _into(each)) for each in BACKENDS.values()),
+    *((f"into-{each.name}", f"the new run is {each.label}'s",
+       lambda _, new, each=each: each.label if _backend(new) is each else "") for each in BACKENDS.values()),
     ("rng-grid", "random generators have a state for each replica, as with ep in core_v0.16, in one run only, or for "
      "another number of them", _compared("states of a stage's generators", _rng_states)),
     ("older-release", "the new run has an older release of the framework", _older),
@@ -316,7 +305,7 @@ _PLANS: tuple[tuple[str, str, Finding], ...] = (
     ("seq-length", "another sequence length", _compared("sequence length", attrgetter("best.batch.seq_length"))),
     ("schedule", "another schedule of the learning rate or weight decay, counted in sequences",
      lambda old, new: ", ".join(filter(None, _schedules(old, new)))),
-    *((name, does, _of_models(find)) for name, does, find in _MODELS),
+    *((name, does, lambda old, new, find=find: find(old.model, new.model)) for name, does, find in _MODELS),
     ("positions", "a learned position for every token, and another number of them", _positions),
 )  # fmt: skip
 FACTS: dict[str, Fact] = {name: Fact(name, does, find) for name, does, find in _PLANS}

@@ -133,7 +133,7 @@ def read_root(root: Path) -> Checkpoint:
     later = [number for number in there if word.isdigit() and number > int(word)]
     notes = (
         [
-            f"{shown([f'iter_{number:07d}' for number in later])}: later than the tracker says, so saved after it or "
+            f"{shown([f'iter_{number:07d}' for number in later])}: later than the tracker's, so saved after it or "
             "not to the end"
         ]
         if later

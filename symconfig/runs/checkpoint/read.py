@@ -23,14 +23,6 @@ STATED = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", "torch
 ADAPTER_STATED = ("peft_type", "r", "lora_alpha", "base_model_name_or_path")
 
 
-def is_adapter(folder: Path) -> bool:
-    return (folder / ADAPTER).is_file()
-
-
-def is_model(folder: Path) -> bool:
-    return (folder / CONFIG).is_file() and not (folder / ADAPTER).is_file()
-
-
 def read_model(folder: Path) -> Checkpoint:
     """Return the checkpoint of a Hugging Face model's folder. The index's files count if there is an index, else
     model.safetensors or pytorch_model.bin. Raises InputError if weights are missing, truncated or outside of the
@@ -79,8 +71,8 @@ KINDS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Checkpoint]], ...] =
     (deepspeed.is_root, deepspeed.read_root),
     (deepspeed.is_tag, lambda folder: deepspeed.read_tag(folder, folder)),
     (megatron.is_iteration, lambda folder: megatron.read_iteration(folder, folder)),
-    (is_adapter, read_adapter),
-    (is_model, read_model),
+    (lambda folder: (folder / ADAPTER).is_file(), read_adapter),
+    (lambda folder: (folder / CONFIG).is_file(), read_model),
 )
 
 

@@ -183,7 +183,7 @@ def _ranks(plan: Plan, surroundings: Surroundings) -> Iterator[Problem]:
     if surroundings.world_size is None:
         if need > 1:
             yield Problem(
-                f"no launcher says how many ranks there are, and the plan is for {need}",
+                f"no launcher states the number of ranks, and the plan is for {need}",
                 field="WORLD_SIZE",
                 hint='torchrun, or on_mismatch="ignore" to look at the values only',
             )

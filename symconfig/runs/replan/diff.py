@@ -78,21 +78,17 @@ def diff(before: Plan, after: Plan) -> Diff:
     """Return the differences of two plans by section; sections without differences are empty."""
     one, other = before.best.to_dict(), after.best.to_dict()
     predicted = one["predicted"], other["predicted"]
+    sums = ({name: value for name, value in each.items() if isinstance(value, int | float)} for each in predicted)
     sections = {
         "inputs": differences(inputs(before), inputs(after)),
         "training": differences(training(before.job), training(after.job)),
         **{name: differences(one[name], other[name]) for name in ("parallel", "batch", "options")},
         "stages": tuple(_stages(before, after)),
-        "predicted": differences(*map(_sums, predicted)),
+        "predicted": differences(*sums),
         **{name: _parts(*(each[name] for each in predicted)) for name in ("time", "memory")},
         "arguments": _arguments(before, after),
     }
     return Diff(before, after, sections)
-
-
-def _sums(predicted: Mapping[str, Any]) -> dict[str, float]:
-    """Return the top-level numbers of a prediction; nested breakdowns are dropped."""
-    return {name: value for name, value in predicted.items() if isinstance(value, int | float)}
 
 
 def _parts(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Difference, ...]:

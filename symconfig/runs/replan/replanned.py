@@ -153,7 +153,7 @@ def _reached(old: Plan, wishes: Wishes) -> tuple[History, tuple[str, ...]]:
             "is not where the checkpoint is, at which a run that loads it goes on",
             field="at_step",
             got=str(wishes.step),
-            need=f"{saved.iteration}, as {saved.data} says, or nothing",
+            need=f"{saved.iteration}, as in {saved.data}, or nothing",
             hint="--checkpoint with the folder of that step",
         )
     step = wishes.step if saved is None or wishes.step is not None else saved.iteration

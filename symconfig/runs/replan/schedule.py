@@ -225,7 +225,7 @@ def _resumed(
         stops = f"; without {counting.override} Megatron-LM stops" if counting.override else ""
         yield f"iterations count on from {count(run.step)}; data and schedule go on behind {seen}{stops}"
     if counting.own_schedule:
-        yield "the learning rate and its schedule are the checkpoint's, whatever the files say"
+        yield "the learning rate and its schedule are the checkpoint's, not those of the files"
     if old.seq_length != new.seq_length and not counting.schedules_steps:
         skipped = run.sequences * new.seq_length
         yield (

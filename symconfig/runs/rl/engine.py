@@ -292,20 +292,13 @@ def cached_bytes(model: ModelDescriptor, tp: int, tokens: Array) -> Array:
     """Return the KV cache bytes per GPU of one context of `tokens` tokens (elementwise); layers with a window keep at
     most that.
     """
-    whole, windowed = _caching_layers(model)
+    own = [kind.window for kind in model.kind_of_layer if kind.attends and kind.pairs is not Pairs.BORROWED]
+    whole, windowed = own.count(False), own.count(True)
     seen = whole * tokens + windowed * (
         tokens if model.sliding_window is None else np.minimum(tokens, model.sliding_window)
     )
     result: Array = seen * ELEMENT_BYTES * _channels(model, tp)
     return result
-
-
-@lru_cache(maxsize=64)
-def _caching_layers(model: ModelDescriptor) -> tuple[int, int]:
-    """Return (layers that cache all tokens, layers that cache a sliding window), without those that share another's KV
-    cache."""
-    own = [kind.window for kind in model.kind_of_layer if kind.attends and kind.pairs is not Pairs.BORROWED]
-    return own.count(False), own.count(True)
 
 
 def _channels(model: ModelDescriptor, tp: int) -> float:

@@ -15,7 +15,6 @@ from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.existing.recover.rl.values import DTENSOR, FSDP, Workers
 from symconfig.existing.recover.run import Run
 from symconfig.existing.rules.rule import findings
-from symconfig.plans.plan import Plan
 from symconfig.render import ms_swift, named, targets
 from symconfig.render.learning import Compares
 from symconfig.runs.best import best_plan
@@ -167,7 +166,7 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         waits=step.waits,
     )
     plan = actor.plan
-    question = Question(plan.model, cluster, plan.job, rl, None, _never)
+    question = Question(plan.model, cluster, plan.job, rl, None, lambda *_: plan)
     return Judged(plan=replace(plan, rl=(recorded(question, layout),)), memory={}, run=run)
 
 
@@ -207,10 +206,6 @@ def _logits(step: Step) -> LogitBytes:
 
 def _of_program(workers: Workers, name: str, otherwise: LogitBytes) -> LogitBytes:
     return NEMO_DTENSOR if workers is DTENSOR else BY_TARGET.get(name, otherwise)
-
-
-def _never(*_: object) -> Plan:
-    raise AssertionError("nothing is solved for a layout that is there")
 
 
 def _trained(

@@ -96,7 +96,7 @@ def test_times_of_another_gpu_than_the_clusters_are_said_to_be(kernels: Run) -> 
         (("--cluster", "h2000"), "--cluster: unknown cluster (got h2000"),
         (
             ("--times", TIMES, "--budget", "9", "--device", "cpu"),
-            "--budget: says how to measure, and --times takes what a file holds",
+            "--budget: is for measuring, and --times reads measured times",
         ),
         (("--times", "absent.yaml"), "absent.yaml: there is no such file"),
     ],

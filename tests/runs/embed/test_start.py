@@ -85,7 +85,7 @@ def test_all_mismatches_are_said_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_plan_for_many_ranks_needs_a_launcher_and_one_for_a_single_rank_none() -> None:
-    with pytest.raises(MismatchError, match="no launcher says how many ranks there are, and the plan is for 16"):
+    with pytest.raises(MismatchError, match="no launcher states the number of ranks, and the plan is for 16"):
         symconfig.deepspeed.config(sample_plan(backend="deepspeed"))
     assert symconfig.deepspeed.config(sample_plan(backend="deepspeed", dp=1))["train_micro_batch_size_per_gpu"] == 1
 

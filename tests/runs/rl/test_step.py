@@ -201,7 +201,7 @@ def test_an_engine_of_its_own_generates_beside_the_update() -> None:
     generation, *rest = (each.seconds for each in step.phases)
     assert step.step_s == pytest.approx(max(generation, sum(rest)))
     assert step.rollout_gpus + plan.best.parallel.world_size == 16
-    with pytest.raises(InfeasibleError, match=r"rl.placement: verl knows no such"):
+    with pytest.raises(InfeasibleError, match=r"rl.placement: verl does not support it"):
         planned(gpus=16, target="verl", placement="split")
 
 

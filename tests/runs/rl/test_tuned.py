@@ -245,14 +245,18 @@ def test_openrlhf_has_a_copy_beside_adapters_too() -> None:
 @pytest.mark.parametrize(
     ("target", "changed", "said"),
     [
-        ("llamafactory", {"preference": {"pairs": 64, "loss": "cpo"}}, "preference.loss: LLaMA-Factory knows no such"),
-        ("openrlhf", {"preference": {"pairs": 64, "loss": "hinge"}}, "preference.loss: openrlhf knows no such"),
-        ("trl", {"sequences": LENGTHS | {"batching": "padding_free"}}, "sequences.batching: trl knows no such"),
+        (
+            "llamafactory",
+            {"preference": {"pairs": 64, "loss": "cpo"}},
+            "preference.loss: LLaMA-Factory does not support it",
+        ),
+        ("openrlhf", {"preference": {"pairs": 64, "loss": "hinge"}}, "preference.loss: openrlhf does not support it"),
+        ("trl", {"sequences": LENGTHS | {"batching": "padding_free"}}, "sequences.batching: trl does not support it"),
         ("trl", {"preference": KTO, "pins": {"mbs": 1}}, "makes the KL term of other answers of a micro-batch"),
         (
             "ms-swift-deepspeed",
             {"preference": REWARD, "sequences": LENGTHS | {"batching": "padding_free"}},
-            "sequences.batching: ms-swift-deepspeed knows no such",
+            "sequences.batching: ms-swift-deepspeed does not support it",
         ),
     ],
 )

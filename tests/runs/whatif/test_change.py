@@ -58,7 +58,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         assert words in told
     with pytest.raises(InputError):
         parsed(["a", "b="])
-    with pytest.raises(InputError, match="says no change"):
+    with pytest.raises(InputError, match="this argument is empty"):
         whatif_changes(plan(**JOB, top=1), [])
 
 
