@@ -76,10 +76,17 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         write_data(masked(outcome.diff))
     # What was done goes to standard error: standard output is the diff.
-    from symconfig.report.adapt import blocks
-    from symconfig.report.grid import show
+    from symconfig.report.grid import present, show, titled
 
-    show([*blocks(outcome, arguments.plan), _end(outcome, arguments.in_place, written)], sys.stderr)
+    loads = f"Whether an old checkpoint loads: symconfig checkpoint DIR --plan {arguments.plan}"
+    blocks = present(
+        titled("Changed", (f"{change}." for change in outcome.changes)),
+        titled("Not done", (f"{item}." for item in outcome.unplaced)),
+        titled("An audit of the result finds errors", outcome.flaws),
+        loads if outcome.changes else "",
+        titled("Worth knowing", outcome.notes),
+    )
+    show([*blocks, _end(outcome, arguments.in_place, written)], sys.stderr)
     return 0 if outcome.done else 1
 
 

@@ -68,7 +68,7 @@ def files(plan: MixedPlan) -> Files:
         "folders": [(host, stage_folder(host)) for host in plan.best.hosts],
         "kinds": [_row(host) for host in plan.best.hosts],
         "sentences": tuple(verdict(plan)),
-        "summary": {**summary.tables(plan.best.candidate), "time": summary.time(plan.of(plan.best.hosts[0]))},
+        "summary": summary.tables(plan.of(plan.best.hosts[0]).best),
         "version": VERSION,
     }
     above = filled(folders, (f"{LAUNCH}{ENDING}", f"REPORT.md{ENDING}"), values)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from symconfig.format import count, percent, seconds, several
 from symconfig.format import gib as gib_number
 from symconfig.frameworks.megatron import environment
-from symconfig.plans.alike import Alike, stages_alike
+from symconfig.plans.alike import stages_alike
 from symconfig.plans.beside import beyond, opened
 from symconfig.plans.plan import Candidate, Overlap, Plan, Recompute
 from symconfig.plans.searched import searched
@@ -160,10 +160,6 @@ def overlap(value: Overlap) -> str:
     return ", ".join(name for name, on in names if on) or "nothing"
 
 
-def degrees(best: Candidate) -> tuple[Row, ...]:
-    return tuple(Row(short, (words, str(getattr(best.parallel, short)))) for short, words in _DEGREES)
-
-
 def options(best: Candidate) -> tuple[Row, ...]:
     """Return rows for the options: always those of sharding, precision, gradients, recompute, overlap and schedule.
     Others appear only if they are on.
@@ -203,19 +199,13 @@ def options(best: Candidate) -> tuple[Row, ...]:
     return tuple(Row(name, (text,)) for name, text in rows)
 
 
-def wants(wanted: Iterable[Want]) -> tuple[Row, ...]:
-    """Return the modules that options want, a row for each."""
-    return tuple(Row(want.label, (want.option, want.named, want.why, want.hint)) for want in wanted)
-
-
 def stages(best: Candidate) -> tuple[Row, ...]:
     """Return a row for each group of equal stages: layers by virtual stage, recompute, peak memory or its range."""
-    return tuple(Row(each.name, (each.holds, each.recompute, _peak(each))) for each in stages_alike(best.stages))
-
-
-def _peak(each: Alike) -> str:
-    least, most = gib(each.least_bytes), gib(each.most_bytes)
-    return most if least == most else f"{least} to {most}"
+    rows = []
+    for each in stages_alike(best.stages):
+        least, most = gib(each.least_bytes), gib(each.most_bytes)
+        rows.append(Row(each.name, (each.holds, each.recompute, most if least == most else f"{least} to {most}")))
+    return tuple(rows)
 
 
 def memory(plan: Plan) -> tuple[Row, ...]:
@@ -231,11 +221,6 @@ def memory(plan: Plan) -> tuple[Row, ...]:
         Row("**limit**", (gib(plan.usable_bytes), f"margin {plan.job.limits.memory_margin:.0%}")),
     ]
     return tuple(rows)
-
-
-def time(plan: Plan) -> tuple[Row, ...]:
-    best = plan.best.predicted
-    return tuple(Row(name, (duration(value), share(value, best.step_s))) for name, value in best.time.items())
 
 
 def short(best: Candidate) -> str:
@@ -264,24 +249,31 @@ def alternatives(plan: Plan) -> tuple[Row, ...]:
     )
 
 
+def tables(best: Candidate) -> dict[str, tuple[Row, ...]]:
+    """Return the tables of a candidate's degrees, options, stages and step time for REPORT.md, by name."""
+    predicted = best.predicted
+    return {
+        "degrees": tuple(Row(short, (words, str(getattr(best.parallel, short)))) for short, words in _DEGREES),
+        "options": options(best),
+        "stages": stages(best),
+        "time": tuple(
+            Row(name, (duration(value), share(value, predicted.step_s))) for name, value in predicted.time.items()
+        ),
+    }
+
+
 def words(plan: Plan, wanted: Iterable[Want] = ()) -> dict[str, Sequence[Row | str]]:
     """Return the tables and sentences of REPORT.md by name. wanted: modules that options of the plan want."""
     return {
         **tables(plan.best),
-        "wants": wants(wanted),
+        "wants": tuple(Row(want.label, (want.option, want.named, want.why, want.hint)) for want in wanted),
         "memory": memory(plan),
-        "time": time(plan),
         "alternatives": alternatives(plan),
         "intervals": intervals(plan),
         "searched": searched(plan),
         "opened": tuple(opened(plan)),
         "beyond": tuple(beyond(plan)),
     }
-
-
-def tables(best: Candidate) -> dict[str, tuple[Row, ...]]:
-    """Return the tables of a candidate, whatever its plan."""
-    return {"degrees": degrees(best), "options": options(best), "stages": stages(best)}
 
 
 def phases(plan: Plan) -> tuple[Row, ...]:

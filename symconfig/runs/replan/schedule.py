@@ -86,8 +86,8 @@ def scheduled(
         before, after = (done.tokens + (training.train_iters - done.step) * size for size in (old_tokens, step_tokens))
         note = f"iterations stay as they are: they saw {count(before)} tokens and see {count(after)} now"
         return Schedule(training, run=run, history=history, notes=(note,) if new != old else ())
-    clock = _Clock(old, new, _NONE if counting.renumbers else run, past, anew, counting.schedules_steps)
-    every = _converted(training, clock)
+    clock = _Clock(old, new, _NONE if counting.renumbers else run, past, anew)
+    every = _converted(training, clock, counting.schedules_steps)
     rescaled = tuple(each for each in every if each.after != getattr(training, each.field))
     changed = training.model_copy(update={each.field: each.after for each in rescaled})
     options: tuple[str, ...] = ()
@@ -128,7 +128,6 @@ class _Clock:
     done: History
     past: History
     anew: bool = False  # whether the scheduler starts from 0 there
-    steps: bool = False  # whether the scheduler counts iterations, too
 
     @property
     def ratio(self) -> Fraction:
@@ -151,12 +150,10 @@ class _Clock:
         return min(iteration, step) + max(Fraction(0), iteration - step) * self.ratio
 
     def schedule(self, iteration: Fraction) -> Fraction:
-        """Return the new iteration of an old one for the scheduler, which counts sequences; with `steps` as `run`.
-        Sequences already seen count as they are, later ones by their tokens; with `anew` only later ones count, from 0.
-        If nothing is done, those of `past` count by their tokens.
+        """Return the new iteration of an old one for a scheduler that counts sequences. Sequences already seen count as
+        they are, later ones by their tokens; with `anew` only later ones count, from 0. If nothing is done, those of
+        `past` count by their tokens.
         """
-        if self.steps:
-            return self.run(iteration)
         sequences, counted = iteration * self.old.global_, Fraction(self.done.scheduled)
         if not self.done.step:
             return self.past.tokens_of(self.past.unscheduled + sequences, self.old.seq_length) / self._new_tokens
@@ -166,36 +163,33 @@ class _Clock:
         later = left * Fraction(self.old.seq_length, self.new.seq_length)
         return (min(sequences, counted) + later) / self.new.global_
 
-    def warmup(self, iteration: Fraction) -> Fraction:
-        """Return the new iteration of the warmup's end; a scheduler that restarts at 0 warms up anew over the same
-        tokens."""
-        restarts = self.anew or (not self.done.step and self.past.unscheduled)
-        return iteration * self.ratio if restarts else self.schedule(iteration)
 
-
-def _converted(training: WholeTraining, clock: _Clock) -> Iterator[Rescaled]:
+def _converted(training: WholeTraining, clock: _Clock, schedules_steps: bool) -> Iterator[Rescaled]:
     """Yield each field of iterations with its value before (unset ones' defaults) and after, rounded up; unchanged
     ones, too. lr_decay_iters is included if set, or if the run resumes with a scheduler of sequences,
-    lr_wsd_decay_iters for WSD; the warmup is kept shorter than the decay.
+    lr_wsd_decay_iters for WSD; the warmup is kept shorter than the decay. A scheduler that restarts at 0 warms up anew.
+    schedules_steps: whether the scheduler counts iterations, not sequences.
     """
 
     decay = Fraction(training.lr_decay_iters or training.train_iters)
-    given = training.lr_decay_iters is not None or (clock.done.step > 0 and not clock.steps)
-    ends = clock.schedule if given else clock.run
+    given = training.lr_decay_iters is not None or (clock.done.step > 0 and not schedules_steps)
+    placed = clock.run if schedules_steps else clock.schedule
+    ends = placed if given else clock.run
     last = max(Fraction(1), ends(decay))
     exact = {"train_iters": clock.run(Fraction(training.train_iters))}
     if given:
         exact["lr_decay_iters"] = last
     if training.lr_decay_style == "WSD":
         exact["lr_wsd_decay_iters"] = max(Fraction(1), last - ends(max(Fraction(0), decay - training.wsd_decay_iters)))
-    exact["lr_warmup_iters"] = clock.warmup(Fraction(training.lr_warmup_iters))
+    warmup, restarts = Fraction(training.lr_warmup_iters), not clock.done.step and clock.past.unscheduled
+    exact["lr_warmup_iters"] = warmup * clock.ratio if clock.anew or restarts else placed(warmup)
     exact |= {name: getattr(training, name) * clock.ratio for name in _INTERVALS}
-    unsaid = {"lr_decay_iters": training.train_iters, "lr_wsd_decay_iters": training.wsd_decay_iters}
+    defaults = {"lr_decay_iters": training.train_iters, "lr_wsd_decay_iters": training.wsd_decay_iters}
     for name, value in exact.items():
         after = ceil(value)
         if name == "lr_warmup_iters":  # shorter than the decay, or Megatron-LM stops at the start
             after = min(after, max(0, ceil(last) - 1))
-        yield Rescaled(name, getattr(training, name) or unsaid.get(name, 0), after)
+        yield Rescaled(name, getattr(training, name) or defaults.get(name, 0), after)
 
 
 def _resumed(
