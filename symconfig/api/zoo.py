@@ -66,5 +66,5 @@ def _stated(file: RecipeFile, one: Recipe) -> dict[str, Any]:
         "model": file.model,
         "source": file.sources[one.source].model_dump(mode="json", exclude_none=True),
         "pins": one.as_pins(),
-        "unsaid": list(one.unsaid()),
+        "unsaid": list(one.without_pin()),
     }

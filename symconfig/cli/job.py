@@ -28,7 +28,7 @@ class Request:
     cluster_base: Path | None
     problems: tuple[Problem, ...]
     changes: Mapping[str, str] = field(default_factory=dict)  # of the cluster, in its name already where there is one
-    unsaid: tuple[str, ...] = ()  # of a recipe, what its pins cannot say
+    without_pin: tuple[str, ...] = ()  # parts of a recipe that no pin can express
 
 
 def request(arguments: argparse.Namespace) -> Request:
@@ -37,7 +37,7 @@ def request(arguments: argparse.Namespace) -> Request:
     job file's unless given as options. Problems of --pin and --set are collected in `problems`. Raises InputError for
     an unreadable file, one without a mapping, or an unknown recipe.
     """
-    recipe, unsaid = _recipe(getattr(arguments, "like", None))
+    recipe, without_pin = _recipe(getattr(arguments, "like", None))
     path = getattr(arguments, "job", None)
     document = _file(path) if path else Document({}, file="")
     if not isinstance(document.data, dict):
@@ -71,12 +71,12 @@ def request(arguments: argparse.Namespace) -> Request:
         cluster_base=None if "--cluster" in given else base,
         problems=tuple(problems),
         changes=changed,
-        unsaid=unsaid,
+        without_pin=without_pin,
     )
 
 
 def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return (fields of a job like a recipe: model, job and pins; what of it pins cannot express); ({}, ()) for None.
+    """Return (fields of a job like a recipe: model, job and pins; parts of it without a pin); ({}, ()) for None.
     Raises InputError for an unknown name.
     """
     from symconfig.descriptor.recipe import find_recipe
@@ -86,7 +86,7 @@ def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
     with reworded(lambda problem: replace(problem, field="--like")):
         file, recipe = find_recipe(name)
     fields = {"model": file.model, **recipe.job.model_dump(mode="json"), "pins": recipe.as_pins()}
-    return fields, recipe.unsaid()
+    return fields, recipe.without_pin()
 
 
 def as_options(problem: Problem, request: Request) -> Problem:

@@ -101,8 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
         note(f"warning: {warning}")
     if nearby := batch_nearby(result.plan):
         note(f"note: {nearby}")
-    if job.unsaid:
-        note(f"note: of {arguments.like} no pin can express: {'; '.join(job.unsaid)}")
+    if job.without_pin:
+        note(f"note: of {arguments.like} no pin can express: {'; '.join(job.without_pin)}")
     shown = (of_step if result.plan.rl else blocks)(result.plan)
     refused = result.inexpressible
     answer(arguments, result.plan, files if refused is None else None, result.to_dict, shown)

@@ -1,7 +1,7 @@
 """A descriptor as the `config.json` that it could have come from: the inverse of the import, by the same tables.
 
 A key is written where the import would read it to a field; what a block or a rule reads is written by it. What the file
-then says is read back: `unsaid` names what is lost.
+then says is read back: `lost_fields` names what is lost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def config_json(model: ModelDescriptor) -> Json:
 
     use_cache is false, pad_token_id null unless a rule sets it; sizes of blocks are written where they differ from the
     class's default. Keys `section.key` go into sections, and aliases get the class's spelling. What the class cannot
-    express is left out: see `unsaid`. Raises InfeasibleError where Transformers has no class.
+    express is left out: see `lost_fields`. Raises InfeasibleError where Transformers has no class.
     """
     kind, architecture = _family(model)
     values = _values(model, architecture, kind)
@@ -58,7 +58,7 @@ def config_json(model: ModelDescriptor) -> Json:
 
 
 @lru_cache(maxsize=128)
-def unsaid(model: ModelDescriptor) -> tuple[Problem, ...]:
+def lost_fields(model: ModelDescriptor) -> tuple[Problem, ...]:
     """Return a Problem for each field that the model loses in its class's `config.json`, cached; empty if none.
 
     Found by reading the written file back. Errors of writing or reading are returned as Problems, not raised.

@@ -56,8 +56,10 @@ def parse_json_strict(text: str, file: str, *, infinite: bool = False) -> Docume
     keys, values, problems = _places(text, file, _INFINITE if infinite else ())
     if problems:
         raise InputError(problems[:MAX_PROBLEMS])
-    if "\\u" in text and not _encodable(data):
-        raise InputError("a string holds half a surrogate pair, which is no character", file=file)
+    try:
+        json.dumps(data if "\\u" in text else None, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InputError("a string holds half a surrogate pair, which is no character", file=file) from None
     return Document(data, file, keys, values)
 
 
@@ -73,14 +75,6 @@ def _syntax(text: str, file: str, error: json.JSONDecodeError) -> Problem:
     cut = error.pos >= end or "Unterminated" in error.msg
     what = "the file ends in the middle, it is cut off" if cut else f"this is not JSON: {error.msg}"
     return Problem(what, file=file, line=error.lineno, column=error.colno)
-
-
-def _encodable(data: Any) -> bool:
-    try:
-        json.dumps(data, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _tokens(text: str) -> Iterator[tuple[str, Place]]:

@@ -84,17 +84,6 @@ class RecipeOptions(Strict):
     own: str | None = Field(default=None, description="ways of its framework that have no price here: ascend-coc")
 
 
-# Options of a recipe, and the pins that say them.
-_PINS = {
-    "moe_overlap": "moe_overlap",
-    "dispatcher": "dispatcher",
-    "tp_comm": "user_buffers",
-    "cuda_graphs": "cuda_graphs",
-    "gradients": "grad_dtype",
-    "fp8_param_gather": "fp8_param_gather",
-}
-
-
 # Offload of whole layers' activations (--cpu-offloading-num-layers), of states that come back for their update, and
 # MindSpeed's.
 _UNPRICED = ("activation_layers", "optimizer_states", "swap_optimizer", "swap_attention")
@@ -146,11 +135,7 @@ class Recipe(Strict):
         return "modules" in (self.options.offload or "")
 
     def as_pins(self) -> dict[str, str]:
-        """Return the layout and options as a job's pins, as text; what no pin can express is left out (see `unsaid`).
-
-        Fields that are None, sp without tp, cp_comm without cp or of all_gather, and stages as ENDS_AS_LAYERS give no
-        pin. Full recompute becomes `full`.
-        """
+        """Return the layout and options as a job's pins, as text; see `without_pin` for the rest."""
         layout, pins = self.layout, {name: str(value) for name, value in self.layout.degrees.items()}
         if layout.micro is not None:
             pins["mbs"] = str(layout.micro)
@@ -162,48 +147,39 @@ class Recipe(Strict):
             pins["recompute"] = layout.recompute if layout.recompute.startswith("selective") else layout.recompute[:4]
         if layout.stages is not None and layout.stages != ENDS_AS_LAYERS:
             pins["layout"] = layout.stages
-        if self.options.cp_comm not in (None, "all_gather") and layout.cp > 1:
-            pins["cp_comm"] = self.options.cp_comm
-        if self.optimizer_offload:
-            pins["optimizer_offload"] = "1"
-        return pins | self._option_pins()
+        return pins | dict(self._option_pins().values())
 
-    def _option_pins(self) -> dict[str, str]:
-        """Return the pins of options that are stated, in lower case with `_`, where layout and precision use them.
-
-        Overlap and dispatcher need ep > 1, user buffers tp > 1, 8-bit weights fp8 or mxfp8. The dispatcher allgather,
-        and any value of that name, is left out.
-        """
+    def _option_pins(self) -> dict[str, tuple[str, str]]:
+        """Return {option: (pin, value)} of the stated options that have a pin with this layout and precision."""
         layout, options = self.layout, self.options
-        values: dict[str, bool | str | None] = {"grad_dtype": options.gradients, "cuda_graphs": self.graphs}
+        pins: dict[str, tuple[str, bool | str | None]] = {}
+        if layout.cp > 1 and options.cp_comm != "all_gather":
+            pins["cp_comm"] = ("cp_comm", options.cp_comm)
+        if self.optimizer_offload:
+            pins["offload"] = ("optimizer_offload", "1")
+        pins |= {"gradients": ("grad_dtype", options.gradients), "cuda_graphs": ("cuda_graphs", self.graphs)}
         if layout.ep > 1:
-            values |= {"moe_overlap": options.moe_overlap, "dispatcher": options.dispatcher}
+            pins["moe_overlap"] = ("moe_overlap", options.moe_overlap)
+            pins["dispatcher"] = ("dispatcher", None if options.dispatcher == "allgather" else options.dispatcher)
         if layout.tp > 1:
-            values["user_buffers"] = options.tp_comm
+            pins["tp_comm"] = ("user_buffers", options.tp_comm)
         if self.job.precision in ("fp8", "mxfp8"):
-            values["fp8_param_gather"] = options.fp8_param_gather
-        words = {name: str(value).lower().replace(" ", "_") for name, value in values.items() if value is not None}
-        return {name: word for name, word in words.items() if word != "allgather"}
+            pins["fp8_param_gather"] = ("fp8_param_gather", options.fp8_param_gather)
+        stated = {option: (pin, value) for option, (pin, value) in pins.items() if value is not None}
+        return {option: (pin, str(value).lower().replace(" ", "_")) for option, (pin, value) in stated.items()}
 
-    def unsaid(self) -> tuple[str, ...]:
-        """Return what the recipe states and no pin can express, as words with values; empty if all is pinned.
-
-        These are options that are not None and have no pin, a method of full recompute, and stages as ENDS_AS_LAYERS.
-        cp_comm is among them only if it is all_gather; offload unless it is of the optimizer alone.
-        """
-        layout = self.layout
-        pinned = self._option_pins()
-        pinned_names = {name for name, pin in _PINS.items() if pin in pinned}
+    def without_pin(self) -> tuple[str, ...]:
+        """Return the stated options and parts of the layout that no pin can express, as words with values."""
+        layout, pinned = self.layout, {*self._option_pins()}
         if self.options.cp_comm != "all_gather":
-            pinned_names.add("cp_comm")
+            pinned.add("cp_comm")  # without cp it has no effect
         offloads = (self.options.offload or "").split(", ")
-        unpriced = any(one.startswith(_UNPRICED) for one in offloads)
-        if self.optimizer_offload and not (self.activation_offload or unpriced):
-            pinned_names.add("offload")
+        if self.activation_offload or any(one.startswith(_UNPRICED) for one in offloads):
+            pinned.discard("offload")
         words = [
             f"{name.replace('_', ' ')} {spelled(value)}"
             for name, value in self.options
-            if value is not None and name not in pinned_names
+            if value is not None and name not in pinned
         ]
         if (layout.recompute or "").startswith("full:"):
             words.append(f"recompute {layout.recompute}")

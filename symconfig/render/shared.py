@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from symconfig.descriptor.config_writer import unsaid
+from symconfig.descriptor.config_writer import lost_fields
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.backend import Medium
@@ -79,7 +79,7 @@ def problems(plan: Plan) -> tuple[Problem, ...]:
 def model_problems(plan: Plan) -> Iterator[Problem]:
     """Yield each field of the plan's model that Transformers' configuration lacks; nothing with a vision tower, and not
     num_labels if the program adds the head."""
-    unwritten = () if plan.model.vision is not None else unsaid(plan.model)
+    unwritten = () if plan.model.vision is not None else lost_fields(plan.model)
     yield from (each for each in unwritten if not (plan.job.puts_head and each.field == "num_labels"))
 
 

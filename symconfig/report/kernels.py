@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import shorten
 from symconfig.format import percent, picked, several, signed
 from symconfig.measured.gpu.kernel_fit import FamilyErrors, KernelFit
@@ -83,7 +82,11 @@ def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
                 f"These are times of {times.rig.product}, held against the peaks of {fit.cluster.name}: "
                 f"{fit.cluster.gpu.product}."
             )
-        yield from _other_times(times, fit.cluster)
+        if rates := [_rate(row)[0] for row in times.rows if isinstance(row.what, HostCopy)]:
+            yield (
+                f"Host link: {min(rates):.1f} to {max(rates):.1f} GB/s measured; the cluster has "
+                f"{fit.cluster.host.link_bytes_per_s.value / 1e9:.1f} (host.link_bytes_per_s)."
+            )
     unsteady = sum(row.spread > UNSTEADY for row in times.rows)
     if unsteady:
         yield (
@@ -93,17 +96,6 @@ def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
     for reason, count in Counter(item.reason for item in times.skipped).most_common():
         yield f"not measured: {several(count, 'kernel')}: {shorten(reason, _REASON)}"
     yield from times.notes
-
-
-def _other_times(times: KernelTimes, cluster: ClusterDescriptor) -> Iterator[str]:
-    """Yield the measured and the cluster's rate of the host link, no fitted constant; nothing without host copies."""
-    copies = [row for row in times.rows if isinstance(row.what, HostCopy)]
-    if copies:
-        rates = [_rate(row)[0] for row in copies]
-        yield (
-            f"Host link: {min(rates):.1f} to {max(rates):.1f} GB/s measured; the cluster has "
-            f"{cluster.host.link_bytes_per_s.value / 1e9:.1f} (host.link_bytes_per_s)."
-        )
 
 
 def to_dict(times: KernelTimes, fit: KernelFit | None) -> dict[str, Any]:

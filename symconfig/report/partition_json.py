@@ -31,7 +31,6 @@ from symconfig.format import picked
 from symconfig.graph.program.net import Node, Port
 from symconfig.report.partition import Contents
 from symconfig.solve.partition.rows import Layout, Part, does, layout
-from symconfig.solve.partition.run import Partition
 
 SCHEMA = "symconfig.partition/3"
 
@@ -70,7 +69,12 @@ def to_dict(report: Contents) -> dict[str, Any]:
             {name: str(value) if name in ("phase", "kind") else value for name, value in asdict(one).items()
              if name != "link"} for one in report.moved
         ],
-        "baselines": [_baseline(name, one) for name, one in report.compared.items()],
+        "baselines": [
+            {"name": name, **dict.fromkeys(("cost", "memory_bytes", "microbatches", "keep"))} if one is None else
+            {"name": name, "cost": one.cost, "memory_bytes": one.memory,
+             "microbatches": one.costs.training.turns, "keep": one.costs.training.keep.value}
+            for name, one in report.compared.items()
+        ],
         "notes": list(report.notes),
     }  # fmt: skip
 
@@ -136,16 +140,4 @@ def _parameter(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> dict[str
         "does": _does(node, row, axes),
         "layout": _tensor(node.ports[0], row, axes),
         "zero": zero,
-    }
-
-
-def _baseline(name: str, one: Partition | None) -> dict[str, Any]:
-    """Return a well-known strategy as JSON: cost, memory, microbatches and recomputation, None if it does not fit."""
-    training = one.costs.training if one is not None else None
-    return {
-        "name": name,
-        "cost": one.cost if one is not None else None,
-        "memory_bytes": one.memory if one is not None else None,
-        "microbatches": training.turns if training is not None else None,
-        "keep": training.keep.value if training is not None else None,
     }

@@ -163,7 +163,7 @@ def to_dict(replan: Replan) -> dict[str, Any]:
     """Return the JSON of `symconfig replan --json`; `near` is None without a nearer plan, `going_on` at step 0 or if no
     command is known.
     """
-    nearest, changes = replan.near_plan, replan.changes
+    nearest, changes, schedule = replan.near_plan, replan.changes, replan.schedule
     return {
         "schema": "symconfig.replan/1",
         "same": replan.same,
@@ -182,8 +182,16 @@ def to_dict(replan: Replan) -> dict[str, Any]:
             "best": nearest.plan.best.to_dict(),
             **picked(nearest, "slower", "free", "verdict"),
         },
-        "schedule": _schedule_data(replan.schedule),
-        "going_on": replan.going_on if replan.schedule.step else None,
+        "schedule": {
+            "step": schedule.step,
+            "consumed_sequences": schedule.consumed,
+            "consumed_tokens": schedule.run.tokens,
+            "lost_step": schedule.lost,
+            "rescaled": [asdict(each) for each in schedule.rescaled],
+            "options": list(schedule.options),
+            "notes": list(schedule.notes),
+        },
+        "going_on": replan.going_on if schedule.step else None,
         "checkpoint": replan.checkpoint.to_dict(),
         "other_batch": replan.other_batch,
         "files": None if replan.files is None else list(replan.files),
@@ -202,17 +210,4 @@ def _verdict(verdict: Carried) -> dict[str, Any]:
         **picked(verdict, "fits", "step_s", "slower", "device_bytes"),
         "over_bytes": max(0.0, verdict.over_bytes),
         "host_over_bytes": max(0.0, verdict.host_over_bytes),
-    }
-
-
-def _schedule_data(schedule: Schedule) -> dict[str, Any]:
-    """Return the schedule as JSON."""
-    return {
-        "step": schedule.step,
-        "consumed_sequences": schedule.consumed,
-        "consumed_tokens": schedule.run.tokens,
-        "lost_step": schedule.lost,
-        "rescaled": [asdict(each) for each in schedule.rescaled],
-        "options": list(schedule.options),
-        "notes": list(schedule.notes),
     }

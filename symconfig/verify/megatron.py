@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -249,14 +249,11 @@ def check_many(
     rendered: Mapping[str, Rendered],
     source: MegatronSource | None,
     timeout_s: float = 60.0,
-    workers: int = 1,
-    heard: Callable[[Result], None] = lambda result: None,
     build: bool = False,
     trace: bool = False,
 ) -> dict[str, list[Check]]:
-    """Return the checks of many argument lists by id, run in `workers` subprocesses with timeout_s for each job. The
-    same checks as a folder's, without its scripts; Megatron's are one skipped check for lists that `unfit` refuses.
-    heard: called with each result.
+    """Return the checks of many argument lists by id, run in one subprocess with timeout_s for each job. The same
+    checks as a folder's, without its scripts; Megatron's are one skipped check for lists that `unfit` refuses.
     """
     checks = {id: list(offline(item)) for id, item in rendered.items()}
     judged: dict[str, Rendered] = {}
@@ -267,9 +264,7 @@ def check_many(
             checks[id].append(Check("Megatron's own checks", "skipped", reason, 0.0))
     if source is not None and judged:
         jobs = {id: session_jobs({id: item}, source, build, trace) for id, item in judged.items()}
-        results = megatron_session.run(
-            source, [job for each in jobs.values() for job in each], timeout_s, workers, heard
-        )
+        results = megatron_session.run(source, [job for each in jobs.values() for job in each], timeout_s)
         for id, item in judged.items():
             checks[id].extend(judge(item, results, jobs[id], source, trace))
             checks[id].extend(_unbuilt(item, source, build))

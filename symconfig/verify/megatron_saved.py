@@ -74,14 +74,10 @@ def checks(plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result], place
             yield Check(name, "failed", " ".join(map(str, error.problems)), result.seconds)
             continue
         differs = abs(row.ours - row.real) > TOLERANCE * row.real
-        yield Check(name, "failed" if differs else "passed", _detail(row, result), result.seconds, (row,))
-
-
-def _detail(row: Compared, result: Result) -> str:
-    """Return both bytes of a stage with their relative difference, and the trace's time and memory."""
-    off = f"{100 * row.difference:+.2f} %" if row.real else "nothing kept"
-    return (
-        f"Megatron's own layers keep {count(row.real / MIB)} MiB of one microbatch of every chunk, symconfig has "
-        f"{count(row.ours / MIB)} MiB ({off}); traced in {seconds(result.rank['seconds'])} s with "
-        f"{count(result.rank['max_rss_bytes'] / MIB)} MiB"
-    )
+        off = f"{100 * row.difference:+.2f} %" if row.real else "nothing kept"
+        detail = (
+            f"Megatron's own layers keep {count(row.real / MIB)} MiB of one microbatch of every chunk, symconfig has "
+            f"{count(row.ours / MIB)} MiB ({off}); traced in {seconds(result.rank['seconds'])} s with "
+            f"{count(result.rank['max_rss_bytes'] / MIB)} MiB"
+        )
+        yield Check(name, "failed" if differs else "passed", detail, result.seconds, (row,))

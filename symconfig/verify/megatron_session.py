@@ -1,9 +1,8 @@
-"""Runs argument lists through Megatron's own checks in subprocesses: never a hang, never a traceback."""
+"""Runs argument lists through Megatron's own checks in a subprocess: never a hang, never a traceback."""
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -129,52 +128,31 @@ def run(
     source: MegatronSource,
     jobs: Sequence[Job],
     timeout_s: float,
-    workers: int = 1,
     heard: Callable[[Result], None] = lambda result: None,
 ) -> dict[str, Result]:
-    """Run the jobs in `workers` subprocesses and return every job's result by its id. timeout_s: limit of each job.
-    heard: called with each result as it arrives, from one thread at a time.
+    """Run the jobs in one subprocess and return every job's result by its id; if it ends early or takes too long, each
+    unanswered job gets a result with its crash. timeout_s: limit of each job. heard: called with each result as it
+    arrives.
     """
     results: dict[str, Result] = {}
-    lock = threading.Lock()
-
-    def keep(result: Result) -> None:
-        with lock:
-            results[result.id] = result
-            heard(result)
-
-    threads = [
-        threading.Thread(target=_run_one, args=(source, jobs[start::workers], timeout_s, keep))
-        for start in range(min(workers, len(jobs)))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
-
-
-def _run_one(source: MegatronSource, jobs: Sequence[Job], timeout_s: float, keep: Callable[[Result], None]) -> None:
-    """Run the jobs in one subprocess and pass each result to `keep` as it arrives; if it ends early or takes too long,
-    each unanswered job gets a result with its crash.
-    """
     request = {
         "source": str(source.root),
         "timeout_s": timeout_s,
         "jobs": [{**asdict(item), "env": dict(item.env)} for item in jobs],
     }
-    answered: set[str] = set()
 
-    def heard(data: dict[str, Any]) -> None:
+    def keep(data: dict[str, Any]) -> None:
         if "ready" not in data:
-            answered.add(data["id"])
-            keep(_result(data))
+            results[data["id"]] = _result(data)
+            heard(results[data["id"]])
 
     limits_s = START_S, timeout_s + GRACE_S
-    how, last_lines = converse(RUNNER, request, _environment(), limits_s, heard, flags=("-E",))
+    how, last_lines = converse(RUNNER, request, _environment(), limits_s, keep, flags=("-E",))
     for item in jobs:
-        if item.id not in answered:
-            keep(Result(item.id, crash=how, last_lines=last_lines))
+        if item.id not in results:
+            results[item.id] = Result(item.id, crash=how, last_lines=last_lines)
+            heard(results[item.id])
+    return results
 
 
 def _result(data: Mapping[str, Any]) -> Result:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.config_writer import config_json, unsaid
+from symconfig.descriptor.config_writer import config_json, lost_fields
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model
 from symconfig.errors import InfeasibleError
@@ -47,7 +47,7 @@ RULED: list[tuple[str, dict[str, Any]]] = [
 def test_what_a_rule_reads_is_written_back(kind: str, keys: dict[str, Any]) -> None:
     model = import_config({"model_type": kind, **keys}, "config.json", "m")
     assert model != default_model(kind).model_copy(update={"name": "m"})
-    assert list(unsaid(model)) == []
+    assert list(lost_fields(model)) == []
     assert import_config(config_json(model), "config.json", "m").mixers == model.mixers
 
 
@@ -59,7 +59,7 @@ def test_the_class_is_named_as_transformers_names_it() -> None:
 
 def test_what_is_lost_is_named_by_its_field() -> None:
     model = default_model("bloom").model_copy(update={"model_type": "llama"})
-    lost = {problem.field: str(problem) for problem in unsaid(model)}
+    lost = {problem.field: str(problem) for problem in lost_fields(model)}
     assert {"position", "embedding_norm", "norm", "gated_mlp"} <= set(lost)
     assert "Transformers' LlamaForCausalLM has no field for it (got alibi, need rope)" in lost["position"]
 

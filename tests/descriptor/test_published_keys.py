@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.config_writer import unsaid
+from symconfig.descriptor.config_writer import lost_fields
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
@@ -121,7 +121,7 @@ def test_ling_2_is_sarvam_s_network_with_names_of_its_own() -> None:
     plain = read(sarvam | {"num_experts": 4, "num_shared_experts": 1})
     assert ling.model_copy(update={"model_type": "sarvam_moe", "notes": ()}) == plain
     assert parameters(ling).total == _real(sarvam | {"num_experts": 4, "num_shared_experts": 1})
-    assert list(unsaid(ling)) == []
+    assert list(lost_fields(ling)) == []
 
 
 def test_ling_1_has_no_norms_of_queries_and_keys_and_scores_by_softmax() -> None:
@@ -140,7 +140,7 @@ def test_minicpm_is_granite_with_factors_of_depth_and_width() -> None:
     assert (model.embedding_multiplier, model.logits_multiplier) == (12.0, 0.25)
     assert model.residual_multiplier == pytest.approx(1.4 / LAYERS**0.5)
     assert parameters(model).total == _real(small)
-    assert list(unsaid(model)) == []
+    assert list(lost_fields(model)) == []
     with pytest.raises(InputError, match="sparse_config: not supported for minicpm"):
         read(small | published | {"sparse_config": {"kernel_size": 32}})
 

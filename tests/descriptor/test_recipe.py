@@ -51,7 +51,7 @@ def test_the_pins_of_a_recipe_are_pins(recipe: Recipe) -> None:
 
 def test_what_a_recipe_states_is_a_pin_or_said_to_be_none() -> None:
     for _, recipe in EVERY:
-        pins, unsaid = recipe.as_pins(), " ".join(recipe.unsaid())
+        pins, unsaid = recipe.as_pins(), " ".join(recipe.without_pin())
         if recipe.layout.tp > 1 and recipe.options.tp_comm is not None:
             assert pins["user_buffers"] == str(recipe.options.tp_comm).lower()
         if recipe.options.gradients is not None:
@@ -72,7 +72,7 @@ def test_overlaps_of_other_frameworks_are_not_those_of_megatron() -> None:
         assert not options.tp_comm or load_cluster(recipe.job.cluster).gpu.vendor == "nvidia", recipe.id
         if options.own:
             named.update(options.own.split(", "))
-            assert f"own {options.own}" in recipe.unsaid()
+            assert f"own {options.own}" in recipe.without_pin()
     assert named == {"ascend-coc", "ascend-mc2", "moe-alltoall-overlap-comm", "moe-fb-overlap", "DualPipe"}
 
 

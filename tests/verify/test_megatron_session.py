@@ -72,7 +72,7 @@ def test_a_crash_or_a_hang_of_one_list_is_reported_and_the_others_are_still_judg
 
 def test_a_megatron_that_cannot_be_imported_fails_every_list_with_its_last_lines(pretender: MegatronSource) -> None:
     (pretender.root / "megatron/training/arguments.py").write_text("raise RuntimeError('broken checkout')")
-    found = megatron_session.run(pretender, [Job(name, (name,), 8) for name in "ab"], timeout_s=5.0, workers=2)
+    found = megatron_session.run(pretender, [Job(name, (name,), 8) for name in "ab"], timeout_s=5.0)
     assert all("broken checkout" in str(found[name].error) for name in "ab")
 
 

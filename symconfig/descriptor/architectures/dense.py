@@ -69,7 +69,7 @@ exaone_pattern = Rule(_exaone_pattern, "sliding_window_pattern")
 SCALES = (
     scale("embedding_multiplier", "embedding_multiplier"),
     scale("residual_multiplier", "residual_multiplier"),
-    rules.attention_scale(),
+    rules.attention_scale,
 )
 GRANITE = (*SCALES, scale("logits_multiplier", "logits_scaling", lambda value: 1 / value))
 # MiniCPM's factors: of the embedding, by depth of what a sublayer adds, by width of logits.

@@ -143,11 +143,6 @@ def _both_halves(reader: Reading) -> None:
     reader.fields["intermediate_size"] //= 2
 
 
-def attention_scale(key: str = "attention_multiplier") -> Rule:
-    """Return a rule that reads a factor of the attention logits to query_pre_attn_scalar, its inverse square."""
-    return link(key, "query_pre_attn_scalar", _attention_scale, attention_scale_of, "out of range")
-
-
 turned_channels = link("rotary_dim", "partial_rotary_factor", _rotated, lambda model: model.rotary_dim, "out of range")
 one_or_all_heads = link(
     "multi_query",
@@ -155,6 +150,9 @@ one_or_all_heads = link(
     lambda one, reader: 1 if one else reader.fields["num_attention_heads"],
     lambda model: model.num_key_value_heads == 1,
 )
+attention_scale = link(
+    "attention_multiplier", "query_pre_attn_scalar", _attention_scale, attention_scale_of, "out of range"
+)  # a factor of the logits, whose inverse square is the scalar
 rope_with_window = Rule(_rope_with_window)
 rope_by_layer = Rule(_rope_by_layer, "no_rope_layers no_rope_layer_interval", _rope_layers_of)
 four_times_hidden = Rule(_four_times_hidden)

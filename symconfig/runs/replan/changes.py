@@ -120,8 +120,12 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
     except InputError as error:
         return Verdict(str(error.problems[0]).rstrip("."))
     point = replace(point, request=wanted)
-    if refused := _refused(point) or _inexpressible(plan, point):
+    if refused := _refused(point):
         return Verdict(refused)
+    if plan.job.target is not None:
+        other = replace(plan, best=candidates.described(point, plan.cluster, plan.job))
+        if wrong := refusals(target_of(plan.model, plan.job), other):
+            return Verdict("; ".join(problem.what for problem in wrong))
     parts = costed(point)
     used, step_s = device_bytes(max(parts.peaks), point.machine, wanted.framework), refined_s(point, parts)
     pinned = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])
@@ -152,15 +156,6 @@ def _unknown(request: Request, c: Configuration) -> str:
         wanted = "with" if not c.sequence_parallel else "without"
         return f"{name} has tensor parallelism only {wanted} sequence parallelism"
     return ""
-
-
-def _inexpressible(plan: Plan, point: Prospect) -> str:
-    """Return what the job's target cannot express, joined by "; "; "" if nothing, or if the job has no target."""
-    if plan.job.target is None:
-        return ""
-    other = replace(plan, best=candidates.described(point, plan.cluster, plan.job))
-    problems = refusals(target_of(plan.model, plan.job), other)
-    return "; ".join(problem.what for problem in problems)
 
 
 def _refused(prospect: Prospect) -> str:
