@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel
 
 from symconfig.api.problems import Problems as Problems
-from symconfig.api.problems import check_free as check_free
 from symconfig.api.problems import stated
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
@@ -416,10 +415,11 @@ def put(make: Callable[[], Files], out: Path, force: bool, tell: Tell) -> list[P
     tell: called once with the names of files that were edited since they were written and are replaced, if any. Raises
     InputError if `out` cannot be written or exists without `force`, and what `make` raises.
     """
+    from symconfig.render.files import check_folder
     from symconfig.render.files import write as write_files
     from symconfig.runs.replan.frozen import replaced
 
-    check_free(out, force)
+    check_folder(out, force)
     made, names = make(), list[str]()
     write_files(made, out, force, lambda: names.extend(replaced(out, made)))
     if names:

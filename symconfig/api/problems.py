@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 from symconfig.descriptor.document import Document
@@ -60,27 +58,3 @@ def stated(problem: Problem, document: Document) -> Problem:
     """Return the problem with the line of its field if the document has that field; else unchanged."""
     there = problem.field is not None and document.place(tuple(problem.field.split("."))) is not None
     return _placed(problem, document) if there else problem
-
-
-def check_free(out: Path, force: bool) -> None:
-    """Raise InputError if files cannot be written into the folder `out`: it is a file, exists without `force`, has an
-    invalid or too long name, or its innermost existing parent is a file or not writable. Called before the search.
-    """
-    try:
-        taken, folder = out.exists() or out.is_symlink(), out.is_dir()
-        if "\0" in str(out):
-            raise ValueError("a NUL in the name")
-    except (OSError, ValueError) as error:  # longer than a path may be, or not ours to look at
-        reason = getattr(error, "strerror", None) or str(error)
-        what = f"the output folder cannot be used: {reason}"
-        raise InputError(what, field="out", hint="another --out") from None
-    if taken and not folder:
-        raise InputError("the output folder is a file", file=str(out), hint="another --out")
-    if taken and not force:
-        raise InputError("the output folder exists already", file=str(out), hint="--force, or another --out")
-    # The innermost folder that is there, in which the others are made.
-    above = next((path for path in (out, *out.absolute().parents) if path.exists()), Path(out.anchor))
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        why = "in a folder that is not yours to write" if above.is_dir() else "below a file"
-        what = f"the output folder cannot be made {why}"
-        raise InputError(what, file=str(out), got=str(above), hint="another --out")

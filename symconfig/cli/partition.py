@@ -12,6 +12,7 @@ from symconfig.cli.options import MODEL, add_changes, changes
 from symconfig.cli.shared import (
     PYTHON,
     as_changes,
+    folder,
     note,
     output,
     refuse,
@@ -97,11 +98,10 @@ def run(arguments: argparse.Namespace) -> int:
     or the option), InfeasibleError.
     """
     from symconfig.api.graph_job import partition_job
-    from symconfig.api.problems import check_free, stated
+    from symconfig.api.problems import stated
 
     problems = arguments.problems
-    if arguments.out is not None:
-        problems.collect(lambda: check_free(Path(arguments.out), arguments.force))
+    folder(arguments)
     output(arguments, "placements", PYTHON)
     document = problems.collect(lambda: _file(arguments.job))
     changed = problems.collect(lambda: changes(arguments)) or {}

@@ -11,6 +11,7 @@ from symconfig.cli.shared import (
     PAGE,
     answer,
     file_of,
+    folder,
     note,
     output,
     refuse,
@@ -70,8 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.solve.near_batch import batch_nearby
 
     problems = arguments.problems
-    out = file_of(arguments.out)
-    problems.read(lambda out: api.check_free(out, arguments.force), out)
+    out = folder(arguments)
     html = output(arguments, "html", PAGE)
     files = problems.collect(lambda: wanted(arguments))
     job = problems.collect(lambda: request(arguments))

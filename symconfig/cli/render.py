@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import PLAN, adds, files, flag, option, wanted
-from symconfig.cli.shared import file_of, plan_of, print_json, refuse, replaced, whole, write_data, wrote
+from symconfig.cli.shared import folder, plan_of, print_json, refuse, replaced, whole, write_data, wrote
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         refuse(arguments, ("null", "check", "world_size"), "is for words", need="--print")
         if arguments.out is None:
             problems.add(Problem("this argument is missing", field="--out", need="--out DIR, or --print"))
-    out = file_of(arguments.out)
-    problems.read(lambda out: api.check_free(out, arguments.force), out)
+    out = folder(arguments)
     plan = problems.collect(lambda: plan_of(arguments.plan))
     files = None if arguments.print else problems.collect(lambda: wanted(arguments))
     if problems.all or plan is None:

@@ -13,7 +13,7 @@ from symconfig.cli.options import PLAN, adds, answer_rows, flag, job, option, wa
 from symconfig.cli.shared import (
     PAGE,
     answer,
-    file_of,
+    folder,
     note,
     output,
     plan_of,
@@ -68,7 +68,6 @@ def run(arguments: argparse.Namespace) -> int:
     fewer nodes, and return 0 if one fits, else 1. Raises InputError, also for options of a run beside --lose-nodes, and
     InfeasibleError.
     """
-    from symconfig.api import planning as api
     from symconfig.api.replan import replan
     from symconfig.cli.job import as_options, request
     from symconfig.report.replan import blocks
@@ -80,8 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         refuse(arguments, _OF_A_RUN, "is not for --lose-nodes")
     files = problems.collect(lambda: wanted(arguments))
     output(arguments, "html", PAGE)
-    out = file_of(arguments.out or None)
-    problems.read(lambda out: api.check_free(out, arguments.force), out)
+    out = folder(arguments)
     options: dict[str, Any] = {
         "release": _names(arguments.release),
         "checkpoint": arguments.checkpoint,

@@ -150,6 +150,15 @@ def output(arguments: Namespace, name: str, kind: tuple[str, ...]) -> Path | Non
     return path
 
 
+def folder(arguments: Namespace) -> Path | None:
+    """Return the output folder, --out; a problem with it is recorded in `arguments.problems`."""
+    from symconfig.render.files import check_folder
+
+    out = file_of(arguments.out or None)
+    arguments.problems.read(lambda out: check_folder(out, arguments.force), out)
+    return out
+
+
 def write_text(path: Path, text: str, force: bool) -> None:
     """Write a file atomically. Raises InputError if it exists without `force`."""
     resources.check_free(path, force)

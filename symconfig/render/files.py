@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -92,52 +92,55 @@ def slug(value: object) -> str:
 def write(files: Files, out: Path, force: bool = False, look: Callable[[], None] = lambda: None) -> tuple[Path, ...]:
     """Write all files under `out`, or none, and return their absolute paths; missing folders are created.
 
-    force: also into a folder that is not empty, whose other files stay. look: called before files of an existing folder
-    are replaced, while no other process writes there. Raises InputError if `out` exists and is not empty (without
-    force), or is a link or a file, if a link or folder is in a file's place or a file in a folder's, or if writing
-    fails.
+    force: also into a folder that exists, whose other files stay. look: called before files of an existing folder
+    are replaced, while no other process writes there. Raises InputError as `check_folder`, or if writing fails.
     """
     out = Path(os.path.abspath(out))  # without following links
     with cannot_be_written(out):
-        _check(files, out, force)
+        check_folder(out, force, files.paths())
         contents = [(item.path, item.text.encode(), 0o777 if item.executable else 0o666) for item in files]
         out.parent.mkdir(parents=True, exist_ok=True)
         write_folder(out, contents, look)
     return tuple(out / item.path for item in files)
 
 
-def _check(files: Files, out: Path, force: bool) -> None:
-    """Raise InputError if `out` is a link or a file, or is not empty without force; else one with all obstacles inside
-    it. Obstacles are links, folders where files go (the marker's, too), and files where folders go. Nothing if `out` is
-    missing.
+def check_folder(out: Path, force: bool, files: Iterable[str] = ()) -> None:
+    """Raise InputError if files cannot be written into the folder `out`: it has an invalid or too long name, is a link
+    or a file, exists without `force`, or its innermost existing parent is a file or not writable. Else one with all
+    obstacles to the paths `files` inside it.
     """
-    place = str(out)
+    try:
+        taken, folder = os.path.lexists(out), out.is_dir()
+        out.exists()  # raises for a name that is too long
+        if "\0" in str(out):
+            raise ValueError("a NUL in the name")
+    except (OSError, ValueError) as error:  # longer than a path may be, or not ours to look at
+        reason = getattr(error, "strerror", None) or str(error)
+        what = f"the output folder cannot be used: {reason}"
+        raise InputError(what, field="out", hint="another --out") from None
     if out.is_symlink():
-        raise InputError(
-            "is a symbolic link; symconfig does not write through links",
-            file=place,
-            hint="name the folder that it points to",
-        )
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise InputError("exists and is not a folder", file=place, hint="another --out")
-    if not force and any(out.iterdir()):
-        raise InputError(
-            "exists and is not empty; nothing was written",
-            file=place,
-            hint="another --out, or --force to replace the files of an earlier plan",
-        )
+        what, hint = "is a symbolic link; symconfig does not write through links", "the folder that it points to"
+        raise InputError(what, file=str(out), hint=hint)
+    if taken and not folder:
+        raise InputError("the output folder is a file", file=str(out), hint="another --out")
+    if taken and not force:
+        raise InputError("the output folder exists already", file=str(out), hint="--force, or another --out")
+    # The innermost folder that is there, in which the others are made.
+    above = next((path for path in (out, *out.absolute().parents) if path.exists()), Path(out.anchor))
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        why = "in a folder that is not yours to write" if above.is_dir() else "below a file"
+        what = f"the output folder cannot be made {why}"
+        raise InputError(what, file=str(out), got=str(above), hint="another --out")
     problems = []
-    for item in (*files, File(MARKER, "")):
-        for step in (out / item.path, *(out / item.path).parents):
+    for path in (*files, MARKER) if taken else ():
+        for step in (out / path, *(out / path).parents):
             if step == out:
                 break
             if step.is_symlink():
                 problems.append(Problem("is a symbolic link in the way", file=str(step)))
-            elif step == out / item.path and step.is_dir():
+            elif step == out / path and step.is_dir():
                 problems.append(Problem("is a folder where a file must go", file=str(step)))
-            elif step != out / item.path and step.exists() and not step.is_dir():
+            elif step != out / path and step.exists() and not step.is_dir():
                 problems.append(Problem("is a file where a folder must go", file=str(step)))
     if problems:
         raise InputError(problems)

@@ -80,7 +80,7 @@ def test_links_in_the_way_are_refused(tmp_path: Path, where: str) -> None:
 
 def test_a_file_or_a_folder_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match="not a folder"):
+    with pytest.raises(InputError, match="output folder is a file"):
         write(TWO, tmp_path / "file", force=True)
     (tmp_path / "out" / "a.sh").mkdir(parents=True)
     with pytest.raises(InputError, match="folder where a file"):
