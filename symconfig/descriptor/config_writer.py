@@ -115,11 +115,10 @@ def _family(model: ModelDescriptor) -> tuple[str, Architecture]:
 
 
 def _values(model: ModelDescriptor, architecture: Architecture, kind: str) -> Json:
-    """Return the keys that copy descriptor fields, by the table's first field for each, and rope's keys (`_rope`).
+    """Return the keys that copy descriptor fields, by the table's first field for each, and rope's keys.
 
-    Left out are keys whose fields the class fixes or the model lacks, None where null would mean the class's default,
-    and flat rope keys where rope_parameters is written. hidden_act gets the class's spelling; a whole float becomes an
-    int where the default is one.
+    Left out are keys whose fields the class fixes or the model lacks, and None where null would mean the class's
+    default. hidden_act gets the class's spelling; a whole float becomes an int where the default is one.
     """
     fields, values = _fields(model), Json()
     for key, default in architecture.defaults.items():
@@ -134,9 +133,14 @@ def _values(model: ModelDescriptor, architecture: Architecture, kind: str) -> Js
         elif isinstance(value, float) and value.is_integer() and type(default) is int:
             value = int(value)
         values[key] = value
-    rope = _rope(model, architecture, kind)
-    flat_keys = ("rope_theta", "rope_local_base_freq", "partial_rotary_factor") if "rope_parameters" in rope else ()
-    return {key: value for key, value in values.items() if key not in flat_keys} | rope
+    keys = architecture.defaults
+    if "rope_scaling" not in keys:
+        return values
+    # No flat key expresses that a class with sections by layer type has its own scaling.
+    if model.rope_scaling is None and keys["rope_scaling"] is not None and "rope_local_base_freq" in keys:
+        flat_keys = ("rope_theta", "rope_local_base_freq", "partial_rotary_factor")
+        return {key: value for key, value in values.items() if key not in flat_keys} | _rope_parameters(model, kind)
+    return values | _rope(model, architecture)
 
 
 def _fields(model: ModelDescriptor) -> Json:
@@ -162,32 +166,28 @@ def _activation(name: str, default: object) -> str:
     return next((spelling for spelling, meant in ACTIVATIONS.items() if meant == name), name)
 
 
-def _rope(model: ModelDescriptor, architecture: Architecture, kind: str) -> Json:
-    """Return rope's keys in the spelling of before Transformers 5; {} if the class has no rope_scaling.
+def _rope(model: ModelDescriptor, architecture: Architecture) -> Json:
+    """Return rope's flat keys that the class has: rope_scaling, original_max_position_embeddings, rope_local_base_freq.
 
-    rope_scaling has the model's scaling; without one it is left out, or {"rope_type": "default"} if the class scales by
-    default. If that class also has a base for windowed layers, only rope_parameters is returned, with the class's
-    sections and the model's bases. original_max_position_embeddings and rope_local_base_freq are added where the class
-    has them (by default max_position_embeddings and rope_theta).
+    Without scaling, rope_scaling is left out, or {"rope_type": "default"} if null would mean the class's own.
     """
     keys, values = architecture.defaults, Json()
-    if "rope_scaling" not in keys:
-        return values
-    scaling = model.rope_scaling.model_dump(mode="json", exclude_none=True) if model.rope_scaling else None
-    if scaling is not None:
-        values["rope_scaling"] = scaling
-    elif keys["rope_scaling"] is not None and "rope_local_base_freq" in keys:
-        own = families()[kind]["rope"]  # the class's own sections, which no older spelling says
-        bases = {FULL: model.rope_theta, SLIDING: model.rope_local_base_freq or model.rope_theta}
-        return {"rope_parameters": {name: {**own[name], "rope_theta": base} for name, base in bases.items()}}
-    elif keys["rope_scaling"] is not None:
-        values["rope_scaling"] = {"rope_type": "default"}  # null would mean the class's own scaling
+    scaling = model.rope_scaling.model_dump(mode="json", exclude_none=True) if model.rope_scaling else {}
+    if scaling or keys["rope_scaling"] is not None:
+        values["rope_scaling"] = scaling or {"rope_type": "default"}
     if "original_max_position_embeddings" in keys:
-        original = (scaling or {}).get("original_max_position_embeddings", model.max_position_embeddings)
+        original = scaling.get("original_max_position_embeddings", model.max_position_embeddings)
         values["original_max_position_embeddings"] = original
     if "rope_local_base_freq" in keys:
         values["rope_local_base_freq"] = model.rope_local_base_freq or model.rope_theta
     return values
+
+
+def _rope_parameters(model: ModelDescriptor, kind: str) -> Json:
+    """Return rope_parameters: the class's own sections for full and for windowed layers, with the model's bases."""
+    own, local = families()[kind]["rope"], model.rope_local_base_freq or model.rope_theta
+    bases = {FULL: model.rope_theta, SLIDING: local}
+    return {"rope_parameters": {name: {**own[name], "rope_theta": base} for name, base in bases.items()}}
 
 
 def _computed(model: ModelDescriptor) -> dict[str, object]:

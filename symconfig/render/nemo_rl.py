@@ -42,7 +42,7 @@ MODEL_TYPES = (
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables, for Megatron workers; `added` is `_added` as a list. Raises as `sections`."""
+    """Return the templates' variables, for Megatron workers."""
     return {
         "framework": f"NeMo-RL {RELEASE}",
         "release": RELEASE,
@@ -52,7 +52,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "notes": tuple(summary.step_notes(plan)),
         "data_path": plan.training.data_path[0] if plan.training.data_path else "",
         "reward_model": learning.reward_model(plan),
-        "added": list(_added(plan)),
+        "added": _reward_gpus(plan),
     }
 
 
@@ -86,7 +86,7 @@ def sections(plan: Plan) -> dict[str, Any]:
     parallelism) x (2 cp if cp > 1). The reward model's GPUs are added to the cluster's.
     """
     run, training, where = learning.run_of(plan), plan.training, nodes(plan)
-    best, (count, gpus) = plan.best, _added(plan)
+    best, (count, gpus) = plan.best, _reward_gpus(plan)
     # Megatron-Core splits each packed sequence over tp and both halves of cp (models/megatron/data.py).
     p, sequence_parallel = best.parallel, best.options.sequence_parallel
     multiple = run.multiple = (p.tp if sequence_parallel else 1) * (2 * p.cp if p.cp > 1 else 1)
@@ -108,9 +108,9 @@ def sections(plan: Plan) -> dict[str, Any]:
     return file
 
 
-def _added(plan: Plan) -> tuple[int, int]:
-    """Return the reward model's (nodes, GPUs per node) to be added to those that train: (0, GPUs) if one node holds
-    both. Else (nodes, 0); (0, 0) without GPUs of its own.
+def _reward_gpus(plan: Plan) -> tuple[int, int]:
+    """Return what the reward model's own GPUs add to NeMo-RL's cluster: (nodes, 0), or (0, GPUs of the node) if one
+    node holds them and the trained model.
     """
     count, gpus = learning.reward_nodes(plan)
     together = plan.best.parallel.world_size + count * gpus <= plan.cluster.gpus_per_node

@@ -132,7 +132,7 @@ def wrapped(text: str, width: int | None) -> str:
     return text if width is None else "\n".join(part for line in text.split("\n") for part in wrap(line, width))
 
 
-def telling(grid: Grid) -> Grid:
+def condensed(grid: Grid) -> Grid:
     """Return the table without columns that have a header and only empty cells; columns with the same cell in all rows,
     if those are _ENOUGH or more, move into a line below the title. The first column and fixed ones do not move; a table
     that would lose all columns is unchanged.
@@ -154,8 +154,8 @@ def telling(grid: Grid) -> Grid:
 
 
 def _laid(grid: Grid, width: int | None) -> Iterator[Line]:
-    """Yield the lines of a table: title, if any, then `telling` columns without control characters, within `width`."""
-    grid = telling(grid)
+    """Yield the lines of a table: title, if any, then the `condensed` columns, within `width`."""
+    grid = condensed(grid)
     if grid.title:
         yield from ((line, _BOLD) for line in wrapped(clean(grid.title), width).split("\n"))
     rows = tuple(tuple(map(clean, row)) for row in grid.rows)

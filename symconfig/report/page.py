@@ -20,7 +20,7 @@ from symconfig.format import count, gib, masked, microbatches, percent, seconds,
 from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report import audit as report
-from symconfig.report.grid import Block, Grid, telling
+from symconfig.report.grid import Block, Grid, condensed
 from symconfig.report.table import blocks, headline, plan_command
 
 ASSETS = Path(__file__).parent / "assets"
@@ -71,7 +71,7 @@ def _page(
     None: no such section.
     """
     data: dict[str, Any] = {"title": title, "lead": lead, "findings": findings, "files": files}
-    data["blocks"] = [telling(block) if isinstance(block, Grid) else block for block in blocks]
+    data["blocks"] = [condensed(block) if isinstance(block, Grid) else block for block in blocks]
     data["charts"] = [] if plan is None else charts(plan)
     data["commands"] = [] if plan is None else _commands(plan, files)
     return _rendered("page.html", policy(), **data)

@@ -25,7 +25,7 @@ def blocks(plan: Plan) -> list[Block]:
 
 def stated(plan: Plan) -> list[Block]:
     """Return the report of a script's step: its phases and their totals."""
-    return [phases(plan, "The phases of a step"), "\n".join(_sentences(plan, asks=False))]
+    return [phases(plan, "The phases of a step"), "\n".join(_sentences(plan, suggests=False))]
 
 
 def _headline(plan: Plan) -> str:
@@ -95,10 +95,10 @@ def whole_step(plan: Plan) -> list[Block]:
     return [phases(plan), "\n".join(filter(None, sentences))]
 
 
-def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
+def _sentences(plan: Plan, *, suggests: bool = True) -> list[str]:
     """Return sentences on step, generation, critic and reward (these three only for reinforcement learning, the critic
-    if there is one), the fullest phase and host memory. asks: whether to suggest stating the engine's rate if the job
-    does not.
+    if there is one), the fullest phase and host memory. suggests: whether to suggest stating an unstated engine's
+    rate.
     """
     step, rl = plan.steps[0], plan.job.rl
     fullest = max(step.phases, key=lambda phase: phase.bytes)
@@ -111,7 +111,7 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
             f"Generation{', at the rate that the job states' if measured else ', the least certain part'}: "
             f"{count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to {several(step.at_once, 'sequence')} at "
             f"once in each of {several(replicas, 'replica')}."
-            + ("" if measured or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours.")
+            + ("" if measured or not suggests else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours.")
         )
         if step.critic:
             sentences.append(_critic(plan.best, step))

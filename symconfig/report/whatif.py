@@ -76,7 +76,7 @@ def ranges_data(what_if: WhatIf) -> dict[str, Any]:
 
 def changes(cases: Sequence[Case]) -> list[Block]:
     """Return the report of --change: headline, the strategy before, a row per change, why a kept plan or a new search
-    has no result, and which eased limits a kept plan needs beyond the new one's.
+    has no result, and which relaxed limits a kept plan needs beyond the new one's.
     """
     before = cases[0].before.plan
     assert before is not None
@@ -84,9 +84,9 @@ def changes(cases: Sequence[Case]) -> list[Block]:
     table = Grid(heads, tuple(map(_row, cases)), left=(0, 1, 4), title="When the job changes", fixed=tuple(range(8)))
     why = [f"{case.name}: kept, {case.kept.why}." for case in cases if case.kept.plan is None]
     why += [
-        f"{case.name}: kept, it runs only with {' and '.join(case.kept.eased)}."
+        f"{case.name}: kept, it runs only with {' and '.join(case.kept.relaxed)}."
         for case in cases
-        if set(case.kept.eased) - set(case.replanned.eased)
+        if set(case.kept.relaxed) - set(case.replanned.relaxed)
     ]
     why += [f"{case.name}: planned anew, {case.replanned.why}." for case in cases if case.replanned.plan is None]
     strategy = f"Before: {degrees(before.fastest)}, {_speed(cases[0].before)} tokens/s."
@@ -133,4 +133,4 @@ def changes_data(cases: Sequence[Case]) -> dict[str, Any]:
 
 def _plain(one: Outcome) -> dict[str, Any]:
     plan = None if one.plan is None else one.plan.fastest.to_dict()
-    return {"plan": plan, "tokens_per_s": one.tokens_per_s, "why": one.why or None, "only_with": list(one.eased)}
+    return {"plan": plan, "tokens_per_s": one.tokens_per_s, "why": one.why or None, "only_with": list(one.relaxed)}

@@ -133,7 +133,7 @@ def read_root(root: Path) -> Checkpoint:
     later = [number for number in there if word.isdigit() and number > int(word)]
     notes = (
         [
-            f"{shown([f'iter_{number:07d}' for number in later])}: later than the tracker's, so saved after it or "
+            f"{shown([f'iter_{number:07d}' for number in later])}: later than the tracker names, so saved after it or "
             "not to the end"
         ]
         if later
@@ -183,11 +183,7 @@ def _releases(kind: str, data: Path) -> tuple[str | None, str | None]:
 
 def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
     """Return (kind, saved arguments) of a torch_dist, zarr, fsdp_dtensor or torch_dcp checkpoint; the last two have
-    none, {}.
-
-    torch_dist and zarr are metadata.json's sharded_backend; others are known by .metadata. torch_dist gets its
-    optimizer's layout as suffix. Raises InputError if .metadata, a file that it names, or the common state is missing
-    or truncated.
+    none, {}. torch_dist gets its optimizer's layout as suffix. Raises InputError for incomplete checkpoints.
     """
     config = json_object(data / "metadata.json") if (data / "metadata.json").is_file() else {}
     backend = config.get("sharded_backend")
@@ -195,8 +191,21 @@ def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
     if backend == "zarr":
         _common_there(data, common.is_file())
         return "zarr", archived_file(common)
+    content = _index(data, whole=backend is not None or not config)
+    if backend != "torch_dist":
+        return ("fsdp_dtensor" if b"param_to_group_meta" in content else "torch_dcp"), {}
+    says = {} if common.is_file() else _common(data, content)
+    _common_there(data, common.is_file() or bool(says) or len(content) == MAX_BYTES)
+    says = says or archived_file(common)
+    return f"torch_dist:{_optimizer(content, says)}".rstrip(":"), says
+
+
+def _index(data: Path, whole: bool) -> bytes:
+    """Return the content of .metadata. Raises InputError if it is missing or truncated, as a file that it names is, or
+    metadata.json is not `whole`.
+    """
     index = data / ".metadata"
-    if not index.is_file() or (backend is None and config):
+    if not index.is_file() or not whole:
         raise InputError(
             "is not whole: its saving did not end",
             file=str(data),
@@ -217,12 +226,7 @@ def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
             got=f"no {shown(missing)}" if named else _listed(data),
         )
     demand(data, [data / name for name in named])
-    if backend != "torch_dist":
-        return ("fsdp_dtensor" if b"param_to_group_meta" in content else "torch_dcp"), {}
-    says = {} if common.is_file() else _common(data, content)
-    _common_there(data, common.is_file() or bool(says) or len(content) == MAX_BYTES)
-    says = says or archived_file(common)
-    return f"torch_dist:{_optimizer(content, says)}".rstrip(":"), says
+    return content
 
 
 def _common_there(data: Path, there: bool) -> None:

@@ -170,10 +170,12 @@ def _reached(old: Plan, wishes: Wishes) -> tuple[History, tuple[str, ...]]:
     return run.seen(sequences), (f"{doubt}: its own number counts",) if apart else ()
 
 
-def _scheduled(old: Plan, wishes: Wishes, run: History, anew: bool = False, past: History | None = None) -> Schedule:
-    """Return the schedule converted to the wished batch and sequence length, for a run resumed after `run`. anew: the
-    scheduler restarts at 0; past: the old plan's history if that is not resumed. Raises InputError for a step after the
-    run's end.
+def _scheduled(
+    old: Plan, wishes: Wishes, run: History, restarts: bool = False, past: History | None = None
+) -> Schedule:
+    """Return the schedule converted to the wished batch and sequence length, for a run resumed after `run`. restarts:
+    the scheduler restarts at 0; past: the old plan's history if that is not resumed. Raises InputError for a step after
+    the run's end.
     """
     job = wishes.job
     known = filled(wishes.model, wishes.cluster, job)
@@ -187,7 +189,7 @@ def _scheduled(old: Plan, wishes: Wishes, run: History, anew: bool = False, past
         counting=counts,
         run=run,
         mode=wishes.mode,
-        anew=anew,
+        restarts=restarts,
         past=past or History(),
     )
 
@@ -202,7 +204,7 @@ def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, wishes: Wishes) -
         return schedule
     if not loads.loads or lost["iteration"] in loads.lost:
         return replace(_scheduled(old, wishes, History(), past=old.history), lost=schedule.step)
-    return _scheduled(old, wishes, schedule.run, anew=True)
+    return _scheduled(old, wishes, schedule.run, restarts=True)
 
 
 def _loadable(old: Plan, new: Plan, saved: Checkpoint | None) -> Loadable:

@@ -62,14 +62,14 @@ class Schedule:
 
 def scheduled(
     training: WholeTraining, old: Batch, batch: int, seq_length: int, counting: Counting, run: History = _NONE,
-    mode: Mode = "keep", anew: bool = False, past: History = _NONE,
+    mode: Mode = "keep", restarts: bool = False, past: History = _NONE,
 ) -> Schedule:  # fmt: skip
     """Return the schedule of a run of batches `old` that resumes after `run` with `batch` sequences of `seq_length`
     tokens.
 
     Iterations are rescaled to the same tokens, the learning rate stays; unchanged if `mode` is "as-is" (then with a
     note on tokens), or if batch and length stay and the scheduler does not restart. `options` has what makes a resumed
-    program take the new schedule. anew: the scheduler restarts at 0, if the run has begun (Megatron-LM with
+    program take the new schedule. restarts: the scheduler restarts at 0, if the run has begun (Megatron-LM with
     --no-load-optim without --finetune loads iteration and samples, not the scheduler). past: the old plan's history if
     `run` is empty although it had one. Raises InputError for a step after the run's end.
     """
@@ -77,21 +77,21 @@ def scheduled(
         need = f"at most {training.train_iters}, its training.train_iters"
         raise InputError("is behind the end of the run", field="at_step", got=str(run.step), need=need)
     new = replace(old, global_=batch, seq_length=seq_length)
-    anew, old_tokens, step_tokens = anew and run.step > 0, old.global_ * old.seq_length, batch * seq_length
+    restarts, old_tokens, step_tokens = restarts and run.step > 0, old.global_ * old.seq_length, batch * seq_length
     history = run.renumbered(batch, seq_length) if counting.renumbers else run
-    if anew and not counting.renumbers:
+    if restarts and not counting.renumbers:
         history = replace(run, unscheduled=run.sequences)
-    if mode == "as-is" or (new == old and not anew):
+    if mode == "as-is" or (new == old and not restarts):
         done = _NONE if counting.renumbers else run
         before, after = (done.tokens + (training.train_iters - done.step) * size for size in (old_tokens, step_tokens))
         note = f"iterations stay as they are: they saw {count(before)} tokens and see {count(after)} now"
         return Schedule(training, run=run, history=history, notes=(note,) if new != old else ())
-    clock = _Clock(old, new, _NONE if counting.renumbers else run, past, anew)
+    clock = _Clock(old, new, _NONE if counting.renumbers else run, past, restarts)
     every = _converted(training, clock, counting.schedules_steps)
     rescaled = tuple(each for each in every if each.after != getattr(training, each.field))
     changed = training.model_copy(update={each.field: each.after for each in rescaled})
     options: tuple[str, ...] = ()
-    if run.step and not anew:
+    if run.step and not restarts:
         if counting.override:
             options = (counting.override,)
         elif counting.renumbers and old.seq_length != seq_length:
@@ -115,7 +115,7 @@ def scheduled(
     if len(run.segments) > 1:
         notes.append(f"the run has had {run}: {count(run.sequences)} sequences")
     if run.step:
-        notes += _resumed(training, changed, old, new, run, counting, anew)
+        notes += _resumed(training, changed, old, new, run, counting, restarts)
     return Schedule(changed, rescaled, run, history, options, tuple(notes))
 
 
@@ -127,7 +127,7 @@ class _Clock:
     new: Batch
     done: History
     past: History
-    anew: bool = False  # whether the scheduler starts from 0 there
+    restarts: bool = False  # whether the scheduler starts from 0 there
 
     @property
     def ratio(self) -> Fraction:
@@ -151,14 +151,14 @@ class _Clock:
 
     def schedule(self, iteration: Fraction) -> Fraction:
         """Return the new iteration of an old one for a scheduler that counts sequences. Sequences already seen count as
-        they are, later ones by their tokens; with `anew` only later ones count, from 0. If nothing is done, those of
-        `past` count by their tokens.
+        they are, later ones by their tokens; with `restarts` only later ones count, from 0. If nothing is done, those
+        of `past` count by their tokens.
         """
         sequences, counted = iteration * self.old.global_, Fraction(self.done.scheduled)
         if not self.done.step:
             return self.past.tokens_of(self.past.unscheduled + sequences, self.old.seq_length) / self._new_tokens
         left = max(Fraction(0), sequences - counted)
-        if self.anew:
+        if self.restarts:
             return left * self.ratio / self.old.global_
         later = left * Fraction(self.old.seq_length, self.new.seq_length)
         return (min(sequences, counted) + later) / self.new.global_
@@ -181,8 +181,9 @@ def _converted(training: WholeTraining, clock: _Clock, schedules_steps: bool) ->
         exact["lr_decay_iters"] = last
     if training.lr_decay_style == "WSD":
         exact["lr_wsd_decay_iters"] = max(Fraction(1), last - ends(max(Fraction(0), decay - training.wsd_decay_iters)))
-    warmup, restarts = Fraction(training.lr_warmup_iters), not clock.done.step and clock.past.unscheduled
-    exact["lr_warmup_iters"] = warmup * clock.ratio if clock.anew or restarts else placed(warmup)
+    warmup = Fraction(training.lr_warmup_iters)
+    restarts = clock.restarts or (not clock.done.step and clock.past.unscheduled)
+    exact["lr_warmup_iters"] = warmup * clock.ratio if restarts else placed(warmup)
     exact |= {name: getattr(training, name) * clock.ratio for name in _INTERVALS}
     defaults = {"lr_decay_iters": training.train_iters, "lr_wsd_decay_iters": training.wsd_decay_iters}
     for name, value in exact.items():
@@ -193,11 +194,17 @@ def _converted(training: WholeTraining, clock: _Clock, schedules_steps: bool) ->
 
 
 def _resumed(
-    before: WholeTraining, after: WholeTraining, old: Batch, new: Batch, run: History, counting: Counting, anew: bool
+    before: WholeTraining,
+    after: WholeTraining,
+    old: Batch,
+    new: Batch,
+    run: History,
+    counting: Counting,
+    restarts: bool,
 ) -> Iterator[str]:
     """Yield sentences on how the program counts on behind `run`: steps, data and the learning rate's schedule. before,
-    after: the training of the old and the new plan. anew: the scheduler restarts. A jump of the rate by more than 0.1 %
-    is mentioned.
+    after: the training of the old and the new plan. restarts: the scheduler restarts. A jump of the rate by more than
+    0.1 % is mentioned.
     """
     seen = f"the {count(run.sequences)} sequences that the checkpoint has seen"
     if counting.renumbers:
@@ -209,7 +216,7 @@ def _resumed(
         return
     if counting.schedules_steps:
         yield f"steps and the learning rate's schedule count on from the checkpoint's {count(run.step)}"
-    elif anew:
+    elif restarts:
         yield (
             f"iterations count on from {count(run.step)} and data behind {seen}; the learning rate's schedule starts "
             f"anew: it warms up over {count(after.lr_warmup_iters)} iterations and ends "
@@ -228,7 +235,7 @@ def _resumed(
         )
     place = (run.step, 1, 1) if counting.schedules_steps else (run.scheduled, old.global_, new.global_)
     was, now = rate(before, place[0], place[1]), rate(after, place[0], place[2])
-    if not anew and abs(now - was) > 1e-3 * was:
+    if not restarts and abs(now - was) > 1e-3 * was:
         yield f"at the step the learning rate turns from {was:.4g} to {now:.4g}; it ends after the same tokens"
 
 

@@ -46,7 +46,7 @@ class Outcome:
         return predicted.tokens_per_s_per_gpu * self.plan.fastest.parallel.world_size
 
     @property
-    def eased(self) -> tuple[str, ...]:
+    def relaxed(self) -> tuple[str, ...]:
         """Return the labels of limits that the search relaxed as nothing fits otherwise, without pinned ones; ()
         without a plan."""
         return () if self.plan is None else tuple(one.label for one in self.plan.search.opened if not one.pinned)
@@ -75,7 +75,7 @@ class Case:
         relaxed limits that the new one does not.
         """
         kept, anew = self.kept.tokens_per_s, self.replanned.tokens_per_s
-        if set(self.kept.eased) - set(self.replanned.eased):
+        if set(self.kept.relaxed) - set(self.replanned.relaxed):
             return None
         return anew / kept if kept and anew else None
 

@@ -217,7 +217,7 @@ def test_the_step_is_that_of_the_script_and_not_of_the_engine(tmp_path: Path) ->
 def test_later_iterations_than_the_tracker_says(tmp_path: Path) -> None:
     torch_dist(tmp_path / "it")
     (tmp_path / "it" / "iter_0000300").mkdir()
-    assert "iter_0000300: later than the tracker says" in read(tmp_path / "it").notes[0]
+    assert "iter_0000300: later than the tracker names" in read(tmp_path / "it").notes[0]
 
 
 @pytest.mark.parametrize("changes", [{"hidden_size": 1 << 16600}, {"data_parallel_size": 10**30}])

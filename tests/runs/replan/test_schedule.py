@@ -258,7 +258,7 @@ def test_the_real_scheduler_goes_on_through_a_chain(style: str) -> None:
 
 def test_a_scheduler_that_started_anew_counts_from_there() -> None:
     """Its decay ends where that of the first plan does, however often the batch changes behind it."""
-    anew = scheduled(training(), OLD, 32, 4096, MEGATRON, ran(400), anew=True)
+    anew = scheduled(training(), OLD, 32, 4096, MEGATRON, ran(400), restarts=True)
     assert (anew.history.sequences, anew.history.scheduled, anew.training.lr_decay_iters) == (3200, 0, 150)
     before = Batch(1, 32, 1, 4096)
     again = scheduled(anew.training, before, 16, 4096, MEGATRON, anew.history.until(450, 32, 4096))
