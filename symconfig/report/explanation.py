@@ -38,7 +38,7 @@ def blocks(plan: Plan) -> list[Block]:
         *whole_step(plan),
         ranking(plan),
         ranking_reasons(plan),
-        losses(plan) if plan.alternatives else "",
+        losses(plan),
         parts(plan),
         stages(plan),
         footer(plan),

@@ -253,9 +253,9 @@ def losses(plan: Plan) -> Grid:
     return Grid(("#", "slower by", "because of"), rows, left=(2,), title="What the alternatives lose")
 
 
-def ranking_reasons(plan: Plan) -> Grid | str:
-    """Return the table of scores, options, fit and rare choices behind the ranking, of candidates with a standing; ""
-    if none has one or the plan has steps with phases.
+def ranking_reasons(plan: Plan) -> Grid:
+    """Return the table of scores, options, fit and rare choices behind the ranking, of candidates with a standing;
+    without rows if the plan has steps with phases.
     """
     rows = [
         (
@@ -267,13 +267,13 @@ def ranking_reasons(plan: Plan) -> Grid | str:
             ", ".join(standing.unusual) or "nothing",
         )
         for number, one in enumerate((plan.best, *plan.alternatives), 1)
-        if (standing := one.standing) is not None
+        if (standing := one.standing) is not None and not plan.steps
     ]
     heads = ("#", "step s", "score s", "options and axes", "fits", "rare choices")
     title = (
         "Why this order: 4, 13 or 18 % are added for one, two or more rare choices; within 2 % the plainest is first"
     )
-    return Grid(heads, tuple(rows), left=(5,), title=title) if rows and not plan.steps else ""
+    return Grid(heads, tuple(rows), left=(5,), title=title)
 
 
 def loss(best: Candidate, other: Candidate) -> tuple[str, str]:

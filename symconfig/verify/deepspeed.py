@@ -50,11 +50,17 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     yield from offline(texts, plan, watch)
     yield _model(folder, plan, watch)
     programs = options.programs or folder
-    words: list[str] | str = options.refused.why if options.refused is not None else _launched(programs, options)
+    words: list[str] | None = None  # of train.py; None: not known
     if options.refused is not None:
         yield watch.check(_ARGUMENTS, options.refused.status, options.refused.why)
-    elif isinstance(words, str):
-        yield watch.check(_ARGUMENTS, "failed", words)
+    else:
+        ran = dry_run(programs, "launch.sh", options.timeout_s)
+        script = next((i for i, word in enumerate(ran.words) if Path(word).name == "train.py"), None)
+        if ran.status or script is None:
+            why = f"launch.sh does not start train.py: {ran.last_words or 'it printed no command'}"
+            yield watch.check(_ARGUMENTS, "failed", why)
+        else:
+            words = list(ran.words[script + 1 :])
     peft = ("peft",) if options.build and plan.model.adapter else ()
     if missing := _missing("deepspeed", "torch", *(("transformers", *peft) if options.build else ())):
         if options.build:
@@ -67,7 +73,7 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     options.progress("DeepSpeed's own configuration")
     if CONFIG in texts:
         yield from judge(texts, plan, run(requests(texts, plan), options.timeout_s), watch)
-        if options.build and isinstance(words, list):
+        if options.build and words is not None:
             yield from ranks(programs, plan, words, options)
 
 
@@ -137,15 +143,6 @@ def _model(folder: Path, plan: Plan, watch: Stopwatch) -> Check:
         except InputError as error:
             problems = list(error.problems)
     return watch.problems(MODEL, problems, "imported again, it is the plan's model, field by field")
-
-
-def _launched(folder: Path, options: Options) -> list[str] | str:
-    """Return train.py's arguments in launch.sh's dry run, or a sentence if it fails or starts no train.py."""
-    ran = dry_run(folder, "launch.sh", options.timeout_s)
-    script = next((i for i, word in enumerate(ran.words) if Path(word).name == "train.py"), None)
-    if ran.status or script is None:
-        return f"launch.sh does not start train.py: {ran.last_words or 'it printed no command'}"
-    return list(ran.words[script + 1 :])
 
 
 def _trainer_request(auto: Json, plan: Plan) -> Json:
