@@ -30,7 +30,6 @@ _FIELDS = {
 _FLAGS = {"images.size": "--image-size", "images.frozen": "--freeze-vision", "training.tokenizer_model": "--tokenizer"}
 _METAVARS = {"training.save": "DIR", "training.load": "DIR", "training.data_path": "DATA"}
 _PINS = "fix or bound a choice: tp=8, pp=2..8, vpp=..4, recompute=full, zero=1; may be repeated"
-_CHANGES = "a field of the cluster that differs: network=4x200Gb/s, gpu_memory=96GB; may be repeated"
 
 
 def number(text: str) -> int | str:
@@ -148,6 +147,11 @@ def repeated(name: str, metavar: str, help: str, **more: Any) -> Row:
     return option(name, metavar, help, action="append", default=[], **more)
 
 
+CHANGES = repeated(
+    "--set",
+    "FIELD=VALUE",
+    "a field of the cluster that differs: network=4x200Gb/s, gpu_memory=96GB; may be repeated",
+)
 JOB_FILE = option("job", "JOB.yaml", "the job as a file; options below override it", nargs="?")
 HTML = option("--html", "FILE", "the answer as one page for a browser, which fetches nothing")
 JOBS = option("--jobs", "N", "plans at once on this machine (default: one on each core)", type=whole)
@@ -159,21 +163,13 @@ def job() -> list[Row | Option | str]:
     for title in _FIELDS:
         rows += [title, *(one for one in job_options().values() if one.title == title)]
         if title == "the job":
-            rows += [
-                repeated("--set", "FIELD=VALUE", _CHANGES),
-                repeated("--pin", "NAME=VALUE", _PINS),
-            ]
+            rows += [CHANGES, repeated("--pin", "NAME=VALUE", _PINS)]
     return rows
 
 
 def some(*fields: str) -> list[Option]:
     """Return the options of the named fields of a job."""
     return [job_options()[name] for name in fields]
-
-
-def add_changes(parser: argparse._ActionsContainer) -> None:
-    """Add --set, a change of a cluster's field."""
-    parser.add_argument("--set", metavar="FIELD=VALUE", help=_CHANGES, action="append", default=[])
 
 
 def changes(arguments: argparse.Namespace) -> dict[str, str]:

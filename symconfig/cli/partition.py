@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from symconfig.cli.options import MODEL, add_changes, changes
+from symconfig.cli.options import CHANGES, MODEL, adds, changes, flag, option, repeated
 from symconfig.cli.shared import (
     PYTHON,
     as_changes,
@@ -40,56 +40,53 @@ KEYS = (*_NAMES, "timeout", "flat", "pins")  # of a file
 Answer = TypeVar("Answer")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    parser.add_argument("job", nargs="?", metavar="JOB.yaml", help="options as keys of a file; those below override it")
-    what = parser.add_argument_group("the graph: one of these").add_argument
-    what("--model", metavar="M", help=MODEL)
-    what(
-        "--program",
-        metavar="FILE.yaml",
-        help="operators over named dims, or a program of the zoo (docs/reference/programs.md)",
+add_options = adds(
+    lambda: (
+        option("job", "JOB.yaml", "options as keys of a file; those below override it", nargs="?"),
+        "the graph: one of these",
+        option("--model", "M", MODEL),
+        option(
+            "--program",
+            "FILE.yaml",
+            "operators over named dims, or a program of the zoo (docs/reference/programs.md)",
+        ),
+        option("--module", "PKG:FACTORY", "a PyTorch module that the factory makes; needs symconfig[module]"),
+        "where and how it runs",
+        option("--cluster", "C", "zoo name, or path of a descriptor"),
+        CHANGES,
+        option("--gpus", "N", "how many of its GPUs"),
+        option("--mesh", "FILE.yaml", "levels instead of the cluster's"),
+        option("--global-batch-size", "G", "sequences, or examples, per optimizer step"),
+        option("--seq-length", "S", "tokens (default: the smaller of the model's and 4096)"),
+        option("--num-microbatches", "K", "that a step is cut into (default: what divides the batch is tried)"),
+        option(
+            "--stages",
+            "N",
+            "also cut it into stages of a pipeline: 4, or 1..8 for the best (default: no cut)",
+        ),
+        option("--precision", "P", "bf16 or fp16 (default: bf16, or fp16 where the GPU has no bf16)"),
+        option("--attention", "A", "of a model: flash (default, where the GPU has it) or unfused"),
+        option("--recompute", "R", "none, full (of repeated parts), or auto (default) for the faster"),
+        option("--memory-limit", "SIZE", "of tensors on a GPU, as 60GiB or 80%% (default: what a plan may use)"),
+        flag("--no-flat", "weights are kept as they are used, never in smaller parts (ZeRO)"),
+        repeated(
+            "--pin",
+            "NAME=SPLIT",
+            "fix a tensor's dim, as layers.*.up.ffn=8, or an operator, as layers.*.up_proj=batch/2, ffn/4; repeatable",
+        ),
+        "the search",
+        option("--solver", "S", "auto (default: adaptive, then exact), adaptive or exact"),
+        option("--objective", "O", "time (default) or symtensor"),
+        option("--gamma", "G", "of symtensor, whose cost is kept / G + moved (default: adapted until it fits)"),
+        option("--timeout", "S", "seconds for the exact solver (default 10)"),
+        "the answer",
+        flag("--baselines", "also data parallelism, ZeRO and tensor parallelism on the same graph"),
+        option("--explain", "OPERATOR", "one operator in full: layouts and collectives"),
+        option("--placements", "FILE.py", "write placements for PyTorch's DTensor there"),
+        option("--out", "DIR", "write partition.json and placements.py"),
+        flag("--force", "replace what exists"),
     )
-    what("--module", metavar="PKG:FACTORY", help="a PyTorch module that the factory makes; needs symconfig[module]")
-    where_group = parser.add_argument_group("where and how it runs")
-    where = where_group.add_argument
-    where("--cluster", metavar="C", help="zoo name, or path of a descriptor")
-    add_changes(where_group)
-    where("--gpus", metavar="N", help="how many of its GPUs")
-    where("--mesh", metavar="FILE.yaml", help="levels instead of the cluster's")
-    where("--global-batch-size", metavar="G", help="sequences, or examples, per optimizer step")
-    where("--seq-length", metavar="S", help="tokens (default: the smaller of the model's and 4096)")
-    where("--num-microbatches", metavar="K", help="that a step is cut into (default: what divides the batch is tried)")
-    where(
-        "--stages", metavar="N", help="also cut it into stages of a pipeline: 4, or 1..8 for the best (default: no cut)"
-    )
-    where("--precision", metavar="P", help="bf16 or fp16 (default: bf16, or fp16 where the GPU has no bf16)")
-    where("--attention", metavar="A", help="of a model: flash (default, where the GPU has it) or unfused")
-    where("--recompute", metavar="R", help="none, full (of repeated parts), or auto (default) for the faster")
-    where("--memory-limit", metavar="SIZE", help="of tensors on a GPU, as 60GiB or 80%% (default: what a plan may use)")
-    where("--no-flat", action="store_true", help="weights are kept as they are used, never in smaller parts (ZeRO)")
-    where(
-        "--pin",
-        metavar="NAME=SPLIT",
-        action="append",
-        default=[],
-        help="fix a tensor's dim, as layers.*.up.ffn=8, or an operator, as layers.*.up_proj=batch/2, ffn/4; repeatable",
-    )
-    how = parser.add_argument_group("the search").add_argument
-    how("--solver", metavar="S", help="auto (default: adaptive, then exact), adaptive or exact")
-    how("--objective", metavar="O", help="time (default) or symtensor")
-    how(
-        "--gamma",
-        metavar="G",
-        help="of symtensor, whose cost is kept / G + moved (default: adapted until it fits)",
-    )
-    how("--timeout", metavar="S", help="seconds for the exact solver (default 10)")
-    out = parser.add_argument_group("the answer").add_argument
-    out("--baselines", action="store_true", help="also data parallelism, ZeRO and tensor parallelism on the same graph")
-    out("--explain", metavar="OPERATOR", help="one operator in full: layouts and collectives")
-    out("--placements", metavar="FILE.py", help="write placements for PyTorch's DTensor there")
-    out("--out", metavar="DIR", help="write partition.json and placements.py")
-    out("--force", action="store_true", help="replace what exists")
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
