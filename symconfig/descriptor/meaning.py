@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from symconfig.descriptor.layers import Mixer
@@ -39,9 +39,8 @@ def meaning(model: ModelDescriptor) -> dict[str, object]:
     filled in, layers with experts become first_k_dense_replace and moe_layer_freq or else a list, windows a list,
     mixers and adapter targets are sorted, and softmax_after_topk counts as norm_topk_prob.
     """
-    fields: dict[str, object] = flat(model)
-    for name in _without_effect(model):
-        fields.pop(name, None)
+    idle = _without_effect(model)
+    fields: dict[str, object] = {name: value for name, value in flat(model).items() if name not in idle}
     if model.rope_scaling is not None and model.rope_scaling.rope_type == "yarn":
         for name, value in _YARN.items():
             fields.setdefault(f"rope_scaling.{name}", value)
@@ -77,40 +76,29 @@ def _mixer(mixer: Mixer) -> dict[str, object]:
     )
 
 
-def _without_effect(model: ModelDescriptor) -> Iterator[str]:
-    """Yield the names of fields without effect on what this model computes: unused, or at a value that changes nothing.
-
-    TRAINED is among them. A name may come twice, and the model may lack the field.
+def _without_effect(model: ModelDescriptor) -> set[str]:
+    """Return the names of fields without effect on what this model computes: unused, or at a value that changes
+    nothing. TRAINED is among them; the model may lack the field.
     """
-    yield from TRAINED
-    if model.position is not Position.LEARNED:
-        yield "max_position_embeddings"  # a bound on the sequence
-    if model.position is not Position.ROPE:
-        yield from ("rope_theta", "partial_rotary_factor", "rope_local_base_freq")
-        yield from (name for name in flat(model) if name.startswith("rope_scaling."))
-    if model.attention is Attention.MLA:
-        yield from ("head_dim", "num_key_value_heads", "partial_rotary_factor", "qk_norm")
-    if model.mlp_layers is not None and all(model.mlp_layers):
-        yield "mlp_layers"
-    if not model.qk_norm:
-        yield "qk_norm_of"
-    if model.rope_layers is not None and all(model.rope_layers):
-        yield "rope_layers"
-    if model.logits_multiplier == 1.0:
-        yield "logits_multiplier"
-    if model.embedding_multiplier == 1.0:
-        yield "embedding_multiplier"
-    if model.query_pre_attn_scalar == model.head_dim:
-        yield "query_pre_attn_scalar"
-    if not any(model.sliding_layers):
-        yield from ("sliding_window", "sliding_window_pattern")
-    if model.experts is not None:
-        if all(model.moe_layers):
-            yield from ("intermediate_size", "mlp_bias")
-        if not model.experts.shared_expert_intermediate_size:
-            yield "experts.shared_expert_gate"
-        if (model.experts.n_group or 1) == 1:
-            yield from ("experts.n_group", "experts.topk_group")
+    experts, latent = model.experts, model.attention is Attention.MLA
+    names = {
+        "max_position_embeddings": model.position is not Position.LEARNED,  # a bound on the sequence
+        **dict.fromkeys(("rope_theta", "rope_local_base_freq"), model.position is not Position.ROPE),
+        "partial_rotary_factor": model.position is not Position.ROPE or latent,
+        **dict.fromkeys(("head_dim", "num_key_value_heads", "qk_norm"), latent),
+        "mlp_layers": model.mlp_layers is not None and all(model.mlp_layers),
+        "qk_norm_of": not model.qk_norm,
+        "rope_layers": model.rope_layers is not None and all(model.rope_layers),
+        "logits_multiplier": model.logits_multiplier == 1.0,
+        "embedding_multiplier": model.embedding_multiplier == 1.0,
+        "query_pre_attn_scalar": model.query_pre_attn_scalar == model.head_dim,
+        **dict.fromkeys(("sliding_window", "sliding_window_pattern"), not any(model.sliding_layers)),
+        **dict.fromkeys(("intermediate_size", "mlp_bias"), experts is not None and all(model.moe_layers)),
+        "experts.shared_expert_gate": experts is not None and not experts.shared_expert_intermediate_size,
+        **dict.fromkeys(("experts.n_group", "experts.topk_group"), experts is not None and (experts.n_group or 1) == 1),
+        **{name: model.position is not Position.ROPE for name in flat(model) if name.startswith("rope_scaling.")},
+    }
+    return {*TRAINED, *(name for name, idle in names.items() if idle)}
 
 
 def leading_and_every(moe: tuple[bool, ...]) -> tuple[int, int] | None:

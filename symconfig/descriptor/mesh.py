@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor, Level
 from symconfig.descriptor.document import read_text
 from symconfig.descriptor.json_strict import load_json_strict
-from symconfig.descriptor.strict import MAX_GPUS, PositiveInt, Strict
+from symconfig.descriptor.strict import MAX_GPUS, PositiveInt, Strict, refuse
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import read_yaml
 from symconfig.errors import InputError, Problem
@@ -153,11 +153,11 @@ class MeshFile(Strict):
     def _consistent(self) -> Self:
         """Check that names are unique and the GPUs not too many. Raises ValueError with all problems."""
         names = [level.name for level in self.levels]
-        wrong = [f"levels name {name} twice" for name in dict.fromkeys(names) if names.count(name) > 1]
-        if prod(level.size for level in self.levels) > MAX_GPUS:
-            wrong.append(f"levels hold more than {MAX_GPUS:,} GPUs together")
-        if wrong:
-            raise ValueError("; ".join(wrong))
+        gpus = prod(level.size for level in self.levels)
+        refuse(
+            *((names.count(name) > 1, f"levels name {name} twice") for name in dict.fromkeys(names)),
+            (gpus > MAX_GPUS, f"levels hold more than {MAX_GPUS:,} GPUs together"),
+        )
         return self
 
 

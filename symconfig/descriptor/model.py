@@ -35,7 +35,7 @@ from symconfig.descriptor.sections import (
     Position,
     RopeScaling,
 )
-from symconfig.descriptor.strict import Count, LayerCount, PositiveInt, Rate, Sparse
+from symconfig.descriptor.strict import Count, LayerCount, PositiveInt, Rate, Sparse, refuse
 from symconfig.descriptor.vision import Vision
 
 ModelSchema = Literal["symconfig.model/1"]
@@ -165,44 +165,42 @@ class ModelDescriptor(Sparse):
         """Check the fields against each other, sections included, and return the model.
 
         Raises ValueError with all problems, joined by "; "; intermediate_size 0 beside dense layers is reported only if
-        the checks before it found nothing.
+        all else is right.
         """
-        problems = []
-        if self.num_attention_heads % self.num_key_value_heads:
-            problems.append(
-                f"num_attention_heads {self.num_attention_heads} is not divisible by "
-                f"num_key_value_heads {self.num_key_value_heads}"
-            )
-        if (self.attention is Attention.MLA) != (self.latent is not None):
-            problems.append("attention: mla and the section latent go together")
-        if self.sliding_window_pattern is not None:
-            if self.sliding_window is None:
-                problems.append("sliding_window_pattern needs sliding_window")
-            if len(self.sliding_window_pattern) != self.num_hidden_layers:
-                problems.append(
-                    f"sliding_window_pattern has {len(self.sliding_window_pattern)} entries for "
-                    f"{self.num_hidden_layers} layers"
-                )
-        problems += self._layers_problems()
-        if self.experts and self.experts.first_k_dense_replace > self.num_hidden_layers:
-            problems.append("experts.first_k_dense_replace is more than num_hidden_layers")
+        heads, groups, pattern = self.num_attention_heads, self.num_key_value_heads, self.sliding_window_pattern
+        layers, dense, adapter = self.num_hidden_layers, self.intermediate_size, self.adapter
         odd = self.rotary_dim % 2 == 1 if self.latent else self.rotary_dim > self.head_dim
-        if self.position is Position.ROPE and odd:
-            problems.append(f"rope turns pairs of channels, and not {self.rotary_dim} of {self.head_dim}")
-        if not problems and self.intermediate_size == 0 and any(self.dense_layers):
-            problems.append("intermediate_size is 0 but some layers have a dense MLP")
-        if self.adapter is not None:
-            foreign = [t for t in self.adapter.target_modules if not self.names_target(t)]
-            if foreign:
-                problems.append(f"adapter.target_modules {', '.join(foreign)} is no module of {self.model_type}")
-        if self.vision is not None:
-            problems += self.vision.against(self.hidden_size)
-        if self.num_labels is not None:
-            with_logits = {"tie_word_embeddings": self.tie_word_embeddings}
-            with_logits |= {"num_nextn_predict_layers": self.num_nextn_predict_layers > 0}
-            problems += [f"num_labels and {name} do not go together" for name, there in with_logits.items() if there]
-        if problems:
-            raise ValueError("; ".join(problems))
+        foreign = [name for name in adapter.target_modules if not self.names_target(name)] if adapter else []
+        with_logits = {"tie_word_embeddings": self.tie_word_embeddings}
+        with_logits |= {"num_nextn_predict_layers": self.num_nextn_predict_layers > 0}
+        refuse(
+            (heads % groups, f"num_attention_heads {heads} is not divisible by num_key_value_heads {groups}"),
+            (
+                (self.attention is Attention.MLA) != (self.latent is not None),
+                "attention: mla and the section latent go together",
+            ),
+            (pattern is not None and self.sliding_window is None, "sliding_window_pattern needs sliding_window"),
+            (
+                pattern is not None and len(pattern) != layers,
+                f"sliding_window_pattern has {len(pattern or ())} entries for {layers} layers",
+            ),
+            *((True, problem) for problem in self._layers_problems()),
+            (
+                self.experts and self.experts.first_k_dense_replace > layers,
+                "experts.first_k_dense_replace is more than num_hidden_layers",
+            ),
+            (
+                self.position is Position.ROPE and odd,
+                f"rope turns pairs of channels, and not {self.rotary_dim} of {self.head_dim}",
+            ),
+            (foreign, f"adapter.target_modules {', '.join(foreign)} is no module of {self.model_type}"),
+            *((True, problem) for problem in (self.vision.against(self.hidden_size) if self.vision else ())),
+            *(
+                (there and self.num_labels is not None, f"num_labels and {name} do not go together")
+                for name, there in with_logits.items()
+            ),
+        )
+        refuse((dense == 0 and any(self.dense_layers), "intermediate_size is 0 but some layers have a dense MLP"))
         return self
 
     @property

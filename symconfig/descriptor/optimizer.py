@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from symconfig.descriptor.strict import Rate, Strict
+from symconfig.descriptor.strict import Rate, Strict, refuse
 from symconfig.errors import nearest
 
 Name = Literal["adam", "adam8bit", "adafactor", "muon", "sgd"]
@@ -71,15 +71,16 @@ class Optimizer(Strict):
     @model_validator(mode="after")
     def _belonging(self) -> Optimizer:
         """Return the section. Raises ValueError if settings of other optimizers have a value other than the default."""
-        strange = [
-            f"{field} is no setting of {self.name}, but of {' and '.join(owners)}"
-            for field, owners in _BELONGS.items()
-            if field in self.model_fields_set
-            and self.name not in owners
-            and getattr(self, field) != Optimizer.model_fields[field].default
-        ]
-        if strange:
-            raise ValueError("; ".join(strange))
+        refuse(
+            *(
+                (
+                    getattr(self, field) != Optimizer.model_fields[field].default,
+                    f"{field} is no setting of {self.name}, but of {' and '.join(owners)}",
+                )
+                for field, owners in _BELONGS.items()
+                if field in self.model_fields_set and self.name not in owners
+            )
+        )
         return self
 
     @property

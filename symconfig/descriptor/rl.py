@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from symconfig.descriptor.strict import PositiveInt, Strict
+from symconfig.descriptor.strict import PositiveInt, Strict, refuse
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 WITH_CRITIC = ("ppo",)  # algorithms whose advantage a trained critic gives
@@ -88,15 +88,12 @@ class RewardModel(Strict):
         gpus needs placement apart; url and placement server require each other, and exclude a model. Raises ValueError
         with all problems.
         """
-        wrong = []
-        if self.gpus is not None and self.placement != "apart":
-            wrong.append(f"gpus is for placement: apart (got placement: {self.placement})")
-        if (self.url is not None) != (self.placement == "server"):
-            wrong.append(f"an address, url, and placement: server go together (got placement: {self.placement})")
-        if self.model is not None and self.placement == "server":
-            wrong.append("the model of placement: server is the server's (got model, too)")
-        if wrong:
-            raise ValueError("; ".join(wrong))
+        served, got = self.placement == "server", f"(got placement: {self.placement})"
+        refuse(
+            (self.gpus is not None and self.placement != "apart", f"gpus is for placement: apart {got}"),
+            ((self.url is not None) != served, f"an address, url, and placement: server go together {got}"),
+            (self.model is not None and served, "the model of placement: server is the server's (got model, too)"),
+        )
         return self
 
 
@@ -145,19 +142,23 @@ class Rl(Strict):
         updates must divide prompts x samples; critic and critic_gpus need an algorithm with a critic; rollout_gpus is
         not for placement colocated. Raises ValueError with all problems.
         """
-        wrong = []
-        if self.sequences % self.updates:
-            wrong.append(
-                f"updates do not divide prompts x samples (got {self.updates}, need a divisor of {self.sequences})"
-            )
-        if self.critic is not None and not self.has_critic:
-            wrong.append(f"{self.algorithm} has no critic (got critic {self.critic}, need algorithm: ppo)")
-        if self.critic_gpus is not None and not self.has_critic:
-            wrong.append(f"{self.algorithm} has no critic (got critic_gpus {self.critic_gpus}, need algorithm: ppo)")
-        if self.rollout_gpus is not None and self.placement == "colocated":
-            wrong.append("rollout_gpus is for placement: split")
-        if wrong:
-            raise ValueError("; ".join(wrong))
+        refuse(
+            (
+                self.sequences % self.updates,
+                f"updates do not divide prompts x samples (got {self.updates}, need a divisor of {self.sequences})",
+            ),
+            *(
+                (
+                    getattr(self, name) is not None and not self.has_critic,
+                    f"{self.algorithm} has no critic (got {name} {getattr(self, name)}, need algorithm: ppo)",
+                )
+                for name in ("critic", "critic_gpus")
+            ),
+            (
+                self.rollout_gpus is not None and self.placement == "colocated",
+                "rollout_gpus is for placement: split",
+            ),
+        )
         return self
 
     def with_engine(self, usual: str) -> Rl:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from symconfig.descriptor.strict import Count, PositiveInt, Rate, Sparse, Strict
+from symconfig.descriptor.strict import Count, PositiveInt, Rate, Sparse, Strict, refuse
 
 _ORIGINAL = "original_max_position_embeddings"
 # Fields that each kind of scaling needs, and those that it may have (transformers' modeling_rope_utils.py).
@@ -64,10 +64,10 @@ class RopeScaling(Strict):
         """
         needed, optional = ROPE_FIELDS[self.rope_type]
         given = self.model_dump(exclude_none=True, exclude={"rope_type", "factor"})
-        problems = [f"{name} is missing, rope_type {self.rope_type} needs it" for name in needed if name not in given]
-        problems += [f"{n} has no meaning for rope_type {self.rope_type}" for n in given if n not in needed + optional]
-        if problems:
-            raise ValueError("; ".join(problems))
+        refuse(
+            *((name not in given, f"{name} is missing, rope_type {self.rope_type} needs it") for name in needed),
+            *((n not in needed + optional, f"{n} has no meaning for rope_type {self.rope_type}") for n in given),
+        )
         return self
 
 
@@ -129,21 +129,24 @@ class Experts(Sparse):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Check the number of choices, and of expert groups. Raises ValueError for the first problem.
+        """Check the number of choices, and of expert groups. Raises ValueError with all problems.
 
         Choices may be at most all experts, zero experts included. n_group and topk_group are set together, topk_group
         at most n_group, which divides num_experts.
         """
-        if self.num_experts_per_tok > self.num_experts + self.zero_experts:
-            raise ValueError(
-                f"num_experts_per_tok {self.num_experts_per_tok} is more than num_experts {self.num_experts}"
-            )
-        if (self.n_group is None) != (self.topk_group is None):
-            raise ValueError("n_group and topk_group go together")
-        if self.n_group is not None and self.topk_group is not None and self.topk_group > self.n_group:
-            raise ValueError(f"topk_group {self.topk_group} is more than n_group {self.n_group}")
-        if self.n_group is not None and self.num_experts % self.n_group:
-            raise ValueError(f"num_experts {self.num_experts} is not divisible by n_group {self.n_group}")
+        chosen, groups, of_groups = self.num_experts_per_tok, self.n_group, self.topk_group
+        refuse(
+            (
+                chosen > self.num_experts + self.zero_experts,
+                f"num_experts_per_tok {chosen} is more than num_experts {self.num_experts}",
+            ),
+            ((groups is None) != (of_groups is None), "n_group and topk_group go together"),
+            ((of_groups or 0) > (groups or of_groups or 0), f"topk_group {of_groups} is more than n_group {groups}"),
+            (
+                self.num_experts % (groups or 1),
+                f"num_experts {self.num_experts} is not divisible by n_group {groups}",
+            ),
+        )
         return self
 
 

@@ -17,6 +17,12 @@ Count = Annotated[int, Field(ge=0, lt=2**40)]
 Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
+def refuse(*problems: tuple[object, str]) -> None:
+    """Raise ValueError with the sentences of all (condition, sentence) pairs whose condition holds; else do nothing."""
+    if wrong := [sentence for holds, sentence in problems if holds]:
+        raise ValueError("; ".join(wrong))
+
+
 class Strict(BaseModel):
     """Frozen, no unknown fields, no coercion of types."""
 

@@ -10,7 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, mode
 
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.rl import Lengths, Rl
-from symconfig.descriptor.strict import PositiveInt, Strict
+from symconfig.descriptor.strict import PositiveInt, Strict, refuse
 from symconfig.descriptor.task import Task
 from symconfig.errors import InputError
 
@@ -82,13 +82,14 @@ class Preference(Strict):
     def _of_the_loss(self) -> Self:
         """Check that `pairs` is set for losses of two answers, `answers` for others, and not both; return the section.
 
-        A loss without a scale takes beta only as the default. Raises ValueError for the first problem.
+        A loss without a scale takes beta only as the default. Raises ValueError with all problems.
         """
         need, given = self._counted(self.means), [name for name in ("pairs", "answers") if getattr(self, name)]
-        if given != [need]:
-            raise ValueError(f"loss {self.loss} needs a number of {need} (got {' and '.join(given) or 'none'})")
-        if self.beta != Preference.model_fields["beta"].default and not self.means.scaled:
-            raise ValueError(f"loss {self.loss} has no beta (got {self.beta})")
+        beta = self.beta != Preference.model_fields["beta"].default
+        refuse(
+            (given != [need], f"loss {self.loss} needs a number of {need} (got {' and '.join(given) or 'none'})"),
+            (beta and not self.means.scaled, f"loss {self.loss} has no beta (got {self.beta})"),
+        )
         return self
 
     @model_serializer(mode="wrap")

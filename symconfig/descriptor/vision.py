@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from symconfig.descriptor.strict import Count, PositiveInt, Strict
+from symconfig.descriptor.strict import Count, PositiveInt, Strict, refuse
 
 MOST_LAYERS = 1_000  # the deepest published tower has 63 (InternViT-6B has 45, Qwen2.5-VL's 32)
 
@@ -100,62 +100,54 @@ class Vision(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Check the fields against each other. Raises ValueError with all problems, joined by "; ".
-
-        Besides `_shapes` and `_layers`: projector and deepstack, if they have steps, join or pool patches once if
-        spatial_merge_size is above 1, else never; deepstack and its indexes are set together.
+        """Check that sizes divide and match, that listed layers exist, and that lists and steps go together. Raises
+        ValueError with all problems.
         """
-        problems = [*self._shapes(), *self._layers()]
-        for name in ("projector", "deepstack"):
-            steps: tuple[Step, ...] = getattr(self, name)
-            joins = sum(step.kind in ("join", "pool") for step in steps)
-            if steps and joins != int(self.spatial_merge_size > 1):
-                problems.append(f"{name} joins patches {joins} times, spatial_merge_size is {self.spatial_merge_size}")
-        if bool(self.deepstack) != bool(self.deepstack_visual_indexes):
-            problems.append("deepstack and deepstack_visual_indexes go together")
-        if problems:
-            raise ValueError("; ".join(problems))
+        token, rows = self.patch_size * self.spatial_merge_size, self.num_position_embeddings
+        layers = self.num_hidden_layers
+        merged = f" times spatial_merge_size {self.spatial_merge_size}" if self.spatial_merge_size > 1 else ""
+        fits = max(self.image_size // token, 1) * token
+        steps = {"projector": self.projector, "deepstack": self.deepstack}
+        joins = {name: sum(step.kind in ("join", "pool") for step in each) for name, each in steps.items()}
+        lists = {name: getattr(self, name) for name in ("fullatt_block_indexes", "deepstack_visual_indexes")}
+        refuse(
+            (
+                self.hidden_size % self.num_attention_heads,
+                f"hidden_size {self.hidden_size} is not divisible by num_attention_heads {self.num_attention_heads}",
+            ),
+            (
+                self.image_size % token,
+                f"image_size {self.image_size} is not divisible by patch_size {self.patch_size}{merged}, as {fits} is",
+            ),
+            (
+                self.window_size % token,
+                f"window_size {self.window_size} is not divisible by the {token} pixels of a token",
+            ),
+            (
+                rows and not self.any_resolution and rows != self.sequence,
+                f"num_position_embeddings {rows} is not the {self.sequence} positions of an image",
+            ),
+            *(
+                (
+                    len(set(indexes)) != len(indexes) or any(index >= layers for index in indexes),
+                    f"{name} {list(indexes)} are not different layers of {layers}",
+                )
+                for name, indexes in lists.items()
+            ),
+            (self.fullatt_block_indexes and not self.window_size, "fullatt_block_indexes needs window_size"),
+            *(
+                (
+                    steps[name] and number != int(self.spatial_merge_size > 1),
+                    f"{name} joins patches {number} times, spatial_merge_size is {self.spatial_merge_size}",
+                )
+                for name, number in joins.items()
+            ),
+            (
+                bool(self.deepstack) != bool(self.deepstack_visual_indexes),
+                "deepstack and deepstack_visual_indexes go together",
+            ),
+        )
         return self
-
-    def _shapes(self) -> list[str]:
-        """Return the problems of sizes that do not divide or do not match; empty if there is none.
-
-        Heads must divide hidden_size, a token's side in pixels (patch_size * spatial_merge_size) image_size and
-        window_size. A position table must have as many rows as an image has positions, unless the tower takes any
-        resolution.
-        """
-        problems = []
-        if self.hidden_size % self.num_attention_heads:
-            problems.append(
-                f"hidden_size {self.hidden_size} is not divisible by num_attention_heads {self.num_attention_heads}"
-            )
-        token = self.patch_size * self.spatial_merge_size
-        if self.image_size % token:
-            merged = f" times spatial_merge_size {self.spatial_merge_size}" if self.spatial_merge_size > 1 else ""
-            fits = max(self.image_size // token, 1) * token
-            problems.append(
-                f"image_size {self.image_size} is not divisible by patch_size {self.patch_size}{merged}, as {fits} is"
-            )
-        if self.window_size % token:
-            problems.append(f"window_size {self.window_size} is not divisible by the {token} pixels of a token")
-        rows = self.num_position_embeddings
-        if rows and not self.any_resolution and rows != self.sequence:
-            problems.append(f"num_position_embeddings {rows} is not the {self.sequence} positions of an image")
-        return problems
-
-    def _layers(self) -> list[str]:
-        """Return the problems of lists of layers; empty if there is none.
-
-        Indexes must be distinct and below num_hidden_layers; fullatt_block_indexes needs window_size.
-        """
-        problems = []
-        for name in ("fullatt_block_indexes", "deepstack_visual_indexes"):
-            indexes: tuple[int, ...] = getattr(self, name)
-            if len(set(indexes)) != len(indexes) or any(index >= self.num_hidden_layers for index in indexes):
-                problems.append(f"{name} {list(indexes)} are not different layers of {self.num_hidden_layers}")
-        if self.fullatt_block_indexes and not self.window_size:
-            problems.append("fullatt_block_indexes needs window_size")
-        return problems
 
     @property
     def side(self) -> int:
