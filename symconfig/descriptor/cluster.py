@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from symconfig.descriptor.strict import PositiveInt, Strict
+from symconfig.descriptor.strict import PositiveInt, Strict, refuse
 
 LONGEST_NAME = 200
 # Levels of switches and cables between nodes, which libraries fill otherwise than a node's own links.
@@ -163,24 +163,25 @@ class ClusterDescriptor(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Check names and sizes of the levels. Raises ValueError for the first problem.
+        """Check names and sizes of the levels. Raises ValueError with all problems.
 
         Names must be unique. Sizes must be above 1 and grow by whole factors; the last one, and it alone, is null.
         """
         names, sizes = [level.name for level in self.levels], [level.size for level in self.levels]
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"levels have two of the name {twice}")
-        if sizes[-1] is not None:
-            raise ValueError("levels must end with one of size: null (the whole cluster)")
-        inner = sizes[:-1]
-        if any(size is None for size in inner):
-            raise ValueError("levels may have size: null in the last place only")
-        known = [size for size in inner if size is not None]
-        if 1 in known:
-            raise ValueError("levels have one that joins nothing, of one GPU: leave it out")
-        for small, large in pairwise(known):
-            if large % small or large <= small:
-                raise ValueError(f"levels must grow by whole factors in size, got {small} then {large}")
+        known = [size for size in sizes[:-1] if size is not None]
+        refuse(
+            *((names.count(name) > 1, f"levels have two of the name {name}") for name in dict.fromkeys(names)),
+            (sizes[-1] is not None, "levels must end with one of size: null (the whole cluster)"),
+            (None in sizes[:-1], "levels may have size: null in the last place only"),
+            (1 in known, "levels have one that joins nothing, of one GPU: leave it out"),
+            *(
+                (
+                    large % small or large <= small,
+                    f"levels must grow by whole factors in size, got {small} then {large}",
+                )
+                for small, large in pairwise(known)
+            ),
+        )
         return self
 
 

@@ -15,7 +15,7 @@ from pydantic import (
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.strict import BatchSize, GpuCount, PositiveInt, Rate, Strict
+from symconfig.descriptor.strict import BatchSize, GpuCount, PositiveInt, Rate, Strict, refuse
 from symconfig.descriptor.task import PLAIN, PREFERRING, TASKS, WITH_OR_WITHOUT, Task
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.tuning import LOSSES, LossName, Preference, Sequences
@@ -261,7 +261,7 @@ class Job(Strict):
     def _of_a_task(self) -> Self:
         """Check that task, sections and sequence lengths go together, and return the job.
 
-        Raises ValueError for the first problem: both `rl` and `preference`; a task that needs one of them without it,
+        Raises ValueError: both `rl` and `preference`; a task that needs one of them without it,
         or another task beside it; `sequences` with `rl`, or packed with `preference`, or with a max above seq_length.
         """
         if self.rl is not None and self.preference is not None:
@@ -273,15 +273,16 @@ class Job(Strict):
                 raise ValueError(f"task {self.task} {what} (got none)")
             if of is not None and self.task != of:
                 raise ValueError(f"task is not that of the section {section} (got {self.task}, need {of}, or nothing)")
-        lengths = self.sequences
-        if lengths is None:
-            return self
-        if self.rl is not None:
-            raise ValueError("sequences are not said beside the section rl, which has lengths of its own")
-        if lengths.batching == "packed" and self.preference is not None:
-            raise ValueError("sequences.batching is not for answers (got packed, need padded or padding_free)")
-        if self.seq_length is not None and lengths.max > self.seq_length:
-            raise ValueError(f"sequences.max is above seq_length (got {lengths.max}, need at most {self.seq_length})")
+        if (lengths := self.sequences) is not None:
+            most = lengths.max if self.seq_length is None else self.seq_length
+            refuse(
+                (self.rl is not None, "sequences are not given beside the section rl, which has lengths of its own"),
+                (
+                    lengths.batching == "packed" and self.preference is not None,
+                    "sequences.batching is not for answers (got packed, need padded or padding_free)",
+                ),
+                (lengths.max > most, f"sequences.max is above seq_length (got {lengths.max}, need at most {most})"),
+            )
         return self
 
     @model_serializer(mode="wrap")
