@@ -81,12 +81,6 @@ class PlanResult:
 
         return megatron.arguments(self.plan)
 
-    def deepspeed_config(self) -> dict[str, Any]:
-        """Return the DeepSpeed JSON as a dict."""
-        from symconfig.render import deepspeed
-
-        return deepspeed.config(self.plan)
-
     def write(
         self,
         out: str | Path,

@@ -95,7 +95,6 @@ def run(arguments: argparse.Namespace) -> int:
         show(arguments, partial(to_dict, done), partial(blocks, done))
         if html is not None:
             write_text(html, audit_page(done, source), arguments.force)
-            note(f"wrote {html}")
     if audits:
         _write(audits, outputs, arguments.force)
     if failed.all:
@@ -163,4 +162,3 @@ def _write(audits: Sequence[Audit], outputs: dict[str, Path], force: bool) -> No
         else:
             text = audits[0].better.to_json()
         write_text(path, text, force)
-        note(f"wrote {path}")

@@ -12,7 +12,6 @@ from symconfig.cli.shared import (
     YAML,
     cluster,
     file_of,
-    note,
     output,
     show,
     working,
@@ -96,8 +95,6 @@ def _run(arguments: argparse.Namespace) -> int:
         text = f"# {fitted[0].cluster.name} with constants fitted by: {command}\n{cluster_yaml(fitted[0].profile)}"
         write_text(out, text, arguments.force)
     show(arguments, lambda: to_dict(fitted, measured.remarks), lambda: blocks(fitted, measured.remarks))
-    if out is not None:
-        note(f"wrote {out}")
     return 0
 
 

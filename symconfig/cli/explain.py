@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from symconfig.cli.options import PLAN, adds, flag, option
-from symconfig.cli.shared import JSON, note, output, plan_of, refuse, show, whole, write_text
+from symconfig.cli.shared import JSON, output, plan_of, refuse, show, whole, write_text
 from symconfig.errors import InputError, Problem
 
 NAME = "explain"
@@ -55,7 +55,6 @@ def run(arguments: argparse.Namespace) -> int:
             chart = simulated(plan, every[(arguments.candidate or 1) - 1])
             if path is not None:
                 write_text(path, trace(chart), arguments.force)
-                note(f"wrote {path}")
             show(arguments, lambda: chart_data(chart), lambda: [chart.title, *chart.notes, stage_rows(chart)])
         elif arguments.json or arguments.all:
             explained, costs = explain(plan), symbolic(plan, plan.best)

@@ -42,7 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         out = Path(arguments.out)
         write_text(out, text, arguments.force)
-        note(f"wrote {out}")
     if arguments.json:
         print_json(model.model_dump(mode="json", by_alias=True, exclude_unset=True))
     elif arguments.out is None:

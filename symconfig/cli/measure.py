@@ -11,7 +11,6 @@ from symconfig.cli.shared import (
     YAML,
     cluster,
     file_of,
-    note,
     output,
     refuse,
     seconds,
@@ -85,7 +84,6 @@ def run(arguments: argparse.Namespace) -> int:
     for path, text in texts.items():
         if path is not None:
             write_text(path, text, arguments.force)
-            note(f"wrote {path}")
     show(arguments, lambda: to_dict(times, fit), lambda: blocks(times, fit))
     return 0
 

@@ -163,7 +163,6 @@ def _of_graph(arguments: argparse.Namespace, request: PartitionJob) -> tuple[Any
         _put(Path(arguments.out), texts, arguments.force)
     if arguments.placements is not None:
         write_text(Path(arguments.placements), result.placements_file(), arguments.force)
-        note(f"wrote {arguments.placements}")
     return to_dict(report), blocks(report)
 
 

@@ -160,9 +160,10 @@ def folder(arguments: Namespace) -> Path | None:
 
 
 def write_text(path: Path, text: str, force: bool) -> None:
-    """Write a file atomically. Raises InputError if it exists without `force`."""
+    """Write a file atomically, and note that on standard error. Raises InputError if it exists without `force`."""
     resources.check_free(path, force)
     resources.write_file(path, text.encode())
+    note(f"wrote {path}")
 
 
 def file_of(text: str | None) -> Path | None:
@@ -207,7 +208,6 @@ def answer(
         from symconfig.report.page import plan_page
 
         write_text(html, plan_page(plan, page_files(plan, files), before), arguments.force)
-        note(f"wrote {html}")
     if out and files:
         wrote(out, written, arguments.json, remarks(plan, files))
 
