@@ -297,14 +297,6 @@ class Job(Strict):
         return fields
 
     @property
-    def puts_head(self) -> bool:
-        """Return whether the program replaces the vocabulary head by one with a single output.
-
-        So do RL and losses that score sequences.
-        """
-        return self.rl is not None or (self.preference is not None and self.preference.means.scores)
-
-    @property
     def wants_adapters(self) -> bool:
         """Return whether the job trains adapters of its own: task lora, or a section lora."""
         return self.task == "lora" or self.lora is not None

@@ -28,12 +28,12 @@ _INFINITE = ("Infinity", "-Infinity")
 _TOO_DEEP = "the file is nested too deeply"
 
 
-def load_json_strict(path: Path, limit: int = MAX_BYTES, *, infinite: bool = False) -> Document:
+def load_json_strict(path: Path, *, infinite: bool = False) -> Document:
     """Load a JSON file to data with the place of each key and value. Raises InputError with all problems.
 
-    limit: the largest size of the file in bytes. infinite: allows Infinity and -Infinity.
+    infinite: allows Infinity and -Infinity.
     """
-    return parse_json_strict(read_text(path, limit), str(path), infinite=infinite)
+    return parse_json_strict(read_text(path, MAX_BYTES), str(path), infinite=infinite)
 
 
 def parse_json_strict(text: str, file: str, *, infinite: bool = False) -> Document:

@@ -200,7 +200,8 @@ class ModelDescriptor(Sparse):
                 for name, there in with_logits.items()
             ),
         )
-        refuse((dense == 0 and any(self.dense_layers), "intermediate_size is 0 but some layers have a dense MLP"))
+        some_dense = dense == 0 and any(kind.mlp is Mlp.DENSE for kind in self.kind_of_layer)
+        refuse((some_dense, "intermediate_size is 0 but some layers have a dense MLP"))
         return self
 
     @property
@@ -290,11 +291,6 @@ class ModelDescriptor(Sparse):
             i >= first and (i - first) % every == every - 1 if every > 1 else i >= first
             for i in range(self.num_hidden_layers)
         )
-
-    @cached_property
-    def dense_layers(self) -> tuple[bool, ...]:
-        """Return, for every layer, whether it has a dense MLP; False for experts and for layers without an MLP."""
-        return tuple(kind.mlp is Mlp.DENSE for kind in self.kind_of_layer)
 
     @cached_property
     def sliding_layers(self) -> tuple[bool, ...]:

@@ -271,9 +271,6 @@ def build(builder: Builder, text: str) -> None:
         raise InputError([*builder.problems, Problem(f"this is not YAML: {first}", file=builder.file)]) from None
 
 
-def load_yaml_strict(path: Path, limit: int = MAX_BYTES) -> Document:
-    """Load a YAML file to data with the place of each key and value. Raises InputError with all problems.
-
-    limit: the largest size of the file in bytes.
-    """
-    return parse_yaml_strict(read_text(path, limit), str(path))
+def load_yaml_strict(path: Path) -> Document:
+    """Load a YAML file to data with the place of each key and value. Raises InputError with all problems."""
+    return parse_yaml_strict(read_text(path, MAX_BYTES), str(path))

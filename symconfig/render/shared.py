@@ -80,7 +80,8 @@ def model_problems(plan: Plan) -> Iterator[Problem]:
     """Yield each field of the plan's model that Transformers' configuration lacks; nothing with a vision tower, and not
     num_labels if the program adds the head."""
     unwritten = () if plan.model.vision is not None else lost_fields(plan.model)
-    yield from (each for each in unwritten if not (plan.job.puts_head and each.field == "num_labels"))
+    adds_head = plan.job.rl is not None or (plan.job.preference is not None and plan.job.preference.means.scores)
+    yield from (each for each in unwritten if not (adds_head and each.field == "num_labels"))
 
 
 def pretrains(plan: Plan) -> bool:

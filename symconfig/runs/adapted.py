@@ -103,9 +103,10 @@ def _modules(lora: Lora, model: ModelDescriptor, job: Job) -> Targets:
     fuses = BACKENDS[_backend(model, job)].fuses(model)
     named, problems = list[str](), list[Problem]()
     for target in lora.targets:
-        selected, problem = _targets(target, known, model, fuses)
-        named += selected
-        problems += [problem] if problem else []
+        try:
+            named += _selected(target, known, model, fuses)
+        except InputError as error:
+            problems += error.problems
     if problems:
         raise InputError(problems)
     chosen = set(named)
@@ -119,11 +120,8 @@ def _backend(model: ModelDescriptor, job: Job) -> str:
     return target_of(model, job).assumes.get("backend", job.backend)
 
 
-def _targets(
-    target: str, known: Targets, model: ModelDescriptor, fuses: Collection[AdapterTarget]
-) -> tuple[Iterable[str], Problem | None]:
-    """Return (modules that one target selects, None), or ((), a problem) if it selects none, or MLP modules beside
-    experts.
+def _selected(target: str, known: Targets, model: ModelDescriptor, fuses: Collection[AdapterTarget]) -> Iterable[str]:
+    """Return the modules that a target selects. Raises InputError for none, or MLP modules beside experts.
 
     target: a group ("all-linear" without MLPs for a model with experts, attention, MLP), a name of Megatron-Bridge (its
     first module that is there), or a module. known: the model's modules; fuses: modules that the framework fuses.
@@ -136,7 +134,7 @@ def _targets(
     }
     meant = groups.get(target) or [name for name in _OF_BRIDGE.get(target, (target,)) if name in known][:1]
     if model.experts is not None and set(meant) & MLP:
-        return (), Problem(
+        raise InputError(
             "adapters beside experts are not planned: Transformers keeps experts as one tensor, and Megatron-Bridge "
             "gives all experts of a rank one adapter",
             field="lora.targets",
@@ -144,9 +142,9 @@ def _targets(
             hint=OF_ATTENTION,
         )
     if meant:
-        return meant, None
+        return meant
     able = [*(name for name in groups if groups[name]), *usual, *layers(known)]
-    return (), Problem(
+    raise InputError(
         f"{model.name} has no such linear layers",
         field="lora.targets",
         got=target,

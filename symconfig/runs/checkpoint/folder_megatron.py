@@ -245,15 +245,14 @@ def _optimizer(index: bytes, says: Mapping[str, Plain]) -> str:
     """Return the layout of the optimizer's state, a suffix of the kind, by its tensors' names in .metadata; "" if it
     was not saved. says: the saved arguments, which tell a whole state from a sharded one in old releases.
     """
-    if BUFFERS in index:
-        return "dp_reshardable"
-    if SCATTERED in index and GATHERED in index:
-        return "dp_zero_gather_scatter"
-    if WHOLE in index:
-        return "fully_reshardable"
-    if PIECES not in index:
-        return ""
-    return "fully_sharded_model_space" if says.get("use_distributed_optimizer") else "whole"
+    layouts = {
+        "dp_reshardable": BUFFERS in index,
+        "dp_zero_gather_scatter": SCATTERED in index and GATHERED in index,
+        "fully_reshardable": WHOLE in index,
+        "fully_sharded_model_space": PIECES in index and says.get("use_distributed_optimizer"),
+        "whole": PIECES in index,
+    }
+    return next((name for name, there in layouts.items() if there), "")
 
 
 def _common(data: Path, index: bytes) -> dict[str, Plain]:

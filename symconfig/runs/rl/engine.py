@@ -161,12 +161,9 @@ class Engine:
         4-norm (TOGETHER).
         """
         read = self.element_bytes * parameters_read / self.machine.copy_bytes_per_s
-        result: Array = (read**TOGETHER + (flops / self._flops_per_s) ** TOGETHER) ** (1.0 / TOGETHER)
+        flops_per_s = self.machine.high_peak_flops * float(self.machine.efficiency)
+        result: Array = (read**TOGETHER + (flops / flops_per_s) ** TOGETHER) ** (1.0 / TOGETHER)
         return result
-
-    @property
-    def _flops_per_s(self) -> float:
-        return self.machine.high_peak_flops * float(self.machine.efficiency)
 
     def _reductions_s(self, tokens: Array) -> Array:
         """Return the seconds of two all-reduces of `tokens` hidden states per layer: after attention over tp, for

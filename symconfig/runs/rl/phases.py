@@ -78,11 +78,6 @@ def to_engine_s(actor: Trained) -> float:
     return float(ring(np.array([total]), 1.0, ranks, 1.0, actor.prospect.machine)[0])
 
 
-def moved_s(each: Trained, away: Away) -> float:
-    """Return the seconds to copy the offloaded parts of a model to the host and back, once."""
-    return 2 * sum(each.memory[name] for name in AWAY[away]) / each.host_bytes_per_s
-
-
 def at_rest(each: Trained, away: Away) -> dict[str, float]:
     """Return the bytes by part of a model that stay on the GPU while it is neither trained nor read; gradients are gone
     if weights are offloaded or the framework frees them."""
@@ -210,7 +205,8 @@ class Layout:
             yield from self._updates(critic, steps, "critic's", pool)
         yield from self._updates(actor, steps, "actor's", but=(WEIGHTS, GRADIENTS, STATES))
         slept = 2 * self._kept_bytes / actor.host_bytes_per_s
-        if moved := sum(moved_s(each, self.away) for each in self.trained) + slept:
+        copied = (sum(each.memory[name] for name in AWAY[self.away]) / each.host_bytes_per_s for each in self.trained)
+        if moved := 2 * sum(copied) + slept:
             yield Phase("to the host and back", moved, self._resting({}))
 
     @property

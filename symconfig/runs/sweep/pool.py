@@ -41,10 +41,6 @@ class Status(StrEnum):
     DEFECT = "defect"
     LOST = "lost"
 
-    @property
-    def answered(self) -> bool:
-        return self not in (Status.DEFECT, Status.LOST)
-
 
 @dataclass(frozen=True, slots=True)
 class Task:

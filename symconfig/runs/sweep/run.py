@@ -76,7 +76,8 @@ def sweep(
     check(out)
     path = journal_of(out)
     kept = {} if fresh else read_journal(path)
-    known = {point.id: row for point in points if (row := kept.get((point.id, VERSION))) and row.status.answered}
+    again = (Status.DEFECT, Status.LOST)
+    known = {point.id: row for point in points if (row := kept.get((point.id, VERSION))) and row.status not in again}
     rows, interrupted = dict(known), False
     with appending(path, fresh) as append:
         try:
