@@ -48,13 +48,14 @@ def commands() -> str:
     parts = ["# Every option\n", "As `symconfig COMMAND --help` prints it, and `symconfig plan --help-all`.\n"]
     for group, modules in main.GROUPS.items():
         parts.append(f"## {group[0].upper()}{group[1:]}\n")
-        for command in (main.commands([main.name_of(module)])[0] for module in modules):
-            parts.append(f"### {command.NAME}\n\n{command.DOES}\n\n```text\n{_help(command)}\n```\n")
+        for name in map(main.name_of, modules):
+            (command,) = main.commands([name])
+            parts.append(f"### {name}\n\n{command.DOES}\n\n```text\n{_help(name, command)}\n```\n")
     return "\n".join(parts)
 
 
-def _help(command: Any) -> str:
-    parser = argparse.ArgumentParser(prog=f"symconfig {command.NAME}", add_help=False)
+def _help(name: str, command: Any) -> str:
+    parser = argparse.ArgumentParser(prog=f"symconfig {name}", add_help=False)
     command.add_options(parser)
     return parser.format_help().rstrip()
 

@@ -15,7 +15,6 @@ from symconfig.format import masked
 if TYPE_CHECKING:
     from symconfig.existing.adapt.outcome import Adapted
 
-NAME = "adapt"
 DOES = "put a plan's values into an existing launch script or config"
 EXAMPLES = (
     "symconfig adapt train.sh --plan out",

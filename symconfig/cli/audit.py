@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from symconfig.api.planning import Problems
     from symconfig.existing.audit.audit import Audit
 
-NAME = "audit"
 DOES = "read an existing launch script or config: what it will do, what is wrong, what would be better"
 EXAMPLES = (
     "symconfig audit train.sh --cluster h100",

@@ -22,7 +22,6 @@ from symconfig.errors import InputError, Problem
 if TYPE_CHECKING:
     from symconfig.measured.runs import Additions
 
-NAME = "calibrate"
 DOES = "fit the constants of a GPU type to measured runs"
 EXAMPLES = ("symconfig calibrate runs.yaml --cluster h100 --out mine.yaml",)
 

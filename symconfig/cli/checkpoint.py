@@ -10,7 +10,6 @@ from symconfig.cli.options import adds, option
 from symconfig.cli.shared import plan_of, show
 from symconfig.errors import InputError, Problem
 
-NAME = "checkpoint"
 DOES = "what kind of checkpoint a folder holds, and whether a plan's run can go on from it"
 EXAMPLES = (
     "symconfig checkpoint checkpoints",

@@ -10,7 +10,6 @@ from symconfig.cli.options import adds, option
 from symconfig.cli.shared import print_json, write_data
 from symconfig.errors import FailedError
 
-NAME = "completion"
 DOES = "print what lets bash, zsh or fish complete commands, options, files and names of the zoo"
 EXAMPLES = ("symconfig completion bash", "symconfig completion fish")
 SHELLS = ("bash", "zsh", "fish")

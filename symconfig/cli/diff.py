@@ -7,7 +7,6 @@ import argparse
 from symconfig.cli.options import PLAN, adds, flag, option
 from symconfig.cli.shared import show
 
-NAME = "diff"
 DOES = "in what two plans differ"
 EXAMPLES = ("symconfig diff out again",)
 

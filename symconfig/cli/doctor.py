@@ -7,7 +7,6 @@ import argparse
 from symconfig.cli.options import adds
 from symconfig.cli.shared import show
 
-NAME = "doctor"
 DOES = "versions, data folders, and what options of plans want on this machine"
 EXAMPLES = ("symconfig doctor",)
 

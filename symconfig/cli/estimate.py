@@ -10,7 +10,6 @@ from symconfig.cli.options import JOB_FILE, adds, flag, job, job_options, number
 from symconfig.cli.shared import cluster, refuse, show
 from symconfig.errors import InputError, reworded
 
-NAME = "estimate"
 DOES = "what a given layout, or a script, takes of memory and time, also where it does not fit"
 EXAMPLES = (
     "symconfig estimate --model llama3.1-8b --cluster h100 --gpus 64 \\\n    --pin tp=2 --pin pp=2 --fits-on",

@@ -8,7 +8,6 @@ from symconfig.cli.options import PLAN, adds, flag, option
 from symconfig.cli.shared import JSON, output, plan_of, refuse, show, whole, write_text
 from symconfig.errors import InputError, Problem
 
-NAME = "explain"
 DOES = "why a plan is the first, where its time and memory go, how every tensor is split; its schedule"
 EXAMPLES = (
     "symconfig explain out",

@@ -9,7 +9,6 @@ from symconfig.cli.options import adds, flag, option
 from symconfig.cli.shared import note, print_json, write_data, write_text
 from symconfig.errors import InputError
 
-NAME = "import"
 DOES = "turn a Hugging Face config.json into a descriptor"
 EXAMPLES = ("symconfig import config.json --out mine.yaml", "symconfig import config.json --like llama")
 

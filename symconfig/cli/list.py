@@ -15,7 +15,6 @@ from symconfig.format import picked
 if TYPE_CHECKING:
     from symconfig.report.grid import Block
 
-NAME = "list"
 DOES = "list models, clusters, recipes, targets and more, or show one of them"
 EXAMPLES = (
     "symconfig list models llama3.1-70b",

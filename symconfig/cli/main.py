@@ -33,7 +33,7 @@ DEBUG_VARIABLE = "SYMCONFIG_DEBUG"
 
 
 # Modules beside this one, by what a person is about to do, as `symconfig --help` shows them. A command has its module's
-# name, but for `import`. Each has NAME, DOES (its line in the list), EXAMPLES (command lines), add_options(parser),
+# name, but for `import`. Each has DOES (its line in the list), EXAMPLES (command lines), add_options(parser),
 # run(arguments) -> exit code, and may have FIRST: the options that `--help` shows; `--help-all` shows all.
 GROUPS = {
     "before training": ("plan", "estimate", "size", "sweep", "serve", "partition", "render"),
@@ -62,8 +62,9 @@ _COLUMN, _WIDTH = 14, 78  # where the words beside a command's name start, and h
 
 
 def name_of(module: str) -> str:
-    """Return the command's name of a module: its own name, but "import" for importing."""
-    return _NAMES.get(module, module)
+    """Return the command's name of a module, given its name or dotted path: its own name, "import" for importing."""
+    own = module.rpartition(".")[2]
+    return _NAMES.get(own, own)
 
 
 def commands(words: Sequence[str]) -> list[Any]:
@@ -282,7 +283,7 @@ def parser_of(words: Sequence[str], *, whole: bool = True) -> argparse.ArgumentP
     for each in commands(words):
         title = f"example{'s' * (len(each.EXAMPLES) > 1)}:"
         command = parsers.add_parser(
-            each.NAME,
+            name_of(each.__name__),
             help=each.DOES,
             description=fill(each.DOES, _WIDTH),
             epilog="\n  ".join((title, *(line for one in each.EXAMPLES for line in one.split("\n")))),
@@ -298,7 +299,7 @@ def parser_of(words: Sequence[str], *, whole: bool = True) -> argparse.ArgumentP
                 if action.option_strings and not {*action.option_strings} & {"--help", "--help-all", *first}:
                     action.help = argparse.SUPPRESS
         command.set_defaults(command=each.run, command_parser=command)
-        named[each.NAME] = parsers._choices_actions[-1]
+        named[name_of(each.__name__)] = parsers._choices_actions[-1]
     parser.groups = {
         title: [named[name] for module in modules if (name := name_of(module)) in named]
         for title, modules in GROUPS.items()

@@ -23,7 +23,6 @@ from symconfig.errors import InputError, Problem
 if TYPE_CHECKING:
     from symconfig.descriptor.cluster import ClusterDescriptor
 
-NAME = "measure"
 DOES = "time this GPU's kernels and fit the constants of a cluster's profile"
 EXAMPLES = ("symconfig measure --out kernels.yaml",)
 

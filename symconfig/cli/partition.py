@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from symconfig.api.graph_job import PartitionJob
     from symconfig.report.grid import Block
 
-NAME = "partition"
 DOES = "find a split for every operator and tensor of any graph"
 EXAMPLES = ("symconfig partition --model llama2-7b --cluster h100 --gpus 8 \\\n    --global-batch-size 16",)
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from symconfig.cli.job import Request
     from symconfig.descriptor.load import MixedCluster
 
-NAME = "plan"
 DOES = "find the fastest configuration that fits, and write its files"
 EXAMPLES = (
     "symconfig plan --model llama2-13b --cluster h100 --gpus 64 \\\n    --global-batch-size 1024 --out out",

@@ -12,7 +12,6 @@ from symconfig.errors import InputError, Problem
 if TYPE_CHECKING:
     from symconfig.plans.plan import Plan
 
-NAME = "render"
 DOES = "write the files of a plan for a target, or print the words of its program"
 EXAMPLES = (
     "symconfig render out --target bridge --out bridge",

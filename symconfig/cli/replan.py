@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from symconfig.report.progress import Progress
     from symconfig.runs.replan.fallback import Fallback
 
-NAME = "replan"
 DOES = "solve a plan's inputs again: what changes and why, and whether its checkpoint still loads"
 EXAMPLES = (
     "symconfig replan out --gpus 32",

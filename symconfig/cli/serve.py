@@ -8,7 +8,6 @@ from symconfig.cli.options import adds, option
 from symconfig.cli.shared import say, whole, within
 from symconfig.errors import InputError
 
-NAME = "serve"
 DOES = "plan in a browser: a page with a form, on this machine"
 EXAMPLES = ("symconfig serve", "symconfig serve --port 8080 --workers 4")
 

@@ -9,7 +9,6 @@ from symconfig.cli.options import JOBS, MODEL, adds, option, repeated, some
 from symconfig.cli.shared import as_changes, show, whole, working
 from symconfig.errors import FailedError, InputError, reworded
 
-NAME = "size"
 DOES = "how many GPUs of which cluster meet a deadline, at what cost"
 EXAMPLES = ("symconfig size llama3.1-8b --tokens 100B --deadline 30d \\\n    --clusters h100,a100-80gb",)
 

@@ -21,7 +21,6 @@ from symconfig.errors import FailedError, InputError, Problem
 if TYPE_CHECKING:
     from symconfig.runs.sweep.run import Done
 
-NAME = "sweep"
 DOES = "plan many combinations of a job's fields, into one table"
 EXAMPLES = ("symconfig sweep sweep.yaml --out results.csv",)
 

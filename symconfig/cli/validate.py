@@ -7,7 +7,6 @@ import argparse
 from symconfig.cli.options import adds, option
 from symconfig.cli.shared import file_of, show, working
 
-NAME = "validate"
 DOES = "predictions against measured runs"
 EXAMPLES = ("symconfig validate runs.yaml",)
 

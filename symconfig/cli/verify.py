@@ -11,7 +11,6 @@ from symconfig.cli.options import adds, flag, option
 from symconfig.cli.shared import file_of, refuse, seconds, show, working
 from symconfig.errors import InputError, Problem
 
-NAME = "verify"
 DOES = "hold rendered files against the real frameworks, or against what was written (--frozen)"
 EXAMPLES = (
     "symconfig verify out",

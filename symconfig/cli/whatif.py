@@ -8,7 +8,6 @@ from symconfig.cli.options import PLAN, adds, option, repeated
 from symconfig.cli.shared import plan_of, show, working
 from symconfig.errors import InputError, Problem
 
-NAME = "whatif"
 DOES = "over which batches, sequences and rates a plan stays the best; what it loses when the job changes"
 EXAMPLES = (
     "symconfig whatif out --vary network=0.5..2x",

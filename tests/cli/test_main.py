@@ -251,10 +251,10 @@ def test_verify_needs_a_folder_with_a_plan(run: Run, tmp_path: Path) -> None:
     assert run("verify", tmp_path).code == 2
 
 
-def test_every_file_that_names_a_command_is_in_the_list_of_commands() -> None:
+def test_every_file_that_describes_a_command_is_in_the_list_of_commands() -> None:
     files = Path(main.__file__).parent.glob("*.py")
-    named = {path.stem for path in files if "\nNAME = " in path.read_text(encoding="utf-8")}
-    assert named == set(main.COMMANDS)
+    commands = {path.stem for path in files if "\nDOES = " in path.read_text(encoding="utf-8")}
+    assert commands == set(main.COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -273,4 +273,4 @@ def test_a_command_that_is_named_is_loaded_alone() -> None:
     assert main.commands(["--json", "plan"]) == every
     assert main.commands(["importing"]) == every
     for command in every:
-        assert main.commands([command.NAME, "--help"]) == [command]
+        assert main.commands([main.name_of(command.__name__), "--help"]) == [command]
