@@ -195,8 +195,8 @@ def error(figures: Sequence[tuple[str, tuple[float, float]]]) -> Error | None:
         worst=worst,
         max=abs(worst),
         max_id=worst_id,
-        within_10=mean(value <= 0.1 for value in shares),
-        within_20=mean(value <= 0.2 for value in shares),
+        within_10=mean(float(value <= 0.1) for value in shares),
+        within_20=mean(float(value <= 0.2) for value in shares),
         worst_under=max(-low, 0.0),
         worst_under_id=low_id if low < 0 else None,
     )
