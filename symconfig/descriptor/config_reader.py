@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, INDEXED, OLDER_TYPES, SLIDING, Reading
+from symconfig.descriptor.architectures.architecture import CHUNKED, OLDER_TYPES, SLIDING, Reading
 from symconfig.descriptor.architectures.class_defaults import whole_heads
 from symconfig.descriptor.architectures.keys import (
     ACTIVATIONS,
@@ -23,11 +22,12 @@ from symconfig.descriptor.architectures.keys import (
     type_of,
     words,
 )
+from symconfig.descriptor.architectures.rope import read_rope
 from symconfig.descriptor.architectures.rules import shared_experts, with_experts
 from symconfig.descriptor.document import shorten
 from symconfig.descriptor.layers import Streams
 from symconfig.descriptor.model import NOT_SET, ModelDescriptor
-from symconfig.descriptor.sections import ROPE_FIELDS, Experts, Indexer, LatentAttention, RopeScaling
+from symconfig.descriptor.sections import Experts, Indexer, LatentAttention
 from symconfig.descriptor.strict import MAX_LAYERS, Strict
 
 DTYPE_KEYS = ("torch_dtype", "dtype")
@@ -43,24 +43,10 @@ class ConfigReader(Reading):
         """Return the descriptor's fields by dotted name; {} with `problems` if the file's keys cannot be read.
 
         Fills `values` (by key, with the class's defaults), `fields`, `key_of` (key of each field) and `notes` (what is
-        left out). In `data` it replaces the table's sections by keys `section.key`, and aliases (`same_as`) by the
-        usual key; a section that is no object, and an alias that contradicts its key, are problems. Fields without a
-        key get: the table's constants, hidden_act silu, key-value heads as many as heads (with latent attention
-        always), head_dim from latent v_head_dim or hidden_size / heads. torch_dtype comes from torch_dtype or dtype,
-        unless "auto".
+        left out). Fields without a key get the table's constants, hidden_act silu, and what `_complete` derives.
+        torch_dtype comes from torch_dtype or dtype, unless "auto".
         """
-        for section in self.architecture.sections & self.data.keys():
-            inner = self.data.pop(section)
-            if isinstance(inner, Mapping):
-                self.data |= {f"{section}.{key}": one for key, one in inner.items() if key not in COMMON_IGNORED}
-            elif inner is not None:
-                self.problem("wrong value", section, got=repr(inner), need="an object")
-        for other, key in self.architecture.same_as.items():
-            if other in self.data:
-                value = self.data.pop(other)
-                if self.data.setdefault(key, value) != value:
-                    need = repr(self.data[key])
-                    self.problem(f"differs from {key}, which means the same", other, got=value, need=need)
+        self._flatten()
         self._check_keys()
         defaults = self.architecture.defaults
         values = {key: self._value(key, default) for key, default in defaults.items() if self.architecture.is_read(key)}
@@ -80,20 +66,14 @@ class ConfigReader(Reading):
         elif "hidden_act" not in self.architecture.constants:
             need = "one of " + ", ".join(ACTIVATIONS)
             self.problem("this activation is not known", self.key_of["hidden_act"], got=name, need=need)
-        _rope(self)
+        read_rope(self)
         _layers(self)
         _experts(self)
         for rule in self.architecture.rules if not self.problems else ():
             rule.read(self)
         if self.problems:
             return {}
-        fields.setdefault("num_key_value_heads", fields["num_attention_heads"])
-        if fields.get("attention") == "mla":  # every head has its own key and value, however many the file names
-            fields["head_dim"] = fields["latent.v_head_dim"]
-            fields["num_key_value_heads"] = fields["num_attention_heads"]
-        elif "head_dim" not in fields:
-            sizes = {name: fields[name] for name in ("hidden_size", "num_attention_heads")}
-            fields["head_dim"] = self._derive(Derived.HEAD_DIM, sizes)
+        self._complete()
         dtype = self.data.get("torch_dtype") or self.data.get("dtype")
         if isinstance(dtype, str) and dtype != "auto":
             fields["torch_dtype"] = dtype.removeprefix("torch.")
@@ -103,22 +83,57 @@ class ConfigReader(Reading):
                 self.notes.append(sentence)
         return fields
 
-    def _check_keys(self) -> None:
-        """Append a problem for each unknown key, and for each value that this family does not support (`only`).
+    def _flatten(self) -> None:
+        """Replace the table's sections in `data` by keys `section.key`, and aliases (`same_as`) by the usual key.
 
-        A key of the class that the table does not read must have the class's default, unless it is about loss weights
-        or drafting (`idle_unless_read`); such keys are skipped, known or not. Unknown keys that are null or false are
-        only noted.
+        A section that is no object, and an alias that contradicts its key, are problems.
+        """
+        for section in self.architecture.sections & self.data.keys():
+            inner = self.data.pop(section)
+            if isinstance(inner, Mapping):
+                self.data |= {f"{section}.{key}": one for key, one in inner.items() if key not in COMMON_IGNORED}
+            elif inner is not None:
+                self.problem("wrong value", section, got=repr(inner), need="an object")
+        for other, key in self.architecture.same_as.items():
+            if other in self.data:
+                value = self.data.pop(other)
+                if self.data.setdefault(key, value) != value:
+                    need = repr(self.data[key])
+                    self.problem(f"differs from {key}, which means the same", other, got=value, need=need)
+
+    def _complete(self) -> None:
+        """Set the heads of keys and values to the attention heads, and head_dim to hidden_size / heads, where the file
+        has none; with latent attention always, and head_dim to that of values.
+        """
+        fields = self.fields
+        fields.setdefault("num_key_value_heads", fields["num_attention_heads"])
+        if fields.get("attention") == "mla":  # every head has its own key and value, however many the file names
+            fields["head_dim"] = fields["latent.v_head_dim"]
+            fields["num_key_value_heads"] = fields["num_attention_heads"]
+        elif "head_dim" not in fields:
+            sizes = {name: fields[name] for name in ("hidden_size", "num_attention_heads")}
+            fields["head_dim"] = self._derive(Derived.HEAD_DIM, sizes)
+
+    def _only(self) -> dict[str, tuple[Any, ...]]:
+        """Return the values that are supported of keys with few: COMMON_ONLY, the table's `only`, and the class's
+        default or null of keys that the table does not read, but for those that are `idle_unless_read`.
         """
         table = self.architecture
-        known = {*table.defaults, *table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED, *DTYPE_KEYS}
-        if "rope_scaling" in table.defaults:
-            known.add("rope_parameters")
         left_out = {*table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED}
         unread = {k: v for k, v in table.defaults.items() if k not in left_out and not table.is_read(k)}
         classed = {k: (v, None) for k, v in unread.items() if not idle_unless_read(k)}
         common = {key: need for key, need in COMMON_ONLY.items() if key not in table.defaults}
-        only: dict[str, tuple[Any, ...]] = {**common, **classed, **table.only}
+        return {**common, **classed, **table.only}
+
+    def _check_keys(self) -> None:
+        """Append a problem for each unknown key, and for each value that is not supported (`_only`).
+
+        Unknown keys that are null or false are only noted; those that are `idle_unless_read` are skipped.
+        """
+        table, only = self.architecture, self._only()
+        known = {*table.defaults, *table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED, *DTYPE_KEYS}
+        if "rope_scaling" in table.defaults:
+            known.add("rope_parameters")
         for key, value in self.data.items():
             if key in only:
                 if value not in only[key]:
@@ -135,43 +150,47 @@ class ConfigReader(Reading):
                 self.problems.append(unknown)
 
     def _value(self, key: str, default: Any) -> Any:
-        """Return the key's value in the file, else its default; a wrong value appends a problem and is still returned.
+        """Return the key's value in the file, else its default; null is the default too, except for NULL_IS_NONE.
 
-        Null gives the default too, except for keys in NULL_IS_NONE (other than rope_scaling), where it is None. An
-        absent key without a default is a problem if a field needs it. Values of keys with a kind (KINDS) are checked by
-        it; those of rules (RULED) are not checked. Others must have the key's type; numbers, unless equal to the
-        default, must be >= 0 (> 0 for sizes), layers at most MAX_LAYERS, integers < 2^63.
+        A key that is absent and has no default is a problem if a field needs it.
         """
-        if key not in self.data:
-            if default is None and any(_needs_value(field) for field in self.architecture.fields_of(key)):
-                self.problem("this key is missing", key)
-            return default
-        value = self.data[key]
+        value = self.data.get(key)
+        if value is not None:
+            self._check_value(key, value, default)
+            return value
+        if key not in self.data and default is None and any(map(_needs_value, self.architecture.fields_of(key))):
+            self.problem("this key is missing", key)
+        null = key in self.data and key in NULL_IS_NONE and key != "rope_scaling"
+        return None if null else default
+
+    def _check_value(self, key: str, value: Any, default: Any) -> None:
+        """Append a problem if the value is not of the key's kind (KINDS), else of its type, or is out of its range.
+
+        The default is always right. Keys of a rule are not checked, but for _TYPED_RULES.
+        """
         kind = self.architecture.kinds.get(key)
-        if kind is not None:
-            if value is not None and value != default and not KINDS[kind][1](value):
-                self.problem("wrong value", key, got=repr(value), need=KINDS[kind][0])
-            return default if value is None else value
-        if value is None:
-            return None if key in NULL_IS_NONE and key != "rope_scaling" else default
-        if key in RULED and key not in _TYPED_RULES:
-            return value
-        types = type_of(key, default, self.architecture.types.get(key))
-        if not types:
-            return value
+        types = "" if kind is not None else type_of(key, default, self.architecture.types.get(key))
+        if kind is not None and value != default and not KINDS[kind][1](value):
+            self.problem("wrong value", key, got=repr(value), need=KINDS[kind][0])
+        if not types or (key in RULED and key not in _TYPED_RULES):
+            return
         if not fits(value, types):
             self.problem("wrong value", key, got=repr(value), need=spoken(types))
-            return value
-        if not isinstance(value, int | float):
-            return value
+        elif isinstance(value, int | float) and value is not False and value != default:
+            self._check_range(key, value)
+
+    def _check_range(self, key: str, value: float) -> None:
+        """Append a problem for a number < 0 (<= 0 of a size), above MAX_LAYERS layers, or an integer >= 2^63."""
         positive = key in _POSITIVE and key not in self.architecture.may_be_zero
-        if value is not False and value != default and (value < 0 or (value == 0 and positive)):
-            self.problem("out of range", key, got=repr(value), need="> 0" if positive else ">= 0")
+        need = ""
+        if value < 0 or (value == 0 and positive):
+            need = "> 0" if positive else ">= 0"
         elif key in _LAYERS and value > MAX_LAYERS:
-            self.problem("out of range", key, got=repr(value), need=f"<= {MAX_LAYERS:,}")
+            need = f"<= {MAX_LAYERS:,}"
         elif isinstance(value, int) and value >= 2**63:
-            self.problem("out of range", key, got=repr(value), need="< 2^63")
-        return value
+            need = "< 2^63"
+        if need:
+            self.problem("out of range", key, got=repr(value), need=need)
 
     def _derive(self, value: Any, values: Mapping[str, Any]) -> Any:
         """Return the value, or if it is a `Derived` what follows from `values`, the other keys.
@@ -220,122 +239,7 @@ _POSITIVE = words(
 )
 
 
-_ROPE_KEYS = {*RopeScaling.model_fields, "type", "rope_theta", "partial_rotary_factor"}
-_ROPE_IDLE = {
-    "finetuned": None,
-    "max_position_embeddings": None,  # of the file again
-    "mrope_section": None,  # which channels turn by an image's rows and columns: no cost
-    "mrope_interleaved": None,
-    "alpha": "alpha of rope_scaling stretches rope's base, which changes no shape and no cost, and is left out",
-    "llama_4_scaling_beta": "llama_4_scaling_beta scales queries by their position, which changes no shape and no cost",
-}
-# Rope on part of a head with the angles of a whole one, which changes no shape and no cost (modeling_rope_utils.py).
-_PROPORTIONAL = "proportional"
 _MOE_LAYERS = {"dense": False, "sparse": True, "moe": True, "hash_moe": True}
-
-
-def _rope(reader: Reading) -> None:
-    """Set rope_theta, partial_rotary_factor and rope_scaling from the file's rope_scaling, else rope_parameters.
-
-    Without both, the class's own section is read; nothing happens for a model without rope. Only the part `main`, or
-    that of layers without a window (`_rope_by_layer_type`), is read if there is one; latent attention takes no partial
-    factor. Problems are a section that is no object, unknown keys with a value (but for YaRN's usual attention_factor),
-    and rope on part of a head where no key of the family sets it. Keys without effect, or of another rope_type, are
-    left out with a note.
-    """
-    fields, data = reader.fields, reader.data
-    if fields.get("position", "rope") != "rope":
-        return
-    key = "rope_scaling" if data.get("rope_scaling") else "rope_parameters"
-    raw = data.get(key) or reader.values.get("rope_scaling") or {}
-    if not isinstance(raw, Mapping):
-        return reader.problem("wrong value", key, got=repr(raw), need="an object")
-    if isinstance(raw.get("main"), Mapping):  # beside a section of compressed keys (DeepSeek-V4)
-        raw = raw["main"]
-    if "rope_local_base_freq" in fields and {FULL, SLIDING, INDEXED}.intersection(raw):
-        raw = _rope_by_layer_type(reader, key, raw)
-    for sentence in (note for k, note in _ROPE_IDLE.items() if note is not None and (data.get(key) or {}).get(k)):
-        reader.notes.append(sentence)
-    for unknown in (k for k in raw if k not in _ROPE_KEYS and k not in _ROPE_IDLE and raw[k] is not None):
-        if unknown == "attention_factor" and _is_usual_factor(raw):
-            continue
-        reader.problem("this key is not known and may change the architecture", key, unknown, got=raw[unknown])
-    latent = fields.get("attention") == "mla"  # whose heads have a part for rope, of which a fraction says nothing
-    for field in ("rope_theta",) if latent else ("rope_theta", "partial_rotary_factor"):
-        if raw.get(field) is not None:
-            fields[field] = raw[field]
-    if "partial_rotary_factor" not in reader.key_of and fields.get("partial_rotary_factor", 1.0) != 1.0:
-        what, got = "rope on part of a head is not supported here", fields["partial_rotary_factor"]
-        reader.problem(what, key, "partial_rotary_factor", got=got, need="1.0")
-    scaling = _rope_scaling(raw, fields["max_position_embeddings"], reader.values)
-    if scaling is not None:
-        kind = scaling["rope_type"]
-        needed, optional = ROPE_FIELDS.get(str(kind), ((), tuple(scaling)))
-        known = ("rope_type", "factor", *needed, *optional)
-        if idle := [
-            name for name in scaling if name not in known
-        ]:  # Transformers' function for this type reads no more
-            reader.notes.append(f"what {key} has for other types than {kind} is left out: {', '.join(idle)}")
-            scaling = {name: value for name, value in scaling.items() if name not in idle}
-        fields["rope_scaling"] = scaling
-        reader.key_of["rope_scaling"] = key
-
-
-def _rope_by_layer_type(reader: Reading, key: str, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of a rope section for layers without a window; the other part sets rope_local_base_freq.
-
-    raw: the value of `key`, with a part for each layer type. Without a rope_theta in the window's part, the field
-    stays. Scaled rope on layers with a window is a problem; parts that are no objects are one too, and then {} is
-    returned.
-    """
-    local, whole = raw.get(SLIDING) or {}, raw.get(FULL) or raw.get(INDEXED) or {}
-    if not isinstance(local, Mapping) or not isinstance(whole, Mapping):
-        reader.problem("wrong value", key, got=repr(raw), need="an object for each kind of layer")
-        return {}
-    base = local.get("rope_theta", reader.fields.get("rope_local_base_freq"))
-    if base is not None:
-        reader.fields["rope_local_base_freq"] = base
-    if local.get("rope_type", "default") != "default":
-        reader.problem("scaled rope on sliding-window layers is not supported", key, got=local["rope_type"])
-    return whole
-
-
-def _is_usual_factor(raw: Mapping[str, Any]) -> bool:
-    """Return whether the section is YaRN with the attention_factor that Transformers derives where none is written.
-
-    That is 0.1 ln(factor) + 1, at least 1. False for other types, with mscale, or if a number is missing. Source:
-    transformers' modeling_rope_utils.py, _compute_yarn_parameters. Olmo 3 writes it out.
-    """
-    written, factor = raw["attention_factor"], raw.get("factor")
-    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (written, factor))
-    if raw.get("rope_type", raw.get("type")) != "yarn" or not numbers or raw.get("mscale"):
-        return False
-    return math.isclose(written, 0.1 * math.log(max(float(factor or 1), 1.0)) + 1.0, rel_tol=1e-6)
-
-
-def _rope_scaling(raw: Mapping[str, Any], longest: int, values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return RopeScaling's fields of a rope section, with Transformers' defaults; None if rope is not scaled.
-
-    Not scaled are no type, default, mrope and proportional. Phi-3's su and yarn (models with
-    original_max_position_embeddings among `values`) become longrope, whose factor is longest / original by default.
-
-    longest: the model's max_position_embeddings, the default of the original one for llama3, yarn and longrope.
-    """
-    kind = raw.get("rope_type", raw.get("type")) or "default"
-    phi3 = values.get("original_max_position_embeddings")
-    if phi3 and kind in ("su", "yarn"):  # Phi-3's older spellings
-        kind = "longrope"
-    if kind in ("default", "mrope", _PROPORTIONAL):
-        return None
-    scaling = {name: raw[name] for name in RopeScaling.model_fields if raw.get(name) is not None} | {"rope_type": kind}
-    if phi3:
-        scaling["original_max_position_embeddings"] = phi3
-    if kind in ("llama3", "yarn", "longrope"):
-        scaling.setdefault("original_max_position_embeddings", longest)
-    original = scaling.get("original_max_position_embeddings")
-    if kind == "longrope" and isinstance(original, int) and original > 0:
-        scaling.setdefault("factor", longest / original)
-    return scaling
 
 
 def _layers(reader: Reading) -> None:
