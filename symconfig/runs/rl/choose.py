@@ -186,17 +186,10 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tri
     else the first plans are returned whose layouts fit without meeting it. fill: tokens over room of micro-batches; on:
     the division of the GPUs. Raises InfeasibleError if no layout fits, or as the search.
     """
-    colocated = question.rl.placement == "colocated"
-    memory = question.cluster.gpu.memory_bytes.value
-    host = question.cluster.host.memory_bytes.value / question.cluster.gpus_per_node
-    fullest: Layout | None = None
-    refused: InfeasibleError | None = None
     unsure: list[Tried] = []
-    for left in _LEFT if colocated else _LEFT[:1]:
-        margin = job.limits.memory_margin + (ASLEEP_BYTES / memory + left if colocated else 0.0)
-        if margin >= 0.9:
-            break
-        tight = job.model_copy(update={"limits": job.limits.model_copy(update={"memory_margin": margin})})
+    full: list[Layout] = []
+    refused: list[InfeasibleError] = []
+    for tight in _tighter(question, job):
         plan = question.solve(question.model, tight, WEIGHED)
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": question.job.pins}))
         critics: dict[tuple[str, ...], Trained | InfeasibleError] = {}
@@ -206,24 +199,44 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tri
             actor = _trained(question, plan, candidate, fill, logits)
             critic = _critic(question, tight, fill, on.critic, candidate, critics)
             if isinstance(critic, InfeasibleError):
-                refused = critic
+                refused.append(critic)
                 continue
             every = list(layouts(question, actor, critic, on))
-            fitting = sorted(
-                (each for each in every if each.trained_bytes <= question.usable_bytes and each.host_bytes <= host),
-                key=question.rank,
-            )
-            if fitting:
-                sure = question.is_sure(fitting[0])
-                result.append((plan, actor, preferred([each for each in fitting if question.is_sure(each) == sure])))
-            elif every:
-                fullest = min((*every, *filter(None, (fullest,))), key=lambda each: each.trained_bytes)
+            if fitting := _fitting(question, every):
+                result.append((plan, actor, fitting))
+            else:
+                full += every
         if any(question.is_sure(fitting[0]) for *_, fitting in result):
             return result
         unsure = unsure or result
     if unsure:
         return unsure
-    raise refused if refused is not None and fullest is None else _none_fits(question, fullest)
+    if refused and not full:
+        raise refused[-1]
+    raise _none_fits(question, min(full, key=lambda each: each.trained_bytes, default=None))
+
+
+def _tighter(question: Question, job: Job) -> Iterator[Job]:
+    """Yield the job with memory margins for what is on the GPU beside the update: colocated, the sleeping engine and
+    each share of _LEFT, while the margin is below 0.9; else the job alone.
+    """
+    if question.rl.placement != "colocated":
+        yield job
+        return
+    asleep = ASLEEP_BYTES / question.cluster.gpu.memory_bytes.value
+    for margin in (job.limits.memory_margin + (asleep + left) for left in _LEFT):
+        if margin < 0.9:
+            yield job.model_copy(update={"limits": job.limits.model_copy(update={"memory_margin": margin})})
+
+
+def _fitting(question: Question, every: Sequence[Layout]) -> list[Layout]:
+    """Return those of one actor's layouts that fit on GPUs and hosts, the preferred first: only those that meet the
+    memory risk, if any does.
+    """
+    host = question.cluster.host.memory_bytes.value / question.cluster.gpus_per_node
+    fitting = [each for each in every if each.trained_bytes <= question.usable_bytes and each.host_bytes <= host]
+    fitting.sort(key=lambda each: each.step_s)
+    return preferred([each for each in fitting if question.is_sure(each)] or fitting)
 
 
 def _critic(
@@ -234,15 +247,28 @@ def _critic(
     actor: Candidate,
     solved: dict[tuple[str, ...], Trained | InfeasibleError],
 ) -> Trained | InfeasibleError | None:
-    """Return the critic, solved with the actor's mbs and cp pinned; None without a critic, the error if it does not
-    fit.
+    """Return the critic, solved with the pins of `_alike`; None without a critic, the error if it does not fit.
 
-    Where programs configure it separately (`learns.critic` "own") tp and pp are the actor's, too, else its ZeRO stage,
-    tp, recomputation, offload and instances. job: the update's, with the memory margin that remains; fill: tokens over
-    room; gpus: of the critic's own, 0 if it shares the actor's. solved: cache by pinned values, which this extends.
+    job: the update's, with the memory margin that remains; fill: tokens over room; gpus: of the critic's own, 0 if it
+    shares the actor's. solved: cache by pinned values, which this extends.
     """
     if question.critic is None:
         return None
+    pins = _alike(question, actor)
+    if (key := tuple(pins.values())) not in solved:
+        own = job.model_copy(update={"gpus": gpus or job.gpus, "pins": {**job.pins, **pins}})
+        try:
+            plan = question.solve(question.critic, own, 1)
+            solved[key] = _trained(question, plan, plan.best, fill, PLAIN)
+        except InfeasibleError as error:
+            solved[key] = error
+    return solved[key]
+
+
+def _alike(question: Question, actor: Candidate) -> dict[str, str]:
+    """Return the pins by which the critic equals the actor: mbs, cp and tp, and pp where programs configure the critic
+    separately (`learns.critic` "own"); else ZeRO stage, recomputation, offload and instances.
+    """
     o, p = actor.options, actor.parallel
     alike: dict[str, object] = {"mbs": actor.batch.micro, "cp": p.cp}  # programs take one number of tokens for both
     if question.learns.critic == "own":
@@ -252,15 +278,7 @@ def _critic(
         alike |= {"optimizer_offload": f"{o.optimizer_offload:g}"}
         if any(one.name == "instances" and actor.target.backend in one.of for one in EXTRAS):
             alike["instances"] = o.instances
-    pins = {name: str(value) for name, value in alike.items()}
-    if (key := tuple(pins.values())) not in solved:
-        own = job.model_copy(update={"gpus": gpus or job.gpus, "pins": {**job.pins, **pins}})
-        try:
-            plan = question.solve(question.critic, own, 1)
-            solved[key] = _trained(question, plan, plan.best, fill, PLAIN)
-        except InfeasibleError as error:
-            solved[key] = error
-    return solved[key]
+    return {name: str(value) for name, value in alike.items()}
 
 
 def _trained(question: Question, plan: Plan, candidate: Candidate, fill: float, logits: LogitBytes) -> Trained:
@@ -306,19 +324,11 @@ def _none_fits(question: Question, layout: Layout | None) -> InfeasibleError:
 
 
 def planned(question: Question, layout: Layout) -> PlannedRl:
-    """Return a layout as the plan records it: engine, phases, bytes, step and its 90 % interval. The interval scales
-    training by the actor's, and generation by UNCERTAIN unless tokens_per_s_per_gpu is stated; with an engine on GPUs
-    of its own the longer of both counts. tokens_per_gpu is the job's, else the actor's micro-batch over cp.
+    """Return a layout as the plan records it: engine, phases, bytes, step and its interval. tokens_per_gpu is the
+    job's, else the actor's micro-batch over cp.
     """
     candidate, rl, generation = layout.actor.candidate, question.rl, layout.generation
     batch = layout.actor.as_written.batch
-    low, high = candidate.predicted.interval["step_s"]
-    trained = layout.step_s if layout.alone else layout.step_s - generation.seconds
-    ends = []
-    for share, of_engine in zip((low, high), UNCERTAIN, strict=True):
-        rest = trained * share / candidate.predicted.step_s
-        own = generation.seconds * (1.0 if rl.rollout.tokens_per_s_per_gpu is not None else of_engine)
-        ends.append(max(own, rest) if layout.alone else own + rest)
     served = layout.replica.engine.gpus * layout.replicas
     return PlannedRl(
         rollout_tp=layout.replica.engine.tp,
@@ -333,7 +343,7 @@ def planned(question: Question, layout: Layout) -> PlannedRl:
         away=AWAY[layout.away],
         host_bytes=layout.host_bytes,
         step_s=layout.step_s,
-        interval=(ends[0], ends[1]),
+        interval=_interval(question, layout),
         generated_per_s_per_gpu=rl.generated * rl.response_length.mean / generation.seconds / served,
         phases=tuple(
             PlannedPhase(phase.name, phase.seconds, phase.bytes, dict(phase.holds), phase.tokens)
@@ -342,3 +352,19 @@ def planned(question: Question, layout: Layout) -> PlannedRl:
         critic=picked(layout.critic.candidate.parallel, *_OF_CRITIC) if layout.critic else {},
         critic_options=layout.critic.candidate.options if layout.critic else None,
     )
+
+
+def _interval(question: Question, layout: Layout) -> tuple[float, float]:
+    """Return the 90 % interval of a layout's step in seconds. It scales training by the actor's interval, and
+    generation by UNCERTAIN unless tokens_per_s_per_gpu is stated; with an engine on GPUs of its own the longer counts.
+    """
+    predicted, generated_s = layout.actor.candidate.predicted, layout.generation.seconds
+    trained_s = layout.step_s if layout.alone else layout.step_s - generated_s
+
+    def end(step_s: float, of_engine: float) -> float:
+        rest = trained_s * step_s / predicted.step_s
+        own = generated_s * (1.0 if question.rl.rollout.tokens_per_s_per_gpu is not None else of_engine)
+        return max(own, rest) if layout.alone else own + rest
+
+    low, high = map(end, predicted.interval["step_s"], UNCERTAIN)
+    return low, high

@@ -7,7 +7,7 @@ from, is counted around each of its best plans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from symconfig.descriptor.job import Job
@@ -32,32 +32,18 @@ _LEFT = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # shares of a GPU that an update leaves 
 _WIDEST = 0.89  # margin that a job may have
 _STATES = (WEIGHTS, GRADIENTS, STATES)
 Solve = Callable[[Job, int], Plan]
+Step = tuple[Plan, Candidate, PlannedStep]  # a plan of an update, one of its candidates, and the step around it
 
 
 def answer(job: Job, solve: Solve, target: Target, top: int) -> Plan:
     """Return the plan whose fine-tuning step is the shortest, with the steps of it and of up to `top` - 1 alternatives
     in `tuned`.
 
-    Candidates that the target cannot express are dropped. With preferences, updates are solved at several memory
-    margins. Layouts that exceed the job's memory risk are used only if no other fits. Of equal steps the lower peak
-    wins; `binding` names the fullest phase. Raises InfeasibleError if no candidate's phases fit into the usable memory.
+    Layouts that exceed the job's memory risk are used only if no other fits. Of equal steps the lower peak wins;
+    `binding` names the fullest phase. Raises InfeasibleError if no candidate's phases fit into the usable memory.
     """
-    steps: dict[str, tuple[Plan, Candidate, PlannedStep]] = {}
-    for left in _LEFT if job.preference is not None else _LEFT[:1]:
-        try:
-            plan = solve(_update(job, left, target.compares), max(top, WEIGHED))
-        except InfeasibleError:
-            if not steps:
-                raise
-            break
-        plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": job.pins}))
-        for each in (plan.best, *plan.alternatives):
-            if not refusals(target, replace(plan, best=each)):
-                share = fill(plan.job, each.batch.micro, each.batch.seq_length)
-                logits = PLAIN if plan.job.preference is None else of_loss(plan.job.preference.means, target.name)
-                step = counted(plan, Trained(plan, each, share, logits), target.compares)
-                steps.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, step))
-    usable, shortest = plan.usable_bytes, sorted(steps.values(), key=lambda each: (each[2].step_s, _peak(each[2])))
+    shortest = sorted(_steps(job, solve, target, top), key=lambda each: (each[2].step_s, _peak(each[2])))
+    usable = shortest[0][0].usable_bytes
     sure = [each for each in shortest if _peak(each[2]) <= min(usable, _budget(each[0]))]
     fitting = (sure or [each for each in shortest if _peak(each[2]) <= usable])[:top]
     if not fitting:
@@ -74,6 +60,30 @@ def answer(job: Job, solve: Solve, target: Target, top: int) -> Plan:
     )
 
 
+def _steps(job: Job, solve: Solve, target: Target, top: int) -> Collection[Step]:
+    """Return the steps around the best plans of an update that the target can express, each layout once.
+
+    With preferences, updates are solved at one memory margin after another (_LEFT) while there is a plan. Raises
+    InfeasibleError if there is none at the first.
+    """
+    steps: dict[str, Step] = {}
+    for left in _LEFT if job.preference is not None else _LEFT[:1]:
+        try:
+            plan = solve(_update(job, left, target.compares), max(top, WEIGHED))
+        except InfeasibleError:
+            if not steps:
+                raise
+            break
+        plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": job.pins}))
+        for each in (plan.best, *plan.alternatives):
+            if not refusals(target, replace(plan, best=each)):
+                share = fill(plan.job, each.batch.micro, each.batch.seq_length)
+                logits = PLAIN if plan.job.preference is None else of_loss(plan.job.preference.means, target.name)
+                step = counted(plan, Trained(plan, each, share, logits), target.compares)
+                steps.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, step))
+    return steps.values()
+
+
 def _budget(plan: Plan) -> float:
     """Return the bytes of a GPU that a step may take at the job's `memory_risk`."""
     prospect = restore(plan, plan.best)
@@ -82,9 +92,9 @@ def _budget(plan: Plan) -> float:
 
 
 def _update(job: Job, left: float, how: Compares | None) -> Job:
-    """Return the job of one update: with `left` added to its memory margin (at most _WIDEST), packing, and for
-    preferences a pin of the least micro-batch. left: share of each GPU that is reserved for what the loss reads
-    besides. The job's own mbs pin wins.
+    """Return the job of one update: with `left` added to its memory margin (at most _WIDEST), packing if its sequences
+    are packed, and for preferences a pin of the least micro-batch, unless mbs is pinned. left: share of each GPU that
+    is reserved for what the loss reads besides.
     """
     margin = min(job.limits.memory_margin + left, _WIDEST)
     changes: dict[str, object] = {"limits": job.limits.model_copy(update={"memory_margin": margin})}
