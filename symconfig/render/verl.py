@@ -86,9 +86,9 @@ def _value(value: object) -> str:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what verl's Megatron workers do not support. Layouts, updates that do not divide the prompts, an offloaded
-    optimizer, a vocabulary that tp does not divide, adapters that Megatron-Bridge lacks, and what `of_megatron`
-    refuses.
+    """Yield what verl's Megatron workers do not support: stages as `of_stages`, updates that do not divide the
+    prompts, an offloaded optimizer, a vocabulary that tp does not divide, adapters that Megatron-Bridge lacks, and
+    what `of_megatron` refuses.
     """
     options, rl = plan.best.options, learning.section(plan)
     yield from learning.of_stages(plan, NAME)

@@ -132,7 +132,7 @@ def sarif(audits: Iterable[Audit]) -> dict[str, Any]:
 
 
 def _result(finding: Finding) -> dict[str, Any]:
-    """Return a finding as a SARIF result; its place is in `locations`, and not in the message."""
+    """Return a finding as a SARIF result; its place is in `locations`, and the message has neither place nor pins."""
     problem = finding.problem
     plain = Problem(problem.what, field=problem.field, got=problem.got, need=problem.need, hint=problem.hint)
     return {
