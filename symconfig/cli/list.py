@@ -158,13 +158,15 @@ def _schemas(_: argparse.Namespace, name: str | None) -> Shown:
     """Return (JSON, table) of the files that have a JSON schema, for editors, or the schema of the one named. Raises
     InputError for an unknown name.
     """
+    from pydantic import BaseModel
+
     from symconfig.descriptor.cluster import ClusterDescriptor
     from symconfig.descriptor.job import Job
     from symconfig.descriptor.model import ModelDescriptor
     from symconfig.errors import nearest
     from symconfig.format import json_text
 
-    known = {"job": Job, "model": ModelDescriptor, "cluster": ClusterDescriptor}
+    known: dict[str, type[BaseModel]] = {"job": Job, "model": ModelDescriptor, "cluster": ClusterDescriptor}
     if name is None:
         names = {"job": "JOB.yaml", "model": "a model's descriptor", "cluster": "a cluster's descriptor"}
         return {"schema": "symconfig.schemas/1", "schemas": list(names)}, _table(("schema", "of"), names.items())

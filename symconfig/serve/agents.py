@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 INSTRUCTIONS = (
     "Plans how a large model is split over GPUs (tensor, pipeline, context, expert and data parallelism, ZeRO, "
     "recompute), predicts step time and memory with 90 % intervals, and writes launch files for Megatron-LM, DeepSpeed "
-    "and others. Nothing runs on a GPU. State the model (a name of the zoo, or the path of a config.json), the cluster, "
-    "gpus, global_batch_size and seq_length. An answer within 2 % of another is a tie."
+    "and others. Nothing runs on a GPU. State the model (a name of the zoo, or the path of a config.json), the "
+    "cluster, gpus, global_batch_size and seq_length. An answer within 2 % of another is a tie."
 )
 _FOLDER = {"type": "string", "description": "an empty or new folder: the plan's files are written there"}
 _CLUSTER = {"type": "string", "description": "a cluster of the zoo, as h100, or the path of a descriptor"}
@@ -194,8 +194,8 @@ def server() -> Server[Any]:
 
     async def called(_: Any, asked: types.CallToolRequestParams) -> CallToolResult:
         text, data = await to_thread.run_sync(partial(answer, asked.name, asked.arguments or {}))
-        content = [types.TextContent(type="text", text=text)]
-        return types.CallToolResult(content=content, structured_content=data, is_error=data is None)
+        content = types.TextContent(type="text", text=text)
+        return types.CallToolResult(content=[content], structured_content=data, is_error=data is None)
 
     return Server("symconfig", version=VERSION, instructions=INSTRUCTIONS, on_list_tools=listed, on_call_tool=called)
 
