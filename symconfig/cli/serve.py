@@ -10,7 +10,7 @@ from symconfig.errors import InputError
 
 NAME = "serve"
 DOES = "plan in a browser: a page with a form, on this machine; or as an agent's tools"
-EXAMPLES = ("symconfig serve", "symconfig serve --port 8080 --workers 4", "symconfig serve --mcp")
+EXAMPLES = ("symconfig serve --port 8080 --workers 4", "symconfig serve --mcp")
 
 
 add_options = adds(

@@ -44,8 +44,8 @@ _DEVIATIONS = NormalDist().inv_cdf(NINE_IN_TEN[1])  # standard deviations from t
 # times are off by a fifth on the GPUs where they were measured (cost/work.py), and are half of a layer's or less; no
 # whole step of such a model was measured.
 UNMEASURED_BLOCKS = 0.1
-# The same on a GPU that is announced only: its kernels are taken to be those of the generation before. The efficiency of
-# matrix products, which are nine tenths of most steps, has a deviation of 0.14 over the ten GPUs of model_zoo/kernels.
+# The same on a GPU that is announced only, whose kernels are those of the generation before. The efficiency of matrix
+# products, which are nine tenths of most steps, has a deviation of 0.14 over the ten GPUs of model_zoo/kernels.
 ANNOUNCED = 0.15
 NO_GPU = ""  # stands for the architecture of a GPU that nobody has measured
 OF_MEDIAN = math.pi / 2  # variance of a median of many normal deviates, over that of their mean
