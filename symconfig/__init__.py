@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from symconfig.api.estimate import estimate as estimate
     from symconfig.api.existing import adapt as adapt
     from symconfig.api.existing import audit as audit
+    from symconfig.api.existing import compare as compare
     from symconfig.api.fallback import FallbackResult as FallbackResult
     from symconfig.api.fallback import replan_lost_nodes as replan_lost_nodes
     from symconfig.api.frozen import verify_frozen as verify_frozen
@@ -43,7 +44,7 @@ _HOMES = {
     "api.planning": ("plan", "PlanResult"),
     "api.mixed": ("plan_mixed", "MixedResult"),
     "api.estimate": ("estimate", "EstimateResult"),
-    "api.existing": ("audit", "adapt"),
+    "api.existing": ("adapt", "audit", "compare"),
     "api.sweep": ("sweep", "size"),
     "api.frozen": ("verify_frozen",),
     "api.partition": ("partition", "PartitionResult"),

@@ -25,6 +25,7 @@ from symconfig.plans.file import loaded
 
 if TYPE_CHECKING:
     from symconfig.existing.adapt.outcome import Adapted
+    from symconfig.measured.comparison import Comparison
 
 
 def audit(
@@ -88,6 +89,18 @@ def audit(
 
         done = completed(done, known, kept, plan=plan, progress=progress)
     return done
+
+
+def compare(audit: Audit, log: str | Path) -> Comparison:
+    """Return the log of a running job compared with what an audit of its configuration predicts.
+
+    Raises InputError if the log cannot be read or is of another job, or if nothing is predicted.
+    """
+    from symconfig.measured.comparison import compare as compared
+    from symconfig.measured.training_log import read_log
+
+    batch = None if audit.judged is None else audit.judged.plan.best.batch.global_
+    return compared(audit, read_log(Path(log), batch))
 
 
 def audit_page(audit: Audit, source: str) -> str:

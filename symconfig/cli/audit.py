@@ -28,6 +28,8 @@ from symconfig.format import masked
 if TYPE_CHECKING:
     from symconfig.api.planning import Problems
     from symconfig.existing.audit.audit import Audit
+    from symconfig.measured.comparison import Comparison
+    from symconfig.report.grid import Block
 
 DOES = "read an existing launch script or config: what it will do, what is wrong, what would be better"
 EXAMPLES = (
@@ -50,6 +52,7 @@ add_options = adds(
         option("--vocab-size", "N", "tokens of the vocabulary", type=number),
         option("--prompt-length", "N", "tokens of a prompt in the mean, of reinforcement learning", type=number),
         option("--response-length", "N", "tokens of a response in the mean", type=number),
+        option("--log", "FILE", "what the running job prints: compared with the prediction, part by part"),
         "the answer",
         flag("--no-plan", "do not look for a better plan"),
         option("--best", "PLAN.json", "write the best plan there, for `symconfig adapt`"),
@@ -69,14 +72,14 @@ def run(arguments: argparse.Namespace) -> int:
     --html and --best are refused. Raises InputError, after all other sources were printed, if one could not be read or
     an option is wrong.
     """
-    from symconfig.api.existing import audit_page
+    from symconfig.api.existing import audit_page, compare
     from symconfig.api.planning import Problems
-    from symconfig.report.audit import blocks
-    from symconfig.report.audit_json import to_dict
 
     problems, failed = arguments.problems, Problems()
     if len(arguments.source) > 1:
-        refuse(arguments, ("json", "html", "best"), "is for one at a time", got=f"{len(arguments.source)} places")
+        refuse(
+            arguments, ("json", "html", "log", "best"), "is for one at a time", got=f"{len(arguments.source)} places"
+        )
     # The files to write, by their kind; problems of their paths are reported before the work.
     paths = {name: output(arguments, name, kind) for name, kind in (("sarif", SARIF), ("best", JSON))}
     if paths["best"] is not None and arguments.no_plan:
@@ -91,7 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
         audits.append(done)
         if len(arguments.source) > 1:
             say([source])
-        show(arguments, partial(to_dict, done), partial(blocks, done))
+        log = None if arguments.log is None else failed.collect(partial(compare, done, arguments.log))
+        show(arguments, partial(_data, done, log), partial(_blocks, done, log))
         if html is not None:
             write_text(html, audit_page(done, source), arguments.force)
     if audits:
@@ -101,6 +105,21 @@ def run(arguments: argparse.Namespace) -> int:
     strictly = (done for done in audits if arguments.strict)
     faults = any(done.findings or done.reading.dark or done.unpredicted for done in strictly)
     return 1 if faults or not all(done.runs for done in audits) else 0
+
+
+def _data(done: Audit, log: Comparison | None) -> dict[str, Any]:
+    """Return the JSON of an audit, with `log` if a log was compared."""
+    from symconfig.report.audit_json import to_dict
+    from symconfig.report.comparison import to_dict as compared
+
+    return to_dict(done) | ({} if log is None else {"log": compared(log)})
+
+
+def _blocks(done: Audit, log: Comparison | None) -> list[Block]:
+    from symconfig.report.audit import blocks
+    from symconfig.report.comparison import blocks as compared
+
+    return [*blocks(done), *([] if log is None else compared(log))]
 
 
 def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> Audit:

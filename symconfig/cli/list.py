@@ -20,7 +20,7 @@ EXAMPLES = (
     "symconfig list models llama3.1-70b",
     "symconfig list recipes --model llama3.1-70b --cluster h100",
 )
-_HELP = "models, clusters, recipes, targets, launchers, rules (of audit) or options (of plans)"
+_HELP = "models, clusters, recipes, targets, launchers, rules (of audit), options (of plans) or schemas (of files)"
 Shown = tuple[Any, Sequence["Block"] | str]  # as JSON, and as text; a str is a file, and is not wrapped
 
 
@@ -153,6 +153,29 @@ def _options(_: argparse.Namespace, name: str | None) -> Shown:
     return _facts("options", data, name, ("name", "maturity", "label"))
 
 
+def _schemas(_: argparse.Namespace, name: str | None) -> Shown:
+    """Return (JSON, table) of the files that have a JSON schema, for editors, or the schema of the one named. Raises
+    InputError for an unknown name.
+    """
+    from pydantic import BaseModel
+
+    from symconfig.descriptor.cluster import ClusterDescriptor
+    from symconfig.descriptor.job import Job
+    from symconfig.descriptor.model import ModelDescriptor
+    from symconfig.errors import nearest
+    from symconfig.format import json_text
+
+    known: dict[str, type[BaseModel]] = {"job": Job, "model": ModelDescriptor, "cluster": ClusterDescriptor}
+    if name is None:
+        names = {"job": "JOB.yaml", "model": "a model's descriptor", "cluster": "a cluster's descriptor"}
+        return {"schema": "symconfig.schemas/1", "schemas": list(names)}, _table(("schema", "of"), names.items())
+    if name not in known:
+        raise InputError("there is no such name", field="NAME", got=name, hint=nearest(name, known))
+    draft = "https://json-schema.org/draft/2020-12/schema"
+    data = {"$schema": draft, **known[name].model_json_schema(by_alias=True)}
+    return data, json_text(data)
+
+
 def _facts(kind: str, data: list[dict[str, Any]], name: str | None, columns: tuple[str, ...]) -> Shown:
     """Return (JSON, table): these columns of all entries, or, with a name, all nonempty facts of the first entry."""
     if name is None:
@@ -188,4 +211,5 @@ KINDS: Mapping[str, tuple[Callable[[argparse.Namespace, str | None], Shown], tup
     "launchers": (_launchers, ()),
     "rules": (_rules, ()),
     "options": (_options, ()),
+    "schemas": (_schemas, ()),
 }

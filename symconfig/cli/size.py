@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 import re
 
-from symconfig.cli.options import JOBS, MODEL, adds, option, repeated, some
+from symconfig.cli.options import JOBS, adds, option, repeated, some
 from symconfig.cli.shared import as_changes, show, whole, working
 from symconfig.errors import FailedError, InputError, reworded
 
 DOES = "how many GPUs of which cluster meet a deadline, at what cost"
-EXAMPLES = ("symconfig size llama3.1-8b --tokens 100B --deadline 30d \\\n    --clusters h100,a100-80gb",)
+EXAMPLES = ("symconfig size --model llama3.1-8b --tokens 100B --deadline 30d \\\n    --clusters h100,a100-80gb",)
 
 
 add_options = adds(
     lambda: (
-        option("model", "MODEL", MODEL),
         "what is asked",
+        *some("model"),
         option("--deadline", "T", "the time there is: 30d, 12h, 2w", required=True),
         option("--tokens", "N", "tokens to train on: 2T, 500B", required=True),
         option("--clusters", "A,B", "zoo names or paths (default: all of the zoo)", default="all"),

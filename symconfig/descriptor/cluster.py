@@ -146,6 +146,10 @@ class ClusterDescriptor(Strict):
     name: str = Field(min_length=1, max_length=LONGEST_NAME)
     aliases: tuple[str, ...] = Field(default=(), description="other spellings of this GPU in measurement files")
     source: str
+    announced: bool = Field(
+        default=False,
+        description="its GPU is announced only: the kernels are another's, and intervals are wider",
+    )
     gpus_per_node: PositiveInt
     max_gpus: PositiveInt | None = None
     gpu: Gpu

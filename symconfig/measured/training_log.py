@@ -40,7 +40,8 @@ _CONTROL = re.compile(rb"[^\t\n\r\x08\x0b\x0c\x1b\x20-\xff]")  # bytes that no t
 _OUT_OF_MEMORY = re.compile(r"(?:CUDA|HIP|NPU) (?:error: )?out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY")
 # What a line that counts holds, since most lines of a log are none of them.
 _WANTED = re.compile(
-    r"iteration|memory \(MB\)|using world size|padded vocab|arguments -|SamplesPerSec|iter time \(s\)|Max_MA|:print"
+    r"iteration|forward-backward|optimizer|batch-generator|memory \(MB\)|using world size|padded vocab|arguments -"
+    r"|SamplesPerSec|iter time \(s\)|Max_MA|:print"
     r"|_per_second|DeepSpeed info|otal train batch size|batch size per device|Gradient Accumulation steps| ranks: tp "
     r"|tokens/s/GPU|ut of memory|OutOfMemory|OUT_OF_MEMORY"
 )
@@ -53,6 +54,8 @@ _MEMORY = re.compile(
     r"\[Rank\s+(\d{1,9})\]\s[^|\[]{0,200}memory \(MB\)"
     + "".join(rf"\s*\|\s*{name}:\s*{_NUMBER}" for name in ("allocated", "max allocated", "reserved", "max reserved"))
 )
+# core/timers.py, of --timing-log-level: slowest rank's milliseconds a step, behind the fastest's or alone.
+_TIMER = re.compile(rf"(?:^|\s)(forward-backward|optimizer|batch-generator) \.+: (?:\({_NUMBER}, )?{_NUMBER}\)?\s*$")
 _SIZES = {
     "world": re.compile(r"using world size:\s*(\d{1,9})"),
     "dp": re.compile(r"data-parallel[ -]size:\s*(\d{1,9})"),
@@ -102,7 +105,8 @@ class Step:
 class Steady:
     """Seconds of a step after the warm-up: the median of `n` logged times, and their quartiles.
 
-    samples: sequences of such a step, None if the log does not say. tflops_per_gpu: the median, None without any.
+    samples: sequences of such a step, None if the log does not say. tflops_per_gpu: the median, None without any. lost:
+    share of the time of all these steps that the slow ones take beyond the median.
     """
 
     seconds: float
@@ -111,6 +115,7 @@ class Steady:
     n: int
     samples: int | None
     tflops_per_gpu: float | None
+    lost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +126,8 @@ class TrainingLog:
     allocated or reserved. arguments: Megatron's printed namespace by its own names, or empty. config: DeepSpeed's
     settings by dotted key (`zero_optimization.stage`), or empty. degrees: of Megatron's line "using world size", by the
     names world, dp, tp, pp, cp. vocab_size: the true size, from the line about padding. needs_batch: it has samples per
-    second and no batch size. remarks: what was not used and why, as sentences.
+    second and no batch size. timers: seconds of a part of the step on its slowest rank, the median of those that
+    Megatron prints, by Megatron's name. remarks: what was not used and why, as sentences.
     """
 
     path: str
@@ -135,6 +141,7 @@ class TrainingLog:
     out_of_memory: bool
     needs_batch: bool
     remarks: tuple[str, ...]
+    timers: Mapping[str, float] = field(default_factory=dict)
 
 
 def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
@@ -180,6 +187,7 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
         out_of_memory=reader.out_of_memory is not None,
         needs_batch=needs_batch,
         remarks=tuple(remarks),
+        timers={name: median(times[1:] or times) for name, times in reader.timers.items()},
     )
 
 
@@ -214,7 +222,9 @@ def _steady(steps: list[Step], averaged: bool, batch: int | None, remarks: list[
     times = sorted(seconds for _, seconds in rest)
     rates = [step.tflops_per_gpu for step, _ in rest if step.tflops_per_gpu]
     low, high = times[(len(times) - 1) // 4], times[(3 * (len(times) - 1) + 3) // 4]
-    return Steady(median(times), low, high, len(times), samples, median(rates) if rates else None)
+    middle = median(times)
+    lost = sum(max(seconds - middle, 0.0) for seconds in times) / sum(times)
+    return Steady(middle, low, high, len(times), samples, median(rates) if rates else None, lost)
 
 
 def _lines(path: Path, remarks: list[str]) -> Iterator[str]:
@@ -256,7 +266,8 @@ def _lines(path: Path, remarks: list[str]) -> Iterator[str]:
 class _Reader:
     """What was read so far. steps: by how they are printed, the best first, and iteration, of which the first counts.
 
-    block: lines left of the block of arguments. json: lines of a JSON that is being read.
+    block: lines left of the block of arguments. json: lines of a JSON that is being read. timers: seconds of each
+    report by Megatron's name.
     """
 
     steps: dict[str, dict[int, Step]] = field(
@@ -271,6 +282,7 @@ class _Reader:
     out_of_memory: int | None = None  # the iteration after which the run ran out, 0 before the first
     block: int = 0
     json: list[str] = field(default_factory=list)
+    timers: dict[str, list[float]] = field(default_factory=dict)
 
     def read(self, line: str) -> None:
         """Add what one line prints: a step, memory, argument or setting. In a block of arguments (up to its end mark,
@@ -318,6 +330,8 @@ class _Reader:
             self.degrees = {name: int(match[1]) for name, match in found.items() if match}
         if match := _VOCAB.search(line):
             self.vocab_size = int(match[1])
+        if (match := _TIMER.search(line)) and (seconds := _positive(match[3], 1e-3)):
+            self.timers.setdefault(match[1], []).append(seconds)
         for part in _ITERATION.split(line):
             if (match := _STEP.match(part)) and (seconds := _positive(match[2], 1e-3)):
                 rate, batch = _TFLOPS.search(part), _BATCH.search(part)

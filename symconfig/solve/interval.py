@@ -44,6 +44,10 @@ _DEVIATIONS = NormalDist().inv_cdf(NINE_IN_TEN[1])  # standard deviations from t
 # times are off by a fifth on the GPUs where they were measured (cost/work.py), and are half of a layer's or less; no
 # whole step of such a model was measured.
 UNMEASURED_BLOCKS = 0.1
+# The same on a GPU that is announced only, whose kernels are those of the generation before. The efficiency of matrix
+# products, which are nine tenths of most steps, has a deviation of 0.14 over the ten GPUs of model_zoo/kernels.
+ANNOUNCED = 0.15
+NO_GPU = ""  # stands for the architecture of a GPU that nobody has measured
 OF_MEDIAN = math.pi / 2  # variance of a median of many normal deviates, over that of their mean
 
 
@@ -137,18 +141,24 @@ def _log_ratio(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: boo
     """
     seen, spread = recorded(quantity)
     mean, deviation = expected(seen, spread.run, spread.source, gpu, kind_of_model)
-    more = UNMEASURED_BLOCKS if own_blocks and quantity == "time" else 0.0
+    unmeasured = (UNMEASURED_BLOCKS * own_blocks, ANNOUNCED * (gpu == NO_GPU)) if quantity == "time" else ()
+    more = math.hypot(*unmeasured)
     return NormalDist(mean, math.hypot(deviation * spread.reach[kind_of_model] / _DEVIATIONS, more))
+
+
+def _gpu(cluster: ClusterDescriptor) -> str:
+    """Return the architecture by which runs are looked up; NO_GPU if the cluster's GPU is announced only."""
+    return NO_GPU if cluster.announced else cluster.gpu.architecture
 
 
 def chance(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor, factor: float) -> float:
     """Return the probability that a measured value is at most `factor` times its prediction."""
-    return _log_ratio(quantity, cluster.gpu.architecture, kind(model), own_blocks(model)).cdf(math.log(factor))
+    return _log_ratio(quantity, _gpu(cluster), kind(model), own_blocks(model)).cdf(math.log(factor))
 
 
 def quantile(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor, probability: float) -> float:
     """Return the ratio of measured to predicted that is not exceeded with this probability."""
-    return math.exp(_log_ratio(quantity, cluster.gpu.architecture, kind(model), own_blocks(model)).inv_cdf(probability))
+    return math.exp(_log_ratio(quantity, _gpu(cluster), kind(model), own_blocks(model)).inv_cdf(probability))
 
 
 @cache
@@ -187,7 +197,7 @@ def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescrip
 
     With few runs of the same kind it relies on those of others. more: standard deviation of the log ratio to add.
     """
-    return _factors(quantity, cluster.gpu.architecture, kind(model), own_blocks(model), more)
+    return _factors(quantity, _gpu(cluster), kind(model), own_blocks(model), more)
 
 
 def spread_over(ratios: Array, quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 
 import symconfig
@@ -102,3 +105,18 @@ def test_options_of_another_kind_are_refused(run: Run) -> None:
     assert ended.code == 2
     assert "--gpus: is not for models" in ended.err
     assert "--templates: is not for models" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("name", "document"),
+    [
+        ("job", {"model": "llama2-7b", "cluster": "h100", "gpus": 8, "global_batch_size": 64}),
+        ("model", load_model("mixtral-8x7b").model_dump(mode="json", by_alias=True, exclude_unset=True)),
+        ("cluster", load_cluster("h100").model_dump(mode="json", by_alias=True, exclude_unset=True)),
+    ],
+)
+def test_a_schema_accepts_what_is_read_and_refuses_a_wrong_field(run: Run, name: str, document: dict[str, Any]) -> None:
+    schema = json.loads(run("list", "schemas", name).out)
+    jsonschema.validate(document, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**document, "gpu_count": 8}, schema)

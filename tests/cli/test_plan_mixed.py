@@ -137,7 +137,7 @@ def test_what_two_kinds_do_not_have_is_a_sentence(run: Run, words: tuple[str, ..
     [
         ("partition", *JOB),
         ("audit", "args.txt", "--cluster", NAME, "--gpus", "32"),
-        ("size", "llama2-13b", "--clusters", NAME, "--tokens", "2T", "--deadline", "30d"),
+        ("size", "--model", "llama2-13b", "--clusters", NAME, "--tokens", "2T", "--deadline", "30d"),
         ("list", "clusters", NAME),
     ],
 )

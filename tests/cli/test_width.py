@@ -100,7 +100,7 @@ ANSWERS = {
     "calibrate": "calibrate {korthikanti2022.yaml}",
     "validate": "validate {korthikanti2022.yaml}",
     "sweep": "sweep {SWEEP.yaml} --out {table.csv}",
-    "size": "size llama2-13b --clusters a100-80gb,h100 --tokens 1e10 --deadline 9d --gpus-max 64",
+    "size": "size --model llama2-13b --clusters a100-80gb,h100 --tokens 1e10 --deadline 9d --gpus-max 64",
     "recipes": "list recipes --model deepseek-v3",
     "clusters": "list clusters",
     "models": "list models",

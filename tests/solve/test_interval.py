@@ -73,3 +73,16 @@ def test_nine_in_ten_runs_of_every_kind_lie_where_the_others_say(quantity: modul
     for name, of_kind in inside.items():
         assert sum(of_kind) >= 0.9 * len(of_kind) or len(sources[name]) < SEVERAL, name
     assert sum(map(sum, inside.values())) >= 0.9 * sum(map(len, inside.values()))
+
+
+@pytest.mark.parametrize(("announced", "before"), [("vr200-nvl72", "gb300-nvl72"), ("mi455x-helios", "mi355x")])
+def test_times_of_an_announced_gpu_are_less_certain(announced: str, before: str) -> None:
+    new, old = load_cluster(announced), load_cluster(before)
+    assert new.announced
+    assert not old.announced
+    assert new.kernels == old.kernels
+    model = load_model("llama3.1-70b")
+    wide, narrow = (interval("time", cluster, model) for cluster in (new, old))
+    assert wide.low < narrow.low
+    assert wide.high > narrow.high
+    assert "on other GPUs" in wide.basis

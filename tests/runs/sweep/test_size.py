@@ -17,7 +17,7 @@ __all__ = ["run"]
 SPEED = {"h100": 10_000.0, "a100-80gb": 4_000.0}  # tokens/s of a GPU
 FEW = {"h100": 0, "a100-80gb": 0}  # of fewer GPUs each does half, as where they have to recompute
 SLOW = 1.2
-ASKED = ("llama2-7b", "--tokens", "100B", "--clusters", "h100,a100-80gb")
+ASKED = ("--model", "llama2-7b", "--tokens", "100B", "--clusters", "h100,a100-80gb")
 
 
 def answer(task: Task) -> Row:
@@ -106,7 +106,7 @@ def test_the_fewest_that_another_number_beats_are_told_so(
     run: Run, given: list[Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(FEW, "h100", 96)
-    outcome = run("size", *ASKED[:3], "--clusters", "h100", "--deadline", "4d")
+    outcome = run("size", *ASKED[:4], "--clusters", "h100", "--deadline", "4d")
     said = r"h100: 64 GPUs, 3\.8\d days; 80 to be in time .*\n"
     assert re.search(said, outcome.out)
     assert "Fewest GPUs in time, and the Pareto front of time and GPU-hours" in outcome.out
@@ -116,7 +116,7 @@ def test_the_fewest_that_another_number_beats_are_told_so(
 def test_one_is_told_as_one(run: Run, given: list[Task]) -> None:
     batch = ("--global-batch-size", "1", "--seq-length", "1000")
     outcome = run(
-        "size", *ASKED[:1], "--tokens", "1k", "--clusters", "h100", "--deadline", "1h", "--gpus-max", "1", *batch
+        "size", *ASKED[:2], "--tokens", "1k", "--clusters", "h100", "--deadline", "1h", "--gpus-max", "1", *batch
     )
     assert "llama2-7b: 1,000 tokens in 1 hour\nglobal batch 1 sequence of 1,000 tokens; 1 step\n" in (outcome.out)
     assert "1 number of GPUs planned." in outcome.out

@@ -1,0 +1,254 @@
+"""A running job's log compared with the prediction of its configuration: the reverse of `calibrate`.
+
+It answers three questions: how far off the prediction is, part by part as far as the log has timers; whether the job
+runs with other options than its script has; and which single assumption, changed, would explain the measured step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from symconfig.cost.lattice import Array
+from symconfig.cost.machine import stated
+from symconfig.descriptor.cluster import SHARES
+from symconfig.errors import InputError, Problem
+from symconfig.existing.audit.audit import Audit
+from symconfig.existing.audit.configuration import MegatronConfiguration
+from symconfig.existing.audit.judge import Judged, judge
+from symconfig.existing.recover.namespace import printed_namespace
+from symconfig.existing.recover.uncounted import destinations
+from symconfig.measured.training_log import TrainingLog
+from symconfig.solve.predict import Timer
+
+CLOSE = 0.02  # of a step: a smaller difference has no cause to look for
+MOST = 3.0  # factor by which an assumption may be off, at most
+_FACTORS = np.exp(np.linspace(-math.log(MOST), math.log(MOST), 121))
+# Standard deviations between the ends of a 90 % interval.
+_WIDTH = 3.29
+# Constants of kernels that are off together, by what they are the rate of.
+_RATES: Mapping[str, tuple[str, ...]] = {
+    "matrix products": ("gemm_efficiency", "gemm_efficiency_low"),
+    "attention kernels": ("attention_efficiency",),
+    "memory bandwidth": ("hbm_efficiency",),
+    "links within a node": ("link_efficiency",),
+    "network between nodes": ("network_efficiency",),
+}
+_BALANCE = "load imbalance of experts"
+# Timers of Megatron-LM (training/training.py, training_log) that are a part of the step by themselves, by our name.
+_TIMED = {"forward-backward": "forward and backward", "optimizer": "optimizer", "batch-generator": "data loading"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A figure of the prediction, and of the log. predicted: None if nothing is predicted of it."""
+
+    name: str
+    predicted: float | None
+    measured: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Return measured over predicted; None without a prediction."""
+        return self.measured / self.predicted if self.predicted else None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An option that the log prints with another value than the script gives it."""
+
+    option: str
+    script: str
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """An assumption that explains the measured step, if it alone is off.
+
+    assumed, needed: its value, and the one with which the prediction is the measured step: a share of a peak, or the
+    load of the busiest rank over the mean. deviations: how far that is, in standard deviations of the assumption.
+    """
+
+    name: str
+    assumed: float
+    needed: float
+    deviations: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A log beside a prediction.
+
+    seconds: the step and its parts; the first is the step. memory: peaks in bytes, of the rank that is fullest for what
+    is predicted of its stage. interval: 90 % interval of the step, in seconds. causes: the likeliest first; empty if
+    the step is within CLOSE of the prediction, or the log has no steady step.
+    """
+
+    log: TrainingLog
+    interval: tuple[float, float]
+    seconds: tuple[Part, ...]
+    memory: tuple[Part, ...]
+    differences: tuple[Difference, ...]
+    causes: tuple[Cause, ...]
+
+    @property
+    def as_usual(self) -> bool:
+        """Return whether the measured step lies in the prediction's 90 % interval; True without a measured step."""
+        low, high = self.interval
+        return not self.seconds or low <= self.seconds[0].measured <= high
+
+
+def compare(audit: Audit, log: TrainingLog) -> Comparison:
+    """Return a log compared with the prediction of an audit.
+
+    Raises InputError if the audit predicts nothing, or predicts a step with phases (RL), or if the log has another
+    batch or number of GPUs than the configuration: then it is a log of another job.
+    """
+    judged = audit.judged
+    if judged is None:
+        reasons = "; ".join(map(str, audit.unpredicted)) or "the configuration is not predicted"
+        raise InputError("there is no prediction to compare the log with", field="--log", got=reasons)
+    if judged.run.step is not None or judged.run.alone is not None:
+        raise InputError("compares a training step, and this one has phases", field="--log", got=log.path)
+    _check(judged, log)
+    predicted = judged.plan.best.predicted
+    seconds = tuple(_seconds(judged, log))
+    causes: list[Cause] = []
+    if seconds and abs(math.log(seconds[0].measured / predicted.step_s)) > CLOSE:
+        causes = sorted(_causes(judged, seconds[0].measured), key=lambda one: one.deviations)
+    return Comparison(
+        log=log,
+        interval=predicted.interval["step_s"],
+        seconds=seconds,
+        memory=tuple(_memory(judged, log)),
+        differences=tuple(_differences(audit, log)),
+        causes=tuple(causes),
+    )
+
+
+def _check(judged: Judged, log: TrainingLog) -> None:
+    """Raise InputError with all contradictions between the configuration and the log on GPUs and global batch."""
+    ours = {
+        "GPUs": (judged.plan.best.parallel.world_size, log.degrees.get("world")),
+        "global batch": (judged.plan.best.batch.global_, log.steady.samples if log.steady else None),
+    }
+    wrong = [
+        Problem(f"is of another job: its {name} differ", file=log.path, got=str(theirs), need=str(mine))
+        for name, (mine, theirs) in ours.items()
+        if theirs is not None and theirs != mine
+    ]
+    if wrong:
+        raise InputError(wrong)
+
+
+def _seconds(judged: Judged, log: TrainingLog) -> Iterator[Part]:
+    """Yield the step, then the parts that the log has timers of; nothing without a steady step."""
+    if log.steady is None:
+        return
+    predicted = judged.plan.best.predicted
+    optimizer, overhead = (predicted.time.get(name, 0.0) for name in ("optimizer", "overhead"))
+    own = {
+        "forward and backward": predicted.step_s - optimizer - overhead,
+        "optimizer": optimizer,
+        "data loading": None,  # the prediction has it in the overhead
+    }
+    yield Part("step", predicted.step_s, log.steady.seconds)
+    for timer, name in _TIMED.items():
+        if timer in log.timers:
+            yield Part(name, own[name], log.timers[timer])
+
+
+def _memory(judged: Judged, log: TrainingLog) -> Iterator[Part]:
+    """Yield the peak of allocated and of reserved memory, each of the rank that has most over what its stage's
+    prediction has. Pipeline stages are the outermost dim of the ranks; a rank that the log does not name counts as one
+    of the fullest stage.
+    """
+    memory, p = judged.memory, judged.plan.best.parallel
+    outside = {"allocated": ("allocator", "context and libraries"), "reserved": ("context and libraries",)}
+    for kind, others in outside.items():
+        parts = [part for name, part in memory.items() if name not in others]
+        stages = [sum(stage) for stage in zip(*parts, strict=True)]
+        ours = []
+        for rank, peaks in log.peaks.items():
+            stage = None if rank is None else rank * p.pp // p.world_size
+            if peaks.get(kind):
+                stage = stages.index(max(stages)) if stage is None or stage >= p.pp else stage
+                ours.append(Part(f"stage {stage}'s peak {kind}", stages[stage], peaks[kind]))
+        if ours:
+            yield max(ours, key=lambda part: part.ratio or 0.0)
+
+
+def _differences(audit: Audit, log: TrainingLog) -> Iterator[Difference]:
+    """Yield the options that memory or time depends on and that the log prints otherwise than the script has them.
+
+    Nothing but for Megatron-LM, and for options of unknown value.
+    """
+    if not isinstance(audit.reader, MegatronConfiguration) or not log.arguments or not audit.reader.parsed:
+        return
+    script, printed = audit.reader.names(), printed_namespace(log.arguments)
+    for dest in sorted(destinations().read & script.written.keys()):
+        if dest in script.dark or dest not in log.arguments or log.arguments[dest] is None:
+            continue
+        ours, theirs = _text(script[dest]), _text(printed[dest])
+        if ours != theirs:
+            yield Difference(script.spelled(dest), ours, theirs)
+
+
+def _text(value: object) -> str:
+    """Return a value as one text for comparison: numbers without trailing zeros, lists with blanks, enums by name."""
+    if isinstance(value, tuple):
+        return " ".join(map(_text, value))
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = str(value)
+    words = text.strip("[]").replace("'", "").replace(",", " ").split() if text.startswith("[") else [text]
+    return " ".join(word.rpartition(".")[2] if word.startswith("AttnBackend.") else word for word in words)
+
+
+def _causes(judged: Judged, measured_s: float) -> Iterator[Cause]:
+    """Yield the assumptions that alone make the prediction the measured step, with a factor of at most MOST."""
+    known, c = stated(judged.plan.cluster), judged.run.configuration
+    timer = Timer(judged.plan.model, judged.plan.cluster, c)
+    (own,) = timer.step_seconds({}, 1)
+    target = measured_s / judged.plan.best.predicted.step_s  # of the step that the timer has, as loads are uneven there
+    for name, constants in _RATES.items():
+        rates = [constant for constant in constants if constant in known]
+        if not rates:
+            continue
+        steps = timer.step_seconds({rate: known[rate].value * _FACTORS for rate in rates}, _FACTORS.size) / own
+        factor = _crossing(_FACTORS, steps, target)
+        first = known[rates[-1] if c.precision not in ("bf16", "fp16") else rates[0]]
+        if factor is None or (rates[0] in SHARES and first.value * factor > 1.0):
+            continue
+        yield Cause(name, first.value, first.value * factor, abs(math.log(factor)) / max(first.uncertainty, 0.01))
+    yield from _imbalance(judged, measured_s)
+
+
+def _crossing(factors: Array, steps: Array, target: float) -> float | None:
+    """Return the factor, interpolated between two of `factors` [n], at which the falling `steps` [n] are `target`."""
+    if not float(steps.min()) < target < float(steps.max()):
+        return None
+    return float(np.exp(np.interp(-target, -steps, np.log(factors))))
+
+
+def _imbalance(judged: Judged, measured_s: float) -> Iterator[Cause]:
+    """Yield the load imbalance of experts that explains the measured step, if one does: a step is linear in it."""
+    plan = judged.plan
+    loads = (plan.best.predicted.untrained or {}).get("waited_load")
+    if loads is None:
+        return
+    even, double = (
+        judge(
+            judged.run, plan.cluster, plan.job.limits.model_copy(update={"expert_imbalance": load})
+        ).plan.best.predicted.step_s
+        for load in (1.0, 2.0)
+    )
+    assumed = math.sqrt(loads[0] * loads[1])
+    needed = 1.0 + (measured_s - even) / (double - even) if double > even else 0.0
+    if 1.0 <= needed <= MOST * assumed:
+        spread = math.log(loads[1] / loads[0]) / _WIDTH
+        yield Cause(_BALANCE, assumed, needed, abs(math.log(needed / assumed)) / spread)

@@ -1,0 +1,213 @@
+"""The planner as tools of an agent: `symconfig serve --mcp`, a server of the Model Context Protocol (MCP) on stdio.
+
+Each tool is a function of the Python API: its answer has the text of the terminal, and the JSON of `--json`. The server
+has the rights of the user who starts it: it reads the files that a tool names, and writes only where `out` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.load import zoo_clusters, zoo_models
+from symconfig.errors import InputError, SymconfigError
+from symconfig.install import VERSION
+from symconfig.report.grid import LEAST_WIDTH, Block, plain
+
+if TYPE_CHECKING:
+    from mcp.server import Server
+    from mcp.types import CallToolResult, ListToolsResult
+
+INSTRUCTIONS = (
+    "Plans how a large model is split over GPUs (tensor, pipeline, context, expert and data parallelism, ZeRO, "
+    "recompute), predicts step time and memory with 90 % intervals, and writes launch files for Megatron-LM, DeepSpeed "
+    "and others. Nothing runs on a GPU. State the model (a name of the zoo, or the path of a config.json), the "
+    "cluster, gpus, global_batch_size and seq_length. An answer within 2 % of another is a tie."
+)
+_FOLDER = {"type": "string", "description": "an empty or new folder: the plan's files are written there"}
+_CLUSTER = {"type": "string", "description": "a cluster of the zoo, as h100, or the path of a descriptor"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a tool answers: the screen as blocks, and plain data."""
+
+    blocks: list[Block]
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool. does: its description; properties: of its arguments' JSON schema; run: called with the arguments."""
+
+    does: str
+    properties: Mapping[str, Any]
+    required: tuple[str, ...]
+    run: Callable[..., Answer]
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the arguments; `job` has the fields of JOB.yaml."""
+        job = Job.model_json_schema(by_alias=True)
+        sections = job.pop("$defs")
+        properties = {name: job if value is JOB else value for name, value in self.properties.items()}
+        schema = {"type": "object", "properties": properties, "required": list(self.required)}
+        return {**schema, "additionalProperties": False, **({"$defs": sections} if "job" in properties else {})}
+
+
+JOB: Mapping[str, Any] = {}  # stands for the schema of JOB.yaml
+
+
+def _plan(job: Mapping[str, Any], out: str | None = None, top: int = 5) -> Answer:
+    from symconfig.api.planning import plan
+    from symconfig.report.rl import blocks as of_step
+    from symconfig.report.table import blocks
+
+    result = plan(**_named(job), top=top)
+    if out is not None:
+        result.write(out)
+    return Answer((of_step if result.plan.rl else blocks)(result.plan), result.to_dict())
+
+
+def _estimate(job: Mapping[str, Any]) -> Answer:
+    from symconfig.api.estimate import estimate
+
+    result = estimate(**job)
+    return Answer(result.blocks(), result.to_dict())
+
+
+def _audit(source: str, cluster: str | None = None, gpus: int | None = None, log: str | None = None) -> Answer:
+    from symconfig.api.existing import audit, compare
+    from symconfig.report import comparison
+    from symconfig.report.audit import blocks
+    from symconfig.report.audit_json import to_dict
+
+    done = audit(source, cluster, gpus)
+    if log is None:
+        return Answer(blocks(done), to_dict(done))
+    found = compare(done, log)
+    return Answer([*blocks(done), *comparison.blocks(found)], to_dict(done) | {"log": comparison.to_dict(found)})
+
+
+def _replan(plan: str, changes: Mapping[str, Any], out: str | None = None) -> Answer:
+    from symconfig.api.replan import replan
+    from symconfig.report.replan import blocks
+
+    result = replan(plan, **changes)
+    if out is not None:
+        result.new.write(out)
+    return Answer(blocks(result.found), result.to_dict())
+
+
+def _list(kind: str) -> Answer:
+    names = list(zoo_models() if kind == "models" else zoo_clusters())
+    return Answer([", ".join(names)], {kind: names})
+
+
+def _named(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job's fields as arguments of `plan`. Raises InputError with all that it cannot do without."""
+    from symconfig.errors import Problem
+
+    missing = [name for name in ("model", "cluster", "gpus") if name not in job]
+    if missing:
+        raise InputError([Problem("this field is missing", field=f"job.{name}") for name in missing])
+    return dict(job)
+
+
+TOOLS: Mapping[str, Tool] = {
+    "plan": Tool(
+        "Find the fastest configuration that fits in memory, with alternatives; with `out` write its launch files.",
+        {"job": JOB, "out": _FOLDER, "top": {"type": "integer", "description": "plans to show (default 5)"}},
+        ("job",),
+        _plan,
+    ),
+    "estimate": Tool(
+        "Predict memory and time of one layout, given by job.pins (tp, pp, …), also where it does not fit.",
+        {"job": JOB},
+        ("job",),
+        _estimate,
+    ),
+    "audit": Tool(
+        "Read a launch script or configuration, never running it: what is wrong, what it will do, what would be "
+        "better; with `log` compare a running job's log with the prediction.",
+        {
+            "source": {"type": "string", "description": "path of the script, YAML or JSON, or a line of arguments"},
+            "cluster": {**_CLUSTER, "description": f"{_CLUSTER['description']}; without it nothing is predicted"},
+            "gpus": {"type": "integer", "description": "if the script's launcher does not say"},
+            "log": {"type": "string", "description": "path of what the running job prints"},
+        },
+        ("source",),
+        _audit,
+    ),
+    "replan": Tool(
+        "Solve a written plan again with some fields of its job changed: what changes, and whether checkpoints load.",
+        {
+            "plan": {"type": "string", "description": "the folder of a plan, or its plan.json"},
+            "changes": {"type": "object", "description": "fields of the job with their new values, as {gpus: 32}"},
+            "out": _FOLDER,
+        },
+        ("plan", "changes"),
+        _replan,
+    ),
+    "list": Tool(
+        "List the names of the zoo's models or clusters.",
+        {"kind": {"enum": ["models", "clusters"]}},
+        ("kind",),
+        _list,
+    ),
+}
+
+
+def answer(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
+    """Return a tool's text, and its data; None as data if the text says what is wrong with the arguments."""
+    tool = TOOLS.get(name)
+    try:
+        if tool is None:
+            raise InputError("there is no such tool", field="name", got=name, need=", ".join(TOOLS))
+        if unknown := arguments.keys() - tool.properties.keys():
+            raise InputError("takes no such argument", field=name, got=", ".join(sorted(unknown)))
+        if missing := [each for each in tool.required if each not in arguments]:
+            raise InputError("needs an argument", field=name, need=", ".join(missing))
+        made = tool.run(**arguments)
+    except SymconfigError as error:
+        return "\n".join(f"error: {problem}" for problem in error.problems), None
+    except TypeError as error:
+        return f"error: {name}: {error}", None
+    return plain(made.blocks, LEAST_WIDTH), made.data
+
+
+def server() -> Server[Any]:
+    """Return the server with TOOLS. Raises InputError without the extra `agents`."""
+    try:
+        from anyio import to_thread
+        from mcp import types
+        from mcp.server import Server
+    except ImportError:
+        what = "needs the official SDK of the Model Context Protocol"
+        raise InputError(what, field="--mcp", hint="pip install 'symconfig[agents]'") from None
+
+    async def listed(_: Any, __: Any) -> ListToolsResult:
+        tools = [types.Tool(name=name, description=one.does, input_schema=one.schema()) for name, one in TOOLS.items()]
+        return types.ListToolsResult(tools=tools)
+
+    async def called(_: Any, asked: types.CallToolRequestParams) -> CallToolResult:
+        text, data = await to_thread.run_sync(partial(answer, asked.name, asked.arguments or {}))
+        content = types.TextContent(type="text", text=text)
+        return types.CallToolResult(content=[content], structured_content=data, is_error=data is None)
+
+    return Server("symconfig", version=VERSION, instructions=INSTRUCTIONS, on_list_tools=listed, on_call_tool=called)
+
+
+def serve() -> None:
+    """Answer on stdin and stdout until the client closes them. Raises InputError without the extra `agents`."""
+    made = server()
+    import anyio
+    from mcp.server.stdio import stdio_server
+
+    async def run() -> None:
+        async with stdio_server() as (received, sent):
+            await made.run(received, sent, made.create_initialization_options())
+
+    anyio.run(run)
