@@ -1,6 +1,6 @@
 """Pairs of plans, the kind of checkpoint between them, and what `loadable` says: each is done with the real framework.
 
-The models are too small to take time; their degrees are what matters. `tests.runs.checkpoint.real` runs all of them.
+The models are too small to take time; their degrees are what matters. `python -m tools verify checkpoints` runs all.
 """
 
 from __future__ import annotations
