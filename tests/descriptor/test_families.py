@@ -21,6 +21,7 @@ from symconfig.descriptor.huggingface import import_config, imported
 from symconfig.errors import InputError
 from symconfig.graph.count import parameters
 from tests.descriptor.small_configs import small_config
+from tools.families import COLUMNS, cells, every
 from tools.generate import families as classes
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -232,3 +233,20 @@ def test_another_release_of_a_family_is_not_taken_for_a_misspelling(kind: str, h
         import_config({"model_type": kind}, "config.json", None)
     (problem,) = caught.value.problems
     assert problem.hint == (hint or "symconfig import config.json --like FAMILY, if it is built as one of these")
+
+
+def test_every_family_is_read_or_refused_with_a_reason() -> None:
+    found = {one.name: one for one in every()}
+    assert set(families()) <= set(found)
+    for one in found.values():
+        assert (one.model is None) == bool(one.refused)
+        assert len(cells(one)) == len(COLUMNS)
+
+
+def test_targets_are_those_that_can_be_told() -> None:
+    found = {one.name: one for one in every()}
+    llama, bloom = found["llama"], found["bloom"]
+    assert all(llama.can(target) for target in ("megatron", "bridge", "deepspeed", "llamafactory"))
+    assert bloom.can("deepspeed")
+    assert not bloom.can("megatron")
+    assert {problem.field for problem in bloom.cannot["megatron"]} >= {"position", "embedding_norm"}

@@ -69,20 +69,6 @@ def test_a_source_that_is_slow_as_a_whole_moves_rates_a_little_and_no_dependence
     assert max(apart) - min(apart) == pytest.approx(np.log(1.2), rel=0.3)
 
 
-def test_a_source_far_from_the_others_counts_for_less() -> None:
-    def moved(slower: float) -> float:
-        rows = [*made("one"), *made("two"), *made("three", slower)]
-        return float(np.log(even / fitted(rows).values["gemm_efficiency"]) / np.log(slower))
-
-    even = fitted([*made("one"), *made("two"), *made("three")]).values["gemm_efficiency"]
-    assert moved(1.6) < 0.75 * moved(1.1)
-
-
-def test_more_sources_make_a_constant_surer() -> None:
-    one, three = fitted(made("one")), fitted([*made("one"), *made("two"), *made("three")])
-    assert three.uncertainty["gemm_efficiency"] < 0.8 * one.uncertainty["gemm_efficiency"]
-
-
 def test_rows_that_scatter_make_the_spread_of_a_training_larger() -> None:
     even = made("one")
     rough = [replace(row, seconds=row.seconds * (0.8 if index % 2 else 1.2)) for index, row in enumerate(even)]

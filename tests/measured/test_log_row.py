@@ -10,11 +10,12 @@ import pytest
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.measurements import MeasuredBatch, MeasuredOptions
 from symconfig.errors import InputError
+from symconfig.existing.recover.zoo import meaning
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.block import LAYER
 from symconfig.measured.judge import judge
-from symconfig.measured.log_row import as_row, source_of
-from symconfig.measured.training_log import read_log
+from symconfig.measured.log_row import as_row, log_model, source_of
+from symconfig.measured.training_log import TrainingLog, read_log
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.solve.configuration import Configuration
 from symconfig.units import GIB, MIB
@@ -211,3 +212,41 @@ def test_a_log_without_figures_gives_no_row(tmp_path: Path) -> None:
     log = read_log(write(tmp_path, throughput(10, 32.0).replace("MaxMemAllocated=30.25GB", "").replace("MemA", "A")))
     with pytest.raises(InputError, match="batch size"):
         as_row(log, load_cluster("a100-80gb"), load_model("llama2-7b"), gpus=8)
+
+
+SPOKEN = (
+    "llama2-13b",
+    "llama3.1-70b",
+    "qwen2.5-7b",
+    "qwen3-30b-a3b",
+    "mixtral-8x7b",
+    "deepseek-v3",
+    "gpt-oss-120b",
+    "gpt3-175b",
+)
+
+
+def log_of(folder: Path, text: str) -> TrainingLog:
+    return read_log(write(folder, text))
+
+
+@pytest.mark.parametrize("name", SPOKEN)
+def test_the_model_of_a_plan_is_read_back_whole(tmp_path: Path, name: str) -> None:
+    plan = sample_plan(name)
+    found = log_model(log_of(tmp_path, plan_log(plan)))
+    assert meaning(found) == meaning(plan.model)
+
+
+def test_a_short_print_is_read_over_the_parsers_defaults(tmp_path: Path) -> None:
+    found = log_model(log_of(tmp_path, megatron_log()))
+    assert (found.num_hidden_layers, found.num_key_value_heads, found.intermediate_size) == (32, 8, 14336)
+    assert (found.vocab_size, found.hidden_act, found.position, found.norm) == (50257, "silu", "learned", "layernorm")
+
+
+def test_a_model_that_no_descriptor_describes_is_refused_by_its_name(tmp_path: Path) -> None:
+    log = log_of(tmp_path, megatron_log())
+    strange = replace(log, arguments={**log.arguments, "is_hybrid_model": True})
+    with pytest.raises(InputError) as error:
+        log_model(strange)
+    assert [problem.field for problem in error.value.problems] == ["is_hybrid_model"]
+    assert all(problem.file == log.path and problem.hint for problem in error.value.problems)

@@ -21,7 +21,6 @@ from symconfig.render import bridge, own_target, render
 from symconfig.render.files import write
 from symconfig.verify.shell import dry_run
 from tests.render.bash import dry_run as bash_dry_run
-from tests.render.test_megatron_run import PLANS
 from tests.sample_plans import sample_model, sample_plan
 
 BRIDGES = ("core_v0.15.0", "core_v0.16.1")
@@ -40,13 +39,6 @@ def said(plan: Any) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("version", BRIDGES)
-@pytest.mark.parametrize("name", PLANS)
-def test_every_option_that_a_plan_may_have_has_a_field_or_a_reason(name: str, version: str) -> None:
-    model, cluster, fields, _ = PLANS[name]
-    assert not [text for text in said(sample_plan(model, cluster, version=version, **fields)) if "no field" in text]
-
-
 @pytest.mark.parametrize("name", [name for name in zoo_models() if load_model(name).adapter is None])
 def test_every_zoo_model_is_said_or_refused_by_its_own_fields(name: str) -> None:
     model = load_model(name)
@@ -60,22 +52,6 @@ def test_every_zoo_model_is_said_or_refused_by_its_own_fields(name: str) -> None
     assert config["num_layers"] == model.num_hidden_layers
     assert config["vocab_size"] >= model.vocab_size
     assert config["share_embeddings_and_output_weights"] is model.tie_word_embeddings
-
-
-def test_degrees_batch_and_states_are_the_plans() -> None:
-    plan = sample_plan("llama3.1-70b", "h100", version=BRIDGES[-1], optimizer_offload=0.25)
-    config = bridge.sections(plan)
-    model = config["model"]
-    assert (
-        model["tensor_model_parallel_size"],
-        model["pipeline_model_parallel_size"],
-        model["context_parallel_size"],
-        model["virtual_pipeline_model_parallel_size"],
-    ) == (8, 4, 2, 5)
-    assert config["train"]["global_batch_size"] == plan.best.batch.global_
-    assert config["ddp"]["use_distributed_optimizer"] is config["optimizer"]["use_distributed_optimizer"] is True
-    assert config["optimizer"]["optimizer_offload_fraction"] == 0.25
-    assert (model["overlap_p2p_comm"], model["batch_p2p_comm"]) == (True, False)
 
 
 def test_yarn_is_gpt_oss_own() -> None:
@@ -144,7 +120,8 @@ def test_a_gate_of_gelu_is_the_fused_kernels_tanh_form() -> None:
     x = torch.randn(64, 32, dtype=torch.float64)
     gate, up = x.chunk(2, -1)
     real = torch.nn.functional.gelu(gate, approximate="tanh") * up
-    assert torch.allclose(kernels.geglu(x), real, atol=1e-7)
+    with torch.compiler.set_stance("force_eager"):  # compiling takes a minute
+        assert torch.allclose(kernels.geglu(x), real, atol=1e-7)
 
 
 @pytest.mark.parametrize(

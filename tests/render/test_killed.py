@@ -14,7 +14,7 @@ import pytest
 from symconfig.errors import InputError
 from symconfig.render.files import File, Files, write
 from symconfig.resources import MARKER
-from tests.render.killing import NEW, inodes, older, state
+from tests.render.killed import NEW, inodes, older, state
 
 ROOT = Path(__file__).resolve().parents[2]
 

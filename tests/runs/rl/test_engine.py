@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from symconfig.descriptor.rl import Lengths
 from symconfig.runs.rl.engine import (
     ASLEEP_BYTES,
     LAYER_S,
@@ -15,7 +18,7 @@ from symconfig.runs.rl.engine import (
     cached_bytes,
     generate,
 )
-from symconfig.solve.lengths import GROUPS, quantiles
+from symconfig.solve.lengths import GROUPS, packing, quantiles
 from tests.runs.rl.support import engine, step
 
 ONE = np.array([1.0])
@@ -149,3 +152,31 @@ def test_a_replica_of_one_rank_of_data_reduces_twice_in_each_layer() -> None:
     behind_attention = one._reductions_s(tokens / 2) / 2
     assert many._reductions_s(tokens) > behind_attention
     assert many._reductions_s(tokens) < one._reductions_s(tokens) * 1.5
+
+
+@given(mean=st.floats(20, 4000), over=st.floats(1.2, 4.0), cut=st.floats(1.0, 3.0))
+def test_the_mean_is_the_stated_one_and_nothing_is_longer_than_the_cut(mean: float, over: float, cut: float) -> None:
+    longest = int(mean * over * cut) + 1
+    found = quantiles(Lengths(mean=mean, p95=min(mean * over, longest), max=longest))
+    assert found.mean() == pytest.approx(mean, rel=0.02)
+    assert found.max() <= longest
+    assert (np.diff(found) >= -1e-9).all()
+
+
+def test_a_lognormal_distribution_is_found_again() -> None:
+    """Against draws of one, whose mean and percentile are taken as stated."""
+    drawn = np.random.default_rng(1).lognormal(mean=6.0, sigma=0.7, size=400_000)
+    found = quantiles(Lengths(mean=drawn.mean(), p95=float(np.quantile(drawn, 0.95)), max=10**6), 256)
+    for share in (0.1, 0.5, 0.9, 0.95):
+        assert np.quantile(found, share) == pytest.approx(np.quantile(drawn, share), rel=0.03)
+
+
+def test_the_documents_of_a_micro_batch_are_prompts_with_their_responses() -> None:
+    rl = step()
+    lengths = packing(rl).lengths
+    assert sum(lengths) / len(lengths) == pytest.approx(rl.mean_tokens, rel=0.02)
+    assert max(lengths) <= rl.longest
+
+
+def test_equal_lengths_are_equal() -> None:
+    assert quantiles(Lengths(mean=512.0, p95=None, max=512)) == pytest.approx(512)
