@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,12 @@ from symconfig.graph.model import sequence
 from symconfig.graph.parts import is_layer, place_of
 from symconfig.plans.file import parse_plan
 from symconfig.runs.adapted import imaged
-from tests.descriptor.configs.towers import GEMMA3_4B, QWEN3_VL_8B
 
+PUBLISHED = Path(__file__).parents[1] / "descriptor" / "published"
+QWEN3_VL_8B, GEMMA3_4B = (
+    json.loads((PUBLISHED / f"{name}.json").read_text(encoding="utf-8"))
+    for name in ("qwen3-vl-8b-instruct", "gemma-3-4b-it")
+)
 JOB: dict[str, Any] = {"cluster": "h100", "gpus": 16, "global_batch_size": 64, "seq_length": 4096}
 
 
