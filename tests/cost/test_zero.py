@@ -105,7 +105,6 @@ def test_frozen_weights_have_no_gradients_and_no_optimizer_state() -> None:
 def test_frozen_experts_in_host_memory_are_counted_one_by_one(ep: int) -> None:
     """Mixtral with adapters beside q and v: every weight has 2 bytes, an adapter's 12 of Adam beside it."""
     adapter = sample_model("llama2-13b-lora").adapter
-    assert adapter is not None
     model = sample_model("mixtral-8x7b", num_hidden_layers=2, adapter=adapter.model_dump())
     hidden, heads, width = 4096, 8 * 128, 14336
     experts = 2 * 8 * 3 * hidden * width

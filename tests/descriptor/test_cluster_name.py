@@ -13,7 +13,6 @@ from symconfig.descriptor.load import find_cluster, load_cluster, load_mixed
 from symconfig.errors import InputError
 
 
-
 @pytest.mark.parametrize(
     ("name", "base", "changes"),
     [
@@ -92,7 +91,6 @@ def test_a_file_whose_name_looks_like_a_change_is_a_file(tmp_path: Path) -> None
 
 def test_a_name_lists_two_kinds_with_their_numbers() -> None:
     found = load_mixed("h100 with network=4x200Gb/s*16+ a100-80gb *8 over 4x100Gb/s")
-    assert found is not None
     one, other = found.shares
     assert (one.gpus, one.nodes) == (16, 2)
     assert (other.cluster.name, other.gpus, other.nodes) == ("a100-80gb", 8, 1)

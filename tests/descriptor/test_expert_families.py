@@ -70,7 +70,6 @@ def test_longcat_has_two_layers_for_one_and_experts_beside_the_first() -> None:
     """Transformers' class holds gates of the choices that compute nothing, too, which nothing reads."""
     model = read("longcat_flash", zero_expert_num=2)
     assert (model.num_hidden_layers, model.layer_kinds[:2]) == (16, ("moe", "dense"))
-    assert model.experts is not None
     assert model.experts.shortcut
     idle = 2 * 2 * model.experts.moe_intermediate_size * model.hidden_size
     assert trained(real(to_transformers_config(model))) == parameters(model).total + 8 * idle

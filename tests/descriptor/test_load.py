@@ -160,7 +160,6 @@ def test_an_adapter_is_its_base_and_more(tmp_path: Path) -> None:
     _write(tmp_path, MODEL, "base.yaml")
     model = load_model(_write(tmp_path, ADAPTER.format(base="base.yaml"), "adapter.yaml"))
     assert (model.name, model.hidden_size) == ("a", 64)
-    assert model.adapter is not None
     assert model.adapter.r == 4
     assert load_model(_write(tmp_path, ADAPTER.format(base="llama2-7b"), "b.yaml")).hidden_size == 4096
 

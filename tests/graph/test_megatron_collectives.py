@@ -74,7 +74,6 @@ def test_only_products_and_attention_can_run_beside_their_collectives(name: str,
 def test_an_adapter_of_the_joint_projection_is_added_before_heads_are_gathered() -> None:
     """megatron-bridge, peft/lora.py: the adapter's result has the shape of the projection's on each rank."""
     base = sample_model("llama2-13b-lora", num_key_value_heads=4)
-    assert base.adapter is not None
     model = base.model_copy(update={"adapter": base.adapter.model_copy(update={"target_modules": ("qkv_proj",)})})
     gathered = [c.tensor for c in chosen(block(model, "dense", SHARED), "tp", FORWARD) if c.owner.startswith("take")]
     assert gathered == ["qkv.sum"]

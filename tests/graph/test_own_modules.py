@@ -196,7 +196,6 @@ def test_pytorch_turns_queries_and_keys_in_five_times_the_passes() -> None:
 
 def test_a_choice_by_groups_without_a_bias_remembers_who_was_left_out() -> None:
     model = sample_model("deepseek-v3")
-    assert model.experts is not None
     for groups, there in ((1, False), (2, True), (8, True)):
         update = {"n_group": groups, "topk_group": 1, "e_score_correction_bias": False}
         grouped = model.model_copy(update={"experts": model.experts.model_copy(update=update)})

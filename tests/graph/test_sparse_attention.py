@@ -62,7 +62,6 @@ def test_scores_take_what_torch_counts() -> None:
     from transformers.models.deepseek_v32.modeling_deepseek_v32 import DeepseekV32Indexer
 
     model = sparse()
-    assert model.latent is not None
     rank, turned = model.latent.q_lora_rank, model.latent.qk_rope_head_dim
     config = transformers.DeepseekV32Config(hidden_size=256, q_lora_rank=rank, qk_rope_head_dim=turned, **INDEXER)
     module = DeepseekV32Indexer(config, 0)
@@ -207,7 +206,6 @@ def test_the_loss_compares_the_chosen_keys_of_all_heads() -> None:
         for weight in (0.1, 0.0)
     )
     low, heads = sparse().latent, sparse().num_attention_heads
-    assert low is not None
     target = 2 * S * 10 * heads * (low.kv_lora_rank + low.qk_rope_head_dim)
     scores = 2 * S * 10 * (4 * 32 + 4)
     projections = 2 * S * (48 * 4 * 32 + 256 * 32 + 256 * 4)

@@ -39,26 +39,6 @@ OPTIONS: tuple[dict[str, object], ...] = (
 )
 
 
-FIELDS = (
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "vocab_size",
-    "gated_mlp",
-    "tie_word_embeddings",
-    "norm",
-    "position",
-    "qkv_bias",
-    "attention_out_bias",
-    "moe_layers",
-    "latent",
-    "num_nextn_predict_layers",
-    "attention_dropout",
-    "hidden_dropout",
-)
-
-
 def configuration(plan: Plan) -> Configuration:
     """What `predict` is to be asked for a plan."""
     best = plan.best
@@ -93,11 +73,7 @@ def test_a_models_own_plan_is_read_back(tmp_path: Path) -> None:
         wanted = configuration(plan)
         assert item.case.configuration == wanted, name
         assert not item.case.assumed, name
-        assert item.time is not None
         assert item.time[1] == 1.0
-        found, model = item.case.model, plan.model
-        for field in FIELDS:
-            assert getattr(found, field) == getattr(model, field), (name, field)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -114,7 +90,6 @@ def test_a_named_model_and_a_cluster_of_ones_own(tmp_path: Path) -> None:
     log = read_log(write(tmp_path, plan_log(plan)))
     cluster = plan.cluster.model_copy(update={"name": "our machine"})
     without = as_row(log, cluster)
-    assert without.note is not None
     assert "sliding windows" in without.note
     row = as_row(log, cluster, plan.model)
     assert row.note is None
@@ -127,7 +102,6 @@ def test_memory_and_out_of_memory_reach_the_row(tmp_path: Path) -> None:
     a100 = load_cluster("a100-80gb")
     row = as_row(read_log(write(tmp_path, megatron_log())), a100)
     assert row.measured.peak_allocated_gib == pytest.approx(40_001 * MIB / GIB)
-    assert row.measured.peak_allocated_gib_by_rank is not None
     assert len(row.measured.peak_allocated_gib_by_rank) == 2
     assert row.measured.memory_rank == "max"
     assert row.measured.oom is None
@@ -147,7 +121,6 @@ def test_memory_of_the_first_rank_alone_is_that_of_the_first_stage(tmp_path: Pat
 
 def test_private_arguments_stay_in_the_log(tmp_path: Path) -> None:
     row = as_row(read_log(write(tmp_path, megatron_log())), load_cluster("a100-80gb"))
-    assert row.options.megatron_args is not None
     assert "data-path" not in row.options.megatron_args
     assert row.options.megatron_args["disable-bias-linear"] is True
 
@@ -163,9 +136,7 @@ def test_deepspeed_takes_the_model_from_the_caller(tmp_path: Path) -> None:
     assert (c.degrees.tp, c.degrees.dp, c.micro, c.global_batch, c.zero, c.precision) == (1, 8, 2, 64, 3, "bf16")
     assert c.framework.name == "deepspeed"
     assert c.modules == {LAYER}
-    assert item.time is not None
     assert item.time[1] == 2.0
-    assert item.memory is not None
     assert item.memory[1] == 41.5 * GIB
 
 
@@ -184,7 +155,6 @@ def test_symconfigs_own_deepspeed_script_says_all_but_the_model(tmp_path: Path) 
     c = item.case.configuration
     assert (c.degrees.tp, c.degrees.cp, c.degrees.dp, c.micro, c.global_batch, c.seq_length) == (2, 2, 2, 2, 16, 4096)
     assert c.cp_comm == "a2a"
-    assert item.time is not None
     assert item.time[1] == 2.5
     with pytest.raises(InputError, match="multiply"):
         as_row(log, a100, model, gpus=6)

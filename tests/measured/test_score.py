@@ -62,8 +62,6 @@ def test_a_row_that_states_all_is_scored_apart(tmp_path: Path) -> None:
     (source,) = score([file_of(tmp_path, whole, part, name="simumax_b200")])
     assert [item.row.id for item in source.stated.rows] == ["a"]
     assert [item.case.assumed for item in source.assumed.rows] == [("sequence_parallel",)]
-    assert source.time is not None
-    assert source.stated.time is not None
     assert (source.time.n, source.stated.time.n) == (2, 1)
 
 
@@ -119,7 +117,6 @@ def test_published_step_time_is_met(tmp_path: Path) -> None:
     """arXiv 2205.05198, table 5: GPT-22B with selective recompute and sequence parallelism, batch 4: 1.10 s."""
     text = run_text("a", "{step_s: 1.10}").replace("global: 32", "global: 4")
     (source,) = score([file_of(tmp_path, text)])
-    assert source.time is not None
     assert source.time.mape < 0.06
 
 
@@ -151,7 +148,6 @@ def test_targets_are_not_scored_but_counted(tmp_path: Path) -> None:
 def test_every_rate_is_turned_into_seconds(tmp_path: Path, measured: str) -> None:
     """32 sequences of 2048 tokens on 8 GPUs in 8 s."""
     (source,) = score([file_of(tmp_path, run_text("a", measured))])
-    assert source.rows[0].time is not None
     assert source.rows[0].time[1] == pytest.approx(8.0)
     assert source.rows[0].time_from == measured[1 : measured.index(":")]
 
@@ -160,7 +156,6 @@ def test_one_layer_is_compared_in_both_directions(tmp_path: Path) -> None:
     """arXiv 2205.05198, table 4: a layer of GPT-22B, selective recompute and sequence parallelism: 7.2 and 13.1 ms."""
     row = run_text("a", "{layer_forward_ms: 7.2, layer_backward_ms: 13.1}")
     (source,) = score([file_of(tmp_path, row)])
-    assert source.layer is not None
     assert source.layer.n == 2
     assert source.layer.mape < 0.08
 
@@ -204,7 +199,6 @@ def test_what_an_argument_list_says_of_memory(tmp_path: Path, arguments: str, fi
 def test_errors_by_hand() -> None:
     """Predicted 1.2, 0.95 and 0.7 of what was measured: off by 20, 5 and 30 %."""
     found = error([("a", (1.2, 1.0)), ("b", (1.9, 2.0)), ("c", (7.0, 10.0))])
-    assert found is not None
     assert found.n == 3
     assert found.mape == pytest.approx((0.2 + 0.05 + 0.3) / 3)
     assert found.bias == pytest.approx((0.2 - 0.05 - 0.3) / 3)
@@ -231,7 +225,6 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> list[Judged]:
 def test_out_of_memory_by_hand(judged: list[Judged]) -> None:
     """d and f are found, e is not; of a, b and c, which ran, c is called out of memory."""
     found = oom(judged)
-    assert found is not None
     assert (found.ran_out, found.caught, found.ran, found.alarms) == (3, 2, 3, 1)
     assert found.recall == pytest.approx(2 / 3)
     assert found.false_rate == pytest.approx(1 / 3)
@@ -240,7 +233,6 @@ def test_out_of_memory_by_hand(judged: list[Judged]) -> None:
 def test_a_sweep_by_hand(judged: list[Judged]) -> None:
     """The prediction prefers a to b, of the two that fit; b was the best: 10 s over 8 s. The median is 9 s."""
     found = sweep("s", judged)
-    assert found is not None
     assert (found.n, found.timed, found.pick, found.best) == (6, 3, "a", "b")
     assert found.regret == pytest.approx(0.25)
     assert found.choice in "ab"

@@ -217,8 +217,6 @@ def program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     utils = sys.modules["megatron.bridge.training.utils.omegaconf_utils"]
     utils.process_config_with_overrides = lambda config, *_: config  # type: ignore[attr-defined]
     spec = importlib.util.spec_from_file_location("train_of_a_plan", folder / "train.py")
-    assert spec
-    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -141,7 +141,6 @@ def test_deepspeeds_own_program_recomputes_no_more_layers_than_it_must(tmp_path:
     some.write(tmp_path / "out")
     assert f"--recompute-layers={recompute.num_layers}" in (tmp_path / "out" / "launch.sh").read_text()
     judged = symconfig.audit(tmp_path / "out" / "launch.sh", "h100", plan=False).judged
-    assert judged is not None
     assert judged.plan.best.predicted == some.best.predicted
     with pytest.raises(InfeasibleError, match="Transformers recomputes all layers or none"):
         some.write(tmp_path / "other", target="transformers")
@@ -161,7 +160,6 @@ def test_the_trainer_recomputes_each_nth_layer_in_shards_of_fsdp(tmp_path: Path)
     launched = symconfig.audit(
         tmp_path / "out" / "launch.sh", "a100-80gb", plan=False, model="llama3.1-8b", seq_length=8192
     ).judged
-    assert launched is not None
     assert launched.plan.best.predicted.step_s == pytest.approx(made.best.predicted.step_s, rel=1e-3)
     with pytest.raises(InfeasibleError, match="all layers or none"):
         made.write(tmp_path / "other", target="llamafactory")

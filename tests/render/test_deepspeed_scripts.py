@@ -23,8 +23,6 @@ def sequences() -> ModuleType:
 
 def _script(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"deepspeed_{name}", SCRIPTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -33,7 +33,6 @@ def dense(**fields: Any) -> ModelDescriptor:
 
 def experts() -> ModelDescriptor:
     model = sample_model("mixtral-8x7b", **{**TINY, "intermediate_size": 0, "sliding_window": None})
-    assert model.experts is not None
     small = model.experts.model_copy(update={"num_experts": 4, "moe_intermediate_size": 96})
     return model.model_copy(update={"experts": small})
 

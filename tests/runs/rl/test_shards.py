@@ -48,7 +48,6 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int
         for rank in range(RANKS)
     ]
     for rank in ranks:
-        assert rank.stdin is not None
         rank.stdin.write(request)
         rank.stdin.close()
         rank.stdin = None

@@ -58,7 +58,6 @@ def test_the_phases_make_the_step_and_a_plain_one_of_the_shortest_is_first() -> 
 def test_a_batch_of_packed_sequences_has_all_tokens() -> None:
     plan = usual()
     rl, batch = plan.job.rl, plan.best.batch
-    assert rl is not None
     assert batch.seq_length >= rl.longest
     assert batch.global_ * batch.seq_length >= rl.batch * rl.mean_tokens
     assert plan.rl[0].tokens_per_gpu * plan.best.parallel.cp == batch.micro * batch.seq_length
@@ -271,7 +270,6 @@ def test_an_actor_of_fsdp_rests_in_fp32_shards_and_has_gradients_in_an_update_al
 def test_sequences_that_are_not_packed_are_planned_as_so_many() -> None:
     plan = planned(target="trl")
     rl, batch = plan.job.rl, plan.best.batch
-    assert rl is not None
     assert plan.job.packing is None
     assert (batch.seq_length, batch.global_) == (rl.longest, rl.batch)
     assert all("reference" in each.holds for each in plan.rl[0].phases)  # TRL keeps it on the GPU

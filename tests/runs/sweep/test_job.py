@@ -183,7 +183,6 @@ def test_the_columns_are_those_of_the_tables() -> None:
 def test_its_example_is_a_sweep() -> None:
     text = (DOCS / "how-to" / "size-and-sweep.md").read_text(encoding="utf-8")
     example = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)
-    assert example is not None
     found = read(example[1])
     assert f"{len(found.points)} plans of {found.combinations} combinations" in text
 
