@@ -116,43 +116,21 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 RECORDED: dict[str, dict[str, float]] = {
     "ZeRO 2": {
-        "compute": 3.6694,
-        "data-parallel communication": 0.27464,
-        "optimizer": 0.018094,
-        "overhead": 0.046,
-        "activations, GB": 19.14,
-        "head and loss, GB": 0.47711,
-        "working set, GB": 0.53281,
-        "weights, GB": 26.032,
-        "gradients, GB": 1.627,
-        "optimizer state, GB": 9.7619,
+        "compute": 3.6694, "data-parallel communication": 0.27464, "optimizer": 0.018094, "overhead": 0.046,
+        "activations, GB": 19.14, "head and loss, GB": 0.47711, "working set, GB": 0.53281, "weights, GB": 26.032,
+        "gradients, GB": 1.627, "optimizer state, GB": 9.7619,
     },
     "ZeRO 3": {
-        "compute": 3.6694,
-        "recompute": 1.1694,
-        "data-parallel communication": 0.42022,
-        "optimizer": 0.018094,
-        "overhead": 0.046,
-        "activations, GB": 0.83888,
-        "head and loss, GB": 0.47711,
-        "working set, GB": 0.70617,
-        "weights, GB": 2.8958,
-        "gradients, GB": 1.627,
-        "optimizer state, GB": 9.7619,
+        "compute": 3.6694, "recompute": 1.1694, "data-parallel communication": 0.42022, "optimizer": 0.018094,
+        "overhead": 0.046, "activations, GB": 0.83888, "head and loss, GB": 0.47711, "working set, GB": 0.70617,
+        "weights, GB": 2.8958, "gradients, GB": 1.627, "optimizer state, GB": 9.7619,
     },
     "FSDP": {
-        "compute": 1.8347,
-        "data-parallel communication": 0.25516,
-        "optimizer": 0.018094,
-        "overhead": 0.038,
-        "activations, GB": 19.14,
-        "head and loss, GB": 0.73925,
-        "working set, GB": 0.53281,
-        "weights, GB": 2.8958,
-        "gradients, GB": 1.627,
-        "optimizer state, GB": 9.7619,
+        "compute": 1.8347, "data-parallel communication": 0.25516, "optimizer": 0.018094, "overhead": 0.038,
+        "activations, GB": 19.14, "head and loss, GB": 0.73925, "working set, GB": 0.53281, "weights, GB": 2.8958,
+        "gradients, GB": 1.627, "optimizer state, GB": 9.7619,
     },
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -18,13 +18,9 @@ from tests.descriptor.tiny_configs import tiny_config
 CONFIGS = sorted((Path(__file__).parent / "configs").glob("*.json"))
 TEXT = ("name", "source", "huggingface_id")
 LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": 100,
-}
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "vocab_size": 100,
+}  # fmt: skip
 
 
 def _problems(**changes: Any) -> tuple[Problem, ...]:

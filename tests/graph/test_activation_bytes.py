@@ -31,14 +31,9 @@ def test_bytes_of_a_layer_are_the_papers(size: str, variant: str) -> None:
     heads, hidden, layers = MODELS[size]
     scheme, tp, modules, expected = VARIANTS[variant]
     model = sample_model(
-        "gpt3-175b",
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=hidden // heads,
-        hidden_size=hidden,
-        intermediate_size=4 * hidden,
-        num_hidden_layers=layers,
-    )
+        "gpt3-175b", num_attention_heads=heads, num_key_value_heads=heads, head_dim=hidden // heads, hidden_size=hidden,
+        intermediate_size=4 * hidden, num_hidden_layers=layers,
+    )  # fmt: skip
     derived = block(model, "dense", scheme, attention="fused_softmax")
     values = numbers(model, seq_length=S, micro_batch=B, tp=tp)
     found = held_bytes(derived, apply(derived, frozenset(modules)), values)

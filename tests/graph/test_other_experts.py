@@ -47,15 +47,9 @@ def test_latent_experts_take_what_torch_counts() -> None:
 
     ours = small(latent_size=LATENT, shared_expert_intermediate_size=56, scoring_func="sigmoid")
     config = transformers.NemotronHConfig(
-        hidden_size=HIDDEN,
-        moe_latent_size=LATENT,
-        n_routed_experts=COUNT,
-        num_experts_per_tok=CHOICES,
-        moe_intermediate_size=WIDTH,
-        moe_shared_expert_intermediate_size=56,
-        n_group=1,
-        topk_group=1,
-    )
+        hidden_size=HIDDEN, moe_latent_size=LATENT, n_routed_experts=COUNT, num_experts_per_tok=CHOICES,
+        moe_intermediate_size=WIDTH, moe_shared_expert_intermediate_size=56, n_group=1, topk_group=1,
+    )  # fmt: skip
     config._experts_implementation = "eager"
     module = NemotronHMoE(config).float()
     for weight in module.parameters():

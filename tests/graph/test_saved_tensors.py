@@ -14,14 +14,9 @@ from tests.graph.support import held_bytes, numbers
 from tests.sample_models import sample_model
 
 SMALL = {
-    "hidden_size": 512,
-    "intermediate_size": 1536,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 64,
-    "vocab_size": 1024,
-    "max_position_embeddings": 4096,
-}
+    "hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64,
+    "vocab_size": 1024, "max_position_embeddings": 4096,
+}  # fmt: skip
 S = 256
 
 

@@ -36,13 +36,9 @@ SMALL = {
     "experts": None,
     "indexer": INDEXER,
     "latent": {
-        "q_lora_rank": 48,
-        "kv_lora_rank": 40,
-        "qk_nope_head_dim": 24,
-        "qk_rope_head_dim": 16,
-        "v_head_dim": 40,
+        "q_lora_rank": 48, "kv_lora_rank": 40, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 40,
     },
-}
+}  # fmt: skip
 S = 64
 
 

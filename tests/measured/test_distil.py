@@ -21,16 +21,10 @@ fitted, seconds, spread, LAUNCH_S = PRIORS.fitted, PRIORS.seconds, PRIORS.spread
 KERNELS = Path(__file__).parents[3] / "shared" / "kernels"
 STALE = "what is believed of GPUs is stale: python -m tools priors FOLDER"
 TRUE = {
-    "gemm_efficiency": 0.71,
-    "gemm_efficiency_low": 0.58,
-    "gemm_k_half": 300.0,
-    "hbm_efficiency": 0.88,
-    "launch_s": LAUNCH_S,
-    "attention_efficiency": 0.61,
-    "attention_backward_ratio": 0.68,
-    "link_efficiency": 0.7,
+    "gemm_efficiency": 0.71, "gemm_efficiency_low": 0.58, "gemm_k_half": 300.0, "hbm_efficiency": 0.88,
+    "launch_s": LAUNCH_S, "attention_efficiency": 0.61, "attention_backward_ratio": 0.68, "link_efficiency": 0.7,
     "network_efficiency": 0.85,
-}
+}  # fmt: skip
 
 
 def made(source: str, slower: float = 1.0) -> list[Any]:

@@ -185,15 +185,9 @@ def test_a_log_without_figures_gives_no_row(tmp_path: Path) -> None:
 
 
 SPOKEN = (
-    "llama2-13b",
-    "llama3.1-70b",
-    "qwen2.5-7b",
-    "qwen3-30b-a3b",
-    "mixtral-8x7b",
-    "deepseek-v3",
-    "gpt-oss-120b",
+    "llama2-13b", "llama3.1-70b", "qwen2.5-7b", "qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-120b",
     "gpt3-175b",
-)
+)  # fmt: skip
 
 
 def log_of(folder: Path, text: str) -> TrainingLog:

@@ -260,22 +260,10 @@ def test_nothing_in_a_log_is_run_and_huge_numbers_do_no_harm(tmp_path: Path) -> 
 
 
 NAMES = (
-    "num_layers",
-    "hidden_size",
-    "num_query_groups",
-    "kv_channels",
-    "seq_length",
-    "micro_batch_size",
-    "bf16",
-    "tensor_model_parallel_size",
-    "moe_layer_freq",
-    "num_experts",
-    "recompute_modules",
-    "recompute_granularity",
-    "multi_latent_attention",
-    "cp_comm_type",
-    "position_embedding_type",
-)
+    "num_layers", "hidden_size", "num_query_groups", "kv_channels", "seq_length", "micro_batch_size", "bf16",
+    "tensor_model_parallel_size", "moe_layer_freq", "num_experts", "recompute_modules", "recompute_granularity",
+    "multi_latent_attention", "cp_comm_type", "position_embedding_type",
+)  # fmt: skip
 VALUES = ("0", "-1", "1", "None", "True", "[]", "[0, 1]", "nan", "1e9", "x", "", "9" * 17, "full")
 SAMPLE = megatron_log(6) + deepspeed_log(30) + "torch.OutOfMemoryError: x\n" + see_memory(3.0)
 A100 = load_cluster("a100-80gb")

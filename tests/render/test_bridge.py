@@ -174,18 +174,12 @@ def test_train_py_holds_the_adapters_and_overrides_do_not(tmp_path: Path) -> Non
     given = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
     assert given == {
         "target_modules": [
-            "linear_q",
-            "linear_k",
-            "linear_v",
-            "linear_proj",
-            "linear_fc1_gate",
-            "linear_fc1_up",
-            "linear_fc2",
+            "linear_q", "linear_k", "linear_v", "linear_proj", "linear_fc1_gate", "linear_fc1_up", "linear_fc2",
         ],
         "dim": 16,
         "alpha": 32,
         "dropout": 0.1,
-    }
+    }  # fmt: skip
     assert "peft" not in yaml.safe_load(files["overrides.yaml"])
     assert "finetune(config, forward_step)" in files["train.py"]
 
@@ -241,14 +235,9 @@ def test_a_folder_is_fine_tuned_on_and_a_prefix_is_a_data_set(tmp_path: Path, mo
 def test_any_name_of_weights_and_tokenizers_arrives(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = render(sample_plan(with_adapter(*WHOLE), version=BRIDGES[-1]), "bridge")
     words = bash_dry_run(
-        files,
-        tmp_path,
-        "launch.sh",
-        "train.train_iters=3",
-        PRETRAINED_CHECKPOINT=name,
-        DATA_PATH="data",
+        files, tmp_path, "launch.sh", "train.train_iters=3", PRETRAINED_CHECKPOINT=name, DATA_PATH="data",
         TOKENIZER_MODEL=name,
-    )
+    )  # fmt: skip
     train = program(tmp_path, monkeypatch)
     arguments = train.arguments_of(words[words.index(str(tmp_path / "train.py")) + 1 :])
     config = train.configuration(arguments)
@@ -273,13 +262,6 @@ def test_texts_are_quoted_as_hydra_reads_them() -> None:
         }
     )
     assert said == [
-        "a.layout='Et*3|(tt|)*2L'",
-        "a.name='it\\'s'",
-        "a.flag=true",
-        "a.none=null",
-        "a.list=[core_attn,1]",
-        "a.small=1e-05",
-        "a.word=adam",
-        "a.number='3'",
-        "a.windows='c:\\x\\\\'",
-    ]
+        "a.layout='Et*3|(tt|)*2L'", "a.name='it\\'s'", "a.flag=true", "a.none=null", "a.list=[core_attn,1]",
+        "a.small=1e-05", "a.word=adam", "a.number='3'", "a.windows='c:\\x\\\\'",
+    ]  # fmt: skip

@@ -34,13 +34,9 @@ CASES: dict[str, dict[str, Any]] = {
     "llama2-13b-lora.zero2": {"model": "llama2-13b-lora", "zero_stage": 2, "optimizer_offload": 1.0},
     "qwen3-30b-a3b.autoep": {"model": "qwen3-30b-a3b", "ep": 8, "zero_stage": 2},
     "llama2-13b.fp16": {
-        "model": "llama2-13b",
-        "cluster": "v100-16gb",
-        "precision": "fp16",
-        "grad_bytes": 2,
-        "zero_stage": 3,
+        "model": "llama2-13b", "cluster": "v100-16gb", "precision": "fp16", "grad_bytes": 2, "zero_stage": 3,
     },
-}
+}  # fmt: skip
 
 
 def _plan(**fields: Any) -> Any:

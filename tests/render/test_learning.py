@@ -47,13 +47,8 @@ def value(words: list[str], name: str) -> str:
 
 def test_every_target_for_a_step_takes_such_plans_and_no_others() -> None:
     assert set(LEARNING) == {
-        "verl",
-        "verl-fsdp",
-        "slime",
-        "openrlhf",
-        "trl",
-        "nemo-rl",
-    }
+        "verl", "verl-fsdp", "slime", "openrlhf", "trl", "nemo-rl",
+    }  # fmt: skip
     for target in LEARNING:
         plan = plan_for(target)
         assert targets()[target].files(plan)

@@ -69,17 +69,11 @@ WRITTEN: dict[str, dict[str, tuple[str, ...]]] = {
 }
 # Per case, the pin that leaves it out.
 OFF = {
-    "deepep": "dispatcher=alltoall",
-    "hybridep": "dispatcher=alltoall",
-    "router": "cuda_graphs=none",
-    "outside experts": "cuda_graphs=none",
-    "all": "cuda_graphs=none",
-    "fp8": "fp8_param_gather=off",
-    "mxfp8": "fp8_param_gather=off",
-    "fused loss": "fused_loss=off",
-    "bf16 gradients": "grad_dtype=fp32",
+    "deepep": "dispatcher=alltoall", "hybridep": "dispatcher=alltoall", "router": "cuda_graphs=none",
+    "outside experts": "cuda_graphs=none", "all": "cuda_graphs=none", "fp8": "fp8_param_gather=off",
+    "mxfp8": "fp8_param_gather=off", "fused loss": "fused_loss=off", "bf16 gradients": "grad_dtype=fp32",
     "user buffers": "user_buffers=off",
-}
+}  # fmt: skip
 
 
 def planned(name: str, **more: Any) -> Plan:

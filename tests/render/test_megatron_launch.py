@@ -127,17 +127,9 @@ def test_torchrun_gets_the_nodes_and_the_environment(tmp_path: Path) -> None:
         files, tmp_path, SLURM_NODEID="3", CUDA_DEVICE_MAX_CONNECTIONS="7", PYTORCH_CUDA_ALLOC_CONF="mine"
     )
     assert arrived[:10] == [
-        "--nnodes",
-        "8",
-        "--nproc-per-node",
-        "8",
-        "--node-rank",
-        "3",
-        "--master-addr",
-        "node0",
-        "--master-port",
+        "--nnodes", "8", "--nproc-per-node", "8", "--node-rank", "3", "--master-addr", "node0", "--master-port",
         "29500",
-    ]
+    ]  # fmt: skip
     assert env["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"  # the run would fail with another value
     assert env["PYTORCH_CUDA_ALLOC_CONF"] == "mine"
 
@@ -179,15 +171,8 @@ def test_slurm_asks_for_the_plan_s_nodes_and_names_the_first_as_master(tmp_path:
         PATH=f"{tmp_path}:{os.environ['PATH']}",
     )
     assert done.stdout.decode().split() == [
-        "node-a",
-        "8",
-        "--nodes=8",
-        "--ntasks-per-node=1",
-        "--kill-on-bad-exit=1",
-        "bash",
-        "./launch.sh",
-        "--x",
-    ]
+        "node-a", "8", "--nodes=8", "--ntasks-per-node=1", "--kill-on-bad-exit=1", "bash", "./launch.sh", "--x",
+    ]  # fmt: skip
     outside = bash(tmp_path / "sbatch.sh", cwd=tmp_path)
     assert outside.returncode == 2
     assert "Slurm" in outside.stderr.decode()

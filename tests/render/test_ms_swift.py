@@ -96,16 +96,9 @@ def test_launch_starts_megatron_of_ms_swift(tmp_path: Path) -> None:
     files = render(sample_plan("llama2-13b"), NAME)
     words = dry_run(files, tmp_path, "launch.sh", "--train_iters", "10", DATASET="my data.jsonl", MODEL="/model")
     assert words == [
-        "megatron",
-        "pt",
-        f"{tmp_path}/config.yaml",
-        "--dataset",
-        "my data.jsonl",
-        "--model",
-        "/model",
-        "--train_iters",
+        "megatron", "pt", f"{tmp_path}/config.yaml", "--dataset", "my data.jsonl", "--model", "/model", "--train_iters",
         "10",
-    ]
+    ]  # fmt: skip
     done = bash(tmp_path / "launch.sh", cwd=tmp_path, MASTER_ADDR="node0", MODEL="/model")
     assert done.returncode == 2
     assert b"DATASET" in done.stderr

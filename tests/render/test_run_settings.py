@@ -22,14 +22,9 @@ from tests.render.bash import bash, dry_run
 from tests.sample_plans import learning_plan, sample_plan
 
 ASKED = {
-    "wandb_project": "big runs",
-    "wandb_name": "first",
-    "tensorboard_dir": "tb",
-    "distributed_timeout_minutes": 30,
-    "eval_iters": 5,
-    "eval_interval": 50,
-    "manual_gc_interval": 20,
-}
+    "wandb_project": "big runs", "wandb_name": "first", "tensorboard_dir": "tb", "distributed_timeout_minutes": 30,
+    "eval_iters": 5, "eval_interval": 50, "manual_gc_interval": 20,
+}  # fmt: skip
 
 
 def plan_for(target: str, model: str = "llama2-13b", **training: Any) -> Plan:

@@ -24,24 +24,11 @@ PAIRS = {"preference": {"pairs": 64, "beta": 0.3, "loss": "ipo"}, "sequences": L
 LORA = {"lora": {"r": 8, "alpha": 4, "dropout": 0.25}}
 # Of a step of 8 GPUs, what is not of the Trainer.
 TRL_STEP = {
-    "model_name_or_path": "Qwen/Qwen3-4B",
-    "dtype": "bfloat16",
-    "attn_implementation": "sdpa",
-    "loss_type": "dapo",
-    "mask_truncated_completions": True,
-    "epsilon": 0.2,
-    "epsilon_high": 0.28,
-    "beta": 0.0,
-    "num_iterations": 2,
-    "entropy_coef": 0.001,
-    "generation_batch_size": 256,
-    "num_generations": 8,
-    "max_completion_length": 1024,
-    "use_vllm": True,
-    "vllm_mode": "colocate",
-    "vllm_enable_sleep_mode": True,
-    "vllm_max_model_length": 1280,
-}
+    "model_name_or_path": "Qwen/Qwen3-4B", "dtype": "bfloat16", "attn_implementation": "sdpa", "loss_type": "dapo",
+    "mask_truncated_completions": True, "epsilon": 0.2, "epsilon_high": 0.28, "beta": 0.0, "num_iterations": 2,
+    "entropy_coef": 0.001, "generation_batch_size": 256, "num_generations": 8, "max_completion_length": 1024,
+    "use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True, "vllm_max_model_length": 1280,
+}  # fmt: skip
 TRL_PAIRS = {
     "use_peft": True,
     "lora_r": 8,
@@ -55,21 +42,11 @@ TRL_PAIRS = {
 }
 QLORA = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True}
 FACTORY_PAIRS = {
-    "model_name_or_path": "Qwen/Qwen3-4B",
-    "flash_attn": "sdpa",
-    "disable_gradient_checkpointing": True,
-    "stage": "dpo",
-    "do_train": True,
-    "pref_loss": "ipo",
-    "pref_beta": 0.3,
-    "finetuning_type": "lora",
-    "lora_rank": 8,
-    "lora_alpha": 4,
-    "lora_dropout": 0.25,
-    "lora_target": "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
-    "cutoff_len": 2048,
+    "model_name_or_path": "Qwen/Qwen3-4B", "flash_attn": "sdpa", "disable_gradient_checkpointing": True, "stage": "dpo",
+    "do_train": True, "pref_loss": "ipo", "pref_beta": 0.3, "finetuning_type": "lora", "lora_rank": 8, "lora_alpha": 4,
+    "lora_dropout": 0.25, "lora_target": "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "cutoff_len": 2048,
     "template": "qwen3",
-}
+}  # fmt: skip
 FACTORY_QLORA = {
     "quantization_bit": 4,
     "quantization_method": "bnb",

@@ -15,15 +15,9 @@ from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 
 TINY: dict[str, Any] = {
-    "num_hidden_layers": 4,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "head_dim": 16,
-    "vocab_size": 1000,
-    "max_position_embeddings": 64,
-}
+    "num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "head_dim": 16, "vocab_size": 1000, "max_position_embeddings": 64,
+}  # fmt: skip
 ALONE = {"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 1}
 
 

@@ -190,16 +190,9 @@ def test_any_release_of_deepspeed(tmp_path: Path, version: str) -> None:
 
 
 SIZES = {
-    "num_layers": 4,
-    "hidden_size": 64,
-    "ffn_hidden_size": 96,
-    "num_attention_heads": 4,
-    "seq_length": 64,
-    "global_batch_size": 8,
-    "tensor_model_parallel_size": 1,
-    "pipeline_model_parallel_size": 1,
-    "data_parallel_size": 2,
-}
+    "num_layers": 4, "hidden_size": 64, "ffn_hidden_size": 96, "num_attention_heads": 4, "seq_length": 64,
+    "global_batch_size": 8, "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "data_parallel_size": 2,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("said", "verdict"), [

@@ -97,14 +97,8 @@ def test_one_node_has_none_to_lose() -> None:
 
 def test_every_folder_is_what_its_plan_alone_would_be_given(result: FallbackResult, folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {
-        "launch.sh",
-        "sbatch.sh",
-        "fallback.json",
-        "manifest.json",
-        "nodes-4",
-        "nodes-2",
-        "nodes-1",
-    }
+        "launch.sh", "sbatch.sh", "fallback.json", "manifest.json", "nodes-4", "nodes-2", "nodes-1",
+    }  # fmt: skip
     for count, plan in result.fallback.runs:
         assert (folder / f"nodes-{count}" / "plan.json").read_text() == plan.to_json()
         assert (folder / f"nodes-{count}" / "manifest.json").exists()
@@ -188,14 +182,8 @@ def test_slurm_is_asked_for_a_range_and_starts_all_that_it_gave(folder: Path, tm
         PATH=f"{tmp_path}:{os.environ['PATH']}",
     )
     assert done.stdout.decode().split() == [
-        "node-a",
-        "3",
-        "--nodes=3",
-        "--ntasks-per-node=1",
-        "--kill-on-bad-exit=1",
-        "bash",
-        "./launch.sh",
-    ]
+        "node-a", "3", "--nodes=3", "--ntasks-per-node=1", "--kill-on-bad-exit=1", "bash", "./launch.sh",
+    ]  # fmt: skip
 
 
 def test_the_command_says_it_writes_it_and_fails_where_nothing_fits(

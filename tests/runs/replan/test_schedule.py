@@ -126,22 +126,10 @@ def real(of: Training, batch: int, **more: Any) -> Any:
     optimizer = type("Optimizer", (), {"param_groups": [{}]})()
     decay = of.lr_decay_iters or of.train_iters
     return module.OptimizerParamScheduler(
-        optimizer,
-        0.0,
-        of.lr,
-        of.min_lr,
-        of.lr_warmup_iters * batch,
-        decay * batch,
-        of.lr_decay_style,
-        0.1,
-        0.1,
-        of.train_iters * batch,
-        "constant",
-        use_checkpoint_opt_param_scheduler=False,
-        wsd_decay_steps=of.wsd_decay_iters * batch,
-        lr_wsd_decay_style="linear",
-        **more,
-    )
+        optimizer, 0.0, of.lr, of.min_lr, of.lr_warmup_iters * batch, decay * batch, of.lr_decay_style, 0.1, 0.1,
+        of.train_iters * batch, "constant", use_checkpoint_opt_param_scheduler=False,
+        wsd_decay_steps=of.wsd_decay_iters * batch, lr_wsd_decay_style="linear", **more,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -40,37 +40,16 @@ WORKER = Path(__file__).with_name("memory_worker.py")
 STAND_INS = Path("symconfig/verify/megatron_stand_ins.py").resolve()
 TOKENS, LAYERS = 96, 2
 MODEL: dict[str, Any] = {
-    "schema": "symconfig.model/1",
-    "name": "tiny",
-    "source": "this test",
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 128,
-    "rope_theta": 10000.0,
-}
+    "schema": "symconfig.model/1", "name": "tiny", "source": "this test", "model_type": "llama", "hidden_size": 64,
+    "intermediate_size": 96, "num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 16, "max_position_embeddings": 128, "rope_theta": 10000.0,
+}  # fmt: skip
 CONFIG = {
-    "num_layers": LAYERS,
-    "hidden_size": 64,
-    "ffn_hidden_size": 96,
-    "num_attention_heads": 4,
-    "num_query_groups": 2,
-    "kv_channels": 16,
-    "normalization": "RMSNorm",
-    "add_bias_linear": False,
-    "gated_linear_unit": True,
-    "bias_activation_fusion": True,
-    "attention_softmax_in_fp32": False,
-    "attention_dropout": 0.0,
-    "hidden_dropout": 0.0,
-    "use_cpu_initialization": True,
-    "gradient_accumulation_fusion": False,
-    "persist_layer_norm": False,
-}
+    "num_layers": LAYERS, "hidden_size": 64, "ffn_hidden_size": 96, "num_attention_heads": 4, "num_query_groups": 2,
+    "kv_channels": 16, "normalization": "RMSNorm", "add_bias_linear": False, "gated_linear_unit": True,
+    "bias_activation_fusion": True, "attention_softmax_in_fp32": False, "attention_dropout": 0.0, "hidden_dropout": 0.0,
+    "use_cpu_initialization": True, "gradient_accumulation_fusion": False, "persist_layer_norm": False,
+}  # fmt: skip
 # Of the head beside logits: what the loss keeps of each token (a target of 8 bytes, its logarithm, whether it is of
 # another rank), less the tokens, which are the batch's here. The masks, of a byte for each score, are the batch's, too.
 TOKEN_BYTES = 8 + 4 + 1 - 8
@@ -187,13 +166,9 @@ def pairs(vocabulary: int, log_probabilities: Callable[[Any, Any], tuple[Any, An
     reference's peak beside it, and at the backward's."""
 
     config = transformers.LlamaConfig(
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        hidden_size=64, intermediate_size=96, num_hidden_layers=LAYERS, num_attention_heads=4, num_key_value_heads=2,
         vocab_size=vocabulary,
-    )
+    )  # fmt: skip
     policy, reference = (transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16) for _ in range(2))
     tokens = torch.randint(0, vocabulary, (2, TOKENS))
     live = Live([tokens, *(each for model in (policy, reference) for each in (*model.parameters(), *model.buffers()))])

@@ -22,14 +22,9 @@ WORKER = Path(__file__).with_name("shards_worker.py")
 RANKS, TOKENS = 4, 32
 GROUPS = [1, 2, RANKS]  # of shards; the last one: each rank has all
 SHAPE: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "tie_word_embeddings": False,
-}
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 512, "tie_word_embeddings": False,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -29,16 +29,9 @@ def answer(task: Task) -> Row:
     rate = SPEED[job["cluster"]] / (1 + gpus / 1000) / (2 if gpus < FEW[job["cluster"]] else 1)
     step_s = tokens / gpus / rate
     values = {
-        "gpus": gpus,
-        "step_s": step_s,
-        "step_high_s": SLOW * step_s,
-        "mfu": 0.4,
-        "tp": 1,
-        "pp": 1,
-        "cp": 1,
-        "ep": 1,
+        "gpus": gpus, "step_s": step_s, "step_high_s": SLOW * step_s, "mfu": 0.4, "tp": 1, "pp": 1, "cp": 1, "ep": 1,
         "dp": gpus,
-    }
+    }  # fmt: skip
     return Row(task.id, Status.PLANNED, values=values)
 
 
