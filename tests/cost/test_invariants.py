@@ -105,11 +105,7 @@ def test_more_bandwidth_never_costs_time_and_more_bytes_never_save_any(
         assert float(function(amount, *given_, **levels(1e11, 1e-6 * more))) >= base * (1 - 1e-12)
 
 
-@given(
-    shape=st.tuples(*[st.integers(1, 8192).map(float)] * 3),
-    peak=st.floats(1e12, 1e15),
-    more=st.floats(1.0, 10.0),
-)
+@given(shape=st.tuples(*[st.integers(1, 8192).map(float)] * 3), peak=st.floats(1e12, 1e15), more=st.floats(1.0, 10.0))
 def test_a_matmul_is_never_faster_than_the_peak_or_the_memory(
     shape: tuple[float, float, float], peak: float, more: float
 ) -> None:

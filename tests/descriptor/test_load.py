@@ -134,10 +134,7 @@ def test_fields_that_do_not_go_together_are_named_with_their_line(tmp_path: Path
     ("section", "message"),
     [
         ("rope_scaling: {rope_type: llama3, factor: 8.0}", "low_freq_factor is missing, rope_type llama3 needs it"),
-        (
-            "rope_scaling: {rope_type: linear, factor: 2.0, beta_fast: 1.0}",
-            "rope_scaling.beta_fast: has no meaning",
-        ),
+        ("rope_scaling: {rope_type: linear, factor: 2.0, beta_fast: 1.0}", "rope_scaling.beta_fast: has no meaning"),
         ("rope_scaling: {rope_type: ntk, factor: 2.0}", "13:27: rope_scaling.rope_type: wrong value"),
         ("sliding_window_pattern: [true, false]", "sliding_window_pattern: needs sliding_window"),
         ("sliding_window: 8\nsliding_window_pattern: [true]", "sliding_window_pattern: has 1 entries for 2 layers"),

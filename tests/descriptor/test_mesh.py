@@ -124,9 +124,7 @@ def test_more_gpus_than_there_are_are_refused() -> None:
 
 def test_a_file_lists_levels_and_those_of_one_domain_vanish(written: Path) -> None:
     written.write_text(MESH)
-    assert load_mesh(written) == Mesh(
-        (MeshLevel("inner", 8, 450e9, 3e-6, True), MeshLevel("outer", 4, 50e9, 1e-5)),
-    )
+    assert load_mesh(written) == Mesh((MeshLevel("inner", 8, 450e9, 3e-6, True), MeshLevel("outer", 4, 50e9, 1e-5)))
 
 
 def test_the_documented_file_is_one(written: Path) -> None:

@@ -186,10 +186,7 @@ def test_every_tensor_parallel_rank_scores_whole_sequences() -> None:
     assert [one.m.value(values) for one in products if one.phase is Phase.FORWARD] == [S]
     between = [one for one in block.collectives if one.axes == ("tp",)]
     moved = {(one.tensor, str(one.kind), one.phase) for one in between if one.tensor.startswith("index_")}
-    assert moved == {
-        ("index_target", "all-reduce", Phase.FORWARD),
-        ("index_loss", "all-reduce", Phase.INPUT),
-    }
+    assert moved == {("index_target", "all-reduce", Phase.FORWARD), ("index_loss", "all-reduce", Phase.INPUT)}
     into = [one for one in between if one.tensor == "input_norm"]
     assert {(str(one.kind), one.phase) for one in into} == {("all-gather", Phase.FORWARD)}
 

@@ -37,8 +37,7 @@ def built(name: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "bias"),
-    [("AutoModelForTokenClassification", True), ("AutoModelForSequenceClassification", False)],
+    ("name", "bias"), [("AutoModelForTokenClassification", True), ("AutoModelForSequenceClassification", False)]
 )
 def test_a_model_of_values_has_the_parameters_of_transformers_class(name: str, bias: bool) -> None:
     own = model().model_copy(update={"lm_head_bias": bias})

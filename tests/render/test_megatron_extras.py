@@ -56,10 +56,7 @@ WRITTEN: dict[str, dict[str, tuple[str, ...]]] = {
         "core_v0.18.2": (IMPL, "--cuda-graph-modules attn mlp", *GRAPHS),
     },
     "fp8": {"core_v0.12.1": ("--fp8-param-gather",)},
-    "mxfp8": {
-        "core_v0.12.1": (),
-        "core_v0.14.0": ("--fp8-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag"),
-    },
+    "mxfp8": {"core_v0.12.1": (), "core_v0.14.0": ("--fp8-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag")},
     "fused loss": {
         "core_v0.12.1": ("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl te"),
         "core_v0.18.2": (),

@@ -15,14 +15,7 @@ from symconfig.errors import InputError, SymconfigError
 from symconfig.measured.gpu import kernels as module
 from symconfig.measured.gpu.kernel_fit import fit_kernels
 from symconfig.measured.gpu.kernel_run import Bench, bench, implementations, unsupported
-from symconfig.measured.gpu.kernel_times import (
-    Attention,
-    KernelTimes,
-    Launch,
-    Product,
-    Stream,
-    read,
-)
+from symconfig.measured.gpu.kernel_times import Attention, KernelTimes, Launch, Product, Stream, read
 from symconfig.measured.gpu.kernels import choose_device, measure_kernels, wanted_kernels, zoo_name
 from symconfig.report.grid import plain
 from symconfig.report.kernels import blocks

@@ -14,13 +14,7 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.runs.rl.logits import (
-    OPENRLHF,
-    OPENRLHF_PAIRS,
-    PAIRS,
-    SWIFT_HF_PAIRS,
-    VERL,
-)
+from symconfig.runs.rl.logits import OPENRLHF, OPENRLHF_PAIRS, PAIRS, SWIFT_HF_PAIRS, VERL
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.prospect import Prospect
 from symconfig.verify.rank_states import with_local_layers

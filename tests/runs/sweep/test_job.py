@@ -152,12 +152,7 @@ def test_all_problems_come_at_once() -> None:
     with pytest.raises(InputError) as error:
         read(text)
     said = [problem.field for problem in error.value.problems]
-    assert sorted(map(str, said)) == [
-        "job.cluster",
-        "sweep.global_batch_size[0]",
-        "sweep.gpus[0]",
-        "sweep.model[0]",
-    ]
+    assert sorted(map(str, said)) == ["job.cluster", "sweep.global_batch_size[0]", "sweep.gpus[0]", "sweep.model[0]"]
 
 
 def test_too_many_combinations_are_counted_and_refused() -> None:

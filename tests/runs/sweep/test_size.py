@@ -163,10 +163,7 @@ def test_a_batch_in_tokens(given: list[Task]) -> None:
         (("--goodput", "0"), "--goodput: out of range"),
         (("--goodput", "x"), "--goodput: wrong value"),
         (("--gpus-max", "9999999"), "--gpus-max: out of range"),
-        (
-            ("--batch-tokens", "4M", "--global-batch-size", "8"),
-            "--batch-tokens: is the global batch a second time",
-        ),
+        (("--batch-tokens", "4M", "--global-batch-size", "8"), "--batch-tokens: is the global batch a second time"),
         (("--global-batch-size", "0"), "--global-batch-size: out of range"),
         (("--seq-length", "-1"), "--seq-length: "),
         (("--precision", "int4"), "--precision: wrong value"),
