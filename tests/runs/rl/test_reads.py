@@ -24,7 +24,6 @@ from tests.existing.audit.verl_scripts import audited, of_verl, phases
 from tests.runs.rl.support import phase, planned, section, step
 from tests.sample_plans import sample_plan
 
-GIB = 2.0**30
 LONG: dict[str, Any] = {"prompts": 512, "samples": 8, "updates": 4}
 
 

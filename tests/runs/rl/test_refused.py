@@ -22,8 +22,6 @@ from symconfig.runs.rl.layouts import Question
 from tests.runs.rl.support import planned, section, usual
 from tests.sample_plans import learning_plan
 
-GIB = 2.0**30
-
 
 @pytest.mark.parametrize(
     ("changed", "said"),
