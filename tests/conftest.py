@@ -21,6 +21,8 @@ settings.register_profile("thorough", settings.get_profile("any machine"), max_e
 
 # Ids of models are looked for in caches alone; tests/descriptor/test_hub.py has a hub of its own.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Threads of OpenMP wait for one another by spinning: tiny tensors took four times the CPU time with one for each core.
+os.environ["OMP_NUM_THREADS"] = "1"
 # Parallel workers are told 80, and output would be broken into lines as wide as that.
 os.environ.pop("COLUMNS", None)
 # A shell has what it starts in the background ignore interrupts, and programs that tests interrupt would inherit that.

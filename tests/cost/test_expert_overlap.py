@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from symconfig.cost import formulas
-from symconfig.cost.blocks import KEPT, TRANSIENT, Policies
+from symconfig.cost.blocks import Policies
 from symconfig.cost.collectives import beside_another
 from symconfig.cost.framework import Framework
-from symconfig.cost.lattice import Array
 from symconfig.cost.work import PAIRED_HOST, inside_experts, is_dispatch
 from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.megatron.behaviour import EXPERTS_HIDE, MEGATRON
@@ -24,7 +23,7 @@ from tests.cost.test_experts import layer
 from tests.sample_models import sample_model
 
 MODEL = sample_model("qwen3-30b-a3b")
-H100, B200 = load_cluster("h100"), load_cluster("b200")
+B200 = load_cluster("b200")
 WORK = ("before forward", "experts backward", "experts forward", "before backward")
 SENT = ("combine backward", "dispatch forward", "dispatch backward", "combine forward")
 
@@ -86,14 +85,6 @@ def shown(work: list[float], sent: list[float], hide: float = 1.0) -> float:
 def test_four_turns_are_what_two_streams_do(work: list[float], sent: list[float]) -> None:
     layers = 50
     assert layers * (sum(work) + shown(work, sent)) == pytest.approx(streams(work, sent, layers))
-
-
-def test_a_long_turn_does_not_hide_what_another_one_sends() -> None:
-    assert shown([0.0, 0.0, 0.0, 100.0], [1.0, 1.0, 1.0, 0.0]) == pytest.approx(3.0)
-
-
-def test_what_is_hidden_takes_compute_units_from_the_work_beside_it() -> None:
-    assert shown([9.0] * 4, [1.0] * 4) == pytest.approx(0.2 * 4)
 
 
 @pytest.mark.parametrize("host_s", [0.0, 1e-3])
@@ -173,14 +164,6 @@ def parts(framework: Framework | None = None, **degrees: int) -> Costed:
     )
 
 
-def test_a_step_hides_all_but_its_first_forward_and_last_backward() -> None:
-    plain, beside = (parts(found, pp=1, vpp=1) for found in (None, overlapping(MEGATRON, "blackwell")))
-    hidden = float(beside.sums.hidden[0, 0])
-    assert hidden > 0
-    before, after = (float(found.cost.step_s.max()) for found in (plain, beside))
-    assert before - after == pytest.approx(hidden * (16 - 1))
-
-
 def test_messages_of_a_pipeline_show_and_travel_both_ways_at_once() -> None:
     plain, beside = (parts(found) for found in (None, overlapping(MEGATRON, "blackwell")))
     once = cost(
@@ -188,20 +171,6 @@ def test_messages_of_a_pipeline_show_and_travel_both_ways_at_once() -> None:
     )
     shown, all_, hidden = (seconds(found)["pipeline send/receive"] for found in (beside, once, plain))
     assert hidden < shown == pytest.approx(all_ / 2)
-
-
-def test_one_microbatch_has_no_neighbour() -> None:
-    plain, beside = (parts(found, pp=1, vpp=1, microbatches=1) for found in (None, overlapping(MEGATRON, "blackwell")))
-    assert float(plain.cost.step_s.max()) == pytest.approx(float(beside.cost.step_s.max()))
-
-
-def test_the_neighbours_layer_is_kept_beside_this_ones_backward() -> None:
-    plain, beside = parts(), parts(overlapping(MEGATRON, "blackwell"))
-    kind = plain.table.kinds.index("moe")
-    kept = plain.table.passes[KEPT, 0, kind, 0]
-    more: Array = beside.table.passes[TRANSIENT, 0, kind] - plain.table.passes[TRANSIENT, 0, kind]
-    assert kept > 0
-    assert more[0] == pytest.approx(kept)
 
 
 @pytest.mark.parametrize(("architecture", "left"), [("hopper", 0.0), ("blackwell", MEGATRON.hide.tp_backward)])

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from symconfig.cost.framework import Framework
+from symconfig.cost.kernels import TILE_KEYS
+from symconfig.cost.lattice import Lattice
+from symconfig.cost.machine import machine
+from symconfig.cost.work import work_seconds
+from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.fsdp.behaviour import FSDP
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON, Graphed
+from symconfig.graph.derive import derive
+from symconfig.graph.derived import Phase
+from symconfig.graph.model import blocks
+from symconfig.graph.scheme import Scheme
 from symconfig.plans.degrees import Degrees
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.predict import predict
 from tests.cost.support import cost, stage_bytes
+from tests.graph.support import numbers
+from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster, sample_model
 from tests.solve.naive import tiny
 
@@ -78,3 +91,56 @@ def test_tensors_beside_gradients_take_bytes_of_every_parameter() -> None:
     plain, more = (cost(tiny(), dp=2, habits={"beside_bytes": each}) for each in (0.0, 4.0))
     (before,), (after,) = (stage_bytes(parts, "gradients") for parts in (plain, more))
     assert after == pytest.approx(before * (1 + 4.0 / plain.setting.bytes.gradient))
+
+
+MICROBATCHES = 16
+PLAIN = replace(
+    MEGATRON,
+    bytes=replace(MEGATRON.bytes, gradient=1.0),  # read and written once: nothing beside the product's own result
+    hide=replace(MEGATRON.hide, data=0.0, tp_backward=0.0),
+)
+MACHINE = machine(load_cluster("a100-80gb"), "bf16", gpus=8)
+HBM = float(MACHINE.hbm_bytes_per_s)
+LAYERS = 40 * (4 * 5120**2 + 3 * 5120 * 13824)  # weights of Llama-2-13B's matrix products
+HEAD = 5120 * 32000
+
+
+def seconds(framework: Framework, pp: int = 1, zero: int = 1) -> dict[str, float]:
+    asked = configuration(
+        pp=pp, dp=8 // pp, micro=1, global_batch=MICROBATCHES * 8 // pp, seq_length=2048, zero=zero, framework=framework
+    )
+    return predict(load_model("llama2-13b"), load_cluster("a100-80gb"), asked).predicted.time
+
+
+def test_each_microbatch_pays_for_adding_its_gradients() -> None:
+    more = seconds(replace(PLAIN, accumulated_bytes=6.0))["compute"] - seconds(PLAIN)["compute"]
+    launches = (4 * 40 + 1) * float(MACHINE.launch_s)
+    assert more == pytest.approx(MICROBATCHES * (6 * (LAYERS + HEAD) / HBM + launches), rel=1e-3)
+
+
+def test_reducing_to_every_rank_costs_what_no_sharding_costs() -> None:
+    everywhere = replace(PLAIN, all_reduced_gradients=True)
+    part = "data-parallel communication"
+    gathered = seconds(replace(PLAIN, reduced_bytes=0.0))[part]
+    assert seconds(everywhere)[part] - gathered == pytest.approx(seconds(PLAIN, zero=0)[part], rel=0.01)
+    assert seconds(everywhere)[part] > seconds(PLAIN)[part]
+
+
+TOKENS = 2**16
+WINDOW = 128.0
+
+
+def attention_s(block: str, phase: Phase) -> float:
+    """Of one layer on GB300, whose windows are 128 tokens."""
+    made = sample_model("gpt-oss-120b")
+    values = {**numbers(made, seq_length=TOKENS), "keys_full": TOKENS / 2, "keys_window": WINDOW}
+    derived = derive(blocks(made, MEGATRON.implementation)[block], Scheme(False))
+    rates = machine(load_cluster("gb300-nvl72"), "mxfp8")
+    seconds = work_seconds(derived, Lattice(values, 1), rates, MEGATRON)
+    return float(seconds["flash_attention", phase][0])
+
+
+@pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.INPUT])
+def test_a_sliding_window_costs_whole_tiles(phase: Phase) -> None:
+    share = attention_s("moe_window", phase) / attention_s("moe", phase)
+    assert share == pytest.approx((WINDOW + TILE_KEYS) / (TOKENS / 2 + TILE_KEYS), rel=0.02)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -31,7 +32,6 @@ from symconfig.frameworks.optimizers import (
 from symconfig.graph.derive import derive
 from symconfig.graph.model import blocks, dim_sizes
 from symconfig.graph.scheme import Scheme
-from tests.cost.dealing import longest_part
 from tests.sample_models import sample_model
 
 LAYERS = 3
@@ -87,7 +87,6 @@ def test_muons_states_are_torchs_by_parameter() -> None:
     orthogonal = sum(count for chosen, count in mine.values() if chosen)
     elementwise = sum(count for chosen, count in mine.values() if not chosen)
     stepped = stepping(MEGATRON, Optimizer(name="muon"))
-    assert stepped.orthogonal is not None
     assert after_a_step(torch.optim.Muon(matrices)) == orthogonal * (stepped.orthogonal.state - FP32_BYTES)
     assert after_a_step(torch.optim.AdamW(others)) == elementwise * (stepped.bytes.optimizer - FP32_BYTES)
 
@@ -197,3 +196,26 @@ def test_an_unknown_optimizer_and_a_setting_of_another_are_refused() -> None:
         with pytest.raises(ValueError, match=words):
             Optimizer.model_validate_json(json.dumps(said))
     assert Optimizer.model_validate_json('"muon"') == Optimizer(name="muon")
+
+
+FULL = 0.9  # of a bucket that its largest weight alone would fill on every rank
+LEAST = 40_000_000  # elements of a bucket, or a million for each rank
+
+
+def longest_part(sizes: Sequence[int], ranks: int) -> int:
+    """Elements of every rank's part, all buckets together. sizes: in the order of the model."""
+    bucket, total = [], 0
+    least = max(LEAST, 1_000_000 * ranks)
+    for size in reversed(sizes):
+        bucket.append(size)
+        if sum(bucket) >= max(least, int(ranks * max(bucket) * FULL)):
+            total += _packed(bucket, ranks)
+            bucket = []
+    return total + (_packed(bucket, ranks) if bucket else 0)
+
+
+def _packed(bucket: Sequence[int], ranks: int) -> int:
+    held = [0] * ranks
+    for size in sorted(bucket, reverse=True):
+        held[held.index(min(held))] += size
+    return max(held)

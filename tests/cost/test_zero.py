@@ -7,9 +7,8 @@ import pytest
 
 from symconfig.cost import formulas
 from symconfig.cost.exchange import exchange
-from symconfig.cost.framework import Hide, Together, element_bytes
+from symconfig.cost.framework import Hide, Together
 from symconfig.cost.lattice import Array
-from symconfig.cost.machine import machine
 from symconfig.cost.stages import Offload
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.megatron.behaviour import MEGATRON
@@ -52,39 +51,6 @@ def test_bytes_of_table_1(parameters: float, ranks: int) -> None:
         digits = len(str(printed).partition(".")[2]) if isinstance(printed, float) else 0
         got = states(parameters, ranks, stage, PAPER) / 1e9
         assert abs(got - printed) <= 10.0**-digits, (stage, got)  # the paper rounds some and cuts others
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 8, 64])
-def test_the_closed_forms(ranks: int) -> None:
-    """16, 4 + 12/N, 2 + 14/N and 16/N bytes a parameter (section 3.1 and figure 1)."""
-    expected = [16, 4 + 12 / ranks, 2 + 14 / ranks, 16 / ranks]
-    assert [states(1.0, ranks, stage, PAPER) for stage in range(4)] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 8, 64])
-def test_megatrons_own_sizes(ranks: int) -> None:
-    """Megatron-LM's docs on its distributed optimizer: bf16 weights and fp32 gradients need 18, or 6 + 12/d bytes."""
-    sizes = element_bytes(MEGATRON, machine(sample_cluster(), "bf16"))
-    chosen = (sizes.weight, sizes.gradient, sizes.optimizer)
-    assert states(1.0, ranks, 0, chosen) == 18
-    assert states(1.0, ranks, 1, chosen) == pytest.approx(6 + 12 / ranks)
-
-
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_experts_are_cut_over_their_own_replicas(stage: int) -> None:
-    got = formulas.states_bytes(1e9, 3e9, *PAPER, 16.0, 4.0, *[float(stage >= i) for i in (1, 2, 3)], 1.0)
-    assert float(got) == pytest.approx(states(1e9, 16, stage, PAPER) + states(3e9, 4, stage, PAPER))
-
-
-@pytest.mark.parametrize("backend", ["megatron", "deepspeed"])
-def test_memory_of_a_plan_falls_with_every_stage(backend: str) -> None:
-    found = [cost(tiny(), dp=8, zero=stage, backend=backend, habits={"queued_elements": 0.0}) for stage in range(4)]
-    total = [sum(stage_bytes(f, n)[0] for n in ("weights", "gradients", "optimizer state")) for f in found]
-    assert total[0] > total[1] > total[2]
-    assert stage_bytes(found[3], "optimizer state") == stage_bytes(found[1], "optimizer state")
-    assert stage_bytes(found[3], "gradients") == stage_bytes(found[2], "gradients")
-    for stage, part in ((0, "optimizer state"), (1, "gradients")):
-        assert stage_bytes(found[stage + 1], part)[0] == pytest.approx(stage_bytes(found[stage], part)[0] / 8)
 
 
 def communication(microbatches: int, stage: int, whole_gradients: bool = False) -> float:
@@ -135,19 +101,10 @@ def test_frozen_weights_have_no_gradients_and_no_optimizer_state() -> None:
     assert extra == trained * DEEPSPEED.bytes.weight
 
 
-@pytest.mark.parametrize("zero", [1, 2, 3])
-def test_every_instance_of_the_distributed_optimizer_holds_a_whole_state(zero: int) -> None:
-    """--num-distributed-optimizer-instances (Megatron-LM): the state is cut over the replicas of one instance."""
-    one, two = cost(tiny(), dp=4, zero=zero), cost(tiny(), dp=8, zero=zero, habits={"optimizer_instances": 2})
-    for part in ("weights", "gradients", "optimizer state"):
-        assert stage_bytes(two, part) == pytest.approx(stage_bytes(one, part))
-
-
 @pytest.mark.parametrize("ep", [1, 4])
 def test_frozen_experts_in_host_memory_are_counted_one_by_one(ep: int) -> None:
     """Mixtral with adapters beside q and v: every weight has 2 bytes, an adapter's 12 of Adam beside it."""
     adapter = sample_model("llama2-13b-lora").adapter
-    assert adapter is not None
     model = sample_model("mixtral-8x7b", num_hidden_layers=2, adapter=adapter.model_dump())
     hidden, heads, width = 4096, 8 * 128, 14336
     experts = 2 * 8 * 3 * hidden * width

@@ -25,8 +25,6 @@ def config_of(model: ModelDescriptor) -> Any:
     from megatron.core.transformer.transformer_config import MLATransformerConfig
 
     latent, experts = model.latent, model.experts
-    assert latent is not None
-    assert experts is not None
     return MLATransformerConfig(
         num_layers=1,
         hidden_size=model.hidden_size,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from symconfig.descriptor.architectures.class_defaults import families
 
@@ -100,3 +104,9 @@ def small_config(kind: str) -> dict[str, Any]:
     defaults = families()[kind]["defaults"]
     given = [key for key in SMALL if key in defaults and not (defaults[key] is None and key in _FOLLOWS)]
     return {"model_type": kind, **{key: SMALL[key] for key in given}, **OWN.get(kind, {})}
+
+
+@cache
+def published_keys() -> Any:
+    """Return the sections of published/keys.yaml."""
+    return yaml.safe_load((Path(__file__).parent / "published" / "keys.yaml").read_text(encoding="utf-8"))

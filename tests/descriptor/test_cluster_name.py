@@ -9,27 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from symconfig.descriptor.cluster_name import joined, pairs, split
-from symconfig.descriptor.load import find_cluster, load_cluster
+from symconfig.descriptor.load import find_cluster, load_cluster, load_mixed
 from symconfig.errors import InputError
-
-SIZES = st.integers(20, 400).map(lambda number: f"{number}GB")
-NETWORKS = st.builds(
-    lambda ports, rate, over: f"{ports}x{rate}Gb/s" + (f", {over}:1" if over else ""),
-    st.integers(1, 16),
-    st.sampled_from((25, 100, 200, 400, 800)),
-    st.sampled_from((0, 2, 4)),
-)
-CHANGES = st.fixed_dictionaries(
-    {},
-    optional={
-        "network": NETWORKS,
-        "gpu_memory": SIZES,
-        "host_memory": SIZES,
-        "gpus_per_node": st.sampled_from((1, 2, 4, 16)),
-        "kernels": st.fixed_dictionaries({"link_efficiency": st.floats(0.01, 1.0)}),
-        "levels": st.fixed_dictionaries({"spine": st.fixed_dictionaries({"latency_s": st.floats(1e-6, 1e-3)})}),
-    },
-)
 
 
 @pytest.mark.parametrize(
@@ -106,3 +87,42 @@ def test_a_file_whose_name_looks_like_a_change_is_a_file(tmp_path: Path) -> None
     assert load_cluster(path.name, tmp_path).gpu == load_cluster("h200").gpu
     assert find_cluster(path.name, tmp_path) == path
     assert find_cluster("h100 with gpu_memory=20GB").stem == "h100"
+
+
+def test_a_name_lists_two_kinds_with_their_numbers() -> None:
+    found = load_mixed("h100 with network=4x200Gb/s*16+ a100-80gb *8 over 4x100Gb/s")
+    one, other = found.shares
+    assert (one.gpus, one.nodes) == (16, 2)
+    assert (other.cluster.name, other.gpus, other.nodes) == ("a100-80gb", 8, 1)
+    assert one.cluster.levels[-1].bandwidth_bytes_per_s.value == 4 * 25e9 / 8
+    assert found.over_bytes_per_s == 4 * 12.5e9 / 8
+    assert found.gpus == 24
+    assert found.name == "h100 with network=4x200Gb/s*16 + a100-80gb*8 over 4x100Gb/s"
+    assert load_mixed(found.name) == found
+
+
+@pytest.mark.parametrize("name", ["h100", "h100 with network=4x200Gb/s", "h100@4x200Gb/s"])
+def test_one_kind_is_none(name: str) -> None:
+    assert load_mixed(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("h100*16 + mi300x*16", "two vendors"),
+        ("h100*16 + gb200-nvl72*16", "nodes of different sizes"),
+        ("h100*12 + a100-80gb*16", "does not fill whole nodes"),
+        ("h100*16 + a100-80gb*16 with network=4x200Gb/s", "cannot stand behind two kinds"),
+        ("h100*16 + a1000*16", "unknown cluster"),
+        (f"h100*16 + {'a' * 300}*16", "unknown cluster"),
+        ("h100*16 + a100-80gb*16 over the sea", "states no speed|is not understood"),
+    ],
+)
+def test_kinds_that_do_not_train_together_are_refused(name: str, what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        load_mixed(name)
+
+
+def test_whoever_takes_one_kind_says_so() -> None:
+    with pytest.raises(InputError, match="two kinds of GPUs, and only symconfig plan takes"):
+        load_cluster("h100*16 + a100-80gb*16")

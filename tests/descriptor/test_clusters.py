@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Quantity
@@ -18,87 +19,8 @@ GIB = 2**30
 TERA = 1e12
 GIGA = 1e9
 
-REQUIRED = (
-    "v100-16gb",
-    "a100-40gb",
-    "a100-80gb",
-    "a100-80gb-pcie",
-    "a800",
-    "h100",
-    "h200",
-    "h800",
-    "b200",
-    "gb200-nvl72",
-    "gb300-nvl72",
-    "b300",
-    "mi300x",
-    "mi325x",
-    "mi350x",
-    "mi355x",
-    "ascend-910b",
-    "ascend-910c",
-    "l40s",
-    "rtx4090",
-)
-
-# Read off the data sheets by hand: multiprocessors, nominal GB, memory GB/s, dense TFLOP/s in fp16, bf16, fp8, nvfp4.
-DATASHEET: dict[str, tuple[int, float, float, float, float | None, float | None, float | None]] = {
-    "v100-16gb": (80, 16, 900, 125, None, None, None),
-    "a100-40gb": (108, 40, 1555, 312, 312, None, None),
-    "a100-80gb": (108, 80, 2039, 312, 312, None, None),
-    "a100-80gb-pcie": (108, 80, 1935, 312, 312, None, None),
-    "a800": (108, 80, 2039, 312, 312, None, None),
-    "h100": (132, 80, 3350, 989.4, 989.4, 1978.9, None),
-    "h200": (132, 141, 4800, 989.4, 989.4, 1978.9, None),
-    "h800": (132, 80, 3350, 989.4, 989.4, 1978.9, None),
-    "b200": (148, 180, 7700, 2250, 2250, 4500, 9000),
-    "gb200-nvl72": (152, 186, 8000, 2500, 2500, 5000, 10000),
-    "gb300-nvl72": (152, 279, 8000, 2500, 2500, 5000, 15000),
-    "b300": (148, 270, 8000, 2250, 2250, 4500, 13500),
-    "mi300x": (304, 192, 5300, 1307.4, 1307.4, 2614.9, None),
-    "mi325x": (304, 256, 6000, 1307.4, 1307.4, 2614.9, None),
-    "mi350x": (256, 288, 8000, 2306.9, 2306.9, 4613.7, None),
-    "mi355x": (256, 288, 8000, 2516.6, 2516.6, 5033.2, None),
-    "ascend-910b": (24, 64, 1600, 353.9, 353.9, None, None),
-    "ascend-910c": (24, 64, 1600, 376, 376, None, None),
-    "l40s": (142, 48, 864, 362, 362, 733, None),
-    "rtx4090": (128, 24, 1008, 165.2, 165.2, 330.3, None),
-}
-
-# GB/s a GPU and direction of the innermost level and of the network, GPUs in the innermost level, GPUs in a node.
-LINKS = {
-    "v100-16gb": (150, 25 / 8 / 8, 8, 8),
-    "a100-40gb": (300, 25, 8, 8),
-    "a100-80gb": (300, 25, 8, 8),
-    "a800": (200, 25, 8, 8),
-    "h100": (450, 50, 8, 8),
-    "h200": (450, 50, 8, 8),
-    "h800": (200, 50, 8, 8),
-    "b200": (900, 50, 8, 8),
-    "gb200-nvl72": (900, 50, 72, 4),
-    "gb300-nvl72": (900, 100, 72, 4),
-    "b300": (900, 100, 8, 8),
-    "mi300x": (7 * 64, 50, 8, 8),
-    "mi325x": (7 * 64, 50, 8, 8),
-    "mi350x": (7 * 76.8, 50, 8, 8),
-    "mi355x": (7 * 76.8, 50, 8, 8),
-    "ascend-910b": (7 * 28, 25, 8, 8),
-    "ascend-910c": (392 / 2, 50 / 2, 768, 16),
-}
-
-# How published measurements spell the GPUs that the zoo has.
-PUBLISHED_SPELLINGS = {
-    "a100-sxm4-40gb": "a100-40gb",
-    "a100-sxm4-80gb": "a100-80gb",
-    "a800-sxm4-80gb": "a800",
-    "h100-sxm5-80gb": "h100",
-    "h200-sxm5-141gb": "h200",
-    "h800-sxm5-80gb": "h800",
-    "b200-sxm-180gb": "b200",
-    "gb200-nvl72": "gb200-nvl72",
-    "gb300-nvl72": "gb300-nvl72",
-    "b300-sxm": "b300",
-}
+PUBLISHED = yaml.safe_load((Path(__file__).parents[1] / "published" / "clusters.yaml").read_text(encoding="utf-8"))
+DATASHEET, LINKS = PUBLISHED["datasheet"], PUBLISHED["links"]
 # Another product: an H100 with 96 GB that is limited to 500 W.
 NOT_OURS = ("h100-sxm5-96gb",)
 
@@ -121,7 +43,7 @@ def clusters() -> dict[str, ClusterDescriptor]:
 
 
 def test_the_promised_clusters_exist_under_their_names(clusters: dict[str, ClusterDescriptor]) -> None:
-    assert set(REQUIRED) <= set(clusters)
+    assert set(DATASHEET) <= set(clusters)
     assert all(cluster.name == stem for stem, cluster in clusters.items())
 
 
@@ -141,7 +63,7 @@ def test_every_efficiency_admits_that_it_is_uncertain(clusters: dict[str, Cluste
             assert 0.03 <= number.uncertainty <= 1.0, (name, where)
 
 
-@pytest.mark.parametrize("name", REQUIRED)
+@pytest.mark.parametrize("name", DATASHEET)
 def test_gpu_agrees_with_its_data_sheet(clusters: dict[str, ClusterDescriptor], name: str) -> None:
     units, _, gb_per_s, *tflops = DATASHEET[name]
     gpu = clusters[name].gpu
@@ -154,7 +76,7 @@ def test_gpu_agrees_with_its_data_sheet(clusters: dict[str, ClusterDescriptor], 
             assert number.value == pytest.approx(expected * TERA, rel=0.001), precision
 
 
-@pytest.mark.parametrize("name", REQUIRED)
+@pytest.mark.parametrize("name", DATASHEET)
 def test_usable_memory_lies_below_the_nominal_size_but_near_it(
     clusters: dict[str, ClusterDescriptor], name: str
 ) -> None:
@@ -203,7 +125,7 @@ def test_published_spellings_lead_to_exactly_one_cluster(clusters: dict[str, Clu
         for spelling in {name, *cluster.aliases}:
             owners.setdefault(spelling, []).append(name)
     assert {spelling: names for spelling, names in owners.items() if len(names) > 1} == {}
-    for spelling, expected in PUBLISHED_SPELLINGS.items():
+    for spelling, expected in PUBLISHED["spellings"].items():
         assert owners.get(spelling) == [expected], spelling
     assert not set(NOT_OURS) & set(owners)
 

@@ -20,7 +20,8 @@ from symconfig.descriptor.architectures.class_defaults import families
 from symconfig.descriptor.huggingface import import_config, imported
 from symconfig.errors import InputError
 from symconfig.graph.count import parameters
-from tests.descriptor.small_configs import small_config
+from tests.descriptor.small_configs import published_keys, small_config
+from tools.families import COLUMNS, cells, every
 from tools.generate import families as classes
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -140,68 +141,14 @@ OF_EVERY_FILE = {
     "transformers_version": "4.38.0",
     "use_cache": True,
 }
-# Keys of files that were published before transformers had the class, or by a later one, with what they mean.
-PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "gemma2": (SIZES | {"sliding_window_size": 32}, {"sliding_window": 32}),
-    "gemma": (SIZES | {"hidden_act": "gelu", "hidden_activation": None}, {"hidden_act": "gelu_tanh"}),
-    "llama": (SIZES | {"rope_scaling": {"type": "linear", "factor": 2.0}}, {"rope_theta": 10000.0}),
-    "falcon": (
-        {"n_embed": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "multi_query": True, "parallel_attn": True,
-         "apply_residual_connection_post_layernorm": False, "new_decoder_architecture": False, "vocab_size": 80},
-        {"num_key_value_heads": 1, "intermediate_size": 256, "shared_input_norm": True},
-    ),
-    "bloom": (
-        {"n_embed": 64, "n_layer": 2, "num_attention_heads": 4, "offset_alibi": 100, "seq_length": 99, "vocab_size": 80,
-         "masked_softmax_fusion": True, "skip_bias_add": True},
-        {"hidden_size": 64, "max_position_embeddings": 99, "position": "alibi"},
-    ),
-    "mpt": (
-        {"d_model": 64, "n_heads": 4, "n_layers": 2, "expansion_ratio": 4, "learned_pos_emb": True, "verbose": 0,
-         "init_config": {"name": "kaiming_normal_"},
-         "attn_config": {"alibi": True, "attn_impl": "triton", "attn_pdrop": 0.1}},
-        {"hidden_dropout": 0.1, "attention_dropout": 0.1, "num_hidden_layers": 2,
-         "position": "alibi", "intermediate_size": 256},
-    ),
-    "starcoder2": (
-        SIZES | {"activation_function": "gelu", "hidden_act": "gelu_pytorch_tanh", "norm_type": "layer_norm",
-                 "mlp_type": "default", "attention_softmax_in_fp32": True, "sliding_window": 32},
-        {"hidden_act": "gelu_tanh", "gated_mlp": False, "sliding_window": 32},
-    ),
-    "cohere2": (
-        SIZES | {"layer_switch": 4, "order_of_interleaved_layers": "local_attn_first", "use_parallel_block": True,
-                 "position_embedding_type": "rope_gptj", "sliding_window_pattern": 4},
-        {"rope_layers": (True, True, True, False), "sliding_window_pattern": (True, True, True, False)},
-    ),
-    "smollm3": (
-        SIZES | {"max_window_layers": 28, "no_rope_layers": [1, 1, 1, 0], "sliding_window": None, "pretraining_tp": 2},
-        {"rope_layers": (True, True, True, False), "sliding_window": None},
-    ),
-    "exaone4": (
-        SIZES | {"sliding_window": 32, "sliding_window_pattern": "LLLG"},
-        {"rope_layers": (True, True, True, False), "norm_before_sublayer": False},
-    ),
-    "granite": (
-        SIZES | {"attention_multiplier": 0.0078125, "embedding_multiplier": 12.0, "logits_scaling": 16.0,
-                 "residual_multiplier": 0.22},
-        {"query_pre_attn_scalar": 16384.0, "embedding_multiplier": 12.0, "logits_multiplier": 0.0625},
-    ),
-    "stablelm": (
-        SIZES | {"rope_pct": 0.5, "rotary_scaling_factor": 1.0, "use_qkv_bias": True},
-        {"partial_rotary_factor": 0.5, "qkv_bias": True},
-    ),
-    "opt": (
-        {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "activation_dropout": 0.0,
-         "prefix": "</s>", "word_embed_proj_dim": 64, "ffn_dim": 96},
-        {"extra_positions": 2, "position": "learned"},
-    ),
-}  # fmt: skip
+PUBLISHED = published_keys()["before_the_class"]
 
 
 @pytest.mark.parametrize("kind", PUBLISHED)
 def test_a_file_of_before_the_class_is_read_as_it_was_meant(kind: str) -> None:
-    written, wanted = PUBLISHED[kind]
+    written, wanted = PUBLISHED[kind]["written"], PUBLISHED[kind]["means"]
     model = import_config({"model_type": kind, **OF_EVERY_FILE, **written}, "config.json", None)
-    assert {name: getattr(model, name) for name in wanted} == wanted
+    assert model.model_dump(mode="json", include=set(wanted)) == wanted
     assert (model.torch_dtype, model.huggingface_id) == ("float16", "someone/model")
 
 
@@ -232,3 +179,20 @@ def test_another_release_of_a_family_is_not_taken_for_a_misspelling(kind: str, h
         import_config({"model_type": kind}, "config.json", None)
     (problem,) = caught.value.problems
     assert problem.hint == (hint or "symconfig import config.json --like FAMILY, if it is built as one of these")
+
+
+def test_every_family_is_read_or_refused_with_a_reason() -> None:
+    found = {one.name: one for one in every()}
+    assert set(families()) <= set(found)
+    for one in found.values():
+        assert (one.model is None) == bool(one.refused)
+        assert len(cells(one)) == len(COLUMNS)
+
+
+def test_targets_are_those_that_can_be_told() -> None:
+    found = {one.name: one for one in every()}
+    llama, bloom = found["llama"], found["bloom"]
+    assert all(llama.can(target) for target in ("megatron", "bridge", "deepspeed", "llamafactory"))
+    assert bloom.can("deepspeed")
+    assert not bloom.can("megatron")
+    assert {problem.field for problem in bloom.cannot["megatron"]} >= {"position", "embedding_norm"}

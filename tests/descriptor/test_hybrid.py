@@ -117,7 +117,7 @@ def test_what_transformers_saves_is_imported_to_the_same_model(kind: str, place:
     assert theirs == ours
 
 
-@pytest.mark.parametrize("kind", ["qwen3_next", "nemotron_h", "falcon_h1", "lfm2"])
+@pytest.mark.parametrize("kind", ["qwen3_next", "nemotron_h", "falcon_h1", "lfm2", "kimi_linear"])
 def test_hybrids_are_planned(kind: str) -> None:
     model = read(file_of(kind, 0))
     plan = search(model, sample_cluster(), job(8, 16))

@@ -66,15 +66,9 @@ def test_a_long_run_warms_up_for_as_many_steps_as_published_and_a_short_one_for_
 def test_the_task_decides_by_an_order_of_magnitude() -> None:
     rates = {task: of(task, 70e9).lr for task in USUAL}
     assert rates == {
-        "pretrain": 1.5e-4,
-        "sft": 1e-5,
-        "lora": 1e-4,
-        "dpo": 5e-7,
-        "dpo of adapters": 5e-6,
-        "reward": 5e-6,
-        "rl": 1e-6,
+        "pretrain": 1.5e-4, "sft": 1e-5, "lora": 1e-4, "dpo": 5e-7, "dpo of adapters": 5e-6, "reward": 5e-6, "rl": 1e-6,
         "rl of adapters": 3e-5,
-    }
+    }  # fmt: skip
     assert (of("sft", 70e9).weight_decay, of("pretrain", 70e9).weight_decay) == (0.0, 0.1)
 
 

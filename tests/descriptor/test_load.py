@@ -134,10 +134,7 @@ def test_fields_that_do_not_go_together_are_named_with_their_line(tmp_path: Path
     ("section", "message"),
     [
         ("rope_scaling: {rope_type: llama3, factor: 8.0}", "low_freq_factor is missing, rope_type llama3 needs it"),
-        (
-            "rope_scaling: {rope_type: linear, factor: 2.0, beta_fast: 1.0}",
-            "rope_scaling.beta_fast: has no meaning",
-        ),
+        ("rope_scaling: {rope_type: linear, factor: 2.0, beta_fast: 1.0}", "rope_scaling.beta_fast: has no meaning"),
         ("rope_scaling: {rope_type: ntk, factor: 2.0}", "13:27: rope_scaling.rope_type: wrong value"),
         ("sliding_window_pattern: [true, false]", "sliding_window_pattern: needs sliding_window"),
         ("sliding_window: 8\nsliding_window_pattern: [true]", "sliding_window_pattern: has 1 entries for 2 layers"),
@@ -160,7 +157,6 @@ def test_an_adapter_is_its_base_and_more(tmp_path: Path) -> None:
     _write(tmp_path, MODEL, "base.yaml")
     model = load_model(_write(tmp_path, ADAPTER.format(base="base.yaml"), "adapter.yaml"))
     assert (model.name, model.hidden_size) == ("a", 64)
-    assert model.adapter is not None
     assert model.adapter.r == 4
     assert load_model(_write(tmp_path, ADAPTER.format(base="llama2-7b"), "b.yaml")).hidden_size == 4096
 

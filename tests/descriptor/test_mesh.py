@@ -80,7 +80,6 @@ def test_a_part_of_a_node_without_a_switch_has_its_own_links_only() -> None:
 def test_an_oversubscribed_level_has_what_goes_through_it() -> None:
     cluster = load_cluster("h100")
     spine = cluster.levels[-1]
-    assert spine.oversubscription is not None
     thin = spine.model_copy(update={"oversubscription": spine.oversubscription.model_copy(update={"value": 2.0})})
     thinner = cluster.model_copy(update={"levels": (*cluster.levels[:-1], thin)})
     mesh = of_cluster(thinner, 512)
@@ -105,7 +104,6 @@ def test_what_fills_no_domains_is_refused_with_the_nearest_that_does(cluster: st
 def test_whole_nodes_need_not_fill_a_rail_unless_what_joins_rails_is_slower() -> None:
     cluster = load_cluster("a100-80gb")
     rail, spine = cluster.levels[-2:]
-    assert spine.oversubscription is not None
     thin = spine.model_copy(update={"oversubscription": spine.oversubscription.model_copy(update={"value": 2.0})})
     thinner = cluster.model_copy(update={"levels": (*cluster.levels[:-1], thin)})
     assert sizes(of_cluster(thinner, 64)) == [("nvlink", 8), ("rail", 8)]
@@ -126,9 +124,7 @@ def test_more_gpus_than_there_are_are_refused() -> None:
 
 def test_a_file_lists_levels_and_those_of_one_domain_vanish(written: Path) -> None:
     written.write_text(MESH)
-    assert load_mesh(written) == Mesh(
-        (MeshLevel("inner", 8, 450e9, 3e-6, True), MeshLevel("outer", 4, 50e9, 1e-5)),
-    )
+    assert load_mesh(written) == Mesh((MeshLevel("inner", 8, 450e9, 3e-6, True), MeshLevel("outer", 4, 50e9, 1e-5)))
 
 
 def test_the_documented_file_is_one(written: Path) -> None:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from symconfig.descriptor.amounts import gpu_bytes_per_s, with_network
+from symconfig.descriptor.amounts import PEAK, SIZE, SPAN, SPEED, Kind, amount, gpu_bytes_per_s, with_network
 from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InputError
 
 GIGA = 1e9
-FILE = """\
-schema: symconfig.cluster/1
-base: h100
-name: ours
-source: our data centre
-network: 4x100 Gb/s
-"""
 
 
 @pytest.mark.parametrize(
@@ -95,7 +90,6 @@ def test_only_levels_between_nodes_take_the_network(name: str) -> None:
 def test_an_oversubscription_is_that_of_the_outermost_level(text: str) -> None:
     rail, spine = with_network(load_cluster("h100"), text, "a test").levels[1:]
     assert rail.oversubscription == load_cluster("h100").levels[1].oversubscription
-    assert spine.oversubscription is not None
     assert spine.oversubscription.value == 2
     assert spine.bandwidth_bytes_per_s.value == 50 * GIGA
 
@@ -103,3 +97,50 @@ def test_an_oversubscription_is_that_of_the_outermost_level(text: str) -> None:
 def test_less_goes_through_than_below() -> None:
     with pytest.raises(InputError, match="is no oversubscription"):
         with_network(load_cluster("h100"), "8x400 Gb/s, 0.5:1", "a test")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("96GB", SIZE, 96e9),
+        ("96 GB", SIZE, 96e9),
+        ("90GiB", SIZE, 90 * 2**30),
+        ("1.5TB", SIZE, 1.5e12),
+        ("300GB/s", SPEED, 300e9),
+        ("400Gb/s", SPEED, 50e9),
+        ("400Gbps", SPEED, 50e9),
+        ("1.6Tbit/s", SPEED, 200e9),
+        ("5us", SPAN, 5e-6),
+        ("3.4 µs", SPAN, 3.4e-6),
+        ("989.4 TFLOP/s", PEAK, 989.4e12),
+        ("2PFLOPS", PEAK, 2e15),
+    ],
+)
+def test_an_amount_is_exactly_what_its_digits_say(text: str, kind: Kind, value: float) -> None:
+    assert amount(text, kind) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "why"),
+    [
+        ("96", SIZE, "has no unit"),
+        ("much", SIZE, "is no number with a unit"),
+        ("-3GB", SIZE, "is no number with a unit"),
+        ("96Gb", SIZE, "Gb counts bits, and a memory is counted in bytes"),
+        ("96GB/s", SIZE, "GB/s is a speed"),
+        ("96gb", SIZE, "gb is no unit of it, GB is"),
+        ("300GB", SPEED, "GB is no speed without /s"),
+        ("300Gb", SPEED, "Gb is no speed without /s"),
+        ("300gb/s", SPEED, "gb/s is neither Gb/s (bits) nor GB/s (bytes)"),
+        ("5 sec", SPAN, "sec is no unit of it"),
+    ],
+)
+def test_a_unit_that_is_none_is_refused_with_the_reason(text: str, kind: Kind, why: str) -> None:
+    with pytest.raises(ValueError, match=r".") as error:
+        amount(text, kind)
+    assert str(error.value) == why
+
+
+@given(st.decimals(min_value=0, max_value=10**6, places=3))
+def test_a_byte_is_eight_bits_at_every_speed(number: object) -> None:
+    assert amount(f"{number}GB/s", SPEED) == pytest.approx(8 * amount(f"{number}Gb/s", SPEED))

@@ -115,7 +115,6 @@ def _trainable(peft: Any, name: str, module: Any, task: str | None = "CAUSAL_LM"
     import torch
 
     adapter = load_model(name).adapter
-    assert adapter is not None
     config = peft.LoraConfig(
         r=adapter.r,
         lora_alpha=adapter.lora_alpha,

@@ -12,70 +12,11 @@ from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
 from symconfig.graph.count import parameters
-from tests.descriptor.small_configs import LAYERS, small_config
+from tests.descriptor.small_configs import LAYERS, published_keys, small_config
 from tests.descriptor.test_families import _real
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-WIDTH = 40  # intermediate_size of small configurations
-# What stands in the files of Apertus-8B, Phi-3.5-MoE, ERNIE-4.5-21B-A3B, Hunyuan-A13B, Falcon-H1, Qwen3-Coder-480B,
-# DeepSeek-V4, GLM-5.2, Qwen3.6, Nemotron 3, dots.llm1, Hunyuan-7B, Hy3 and Kimi-Linear-48B, and no class reads it.
-KEYS: dict[str, dict[str, Any]] = {
-    "apertus": {"qk_norm": True, "post_norm": False, "hidden_dropout": 0.0},
-    "phimoe": {"hidden_dropout": 0.0, "original_max_position_embeddings": 4096},
-    "ernie4_5_moe": {"moe_capacity": [64, 64, 64], "moe_gate": "topk", "moe_layer_end_index": -1},
-    "dots1": {"scoring_func": "noaux_tc"},
-    "hy_v3": {
-        "expert_hidden_dim": 28, "first_k_dense_replace": 1, "qk_norm": True, "route_norm": True,
-        "moe_router_use_sigmoid": True, "moe_router_enable_expert_bias": True, "enable_lm_head_fp32": True,
-        "enable_attention_fp32_softmax": False, "use_grouped_mm": False, "num_nextn_predict_layers": 0,
-    },
-    "hunyuan_v1_dense": {
-        "attention_head_dim": 12, "norm_type": "rms", "use_qk_norm": True, "use_rotary_pos_emb": True, "use_cla": False,
-        "cla_share_factor": 2, "class_num": 0, "dense_list": [4096, 0], "pad_id": 7, "pool_type": "last",
-    },
-    "kimi_linear": {
-        "moe_layer_freq": 1, "moe_router_activation_func": "sigmoid", "use_grouped_topk": True, "rope_theta": 1e4,
-        "num_nextn_predict_layers": 0,
-    },
-    "hunyuan_v1_moe": {
-        "attention_head_dim": 12, "moe_intermediate_size": [WIDTH] * LAYERS, "num_shared_expert": [1] * LAYERS,
-        "norm_topk_prob": True, "routed_scaling_factor": 1.0, "pad_id": 7,
-        "moe_layer_num_skipped": 0, "norm_type": "rms", "use_qk_norm": True, "use_rotary_pos_emb": True,
-        "use_mixed_mlp_moe": True, "cla_share_factor": 2, "use_cla": False, "pool_type": "last",
-        "rope_scaling": {"type": "dynamic", "factor": 1.0, "alpha": 1000.0, "beta_fast": 32, "mscale": 1.0},
-    },
-    "falcon_h1": {"mlp_expansion_factor": 8, "expansion_factor": 2, "time_step_rank": "auto"},
-    "qwen3_moe": {"use_qk_norm": True, "shared_expert_intermediate_size": 0, "qkv_bias": False},
-    "deepseek_v4": {"topk_method": "noaux_tc"},
-    "glm_moe_dsa": {
-        "rope_interleave": True, "index_share_for_mtp_iteration": True, "moe_router_dtype": "float32",
-        "layer_types": ["deepseek_sparse_attention"] * LAYERS,
-    },
-    "mimo_v2_flash": {
-        "hybrid_layer_pattern": [0, 1, 1, 1, 1, 0, 1, 1], "moe_layer_freq": [0, *[1] * (LAYERS - 1)],
-        "swa_num_attention_heads": 4, "swa_num_key_value_heads": 4, "swa_head_dim": 12, "swa_v_head_dim": 10,
-        "swa_rope_theta": 10000, "layernorm_epsilon": 1e-5, "add_swa_attention_sink_bias": True,
-        "add_full_attention_sink_bias": False, "routed_scaling_factor": None,
-    },
-    "qwen3_5_text": {"output_gate_type": "swish"},
-    "nemotron_h": {"num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E"},
-}  # fmt: skip
-# A value of each that would be another model.
-OTHERS: list[tuple[str, str, Any]] = [
-    ("apertus", "qk_norm", False), ("apertus", "post_norm", True), ("phimoe", "hidden_dropout", 0.1),
-    ("ernie4_5_moe", "moe_gate", "hash"), ("hunyuan_v1_moe", "use_cla", True),
-    ("hunyuan_v1_moe", "moe_intermediate_size", [WIDTH] * (LAYERS - 1) + [WIDTH + 8]),
-    ("hunyuan_v1_moe", "moe_intermediate_size", WIDTH + 8), ("hunyuan_v1_moe", "num_shared_expert", [2] * LAYERS),
-    ("hunyuan_v1_moe", "moe_layer_num_skipped", 1), ("qwen3_moe", "shared_expert_intermediate_size", 36),
-    ("deepseek_v4", "topk_method", "greedy"), ("glm_moe_dsa", "moe_router_dtype", "bfloat16"),
-    ("mimo_v2_flash", "swa_num_key_value_heads", 2),
-    ("mimo_v2_flash", "hybrid_layer_pattern", [1] * LAYERS), ("mimo_v2_flash", "moe_layer_freq", [1] * LAYERS),
-    ("hy_v3", "first_k_dense_replace", 2), ("hy_v3", "expert_hidden_dim", 36),
-    ("kimi_linear", "use_grouped_topk", False), ("hunyuan_v1_dense", "use_qk_norm", False),
-    ("hunyuan_v1_moe", "norm_topk_prob", False), ("dots1", "scoring_func", "softmax"),
-    ("ernie4_5_moe", "moe_layer_end_index", -2), ("mimo_v2_flash", "swa_rope_theta", 5000),
-    ("qwen3_5_text", "output_gate_type", "gelu"),
-]  # fmt: skip
+KEYS, OTHERS = published_keys()["unread"], published_keys()["others"]
 
 
 def read(config: dict[str, Any]) -> ModelDescriptor:
@@ -127,7 +68,6 @@ def test_ling_2_is_sarvam_s_network_with_names_of_its_own() -> None:
 def test_ling_1_has_no_norms_of_queries_and_keys_and_scores_by_softmax() -> None:
     small = {key: value for key, value in small_config("sarvam_moe").items() if key != "use_qk_norm"}
     ling = read(small | {"model_type": "bailing_moe", "norm_head": False, "norm_softmax": False})
-    assert ling.experts is not None
     assert (ling.qk_norm, ling.experts.scoring_func, ling.experts.e_score_correction_bias) == (False, "softmax", False)
     with pytest.raises(InputError, match="norm_head"):
         read(small | {"model_type": "bailing_moe", "norm_head": True})

@@ -31,50 +31,11 @@ def test_bytes_of_a_layer_are_the_papers(size: str, variant: str) -> None:
     heads, hidden, layers = MODELS[size]
     scheme, tp, modules, expected = VARIANTS[variant]
     model = sample_model(
-        "gpt3-175b",
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        head_dim=hidden // heads,
-        hidden_size=hidden,
-        intermediate_size=4 * hidden,
-        num_hidden_layers=layers,
-    )
+        "gpt3-175b", num_attention_heads=heads, num_key_value_heads=heads, head_dim=hidden // heads, hidden_size=hidden,
+        intermediate_size=4 * hidden, num_hidden_layers=layers,
+    )  # fmt: skip
     derived = block(model, "dense", scheme, attention="fused_softmax")
     values = numbers(model, seq_length=S, micro_batch=B, tp=tp)
     found = held_bytes(derived, apply(derived, frozenset(modules)), values)
     statistics = 0 if "layer" in modules else 2 * 4 * S * B / (tp if scheme is SEQUENCE else 1)
     assert found - statistics == pytest.approx(S * B * hidden * expected(heads, hidden), rel=1e-12)
-
-
-def test_full_recompute_with_sequence_parallelism_keeps_the_shard_of_the_input() -> None:
-    model = sample_model("gpt3-175b")
-    derived = block(model, "dense", SEQUENCE, attention="fused_softmax")
-    values = numbers(model, tp=T)
-    assert held_bytes(derived, apply(derived, frozenset({"layer"})), values) == 2 * S * model.hidden_size / T
-
-
-def test_flash_attention_keeps_no_square() -> None:
-    """With it, what core_attn's recompute saved is not there in the first place, but for o and the statistics."""
-    model = sample_model("gpt3-175b")
-    values = numbers(model, tp=T)
-    flash = block(model, "dense", SEQUENCE)
-    fused = held_bytes(flash, apply(flash, frozenset()), values)
-    unfused = block(model, "dense", SEQUENCE, attention="fused_softmax")
-    selective = held_bytes(unfused, apply(unfused, frozenset({"core_attn"})), values)
-    statistics = 4 * S * model.num_attention_heads / T
-    assert fused - statistics == pytest.approx(selective)
-
-
-def test_the_embedding_keeps_its_mask_and_the_head_the_inputs_of_norm_and_matmul() -> None:
-    """Section 4.3: s b h / t for the embedding's dropout, 2 s b h / t each for the last norm and the output layer."""
-    model = sample_model("gpt3-175b")
-    values = numbers(model, tp=T)
-    stream = S * model.hidden_size / T
-    sizes = {}
-    for kind in ("embedding", "head"):
-        derived = block(model, kind, SEQUENCE)
-        for held, stays in zip(derived.held, apply(derived, frozenset()).kept, strict=True):
-            if stays:
-                sizes[held.tensor] = held.elements.value(values) / stream
-    assert sizes["embedding_mask"] == 1
-    assert sizes["last_hidden"] == sizes["final_norm"] == 1

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.graph.count import parameters
-from symconfig.graph.derived import Matmul, Phase, Traffic
+from symconfig.frameworks.kernels import changed
+from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.graph.derived import DerivedBlock, Matmul, Phase, Traffic
+from symconfig.graph.model import blocks
 from symconfig.graph.operator import ELEMENT_BYTES, FOUR_BIT_BYTES
-from tests.graph.support import PLAIN, block, numbers
+from tests.graph.support import PLAIN, SEQUENCE, block, chosen, numbers, tally
 from tests.sample_models import sample_model
 
 
@@ -22,29 +24,6 @@ def adapted(*targets: str, **adapter: Any) -> ModelDescriptor:
 def needed(model: ModelDescriptor, tensor: str) -> set[str]:
     """Operators whose backward needs the tensor."""
     return {op for held in block(model).held if held.tensor == tensor for op in held.needed_by}
-
-
-def test_a_frozen_linear_does_not_keep_its_input() -> None:
-    model = adapted("q_proj")
-    assert needed(model, "mlp_norm") == set()  # read by gate_up_proj only, which is frozen
-    assert needed(model, "mlp_hidden") == set()  # read by down_proj
-    assert needed(sample_model("llama2-13b"), "mlp_norm") == {"gate_up_proj"}
-    assert needed(sample_model("llama2-13b"), "mlp_hidden") == {"down_proj"}
-
-
-def test_an_adapter_keeps_its_own_input_and_the_low_rank_one() -> None:
-    model = adapted("q_proj", "v_proj")
-    assert needed(model, "input_norm") == {"q_proj.lora_A", "v_proj.lora_A"}
-    assert needed(model, "q_proj.low") == {"q_proj.lora_B"}
-    assert needed(adapted("down_proj"), "mlp_hidden") == {"down_proj.lora_A"}
-    assert needed(adapted("down_proj"), "input_norm") == set()
-
-
-def test_attention_and_activations_keep_what_they_need_all_the_same() -> None:
-    model = adapted("q_proj")
-    for tensor in ("q_rotated", "k_rotated", "v", "attention_heads"):
-        assert "flash_attention" in needed(model, tensor)
-    assert needed(model, "gate") == needed(model, "up") == {"activation"}
 
 
 def test_dropout_of_the_adapter_keeps_its_mask_and_its_result() -> None:
@@ -60,19 +39,6 @@ def test_only_adapters_have_weight_gradients(targets: tuple[str, ...]) -> None:
     with_gradient = {w.op for w in derived.work if isinstance(w, Matmul) and w.phase is Phase.WEIGHT}
     assert with_gradient == {f"{name}.lora_{part}" for name in targets for part in "AB"}
     assert {w.name for w in derived.weights if not w.frozen} == with_gradient
-
-
-def test_the_gradient_still_passes_through_frozen_linears() -> None:
-    derived = block(adapted("q_proj"))
-    through = {w.op for w in derived.work if isinstance(w, Matmul) and w.phase is Phase.INPUT}
-    assert {"k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"} <= through
-
-
-def test_trainable_parameters_are_r_times_in_plus_out() -> None:
-    """LoRA (arXiv 2106.09685, section 4.2): 2 x layers x d_model x r for one square matrix a layer."""
-    assert parameters(adapted("q_proj")).trainable == 2 * 40 * 5120 * 16
-    assert parameters(adapted("q_proj", "v_proj")).trainable == 2 * 2 * 40 * 5120 * 16
-    assert parameters(adapted("down_proj")).trainable == 40 * 16 * (13824 + 5120)
 
 
 def test_qlora_quantises_matrices_but_neither_norms_nor_the_vocabulary() -> None:
@@ -108,3 +74,93 @@ def test_a_weight_in_4_bits_is_made_16_bits_before_each_product_and_held_so_whil
         spaces = [space for each in (quantised, plain) for space in each.workspaces if space.op == work.op]
         with_copy, without = (sum(size.value(values) for size, _ in space.moved) for space in spaces)
         assert with_copy - without == weight
+
+
+TP, S, HIDDEN, RANK = 4, 2048, 5120, 16
+
+
+def beside(model: ModelDescriptor, scheme: Any = SEQUENCE) -> DerivedBlock:
+    return block(model, "dense", scheme, adapters="split")
+
+
+def moved(model: ModelDescriptor, tensor: str, phase: Phase, scheme: Any = SEQUENCE) -> dict[tuple[str, float], int]:
+    return dict(tally(chosen(beside(model, scheme), "tp", phase, tensor), numbers(model, seq_length=S, tp=TP)))
+
+
+def test_both_matrices_are_split_beside_any_parallel_layer() -> None:
+    model = adapted("q_proj", "o_proj")
+    sizes = {w.name: w.elements.value(numbers(model, tp=TP)) for w in beside(model).weights if not w.frozen}
+    assert sizes == dict.fromkeys(
+        ["q_proj.lora_A", "q_proj.lora_B", "o_proj.lora_A", "o_proj.lora_B"], HIDDEN * RANK / TP
+    )
+
+
+def test_the_frozen_layer_stays_fused_with_adapters_on_its_parts() -> None:
+    names = {w.name for w in beside(adapted("q_proj", "v_proj", "gate_proj", "up_proj")).weights}
+    assert {"qkv_proj.weight", "gate_up_proj.weight", "q_proj.lora_A", "v_proj.lora_B", "gate_proj.lora_A"} <= names
+    assert not names & {"q_proj.weight", "k_proj.lora_A", "gate_proj.weight"}
+
+
+def test_beside_a_column_parallel_layer_only_the_low_rank_result_travels_more() -> None:
+    """linear_in gathers its output; linear_out reduces its input's gradient, of which each rank takes its columns."""
+    model = adapted("q_proj")
+    assert moved(model, "q_proj.low_columns", Phase.FORWARD) == {("all-gather", S * RANK): 1}
+    assert moved(model, "q_proj.low_columns", Phase.INPUT) == {}
+    assert moved(model, "q_proj.low", Phase.INPUT) == {("all-reduce", S * RANK): 1}
+    # The layer's own gather and its own reduction serve the adapter, too.
+    assert moved(model, "input_norm", Phase.FORWARD) == {("all-gather", S * HIDDEN): 1}
+    assert moved(model, "input_norm", Phase.INPUT) == {("reduce-scatter", S * HIDDEN): 1}
+
+
+def test_without_sequence_parallelism_each_adapter_reduces_its_inputs_gradient_itself() -> None:
+    model = adapted("q_proj", "k_proj", "v_proj")
+    assert moved(model, "input_norm", Phase.INPUT, PLAIN) == {("all-reduce", S * HIDDEN): 4}
+    assert moved(sample_model("llama2-13b"), "input_norm", Phase.INPUT, PLAIN) == {("all-reduce", S * HIDDEN): 1}
+
+
+def test_beside_a_row_parallel_layer_the_whole_result_is_gathered() -> None:
+    """linear_in reduces; linear_out gathers the hidden size, and its gradient is gathered along the sequence."""
+    model = adapted("down_proj")
+    assert moved(model, "down_proj.low", Phase.FORWARD) == {("all-reduce", S * RANK): 1}
+    assert moved(model, "down_proj.low", Phase.INPUT) == {("all-reduce", S * RANK): 1}
+    assert moved(model, "down_proj.delta_columns", Phase.FORWARD) == {("all-gather", S * HIDDEN): 1}
+    assert moved(model, "down_proj.delta_columns", Phase.INPUT) == {}
+    assert moved(model, "mlp_out.delta", Phase.INPUT) == {}
+    assert moved(model, "down_proj.delta_gathered", Phase.INPUT) == {("all-gather", S * HIDDEN): 1}
+    assert moved(model, "down_proj.delta_gathered", Phase.INPUT, PLAIN) == {}
+
+
+@pytest.mark.parametrize(
+    ("dropout", "copies"), [(0.0, {"input_norm": 1}), (0.1, {"q_proj.lora_dropped": 1, "k_proj.lora_dropped": 1})]
+)
+def test_a_column_parallel_adapter_keeps_its_input_whole(dropout: float, copies: dict[str, int]) -> None:
+    model = adapted("q_proj", "k_proj", lora_dropout=dropout)
+    values = numbers(model, seq_length=S, tp=TP)
+    whole = {
+        held.tensor: held.elements.value(values) / (S * HIDDEN)
+        for held in beside(model).held
+        if any("lora_A" in op for op in held.needed_by)
+    }
+    assert whole == copies
+
+
+def test_dropout_adds_no_collective() -> None:
+    values = numbers(adapted("q_proj"), seq_length=S, tp=TP)
+    for targets in (("q_proj",), ("down_proj",)):
+        plain, dropped = (beside(adapted(*targets, lora_dropout=rate)) for rate in (0.0, 0.1))
+        assert tally(chosen(dropped, "tp"), values) == tally(chosen(plain, "tp"), values)
+
+
+def test_gradients_of_both_matrices_are_whole_along_tp() -> None:
+    for scheme in (PLAIN, SEQUENCE):
+        shards = [w for w in beside(adapted("q_proj", "o_proj"), scheme).weights if not w.frozen]
+        assert all(not w.other_axes for w in shards)
+
+
+def test_what_only_moves_scales_or_adds_passes_parts_of_a_sum_on() -> None:
+    """A gather of parts of a sum is that of the sum, and so is its product with alpha / r."""
+    how = changed(MEGATRON.implementation, adapters="split")
+    operators = blocks(adapted("q_proj", "o_proj"), how)["dense"].operators
+    beside = [op for op in operators if op.name.endswith(("_gather", "lora_scale", "lora_add"))]
+    assert len({op.name for op in beside}) >= 4
+    assert all(op.linear for op in beside)

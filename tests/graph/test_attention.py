@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.kernels import KERNELS
+from symconfig.graph.attended import attended
 from symconfig.graph.derived import Matmul, Phase, Traffic
 from symconfig.graph.scheme import Scheme
 from tests.graph.support import PLAIN, SEQUENCE, block, chosen, numbers
@@ -51,3 +53,26 @@ def test_what_the_ranks_of_tp_exchange_is_the_same_for_every_kernel_of_attention
     )
     assert fused
     assert others == [fused] * len(others)
+
+
+def counted(documents: list[int], window: int | None) -> float:
+    """The mean over all queries of these documents."""
+    keys = [min(query + 0.5, window or length) for length in documents for query in range(length)]
+    return sum(keys) / len(keys)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 7, 100])
+@pytest.mark.parametrize(
+    ("seq_length", "packing", "documents"),
+    [
+        (7, None, [7]),
+        (8, None, [8]),
+        (8, Packing(lengths=(3, 5)), [3, 5]),
+        (8, Packing(lengths=(3, 20)), [3, 8]),  # none is longer than the sequence
+        (8, Packing(lengths=(2, 5), weights=(3.0, 1.0)), [2, 2, 2, 5]),
+    ],
+)
+def test_keys_of_the_mean_query(
+    seq_length: int, packing: Packing | None, documents: list[int], window: int | None
+) -> None:
+    assert attended(seq_length, window, packing) == pytest.approx(counted(documents, window))

@@ -20,6 +20,7 @@ from symconfig.graph.implementation import NormKernel
 from symconfig.graph.model import blocks, derived
 from symconfig.graph.operator import ELEMENT_BYTES
 from tests.descriptor.small_configs import small_config
+from tests.graph.saved import keeping
 from tests.graph.support import PLAIN, numbers
 
 torch = pytest.importorskip("torch")
@@ -49,30 +50,18 @@ def model_of(kind: str) -> dict[str, Any]:
     return config("deepseek_v4", layer_types=[kind], num_hidden_layers=1)
 
 
-def saved(kind: str, length: int) -> dict[Any, int]:
+def saved(kind: str, length: int) -> int:
     """Bytes of storages that autograd holds for one layer's compressor, but for parameters and angles."""
     made = transformers.AutoConfig.for_model(**model_of(kind))
     file = importlib.import_module("transformers.models.deepseek_v4.modeling_deepseek_v4")
     module = file.COMPRESSOR_CLASSES[kind](made).bfloat16()
     if kind == SPARSE:  # nothing flows back through the choice, so that what it saves is given up at once
         module.indexer = Choice()
-    known = {one.untyped_storage().data_ptr() for one in module.parameters()}
-    sizes: dict[int, int] = {}
-    held: list[Any] = []  # so that no address is used twice
-
-    def pack(tensor: Any) -> Any:
-        held.append(tensor)
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known:
-            sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
     x = torch.randn(1, length, made.hidden_size).bfloat16().requires_grad_()
     low = torch.randn(1, length, made.q_lora_rank).bfloat16()
-    positions = torch.arange(length).unsqueeze(0)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        module(x, low, positions, None, 0)
-    return sizes
+    with keeping(module) as kept:
+        module(x, low, torch.arange(length).unsqueeze(0), None, 0)
+    return kept.bytes()
 
 
 def derived_bytes(kind: str, length: int) -> dict[str, float]:
@@ -90,7 +79,7 @@ def derived_bytes(kind: str, length: int) -> dict[str, float]:
 @pytest.mark.parametrize("kind", [HEAVY, SPARSE])
 def test_compressed_keys_save_what_is_derived(kind: str) -> None:
     expected, shorter = derived_bytes(kind, LONG), derived_bytes(kind, SHORT)
-    found = sum(saved(kind, LONG).values()) - sum(saved(kind, SHORT).values())
+    found = saved(kind, LONG) - saved(kind, SHORT)
     assert found == sum(expected.values()) - sum(shorter.values()), expected
 
 

@@ -58,13 +58,11 @@ EXPLAINED: dict[str, tuple[int | dict[str, int], str]] = {
     "phimoe": (12 * S, "its router draws each of its two choices from scores of their own (sparsemixer)"),
 }  # fmt: skip
 # What is computed in another way altogether: the share that a class keeps beyond what is derived, at most.
-OTHERWISE = {
-    "longcat_flash": (0.1, "experts that compute nothing are slots like all others"),
-}
+OTHERWISE = {"longcat_flash": (0.1, "experts that compute nothing are slots like all others")}
 # Whose class's own kernels are not in `frameworks/transformers.py` yet, or whose loops stand for a GPU's kernels: the
 # share that a class keeps beyond what is derived, at least and at most.
 NOT_YET = {
-    "deepseek_v4": (0.12, 0.15),  # its scores are products and a softmax, and its divisions keep more
+    "deepseek_v4": (0.12, 0.15)  # its scores are products and a softmax, and its divisions keep more
 }
 
 

@@ -84,24 +84,3 @@ def test_parts_are_the_product_of_the_axes_that_split() -> None:
     assert layout.summed().partial == ()
     assert layout.axes_on("rows") == ("cp",)
     assert set(AXES) >= {"tp", "cp", "dp"}
-
-
-# ZeRO (arXiv 1910.02054), section 7: volume of a step in units of the parameters, one direction.
-# All-reduce 2 (reduce-scatter and all-gather); stages 1 and 2 the same; stage 3 1.5 times that.
-@pytest.mark.parametrize(
-    ("changes", "volume"),
-    [
-        ([({"dp": PARTIAL}, {})], 2.0),
-        ([({"dp": PARTIAL}, {"dp": FLAT}), ({"dp": FLAT}, {})], 2.0),
-        ([({"dp": FLAT}, {}), ({"dp": FLAT}, {}), ({"dp": PARTIAL}, {"dp": FLAT})], 3.0),
-    ],
-    ids=["plain", "zero-1-2", "zero-3"],
-)
-def test_flat_layouts_give_the_volumes_of_zero(
-    changes: list[tuple[dict[str, Place], dict[str, Place]]], volume: float
-) -> None:
-    total = 0.0
-    for before, after in changes:
-        for move in moves(Layout.of(before), Layout.of(after), WHOLE):
-            total += move.elements.value(SIZES) * (2 if move.kind is Kind.ALL_REDUCE else 1)
-    assert total / WHOLE.value(SIZES) == volume

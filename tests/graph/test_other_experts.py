@@ -21,14 +21,12 @@ S, HIDDEN, LATENT, WIDTH, COUNT, CHOICES = 96, 64, 24, 40, 8, 3
 def model(name: str = "mixtral-8x7b", **changed: Any) -> ModelDescriptor:
     """A sample model whose experts have other fields."""
     base = sample_model(name)
-    assert base.experts is not None
     return base.model_copy(update={"experts": base.experts.model_copy(update=changed)})
 
 
 def small(**changed: Any) -> ModelDescriptor:
     """A small one, with experts that have no gate (Nemotron 3)."""
     base = sample_model("mixtral-8x7b", hidden_size=HIDDEN, gated_mlp=False, hidden_act="relu2", num_hidden_layers=1)
-    assert base.experts is not None
     sizes = {"num_experts": COUNT, "num_experts_per_tok": CHOICES, "moe_intermediate_size": WIDTH}
     return base.model_copy(update={"experts": base.experts.model_copy(update={**sizes, **changed})})
 
@@ -49,15 +47,9 @@ def test_latent_experts_take_what_torch_counts() -> None:
 
     ours = small(latent_size=LATENT, shared_expert_intermediate_size=56, scoring_func="sigmoid")
     config = transformers.NemotronHConfig(
-        hidden_size=HIDDEN,
-        moe_latent_size=LATENT,
-        n_routed_experts=COUNT,
-        num_experts_per_tok=CHOICES,
-        moe_intermediate_size=WIDTH,
-        moe_shared_expert_intermediate_size=56,
-        n_group=1,
-        topk_group=1,
-    )
+        hidden_size=HIDDEN, moe_latent_size=LATENT, n_routed_experts=COUNT, num_experts_per_tok=CHOICES,
+        moe_intermediate_size=WIDTH, moe_shared_expert_intermediate_size=56, n_group=1, topk_group=1,
+    )  # fmt: skip
     config._experts_implementation = "eager"
     module = NemotronHMoE(config).float()
     for weight in module.parameters():

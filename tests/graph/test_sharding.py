@@ -20,36 +20,6 @@ from symconfig.graph.sharding import Sharding, over_replicas
 PAPER = [Sharding.of(stage, whole_gradients=False, over_tensor=False, instances=False) for stage in range(4)]
 
 
-def moved(sharding: Sharding, microbatches: int = 1) -> float:
-    """Elements past a rank in a step, in units of the parameters."""
-    return sum(
-        move.kind.passes * (1 if way.phase.once else microbatches)
-        for way, moves in over_replicas(sharding)
-        for move in moves
-    )
-
-
-def test_volumes_of_the_paper() -> None:
-    """arXiv 1910.02054, section 7: an all-reduce moves 2 psi, stages 1 and 2 as much, and stage 3 moves 3 psi."""
-    assert [moved(sharding) for sharding in PAPER] == [2, 2, 2, 3]
-
-
-def test_flat_gradients_travel_with_every_microbatch_and_flat_weights_around_every_pass() -> None:
-    assert [moved(sharding, 4) for sharding in PAPER] == [2, 2, 4 + 1, 3 * 4]
-    assert [sharding.each_microbatch for sharding in PAPER] == [False, False, True, True]
-
-
-@pytest.mark.parametrize("stage", range(4))
-def test_bytes_of_the_papers_table_are_the_parts_of_its_layouts(stage: int) -> None:
-    """Table 1 of the paper: 2 + 2 + 12 bytes, of which stages share out the last, the last two, all."""
-    layouts = PAPER[stage].layouts(Layout(), ("dp",))
-    weight, gradient, state = (
-        layout.parts().value({"dp": 64}) for layout in (layouts.stored, layouts.between, layouts.state)
-    )
-    expected = [16, 4 + 12 / 64, 2 + 14 / 64, 16 / 64]
-    assert 2 / weight + 2 / gradient + 12 / state == expected[stage]
-
-
 def test_sums_over_axes_of_no_data_follow_once_a_step() -> None:
     """A norm's weight between tensor-parallel regions: Megatron sums its gradient over tp when dp is done."""
     ways = PAPER[2].ways(Layout(), ("dp", "tp"))

@@ -36,13 +36,9 @@ SMALL = {
     "experts": None,
     "indexer": INDEXER,
     "latent": {
-        "q_lora_rank": 48,
-        "kv_lora_rank": 40,
-        "qk_nope_head_dim": 24,
-        "qk_rope_head_dim": 16,
-        "v_head_dim": 40,
+        "q_lora_rank": 48, "kv_lora_rank": 40, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 40,
     },
-}
+}  # fmt: skip
 S = 64
 
 
@@ -62,7 +58,6 @@ def test_scores_take_what_torch_counts() -> None:
     from transformers.models.deepseek_v32.modeling_deepseek_v32 import DeepseekV32Indexer
 
     model = sparse()
-    assert model.latent is not None
     rank, turned = model.latent.q_lora_rank, model.latent.qk_rope_head_dim
     config = transformers.DeepseekV32Config(hidden_size=256, q_lora_rank=rank, qk_rope_head_dim=turned, **INDEXER)
     module = DeepseekV32Indexer(config, 0)
@@ -191,10 +186,7 @@ def test_every_tensor_parallel_rank_scores_whole_sequences() -> None:
     assert [one.m.value(values) for one in products if one.phase is Phase.FORWARD] == [S]
     between = [one for one in block.collectives if one.axes == ("tp",)]
     moved = {(one.tensor, str(one.kind), one.phase) for one in between if one.tensor.startswith("index_")}
-    assert moved == {
-        ("index_target", "all-reduce", Phase.FORWARD),
-        ("index_loss", "all-reduce", Phase.INPUT),
-    }
+    assert moved == {("index_target", "all-reduce", Phase.FORWARD), ("index_loss", "all-reduce", Phase.INPUT)}
     into = [one for one in between if one.tensor == "input_norm"]
     assert {(str(one.kind), one.phase) for one in into} == {("all-gather", Phase.FORWARD)}
 
@@ -207,7 +199,6 @@ def test_the_loss_compares_the_chosen_keys_of_all_heads() -> None:
         for weight in (0.1, 0.0)
     )
     low, heads = sparse().latent, sparse().num_attention_heads
-    assert low is not None
     target = 2 * S * 10 * heads * (low.kv_lora_rank + low.qk_rope_head_dim)
     scores = 2 * S * 10 * (4 * 32 + 4)
     projections = 2 * S * (48 * 4 * 32 + 256 * 32 + 256 * 4)

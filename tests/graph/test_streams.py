@@ -12,6 +12,7 @@ from symconfig.graph.derive import derive
 from symconfig.graph.derived import Matmul, Phase
 from symconfig.graph.model import blocks
 from symconfig.graph.operator import ELEMENT_BYTES
+from tests.graph.saved import keeping
 from tests.graph.support import PLAIN, numbers
 from tests.solve.naive import tiny
 
@@ -39,19 +40,10 @@ def inputs(length: int) -> tuple[Any, Any]:
 
 
 def saved(length: int) -> int:
-    """Bytes of storages that autograd holds, but for parameters."""
-    sizes: dict[int, int] = {}
-    held: list[Any] = []  # so that no address is used twice
-
-    def pack(tensor: Any) -> Any:
-        held.append(tensor)
-        sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    given = inputs(length)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        deepseek(*given)
-    return sum(sizes.values())
+    """Bytes of storages that autograd holds; those of parameters do not grow with the length."""
+    with keeping() as kept:
+        deepseek(*inputs(length))
+    return kept.bytes()
 
 
 def derived_bytes(length: int) -> dict[str, float]:

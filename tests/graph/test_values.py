@@ -22,14 +22,9 @@ from tests.runs.rl.memory_worker import Live  # noqa: E402
 
 TOKENS, LAYERS = 64, 2
 SHAPE: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 4096,
-    "tie_word_embeddings": False,
-}
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 4096, "tie_word_embeddings": False,
+}  # fmt: skip
 
 
 def model(**changed: Any) -> ModelDescriptor:
@@ -42,8 +37,7 @@ def built(name: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "bias"),
-    [("AutoModelForTokenClassification", True), ("AutoModelForSequenceClassification", False)],
+    ("name", "bias"), [("AutoModelForTokenClassification", True), ("AutoModelForSequenceClassification", False)]
 )
 def test_a_model_of_values_has_the_parameters_of_transformers_class(name: str, bias: bool) -> None:
     own = model().model_copy(update={"lm_head_bias": bias})

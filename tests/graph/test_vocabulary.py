@@ -1,4 +1,4 @@
-"""Embedding, head and loss over a vocabulary that tp splits (Megatron-LM, arXiv 1909.08053, section 3)."""
+"""Both ends of a model: the vocabulary that tp splits, losses, and the layer that predicts further tokens."""
 
 from __future__ import annotations
 
@@ -6,55 +6,13 @@ import pytest
 
 from symconfig.frameworks.kernels import LOSSES
 from symconfig.graph.derived import Matmul, Phase, Traffic
-from symconfig.graph.operator import ELEMENT_BYTES, Element
+from symconfig.graph.layout import Kind
+from symconfig.graph.operator import ELEMENT_BYTES
 from symconfig.graph.recompute import apply
 from tests.graph.support import PLAIN, SEQUENCE, block, chosen, held_bytes, numbers, tally
 from tests.sample_models import sample_model
 
-MODELS = ["gpt3-175b", "llama2-13b"]
-B, S = 3, 2048
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_the_look_up_is_reduced_over_the_parts_of_the_vocabulary(name: str) -> None:
-    """Section 3: "an all-reduce (g operator) is required after the input embedding"."""
-    model = sample_model(name)
-    values = numbers(model, micro_batch=B, tp=8)
-    stream = B * S * model.hidden_size
-    derived = block(model, "embedding", PLAIN)
-    assert tally(chosen(derived, "tp", Phase.FORWARD), values) == {("all-reduce", stream): 1}
-    assert not chosen(derived, "tp", Phase.INPUT)
-
-
-def test_with_sequence_parallelism_the_look_up_is_scattered() -> None:
-    model = sample_model("llama2-13b")
-    values = numbers(model, micro_batch=B, tp=8)
-    stream = B * S * model.hidden_size
-    derived = block(model, "embedding", SEQUENCE)
-    assert tally(chosen(derived, "tp", Phase.FORWARD), values) == {("reduce-scatter", stream): 1}
-    assert tally(chosen(derived, "tp", Phase.INPUT), values) == {("all-gather", stream): 1}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_the_loss_reduces_three_numbers_a_token_instead_of_the_logits(name: str) -> None:
-    """Section 3: fused with the head, it talks b x s; Megatron's cross_entropy.py: maximum, target logit, sum."""
-    model = sample_model(name)
-    derived = block(model, "head", PLAIN)
-    found = chosen(derived, "tp", Phase.FORWARD)
-    assert tally(found, numbers(model, micro_batch=B, tp=8)) == {("all-reduce", B * S): 3}
-    assert [c.element for c in found] == [Element.FP32]
-    backward = tally(chosen(derived, "tp", Phase.INPUT), numbers(model, micro_batch=B, tp=8))
-    assert backward == {("all-reduce", B * S * model.hidden_size): 1}  # of the head's input: f
-
-
-def test_weights_and_logits_are_cut_by_tp() -> None:
-    model = sample_model("llama2-13b")
-    values = numbers(model, tp=8)
-    for kind, name in (("embedding", "word_embedding.weight"), ("head", "lm_head.weight")):
-        (weight,) = [w for w in block(model, kind, SEQUENCE).weights if w.name == name]
-        assert weight.elements.value(values) == 32000 * 5120 / 8
-    (logits,) = [h for h in block(model, "head", SEQUENCE).held if h.tensor == "logits"]
-    assert logits.elements.value(values) == S * 32000 / 8
+S = 2048
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -92,3 +50,28 @@ def test_no_loss_is_free_and_one_without_whole_logits_keeps_none(loss: str, kept
     losses = [work for work in derived.work if isinstance(work, Traffic) and work.op == "cross_entropy"]
     moved = sum(m.value(values) * ELEMENT_BYTES[e] for work in losses for m, e in work.moved)
     assert moved >= 2 * 2 * logits
+
+
+DEEPSEEK = sample_model("deepseek-v3")
+TP = 4
+
+
+def test_the_layers_input_is_a_slice_that_keeps_the_whole_gathered_projection() -> None:
+    """Megatron-LM (multi_token_prediction.py, _concat_embeddings) gathers over tp and then takes its rows."""
+    values = numbers(DEEPSEEK, seq_length=S, tp=TP)
+    for scheme in (PLAIN, SEQUENCE):
+        derived = block(DEEPSEEK, "mtp", scheme)
+        sizes = {held.tensor: held.elements.value(values) for held in derived.held if held.needed_by}
+        assert sizes["layer_in"] == S * DEEPSEEK.hidden_size
+        share = TP if scheme is SEQUENCE else 1
+        assert sizes["attention_residual"] == S * DEEPSEEK.hidden_size / share
+
+
+def test_its_columns_are_gathered_forward_and_the_slices_gradients_backward() -> None:
+    derived = block(DEEPSEEK, "mtp", SEQUENCE)
+    values = numbers(DEEPSEEK, seq_length=S, tp=TP)
+    (gather,) = chosen(derived, "tp", Phase.FORWARD, "mtp_columns")
+    assert (gather.kind, gather.elements.value(values)) == (Kind.ALL_GATHER, S * DEEPSEEK.hidden_size)
+    back = chosen(derived, "tp", Phase.INPUT, "layer_in")
+    assert {c.kind for c in back} == {Kind.ALL_GATHER}
+    assert not chosen(derived, "tp", Phase.INPUT, "mtp_columns")

@@ -9,40 +9,9 @@ from symconfig.frameworks.megatron.flags import flags
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
 
-HEAD = """\
-using world size: 8, data-parallel size: 2, context-parallel size: 1, hierarchical context-parallel sizes: None, \
-tensor-model-parallel size: 4, pipeline-model-parallel size: 1
------------------------- arguments ------------------------
-  account_for_embedding_in_pipeline_split ......... False
-  add_bias_linear ................................. False
-  attention_backend ............................... AttnBackend.auto
-  bf16 ............................................ True
-  data_path ....................................... ['/data/corpus', 'other']
-  delay_wgrad_compute_for_a_name_that_is_longer_than_dots  True
-  ffn_hidden_size ................................. 14336
-  global_batch_size ............................... 64
-  group_query_attention ........................... True
-  hidden_size ..................................... 4096
-  init_method_std ................................. 0.02
-  kv_channels ..................................... 128
-  log_interval .................................... 1
-  lr .............................................. 3e-05
-  micro_batch_size ................................ 2
-  num_attention_heads ............................. 32
-  num_layers ...................................... 32
-  num_query_groups ................................ 8
-  overlap_grad_reduce ............................. True
-  recompute_granularity ........................... None
-  seq_length ...................................... 4096
-  sequence_parallel ............................... True
-  swiglu .......................................... True
-  tensor_model_parallel_size ...................... 4
-  untie_embeddings_and_output_weights ............. True
-  use_distributed_optimizer ....................... True
-  vocab_size ...................................... None
--------------------- end of arguments ---------------------
- > padded vocab (size: 50257) with 431 dummy tokens (new size: 50688)
-"""
+LOGS = Path(__file__).parent / "logs"  # what the frameworks print before the first step
+HEAD = (LOGS / "megatron_head.txt").read_text(encoding="utf-8")
+DEEPSPEED_HEAD = (LOGS / "deepspeed_head.txt").read_text(encoding="utf-8")
 
 
 def iteration(number: int, ms: float, batch: int = 64, skipped: int = 0, tflops: float | None = 412.3) -> str:
@@ -70,29 +39,6 @@ def megatron_log(steps: int = 10) -> str:
         if number == 2:
             lines += [memory(rank, 40_000.0 + rank) for rank in (0, 1)]
     return "".join(lines)
-
-
-DEEPSPEED_HEAD = """\
-[2024-05-01 12:00:00,100] [INFO] [logging.py:96:log_dist] [Rank 0] DeepSpeed info: version=0.14.2, git-hash=unknown
-[2024-05-01 12:00:01,100] [INFO] [config.py:997:print] DeepSpeedEngine configuration:
-[2024-05-01 12:00:01,101] [INFO] [config.py:1001:print]   bfloat16_enabled ............. True
-[2024-05-01 12:00:01,101] [INFO] [config.py:1001:print]   gradient_accumulation_steps .. 4
-[2024-05-01 12:00:01,102] [INFO] [config.py:1001:print]   train_batch_size ............. 64
-[2024-05-01 12:00:01,102] [INFO] [config.py:1001:print]   train_micro_batch_size_per_gpu  2
-[2024-05-01 12:00:01,102] [INFO] [config.py:1001:print]   world_size ................... 8
-[2024-05-01 12:00:01,102] [INFO] [config.py:1001:print]   zero_optimization_stage ...... 3
-[2024-05-01 12:00:01,103] [INFO] [config.py:987:print_user_config]   json = {
-    "train_batch_size": 64,
-    "train_micro_batch_size_per_gpu": 2,
-    "zero_optimization": {
-        "stage": 3,
-        "overlap_comm": true
-    },
-    "bf16": {
-        "enabled": true
-    }
-}
-"""
 
 
 def throughput(step: int, samples_per_s: float) -> str:

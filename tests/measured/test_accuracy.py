@@ -165,7 +165,6 @@ def test_errors_on_published_runs_stay_where_they_are(name: str, record: Any) ->
         (left_out,) = (each["unseen"] for each in record["unseen"] if each["name"] == name)
         assert left_out <= time
     if memory is not None:
-        assert found.memory is not None
         assert found.memory.mape <= memory
     assert all("does not state" in reason or "are not of the GPUs" in reason for _, reason in found.skipped)
     assert len(found.skipped) <= 0.05 * len(found.rows)
@@ -173,7 +172,6 @@ def test_errors_on_published_runs_stay_where_they_are(name: str, record: Any) ->
 
 def test_plans_that_ran_out_of_memory_are_found_and_the_best_8k_plans_too() -> None:
     found = scored("aleph_alpha")
-    assert found.oom is not None
     assert found.oom.found >= 0.9 * found.oom.ran_out  # 0.945 with habits that these very runs had chosen
     assert found.oom.false_oom <= 0.03 * found.oom.ran
     for sweep in found.sweeps:
@@ -190,5 +188,4 @@ ALL_RAN = set(REACHED) - {"aleph_alpha", "bigscience_bloom", "galvatron_profile"
 @pytest.mark.parametrize("name", sorted(ALL_RAN))
 def test_runs_that_ran_are_not_called_out_of_memory(name: str) -> None:
     found = scored(name).oom
-    assert found is not None
     assert found.false_oom <= FALSE_ALARMS.get(name, 0.0) * found.ran

@@ -60,17 +60,9 @@ def test_a_log_without_its_cluster_or_model_asks_for_them(run: Run, tmp_path: Pa
 
 def test_wrong_options_are_said_together(run: Run, tmp_path: Path) -> None:
     outcome = run(
-        "calibrate",
-        tmp_path / "none.log",
-        "--cluster",
-        "a100-80gb",
-        "--model",
-        "llama2-7c",
-        "--gpus",
-        "0",
-        "--recompute",
-        "some",
-    )
+        "calibrate", tmp_path / "none.log", "--cluster", "a100-80gb", "--model", "llama2-7c", "--gpus", "0",
+        "--recompute", "some",
+    )  # fmt: skip
     assert outcome.code == 2
     for said in ("none.log", "llama2-7b", "--gpus", "--recompute"):
         assert said in outcome.err

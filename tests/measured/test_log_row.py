@@ -10,11 +10,12 @@ import pytest
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.measurements import MeasuredBatch, MeasuredOptions
 from symconfig.errors import InputError
+from symconfig.existing.recover.zoo import meaning
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.block import LAYER
 from symconfig.measured.judge import judge
-from symconfig.measured.log_row import as_row, source_of
-from symconfig.measured.training_log import read_log
+from symconfig.measured.log_row import as_row, log_model, source_of
+from symconfig.measured.training_log import TrainingLog, read_log
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.solve.configuration import Configuration
 from symconfig.units import GIB, MIB
@@ -35,26 +36,6 @@ OPTIONS: tuple[dict[str, object], ...] = (
     {"pp": 4, "dp": 4, "vpp": 2},
     {"pp": 4, "dp": 4, "first_stage_layers": 12, "last_stage_layers": 8},
     {"pp": 4, "dp": 4, "last_stage_layers": 7},
-)
-
-
-FIELDS = (
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "vocab_size",
-    "gated_mlp",
-    "tie_word_embeddings",
-    "norm",
-    "position",
-    "qkv_bias",
-    "attention_out_bias",
-    "moe_layers",
-    "latent",
-    "num_nextn_predict_layers",
-    "attention_dropout",
-    "hidden_dropout",
 )
 
 
@@ -92,11 +73,7 @@ def test_a_models_own_plan_is_read_back(tmp_path: Path) -> None:
         wanted = configuration(plan)
         assert item.case.configuration == wanted, name
         assert not item.case.assumed, name
-        assert item.time is not None
         assert item.time[1] == 1.0
-        found, model = item.case.model, plan.model
-        for field in FIELDS:
-            assert getattr(found, field) == getattr(model, field), (name, field)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -113,7 +90,6 @@ def test_a_named_model_and_a_cluster_of_ones_own(tmp_path: Path) -> None:
     log = read_log(write(tmp_path, plan_log(plan)))
     cluster = plan.cluster.model_copy(update={"name": "our machine"})
     without = as_row(log, cluster)
-    assert without.note is not None
     assert "sliding windows" in without.note
     row = as_row(log, cluster, plan.model)
     assert row.note is None
@@ -126,7 +102,6 @@ def test_memory_and_out_of_memory_reach_the_row(tmp_path: Path) -> None:
     a100 = load_cluster("a100-80gb")
     row = as_row(read_log(write(tmp_path, megatron_log())), a100)
     assert row.measured.peak_allocated_gib == pytest.approx(40_001 * MIB / GIB)
-    assert row.measured.peak_allocated_gib_by_rank is not None
     assert len(row.measured.peak_allocated_gib_by_rank) == 2
     assert row.measured.memory_rank == "max"
     assert row.measured.oom is None
@@ -146,7 +121,6 @@ def test_memory_of_the_first_rank_alone_is_that_of_the_first_stage(tmp_path: Pat
 
 def test_private_arguments_stay_in_the_log(tmp_path: Path) -> None:
     row = as_row(read_log(write(tmp_path, megatron_log())), load_cluster("a100-80gb"))
-    assert row.options.megatron_args is not None
     assert "data-path" not in row.options.megatron_args
     assert row.options.megatron_args["disable-bias-linear"] is True
 
@@ -162,9 +136,7 @@ def test_deepspeed_takes_the_model_from_the_caller(tmp_path: Path) -> None:
     assert (c.degrees.tp, c.degrees.dp, c.micro, c.global_batch, c.zero, c.precision) == (1, 8, 2, 64, 3, "bf16")
     assert c.framework.name == "deepspeed"
     assert c.modules == {LAYER}
-    assert item.time is not None
     assert item.time[1] == 2.0
-    assert item.memory is not None
     assert item.memory[1] == 41.5 * GIB
 
 
@@ -183,7 +155,6 @@ def test_symconfigs_own_deepspeed_script_says_all_but_the_model(tmp_path: Path) 
     c = item.case.configuration
     assert (c.degrees.tp, c.degrees.cp, c.degrees.dp, c.micro, c.global_batch, c.seq_length) == (2, 2, 2, 2, 16, 4096)
     assert c.cp_comm == "a2a"
-    assert item.time is not None
     assert item.time[1] == 2.5
     with pytest.raises(InputError, match="multiply"):
         as_row(log, a100, model, gpus=6)
@@ -211,3 +182,35 @@ def test_a_log_without_figures_gives_no_row(tmp_path: Path) -> None:
     log = read_log(write(tmp_path, throughput(10, 32.0).replace("MaxMemAllocated=30.25GB", "").replace("MemA", "A")))
     with pytest.raises(InputError, match="batch size"):
         as_row(log, load_cluster("a100-80gb"), load_model("llama2-7b"), gpus=8)
+
+
+SPOKEN = (
+    "llama2-13b", "llama3.1-70b", "qwen2.5-7b", "qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-120b",
+    "gpt3-175b",
+)  # fmt: skip
+
+
+def log_of(folder: Path, text: str) -> TrainingLog:
+    return read_log(write(folder, text))
+
+
+@pytest.mark.parametrize("name", SPOKEN)
+def test_the_model_of_a_plan_is_read_back_whole(tmp_path: Path, name: str) -> None:
+    plan = sample_plan(name)
+    found = log_model(log_of(tmp_path, plan_log(plan)))
+    assert meaning(found) == meaning(plan.model)
+
+
+def test_a_short_print_is_read_over_the_parsers_defaults(tmp_path: Path) -> None:
+    found = log_model(log_of(tmp_path, megatron_log()))
+    assert (found.num_hidden_layers, found.num_key_value_heads, found.intermediate_size) == (32, 8, 14336)
+    assert (found.vocab_size, found.hidden_act, found.position, found.norm) == (50257, "silu", "learned", "layernorm")
+
+
+def test_a_model_that_no_descriptor_describes_is_refused_by_its_name(tmp_path: Path) -> None:
+    log = log_of(tmp_path, megatron_log())
+    strange = replace(log, arguments={**log.arguments, "is_hybrid_model": True})
+    with pytest.raises(InputError) as error:
+        log_model(strange)
+    assert [problem.field for problem in error.value.problems] == ["is_hybrid_model"]
+    assert all(problem.file == log.path and problem.hint for problem in error.value.problems)

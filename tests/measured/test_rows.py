@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from contextlib import suppress
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, get_args
 
 import pytest
@@ -42,6 +44,13 @@ def of(folder: Path, options: str = "", **fields: object) -> Case:
     return case("korthikanti2022", row)
 
 
+def assume(folder: Path, source: str) -> Path:
+    """Write assumptions about one source."""
+    path = folder / "assume.yaml"
+    path.write_text(f"schema: symconfig.assumptions/1\nsources: [{{{source}}}]\n", encoding="utf-8")
+    return path
+
+
 def named(folder: Path, model: str, task: str = "pretrain") -> Row:
     text = run_text("a", "{step_s: 1.0}").splitlines()
     lines = [f"  model: {{{model}}}" if line.startswith("  model:") else line for line in text]
@@ -62,7 +71,6 @@ def test_options_are_read_under_the_names_of_their_sources(tmp_path: Path) -> No
     assert of(tmp_path, "cp_comm_type: megatron_cp_algo, ").configuration.cp_comm == "p2p"
     assert of(tmp_path, "grad_accumulation_dtype: fp32, ").configuration.framework.bytes.gradient == 4
     assert of(tmp_path, "fp8_params: true, ").configuration.framework.quantised_weights
-    assert of(tmp_path, "embedding_counts_as_layer: true, ").configuration.ends_as_layers == (1, 1)
     assert len(of(tmp_path, "cuda_graph: true, ").configuration.framework.graphed) > 0
 
 
@@ -107,10 +115,6 @@ def test_a_model_that_is_named_like_a_public_one_has_its_shape(tmp_path: Path) -
     )
     experts = "name: DeepSeek-V3, attention: mla, num_hidden_layers: 8, num_experts: 64, q_lora_rank: 512"
     cut, public = case("korthikanti2022", named(tmp_path, experts)).model, load_model("deepseek-v3")
-    assert cut.experts
-    assert public.experts
-    assert cut.latent
-    assert public.latent
     assert (cut.experts.num_experts, cut.latent.q_lora_rank) == (64, 512)
     assert cut.experts.num_experts_per_tok == public.experts.num_experts_per_tok
     assert cut.experts.first_k_dense_replace == public.experts.first_k_dense_replace
@@ -120,7 +124,6 @@ def test_a_model_that_is_named_like_a_public_one_has_its_shape(tmp_path: Path) -
 def test_a_row_states_its_adapter_by_megatrons_names(tmp_path: Path) -> None:
     stated = "name: Llama2-70B, lora: {rank: 16, alpha: 32, targets: [linear_qkv, linear_proj]}"
     adapter = case("korthikanti2022", named(tmp_path, stated, "lora")).model.adapter
-    assert adapter
     assert (adapter.r, adapter.lora_alpha, adapter.target_modules) == (16, 32, ("qkv_proj", "o_proj"))
 
 
@@ -152,12 +155,8 @@ def test_files_of_one_name_are_one_source(tmp_path: Path) -> None:
 
 def test_a_persons_own_assumptions_stand_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = run_text("a", "{step_s: 1.0}").replace("recompute: selective, ", "")
-    runs, mine = file_of(tmp_path, text, name="mine"), tmp_path / "assume.yaml"
-    mine.write_text(
-        "schema: symconfig.assumptions/1\n"
-        "sources:\n  - {source: mine, reason: our own launcher, options: {recompute: full}}\n",
-        encoding="utf-8",
-    )
+    runs = file_of(tmp_path, text, name="mine")
+    mine = assume(tmp_path, "source: mine, reason: our own launcher, options: {recompute: full}")
 
     def predicted(*more: str) -> float:
         assert main(["validate", str(runs), "--json", *more]) == 0
@@ -169,19 +168,9 @@ def test_a_persons_own_assumptions_stand_first(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_a_recipe_holds_for_the_runs_that_it_names(tmp_path: Path) -> None:
-    mine = tmp_path / "assume.yaml"
-    mine.write_text(
-        "schema: symconfig.assumptions/1\n"
-        "sources:\n"
-        "  - source: mine\n"
-        "    reason: our own recipes\n"
-        "    recipes:\n"
-        "      - file: cut.yaml\n"
-        "        degrees: {pp: [2]}\n"
-        "        options: {layout: Et*3|(t*3|)*3L, cp_comm: a2a, etp: 2}\n"
-        "        model: {num_nextn_predict_layers: 1}\n",
-        encoding="utf-8",
-    )
+    cut = "file: cut.yaml, degrees: {pp: [2]}, model: {num_nextn_predict_layers: 1}"
+    told = 'options: {layout: "Et*3|(t*3|)*3L", cp_comm: a2a, etp: 2}'
+    mine = assume(tmp_path, f"source: mine, reason: our own recipes, recipes: [{{{cut}, {told}}}]")
     run = "name: GPT-22B, num_hidden_layers: 12, hidden_size: 64, num_attention_heads: 4, vocab_size: 512, "
     row = named(tmp_path, run + "num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 64")
     with assuming(mine):
@@ -197,13 +186,8 @@ def test_a_recipe_holds_for_the_runs_that_it_names(tmp_path: Path) -> None:
 
 def test_what_a_source_tuned_is_the_best_of_a_list(tmp_path: Path) -> None:
     """A number of chunks that the stages do not have is left out; what the row states is not tuned."""
-    mine = tmp_path / "assume.yaml"
-    mine.write_text(
-        "schema: symconfig.assumptions/1\n"
-        "sources:\n"
-        "  - {source: mine, reason: ours, batch: {micro: 1}, tuned: {micro: [2, 3], vpp: [2, 5]}, assumed: [micro]}\n",
-        encoding="utf-8",
-    )
+    tuned = "batch: {micro: 1}, tuned: {micro: [2, 3], vpp: [2, 5]}, assumed: [micro]"
+    mine = assume(tmp_path, f"source: mine, reason: ours, {tuned}")
     row = named(tmp_path, "name: Llama2-7B, vocab_size: 32000").model_copy(update={"parallel": {"pp": 4, "dp": 2}})
     with assuming(mine):
         stated = case("mine", row)
@@ -215,7 +199,6 @@ def test_what_a_source_tuned_is_the_best_of_a_list(tmp_path: Path) -> None:
     assert dict(tuned.taken)["vpp"] == "the best of 1, 2"
     assert dict(tuned.taken)["micro"] == "the best of 1, 2, 3"
     ways = (tuned.configuration, *tuned.others)
-    assert judged.time is not None
     assert judged.time[0] == min(predict(tuned.model, tuned.cluster, c).predicted.step_s for c in ways)
 
 
@@ -223,8 +206,7 @@ def test_what_a_source_tuned_is_the_best_of_a_list(tmp_path: Path) -> None:
 def test_assumptions_that_cannot_be_read_are_refused(
     tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wrong = tmp_path / "assume.yaml"
-    wrong.write_text("schema: symconfig.assumptions/1\nsources: [{source: a}]\n", encoding="utf-8")
+    wrong = assume(tmp_path, "source: a")
     assert main([command, str(file_of(tmp_path, run_text("a", "{step_s: 1.0}"))), "--assume", str(wrong)]) == 2
     assert f"{wrong}:2:" in capsys.readouterr().err
 
@@ -232,12 +214,7 @@ def test_assumptions_that_cannot_be_read_are_refused(
 def between(folder: Path, links: str) -> Case:
     text = run_text("a", "{step_s: 8.8}").replace("gpus: 8,", f"gpus: 16, {links},").replace("dp: 1}", "dp: 2}")
     (row,) = load_measurements(file_of(folder, text)).rows
-    mine = folder / "assume.yaml"
-    mine.write_text(
-        "schema: symconfig.assumptions/1\nsources: [{source: mine, reason: ours, network: 4x200 Gb/s}]\n",
-        encoding="utf-8",
-    )
-    with assuming(mine):
+    with assuming(assume(folder, "source: mine, reason: ours, network: 4x200 Gb/s")):
         return case("mine", row)
 
 
@@ -271,18 +248,11 @@ def test_fsdp_that_keeps_what_it_gathered_cuts_up_states_only(tmp_path: Path, op
 
 
 def test_what_a_row_leaves_out_of_its_overlaps_is_as_the_source_has_it(tmp_path: Path) -> None:
-    mine = tmp_path / "assume.yaml"
-    mine.write_text(
-        "schema: symconfig.assumptions/1\n"
-        "sources:\n"
-        "  - {source: mine, reason: ours, options: {overlap: {tp_comm: true, grad_reduce: true}}}\n",
-        encoding="utf-8",
-    )
+    mine = assume(tmp_path, "source: mine, reason: ours, options: {overlap: {tp_comm: true, grad_reduce: true}}")
     stated = MeasuredOptions.model_validate({"overlap": {"grad_reduce": False}})
+    row = named(tmp_path, "name: Llama2-7B, vocab_size: 32000").model_copy(update={"options": stated})
     with assuming(mine):
-        found = case(
-            "mine", named(tmp_path, "name: Llama2-7B, vocab_size: 32000").model_copy(update={"options": stated})
-        )
+        found = case("mine", row)
     hide = found.configuration.framework.hide
     assert (hide.tp_pieces, hide.data) == (4, 0.0)
     assert dict(found.documented)["overlap"] == "{'tp_comm': True}"
@@ -372,3 +342,21 @@ def test_experts_are_split_as_their_release_can(tmp_path: Path, version: str, ep
     software = Software(name="megatron", version=version)
     row = row.model_copy(update={"parallel": parallel, "software": software})
     assert case("mine", row).configuration.degrees.etp == etp
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "measurements.md"
+
+
+def test_the_examples_are_read_as_they_stand(tmp_path: Path) -> None:
+    rows, mine = (
+        dedent(text) for text in re.findall(r"(?:^ {4}.*\n)+", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    (tmp_path / "runs.yaml").write_text(rows, encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(mine, encoding="utf-8")
+    with assuming(tmp_path / "mine.yaml"):
+        (source,) = score([tmp_path / "runs.yaml"])
+    (run,) = source.rows
+    assert run.case.ignored == ()
+    assert ("gradient_bytes", "2.0") in run.case.documented
+    assert run.case.reason == "our launch scripts"
+    assert run.case.configuration.framework.hide.tp_pieces > 1

@@ -36,14 +36,12 @@ def read(folder: Path, content: str | bytes, name: str = "train.log", batch: int
 
 def steady(log: TrainingLog) -> tuple[float, int]:
     """Return the seconds of a steady step, and of how many times they are the median."""
-    assert log.steady is not None
     return pytest.approx(log.steady.seconds), log.steady.n
 
 
 def test_megatron_steps_memory_and_arguments(tmp_path: Path) -> None:
     log = read(tmp_path, megatron_log())
     assert log.framework == "megatron"
-    assert log.steady is not None
     assert log.steady.seconds == pytest.approx(1.0065)  # steps 3 to 10
     assert (log.steady.n, log.steady.samples, log.steady.tflops_per_gpu) == (8, 64, 412.3)
     assert log.steady.low < log.steady.seconds < log.steady.high
@@ -116,7 +114,6 @@ def test_the_warm_up_is_left_out(tmp_path: Path, times: dict[int, int], n: int) 
 def test_a_ramp_of_the_batch_size_counts_its_most_frequent_size(tmp_path: Path) -> None:
     sizes = [16, 16, 16, 32, 64, 64, 64, 64]
     log = read(tmp_path, "".join(iteration(n, 10.0 * size, size) for n, size in enumerate(sizes, 1)))
-    assert log.steady is not None
     assert (log.steady.samples, log.steady.seconds) == (64, 0.64)
     assert "2 of another batch size than 64" in log.remarks[0]
 
@@ -263,22 +260,10 @@ def test_nothing_in_a_log_is_run_and_huge_numbers_do_no_harm(tmp_path: Path) -> 
 
 
 NAMES = (
-    "num_layers",
-    "hidden_size",
-    "num_query_groups",
-    "kv_channels",
-    "seq_length",
-    "micro_batch_size",
-    "bf16",
-    "tensor_model_parallel_size",
-    "moe_layer_freq",
-    "num_experts",
-    "recompute_modules",
-    "recompute_granularity",
-    "multi_latent_attention",
-    "cp_comm_type",
-    "position_embedding_type",
-)
+    "num_layers", "hidden_size", "num_query_groups", "kv_channels", "seq_length", "micro_batch_size", "bf16",
+    "tensor_model_parallel_size", "moe_layer_freq", "num_experts", "recompute_modules", "recompute_granularity",
+    "multi_latent_attention", "cp_comm_type", "position_embedding_type",
+)  # fmt: skip
 VALUES = ("0", "-1", "1", "None", "True", "[]", "[0, 1]", "nan", "1e9", "x", "", "9" * 17, "full")
 SAMPLE = megatron_log(6) + deepspeed_log(30) + "torch.OutOfMemoryError: x\n" + see_memory(3.0)
 A100 = load_cluster("a100-80gb")

@@ -27,39 +27,22 @@ def mixture(block: Block, model: Model, run: Run) -> None:
     block.multiply("router", n, model.experts, h, modules, stream + logits)
     block.keep("mlp_norm", stream, "mlp_norm", "router")
     block.stream_through(
-        "route",
-        logits + weights + places,
-        weights + 2 * logits + places,
-        modules,
-        logits + weights,
-        ROUTE,
-    )
+        "route", logits + weights + places, weights + 2 * logits + places, modules, logits + weights, ROUTE,
+    )  # fmt: skip
     block.keep("router_logits", logits, "router", "route")
     block.keep("router_indices", places, "route", "route", "combine")
     # Slots come by sender, etp ranks gather theirs, and they are copied to lie by expert; the other way on their way
     # back: beside one pass over slots and tokens all slots are read and written once more, each way.
     sorts = 2 * sent * run.etp if model.experts > run.ep else 0.0
     block.stream_through(
-        "dispatch",
-        stream + places + sent,
-        sent + stream,
-        modules,
-        stream + places + sent,
-        DISPATCH,
-        inside=True,
+        "dispatch", stream + places + sent, sent + stream, modules, stream + places + sent, DISPATCH, inside=True,
         sorts=sorts,
-    )
+    )  # fmt: skip
     _products(block, model, run, slots * run.etp)
     block.stream_through(
-        "combine",
-        sent + weights + places + stream,
-        stream + weights + places + sent + weights,
-        modules,
-        sent + weights + places + stream,
-        COMBINE,
-        inside=True,
-        sorts=sorts,
-    )
+        "combine", sent + weights + places + stream, stream + weights + places + sent + weights, modules,
+        sent + weights + places + stream, COMBINE, inside=True, sorts=sorts,
+    )  # fmt: skip
     block.keep("router_probabilities", weights, "route", "combine")
     block.dense += h * model.experts
     block.gradient_buffers += h * model.experts

@@ -96,10 +96,7 @@ LINK_LATENCY, NETWORK_LATENCY = 5e-6, 1e-5
 CONTEXT = 2 * 2.0**30
 MEMORY = 80 * 2.0**30
 HBM = MEMORY_RATE * MEMORY_SHARE
-LEVELS = (
-    Level(NODE, LINK * LINK_SHARE, LINK_LATENCY),
-    Level(1e12, NETWORK * LINK_SHARE, NETWORK_LATENCY),
-)
+LEVELS = (Level(NODE, LINK * LINK_SHARE, LINK_LATENCY), Level(1e12, NETWORK * LINK_SHARE, NETWORK_LATENCY))
 
 # Megatron-LM with Transformer Engine. Per parameter: bf16 weight, fp32 gradient, fp32 master and two Adam moments: 18,
 # or 6 + 12 / N bytes with the distributed optimizer (docs of megatron.core.distributed_optimizer).

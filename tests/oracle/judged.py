@@ -73,14 +73,10 @@ def cluster() -> ClusterDescriptor:
         "context_bytes": _quantity(given.CONTEXT),
     }
     kernels = {
-        "gemm_efficiency": given.PRODUCT_SHARE,
-        "gemm_k_half": given.HALF_K,
-        "hbm_efficiency": given.MEMORY_SHARE,
-        "launch_s": given.LAUNCH,
-        "attention_efficiency": given.ATTENTION_SHARE,
-        "attention_backward_ratio": given.ATTENTION_BACKWARD,
-        "link_efficiency": given.LINK_SHARE,
-    }
+        "gemm_efficiency": given.PRODUCT_SHARE, "gemm_k_half": given.HALF_K, "hbm_efficiency": given.MEMORY_SHARE,
+        "launch_s": given.LAUNCH, "attention_efficiency": given.ATTENTION_SHARE,
+        "attention_backward_ratio": given.ATTENTION_BACKWARD, "link_efficiency": given.LINK_SHARE,
+    }  # fmt: skip
     levels = [
         ("nvlink", given.NODE, given.LINK, given.LINK_LATENCY),
         ("spine", None, given.NETWORK, given.NETWORK_LATENCY),

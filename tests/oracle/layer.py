@@ -8,14 +8,7 @@ reduce-scatter in place of all-reduce, what is gathered is gathered again for th
 from __future__ import annotations
 
 from tests.oracle.experts import mixture
-from tests.oracle.given import (
-    ACTIVATION,
-    FP32,
-    HIDE_RING,
-    HIDE_TENSOR,
-    Model,
-    Run,
-)
+from tests.oracle.given import ACTIVATION, FP32, HIDE_RING, HIDE_TENSOR, Model, Run
 from tests.oracle.records import FORWARD, GRADIENT_OF_WEIGHT, INPUT, Block, Message, Operator
 from tests.oracle.seconds import all_to_all, attention, contended, hidden, ring
 

@@ -26,16 +26,9 @@ from tests.sample_plans import sample_model, sample_plan
 
 # Odd sizes: groups and parameters of few of them divide by the ranks.
 TINY: dict[str, Any] = {
-    "hidden_size": 66,
-    "intermediate_size": 122,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 249,
-    "max_position_embeddings": 128,
-    "huggingface_id": None,
-}
+    "hidden_size": 66, "intermediate_size": 122, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 249, "max_position_embeddings": 128, "huggingface_id": None,
+}  # fmt: skip
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 40, "norm_topk_prob": True}
 ADAPTER = {"r": 3, "lora_alpha": 8.0, "target_modules": ["q_proj", "v_proj"]}
 STEP = re.compile(r"^step (\d+) loss (\S+) lr (\S+) time (\S+) s tokens/s/GPU (\S+)", flags=re.MULTILINE)

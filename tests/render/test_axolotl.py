@@ -70,7 +70,6 @@ def test_its_command_line_and_presets_are_read(tmp_path: Path) -> None:
     assert found.reader.label == "axolotl with deepspeed workers"
     assert (best.batch.micro, best.batch.num_microbatches, best.batch.seq_length) == (2, 4, 4096)
     assert (best.options.zero_stage, best.options.recompute.granularity) == (2, "full")
-    assert adapter is not None
     assert (adapter.method, adapter.r, adapter.lora_alpha, len(adapter.target_modules)) == ("lora", 32, 16.0, 7)
 
 

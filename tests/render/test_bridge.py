@@ -21,7 +21,6 @@ from symconfig.render import bridge, own_target, render
 from symconfig.render.files import write
 from symconfig.verify.shell import dry_run
 from tests.render.bash import dry_run as bash_dry_run
-from tests.render.test_megatron_run import PLANS
 from tests.sample_plans import sample_model, sample_plan
 
 BRIDGES = ("core_v0.15.0", "core_v0.16.1")
@@ -40,13 +39,6 @@ def said(plan: Any) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("version", BRIDGES)
-@pytest.mark.parametrize("name", PLANS)
-def test_every_option_that_a_plan_may_have_has_a_field_or_a_reason(name: str, version: str) -> None:
-    model, cluster, fields, _ = PLANS[name]
-    assert not [text for text in said(sample_plan(model, cluster, version=version, **fields)) if "no field" in text]
-
-
 @pytest.mark.parametrize("name", [name for name in zoo_models() if load_model(name).adapter is None])
 def test_every_zoo_model_is_said_or_refused_by_its_own_fields(name: str) -> None:
     model = load_model(name)
@@ -60,22 +52,6 @@ def test_every_zoo_model_is_said_or_refused_by_its_own_fields(name: str) -> None
     assert config["num_layers"] == model.num_hidden_layers
     assert config["vocab_size"] >= model.vocab_size
     assert config["share_embeddings_and_output_weights"] is model.tie_word_embeddings
-
-
-def test_degrees_batch_and_states_are_the_plans() -> None:
-    plan = sample_plan("llama3.1-70b", "h100", version=BRIDGES[-1], optimizer_offload=0.25)
-    config = bridge.sections(plan)
-    model = config["model"]
-    assert (
-        model["tensor_model_parallel_size"],
-        model["pipeline_model_parallel_size"],
-        model["context_parallel_size"],
-        model["virtual_pipeline_model_parallel_size"],
-    ) == (8, 4, 2, 5)
-    assert config["train"]["global_batch_size"] == plan.best.batch.global_
-    assert config["ddp"]["use_distributed_optimizer"] is config["optimizer"]["use_distributed_optimizer"] is True
-    assert config["optimizer"]["optimizer_offload_fraction"] == 0.25
-    assert (model["overlap_p2p_comm"], model["batch_p2p_comm"]) == (True, False)
 
 
 def test_yarn_is_gpt_oss_own() -> None:
@@ -144,7 +120,8 @@ def test_a_gate_of_gelu_is_the_fused_kernels_tanh_form() -> None:
     x = torch.randn(64, 32, dtype=torch.float64)
     gate, up = x.chunk(2, -1)
     real = torch.nn.functional.gelu(gate, approximate="tanh") * up
-    assert torch.allclose(kernels.geglu(x), real, atol=1e-7)
+    with torch.compiler.set_stance("force_eager"):  # compiling takes a minute
+        assert torch.allclose(kernels.geglu(x), real, atol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -197,18 +174,12 @@ def test_train_py_holds_the_adapters_and_overrides_do_not(tmp_path: Path) -> Non
     given = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
     assert given == {
         "target_modules": [
-            "linear_q",
-            "linear_k",
-            "linear_v",
-            "linear_proj",
-            "linear_fc1_gate",
-            "linear_fc1_up",
-            "linear_fc2",
+            "linear_q", "linear_k", "linear_v", "linear_proj", "linear_fc1_gate", "linear_fc1_up", "linear_fc2",
         ],
         "dim": 16,
         "alpha": 32,
         "dropout": 0.1,
-    }
+    }  # fmt: skip
     assert "peft" not in yaml.safe_load(files["overrides.yaml"])
     assert "finetune(config, forward_step)" in files["train.py"]
 
@@ -240,8 +211,6 @@ def program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     utils = sys.modules["megatron.bridge.training.utils.omegaconf_utils"]
     utils.process_config_with_overrides = lambda config, *_: config  # type: ignore[attr-defined]
     spec = importlib.util.spec_from_file_location("train_of_a_plan", folder / "train.py")
-    assert spec
-    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -266,14 +235,9 @@ def test_a_folder_is_fine_tuned_on_and_a_prefix_is_a_data_set(tmp_path: Path, mo
 def test_any_name_of_weights_and_tokenizers_arrives(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = render(sample_plan(with_adapter(*WHOLE), version=BRIDGES[-1]), "bridge")
     words = bash_dry_run(
-        files,
-        tmp_path,
-        "launch.sh",
-        "train.train_iters=3",
-        PRETRAINED_CHECKPOINT=name,
-        DATA_PATH="data",
+        files, tmp_path, "launch.sh", "train.train_iters=3", PRETRAINED_CHECKPOINT=name, DATA_PATH="data",
         TOKENIZER_MODEL=name,
-    )
+    )  # fmt: skip
     train = program(tmp_path, monkeypatch)
     arguments = train.arguments_of(words[words.index(str(tmp_path / "train.py")) + 1 :])
     config = train.configuration(arguments)
@@ -298,13 +262,6 @@ def test_texts_are_quoted_as_hydra_reads_them() -> None:
         }
     )
     assert said == [
-        "a.layout='Et*3|(tt|)*2L'",
-        "a.name='it\\'s'",
-        "a.flag=true",
-        "a.none=null",
-        "a.list=[core_attn,1]",
-        "a.small=1e-05",
-        "a.word=adam",
-        "a.number='3'",
-        "a.windows='c:\\x\\\\'",
-    ]
+        "a.layout='Et*3|(tt|)*2L'", "a.name='it\\'s'", "a.flag=true", "a.none=null", "a.list=[core_attn,1]",
+        "a.small=1e-05", "a.word=adam", "a.number='3'", "a.windows='c:\\x\\\\'",
+    ]  # fmt: skip

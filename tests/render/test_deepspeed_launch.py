@@ -6,13 +6,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import example, given, settings
 
 from symconfig.plans.plan import Plan
 from symconfig.render import render
 from symconfig.render.deepspeed import arguments
-from tests.render.bash import bash, dry_run, really_run, shellcheck
+from tests.render.bash import dry_run, really_run
 from tests.render.test_megatron_launch import TEXT
 from tests.sample_plans import sample_model, sample_plan
 
@@ -27,7 +26,7 @@ def _after_script(words: list[str]) -> list[str]:
     return words[index + 1 :]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(TEXT, TEXT, TEXT, TEXT, TEXT)
 @example("$(touch PWNED)", '"; touch PWNED; echo "', "-x\n", "`touch PWNED`", "a b")
 def test_hostile_strings_arrive_as_the_very_arguments(
@@ -70,34 +69,3 @@ def test_the_environment_replaces_weights_and_data(weights: str, data: str) -> N
         assert f"--model-config={scratch}/out/model" in arrived
         assert not [word for word in arrived if word.startswith(("--data=", "--model="))]
         assert not list(Path(scratch).rglob("PWNED"))
-
-
-@pytest.mark.parametrize(
-    ("model", "fields"),
-    [
-        ("llama2-13b", {}),
-        ("llama2-13b-lora", {"optimizer_offload": 1.0, "zero_stage": 2}),
-        ("qwen3-30b-a3b", {"ep": 8, "training": {"data_path": ("a,b", "c d"), "save": "s'"}}),
-    ],
-)
-def test_scripts_are_clean_for_shellcheck(model: str, fields: dict[str, Any], tmp_path: Path) -> None:
-    dry_run(render(_plan(model, **fields), "deepspeed"), tmp_path, "launch.sh")
-    for script in ("launch.sh", "sbatch.sh"):
-        assert shellcheck(tmp_path / script) == ""
-
-
-@pytest.mark.parametrize(
-    ("env", "said"),
-    [
-        ({}, "MASTER_ADDR"),
-        ({"NNODES": "3"}, "this plan is for 16 GPUs"),
-        ({"NNODES": "a[$(touch PWNED)]"}, "whole numbers"),
-        ({"GPUS_PER_NODE": "08"}, "whole numbers"),
-    ],
-)
-def test_a_start_that_cannot_work_says_so(tmp_path: Path, env: dict[str, str], said: str) -> None:
-    dry_run(render(_plan(), "deepspeed"), tmp_path, "launch.sh")
-    done = bash(tmp_path / "launch.sh", cwd=tmp_path, **env)
-    assert done.returncode == 2
-    assert said in done.stderr.decode()
-    assert not list(tmp_path.rglob("PWNED"))

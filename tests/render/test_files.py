@@ -17,8 +17,6 @@ from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError
 from symconfig.render import render, targets
 from symconfig.render.files import File, Files, line, sh, slug, write
-from symconfig.render.fill import filled
-from symconfig.resources import MARKER
 from symconfig.verify import shell
 from tests.sample_plans import sample_plan
 
@@ -165,35 +163,6 @@ def test_line_is_one_printable_line_and_slug_is_tame(text: str) -> None:
     assert line(text).isprintable()
     assert len(line(text).splitlines()) <= 1
     assert slug(text) == "".join(c for c in slug(text) if c.isascii() and (c.isalnum() or c in "._-"))
-
-
-def test_a_template_that_is_none_is_named_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "bad.j2").write_text("fine\n{% if %}\n")
-    with pytest.raises(InputError, match=r"bad.j2:2: is no template"):
-        filled((tmp_path,), ("bad.j2",), {})
-
-
-def test_an_interrupt_half_way_leaves_the_marker_and_the_next_run_repairs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, new = tmp_path / "out", Files((File("a.sh", "new\n"), File("b.sh", "new\n")))
-    write(Files((File("a.sh", "old\n"), File("b.sh", "old\n"))), out)
-    real = os.rename
-
-    def interrupted(source: str, target: str, **folders: int) -> None:
-        if target == "b.sh":
-            raise KeyboardInterrupt
-        real(source, target, **folders)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            write(new, out, force=True)
-    assert [(out / name).read_text() for name in ("a.sh", "b.sh")] == ["new\n", "old\n"]
-    assert sorted(os.listdir(out)) == [MARKER, "a.sh", "b.sh"]
-    write(new, out, force=True)
-    assert sorted(os.listdir(out)) == ["a.sh", "b.sh"]
-    assert (out / "b.sh").read_text() == "new\n"
 
 
 def test_a_target_is_one_entry_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

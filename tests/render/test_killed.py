@@ -14,7 +14,7 @@ import pytest
 from symconfig.errors import InputError
 from symconfig.render.files import File, Files, write
 from symconfig.resources import MARKER
-from tests.render.killing import NEW, inodes, older, state
+from tests.render.killed import NEW, inodes, older, state
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,7 +55,6 @@ def test_a_run_in_the_folder_goes_on(tmp_path: Path) -> None:
     before = inodes(folder)
     code = "import sys\nwith open('events.log', 'w') as log:\n    print(flush=True)\n    log.write(sys.stdin.read())\n"
     job = subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert job.stdout is not None
     job.stdout.readline()
     write(NEW, folder, force=True)
     job.communicate(b"loss 2.5\n")

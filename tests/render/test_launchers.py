@@ -145,12 +145,8 @@ def test_settings_reach_the_files() -> None:
     assert "--container-image=nvcr.io/a:1 bash" in files["sbatch.sh"]
     sky = yaml.safe_load(files["sky.yaml"])
     assert sky["resources"] == {
-        "accelerators": "A100-80GB:8",
-        "network_tier": "best",
-        "infra": "k8s",
-        "image_id": "docker:x",
-        "use_spot": True,
-    }
+        "accelerators": "A100-80GB:8", "network_tier": "best", "infra": "k8s", "image_id": "docker:x", "use_spot": True,
+    }  # fmt: skip
     found = _documents(files["pytorchjob.yaml"])
     job = found["PyTorchJob"]
     assert {each["metadata"]["namespace"] for each in found.values()} == {"team"}
@@ -206,14 +202,8 @@ def test_skypilot_names_what_it_knows() -> None:
         for path in (data_dir("model_zoo") / "clusters").glob("*.yaml")
     }
     assert {name for name, known in zoo.items() if known is None} == {
-        "a800",
-        "ascend-910b",
-        "ascend-910c",
-        "h800",
-        "mi325x",
-        "mi350x",
-        "mi355x",
-    }
+        "a800", "ascend-910b", "ascend-910c", "h800", "mi325x", "mi350x", "mi355x",
+    }  # fmt: skip
     assert (zoo["a100-40gb"], zoo["a100-80gb-pcie"], zoo["gb200-nvl72"]) == ("A100", "A100-80GB", "GB200")
     plan = sample_plan("llama2-13b", load_cluster("ascend-910b"))
     with pytest.raises(InfeasibleError, match="skypilot:accelerator=NAME"):
@@ -268,25 +258,9 @@ def test_rendezvous_gives_torchrun_the_place_to_meet(tmp_path: Path) -> None:
     files = render(_plan(), "megatron", ["torchrun:restarts=2"])
     shown = dry_run(files, tmp_path, "rendezvous.sh", "n7", "--x", "a b", RUN_ID="mine")
     assert shown == [
-        "torchrun",
-        "--nnodes",
-        "8",
-        "--nproc-per-node",
-        "8",
-        "--rdzv-backend",
-        "c10d",
-        "--rdzv-endpoint",
-        "n7:29500",
-        "--rdzv-id",
-        "mine",
-        "--max-restarts",
-        "2",
-        "--no-python",
-        "bash",
-        f"{tmp_path}/launch.sh",
-        "--x",
-        "a b",
-    ]
+        "torchrun", "--nnodes", "8", "--nproc-per-node", "8", "--rdzv-backend", "c10d", "--rdzv-endpoint", "n7:29500",
+        "--rdzv-id", "mine", "--max-restarts", "2", "--no-python", "bash", f"{tmp_path}/launch.sh", "--x", "a b",
+    ]  # fmt: skip
     for host, endpoint in {
         "n7:1": "n7:1",
         "fd00::7": "[fd00::7]:29500",

@@ -38,7 +38,6 @@ def problems(target: str, plan: Plan) -> dict[str | None, Problem]:
 
 def plan_for(target: str, **training: Any) -> Plan:
     learns = targets()[target].learns
-    assert learns is not None
     return learning_plan(training, targets()[target].assumes["backend"], learns.away[0])
 
 
@@ -48,13 +47,8 @@ def value(words: list[str], name: str) -> str:
 
 def test_every_target_for_a_step_takes_such_plans_and_no_others() -> None:
     assert set(LEARNING) == {
-        "verl",
-        "verl-fsdp",
-        "slime",
-        "openrlhf",
-        "trl",
-        "nemo-rl",
-    }
+        "verl", "verl-fsdp", "slime", "openrlhf", "trl", "nemo-rl",
+    }  # fmt: skip
     for target in LEARNING:
         plan = plan_for(target)
         assert targets()[target].files(plan)
@@ -66,7 +60,6 @@ def test_every_target_for_a_step_takes_such_plans_and_no_others() -> None:
 @pytest.mark.parametrize("target", LEARNING)
 def test_what_is_moved_to_the_host_is_told_or_refused(target: str) -> None:
     learns = targets()[target].learns
-    assert learns is not None
     for away in learning.ANY_WAY:
         plan = changed(plan_for(target), away=away)
         if away in learns.away:
@@ -81,7 +74,6 @@ def test_what_is_moved_to_the_host_is_told_or_refused(target: str) -> None:
 @pytest.mark.parametrize("target", LEARNING)
 def test_an_algorithm_an_engine_or_a_place_that_it_has_not_is_refused(target: str) -> None:
     learns = targets()[target].learns
-    assert learns is not None
     wrong: dict[str, Any] = {}
     if "remax" not in learns.algorithms:
         wrong["algorithm"] = "remax"
@@ -98,7 +90,6 @@ def test_an_algorithm_an_engine_or_a_place_that_it_has_not_is_refused(target: st
 @pytest.mark.parametrize("target", LEARNING)
 def test_an_advantage_over_responses_to_a_prompt_needs_several(target: str) -> None:
     plan, learns = plan_for(target), targets()[target].learns
-    assert learns is not None
     for algorithm in learns.algorithms:
         one = changed(plan, rl={"algorithm": algorithm, "samples": 1, "prompts": 256})
         if algorithm in ("grpo", "dapo", "gspo", "rloo"):

@@ -56,10 +56,7 @@ WRITTEN: dict[str, dict[str, tuple[str, ...]]] = {
         "core_v0.18.2": (IMPL, "--cuda-graph-modules attn mlp", *GRAPHS),
     },
     "fp8": {"core_v0.12.1": ("--fp8-param-gather",)},
-    "mxfp8": {
-        "core_v0.12.1": (),
-        "core_v0.14.0": ("--fp8-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag"),
-    },
+    "mxfp8": {"core_v0.12.1": (), "core_v0.14.0": ("--fp8-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag")},
     "fused loss": {
         "core_v0.12.1": ("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl te"),
         "core_v0.18.2": (),
@@ -69,17 +66,11 @@ WRITTEN: dict[str, dict[str, tuple[str, ...]]] = {
 }
 # Per case, the pin that leaves it out.
 OFF = {
-    "deepep": "dispatcher=alltoall",
-    "hybridep": "dispatcher=alltoall",
-    "router": "cuda_graphs=none",
-    "outside experts": "cuda_graphs=none",
-    "all": "cuda_graphs=none",
-    "fp8": "fp8_param_gather=off",
-    "mxfp8": "fp8_param_gather=off",
-    "fused loss": "fused_loss=off",
-    "bf16 gradients": "grad_dtype=fp32",
+    "deepep": "dispatcher=alltoall", "hybridep": "dispatcher=alltoall", "router": "cuda_graphs=none",
+    "outside experts": "cuda_graphs=none", "all": "cuda_graphs=none", "fp8": "fp8_param_gather=off",
+    "mxfp8": "fp8_param_gather=off", "fused loss": "fused_loss=off", "bf16 gradients": "grad_dtype=fp32",
     "user buffers": "user_buffers=off",
-}
+}  # fmt: skip
 
 
 def planned(name: str, **more: Any) -> Plan:

@@ -19,35 +19,10 @@ from tests.render.bash import after_script, bash, dry_run, really_run, shellchec
 from tests.sample_plans import sample_model, sample_plan
 
 HOSTILE = (
-    "$(touch PWNED)",
-    '"; touch PWNED; echo "',
-    "`touch PWNED`",
-    "a'b",
-    "-rf",
-    "--help",
-    "a\nb",
-    "\ntouch PWNED\n",
-    "$HOME",
-    "~",
-    "*",
-    "a b",
-    "ü€\U0001f600",
-    "\\",
-    "!!",
-    "#x",
-    "{a,b}",
-    "x,y",
-    "\t",
-    "'$(touch PWNED)'",
-    "%s",
-    "\x1b[31m",
-    "{{ 7*7 }}",
-    "[0]=x",
-    "a=b",
-    "&",
-    "\r\n",
-    "\u2028touch PWNED",
-)
+    "$(touch PWNED)", '"; touch PWNED; echo "', "`touch PWNED`", "a'b", "-rf", "--help", "a\nb", "\ntouch PWNED\n",
+    "$HOME", "~", "*", "a b", "ü€\U0001f600", "\\", "!!", "#x", "{a,b}", "x,y", "\t", "'$(touch PWNED)'", "%s",
+    "\x1b[31m", "{{ 7*7 }}", "[0]=x", "a=b", "&", "\r\n", "\u2028touch PWNED",
+)  # fmt: skip
 # Anything but NUL and lone surrogates, which no argument can hold, and often one of the above.
 TEXT = st.one_of(
     st.sampled_from(HOSTILE),
@@ -67,7 +42,7 @@ def in_bash(line: str) -> list[str]:
     return subprocess.run(command, capture_output=True, check=True).stdout.decode().split("\0")[:-1]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(TEXT, TEXT, TEXT, TEXT)
 @example("$(touch PWNED)", '"; touch PWNED; echo "', "-x\n", "`touch PWNED`")
 @example("a\ntouch PWNED\n", "'", "''", "\\'")
@@ -107,7 +82,7 @@ def test_a_hostile_name_adds_no_line_to_comments_or_report(name: str) -> None:
         assert len(hostile[file].splitlines()) == len(benign[file].splitlines())
 
 
-@pytest.mark.parametrize("model", ["llama2-13b", "llama3.1-70b", "deepseek-v3", "gpt-oss-120b", "gpt3-175b"])
+@pytest.mark.parametrize("model", ["llama2-13b", "deepseek-v3"])
 @pytest.mark.parametrize("overrides", [{}, {"training": {"data_path": ("a,b", "c d"), "tokenizer_model": "t'"}}])
 def test_scripts_are_clean_for_shellcheck_and_show_what_the_text_file_says(
     model: str, overrides: dict[str, Any], tmp_path: Path
@@ -127,34 +102,27 @@ def test_torchrun_gets_the_nodes_and_the_environment(tmp_path: Path) -> None:
         files, tmp_path, SLURM_NODEID="3", CUDA_DEVICE_MAX_CONNECTIONS="7", PYTORCH_CUDA_ALLOC_CONF="mine"
     )
     assert arrived[:10] == [
-        "--nnodes",
-        "8",
-        "--nproc-per-node",
-        "8",
-        "--node-rank",
-        "3",
-        "--master-addr",
-        "node0",
-        "--master-port",
+        "--nnodes", "8", "--nproc-per-node", "8", "--node-rank", "3", "--master-addr", "node0", "--master-port",
         "29500",
-    ]
+    ]  # fmt: skip
     assert env["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"  # the run would fail with another value
     assert env["PYTORCH_CUDA_ALLOC_CONF"] == "mine"
 
 
 @pytest.mark.parametrize(
-    ("env", "said"),
+    ("target", "env", "said"),
     [
-        ({}, "MASTER_ADDR"),
-        ({"MASTER_ADDR": "n0"}, "MEGATRON_PATH"),
-        ({"NNODES": "2"}, "this plan is for 64 GPUs"),
-        ({"NNODES": "a[$(touch PWNED)]"}, "whole numbers"),
-        ({"GPUS_PER_NODE": "08"}, "whole numbers"),
+        ("megatron", {"MASTER_ADDR": "n0"}, "MEGATRON_PATH"),
+        ("megatron", {"NNODES": "2"}, "this plan is for 64 GPUs"),
+        *((target, env, said) for target in ("megatron", "deepspeed") for env, said in (
+            ({}, "MASTER_ADDR"),
+            ({"NNODES": "a[$(touch PWNED)]"}, "whole numbers"),
+            ({"GPUS_PER_NODE": "08"}, "whole numbers"),
+        )),
     ],
-)
-def test_a_start_that_cannot_work_says_so(tmp_path: Path, env: dict[str, str], said: str) -> None:
-    files = render(sample_plan("llama2-13b"), "megatron")
-    dry_run(files, tmp_path, "launch.sh")
+)  # fmt: skip
+def test_a_start_that_cannot_work_says_so(tmp_path: Path, target: str, env: dict[str, str], said: str) -> None:
+    dry_run(render(sample_plan("llama2-13b", backend=target), target), tmp_path, "launch.sh")
     done = bash(tmp_path / "launch.sh", cwd=tmp_path, **env)
     assert done.returncode == 2
     assert said in done.stderr.decode()
@@ -178,15 +146,8 @@ def test_slurm_asks_for_the_plan_s_nodes_and_names_the_first_as_master(tmp_path:
         PATH=f"{tmp_path}:{os.environ['PATH']}",
     )
     assert done.stdout.decode().split() == [
-        "node-a",
-        "8",
-        "--nodes=8",
-        "--ntasks-per-node=1",
-        "--kill-on-bad-exit=1",
-        "bash",
-        "./launch.sh",
-        "--x",
-    ]
+        "node-a", "8", "--nodes=8", "--ntasks-per-node=1", "--kill-on-bad-exit=1", "bash", "./launch.sh", "--x",
+    ]  # fmt: skip
     outside = bash(tmp_path / "sbatch.sh", cwd=tmp_path)
     assert outside.returncode == 2
     assert "Slurm" in outside.stderr.decode()

@@ -29,7 +29,6 @@ def said(plan: Plan) -> dict[str, Any]:
 
 def lora(training: dict[str, Any] | None = None, **adapter: Any) -> Plan:
     model = sample_model("llama2-13b-lora")
-    assert model.adapter is not None
     changed = model.adapter.model_copy(update={"target_modules": EVERY_PART, **adapter})
     return sample_plan(model.model_copy(update={"adapter": changed}), tp=4, pp=2, dp=8, training=training or {})
 
@@ -45,7 +44,6 @@ def test_where_the_defaults_differ_the_plan_is_said() -> None:
     moe = said(plan)
     assert moe["moe_router_dtype"] == "fp32"  # of 128 experts
     assert moe["moe_grouped_gemm"] is True
-    assert plan.model.experts is not None
     few = plan.model.model_copy(update={"experts": plan.model.experts.model_copy(update={"num_experts": 16})})
     assert said(replace(plan, model=few))["moe_router_dtype"] == "none"  # ms-swift's default is fp32
 
@@ -98,16 +96,9 @@ def test_launch_starts_megatron_of_ms_swift(tmp_path: Path) -> None:
     files = render(sample_plan("llama2-13b"), NAME)
     words = dry_run(files, tmp_path, "launch.sh", "--train_iters", "10", DATASET="my data.jsonl", MODEL="/model")
     assert words == [
-        "megatron",
-        "pt",
-        f"{tmp_path}/config.yaml",
-        "--dataset",
-        "my data.jsonl",
-        "--model",
-        "/model",
-        "--train_iters",
+        "megatron", "pt", f"{tmp_path}/config.yaml", "--dataset", "my data.jsonl", "--model", "/model", "--train_iters",
         "10",
-    ]
+    ]  # fmt: skip
     done = bash(tmp_path / "launch.sh", cwd=tmp_path, MASTER_ADDR="node0", MODEL="/model")
     assert done.returncode == 2
     assert b"DATASET" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,91 +22,9 @@ from tests.render.test_megatron_run import PLANS
 from tests.sample_plans import sample_plan
 
 VERSION = {"bridge": "core_v0.16.1", "ms-swift": "core_v0.19.0"}
-# Option -> what the program calls it.
-CALLED = {
-    "bridge": {
-        "apply_layernorm_1p": "layernorm_zero_centered_gamma",
-        "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
-        "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
-        "disable_bias_linear": "add_bias_linear",
-        "fp4_format": "fp4",
-        "fp8_format": "fp8",
-        "microbatch_group_size_per_virtual_pipeline_stage": "microbatch_group_size_per_vp_stage",
-        "no_bias_dropout_fusion": "bias_dropout_fusion",
-        "no_gradient_accumulation_fusion": "gradient_accumulation_fusion",
-        "no_overlap_p2p_communication": "overlap_p2p_comm",
-        "no_persist_layer_norm": "persist_layer_norm",
-        "no_rope_fusion": "apply_rope_fusion",
-        "norm_epsilon": "layernorm_epsilon",
-        "num_experts": "num_moe_experts",
-        "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
-        "use_rope_scaling": "rope_scaling",
-    },
-    "ms-swift": {
-        "data_path": "dataset",
-        "eval_interval": "eval_steps",
-        "log_interval": "logging_steps",
-        "manual_gc_interval": "manual_gc_steps",
-        "microbatch_group_size_per_virtual_pipeline_stage": "microbatch_group_size_per_vp_stage",
-        "no_gradient_accumulation_fusion": "gradient_accumulation_fusion",
-        "no_overlap_p2p_communication": "overlap_p2p_comm",
-        "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
-        "save": "output_dir",
-        "save_interval": "save_steps",
-        "seq_length": "max_length",
-    },
-}
-LISTS = {
-    "bridge": words(
-        """
-        cuda_graph_scope linear_attention_freq moe_layer_freq no_rope_freq offload_modules recompute_modules
-        window_attn_skip_freq window_size
-        """
-    ),
-    "ms-swift": words(
-        """
-        cp_comm_type data_path moe_aux_loss_coeff moe_router_load_balancing_type recompute_modules
-        """
-    ),
-}
-# What it takes from the architecture, the data set, or another field; the last three of Bridge are in test_bridge.py.
-ELSEWHERE = {
-    "bridge": words(
-        """
-        accumulate_allreduce_grads_in_fp32 bf16 data_path fp16 grad_reduce_in_bf16 group_query_attention
-        max_position_embeddings mock_data no_bias_gelu_fusion no_create_attention_mask_in_dataloader padded_vocab_size
-        quick_geglu split squared_relu swiglu untie_embeddings_and_output_weights vocab_size position_embedding_type
-        rotary_base
-        """
-    ),
-    "ms-swift": words(
-        """
-        apply_layernorm_1p attention_dropout ckpt_format disable_bias_linear add_qkv_bias ffn_hidden_size
-        glu_linear_offset activation_func_clamp_value group_query_attention hidden_dropout hidden_size init_method_std
-        init_model_with_meta_device kv_channels kv_lora_rank load log_throughput make_vocab_size_divisible_by
-        max_position_embeddings mock_data moe_ffn_hidden_size moe_layer_freq moe_router_enable_expert_bias
-        moe_router_group_topk moe_router_num_groups moe_router_pre_softmax moe_router_score_function moe_router_topk
-        moe_router_topk_scaling_factor moe_shared_expert_gate moe_shared_expert_intermediate_size mscale
-        mscale_all_dim multi_latent_attention padded_vocab_size no_bias_dropout_fusion no_bias_gelu_fusion
-        no_create_attention_mask_in_dataloader no_rope_fusion norm_epsilon normalization num_attention_heads
-        num_experts num_layers num_query_groups position_embedding_type q_lora_rank qk_head_dim qk_layernorm
-        qk_pos_emb_head_dim quick_geglu rope_type rotary_base rotary_percent rotary_scaling_factor
-        rotary_seq_len_interpolation_factor softmax_type split swiglu tokenizer_model tokenizer_type transformer_impl
-        untie_embeddings_and_output_weights use_rope_scaling v_head_dim vocab_size wandb_save_dir
-        window_attn_skip_freq window_size yarn_beta_fast yarn_beta_slow yarn_original_max_position_embeddings
-        no_yarn_correction_range_round_to_int
-        """
-    ),
-}
-# Fields of the section `model` that are Megatron-Bridge's own classes' (models/{gpt,mla}_provider.py and below).
-PROVIDERS = words(
-    """
-    interleaved_attn_pattern make_vocab_size_divisible_by position_embedding_type rope_scaling rope_scaling_factor
-    seq_len_interpolation_factor seq_length share_embeddings_and_output_weights vocab_size yarn_beta_fast
-    yarn_beta_slow yarn_correction_range_round_to_int yarn_mscale yarn_mscale_all_dim
-    yarn_original_max_position_embeddings yarn_rotary_scaling_factor rotary_base rotary_percent
-    """
-)
+NAMES: Any = yaml.safe_load(Path(__file__).with_name("renamed.yaml").read_text(encoding="utf-8"))
+CALLED, PROVIDERS = NAMES["called"], words(NAMES["providers"])
+LISTS, ELSEWHERE = ({name: words(text) for name, text in NAMES[part].items()} for part in ("lists", "elsewhere"))
 
 
 def plans(target: str) -> Iterator[Plan]:

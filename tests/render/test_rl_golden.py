@@ -26,7 +26,6 @@ TRAINING = {"lr": 2e-6, "min_lr": 1e-7, "adam_beta2": 0.97, "weight_decay": 0.03
 
 def plan_for(target: str, model: str = "llama2-13b", **rl: Any) -> Plan:
     learns = targets()[target].learns
-    assert learns is not None
     plan = learning_plan(TRAINING, targets()[target].assumes["backend"], learns.away[-1])
     return changed(replace(plan, model=sample_model(model)), rl={"epochs": 2 if learns.epochs else 1, **rl})
 
@@ -106,7 +105,6 @@ def read(target: str, said: str, folder: Path) -> dict[str, Any]:
     assert found.judged is not None, [str(problem) for problem in found.unpredicted]
     run, critic = found.judged.run, found.judged.run.critic
     step, adapter = run.step, run.described.model.adapter
-    assert step is not None
     answer = {
         "rl": step.rl.model_dump(exclude_none=True),
         "actor": _layout(run),

@@ -22,14 +22,9 @@ from tests.render.bash import bash, dry_run
 from tests.sample_plans import learning_plan, sample_plan
 
 ASKED = {
-    "wandb_project": "big runs",
-    "wandb_name": "first",
-    "tensorboard_dir": "tb",
-    "distributed_timeout_minutes": 30,
-    "eval_iters": 5,
-    "eval_interval": 50,
-    "manual_gc_interval": 20,
-}
+    "wandb_project": "big runs", "wandb_name": "first", "tensorboard_dir": "tb", "distributed_timeout_minutes": 30,
+    "eval_iters": 5, "eval_interval": 50, "manual_gc_interval": 20,
+}  # fmt: skip
 
 
 def plan_for(target: str, model: str = "llama2-13b", **training: Any) -> Plan:
@@ -94,7 +89,6 @@ def test_each_field_is_passed_on_or_named_as_not_passed_on(target: str) -> None:
     backend = source.assumes["backend"]
     options = {"tp": 1, "pp": 1, "dp": 8} if backend == "megatron" else {}
     if target in LEARNING:
-        assert source.learns is not None
         plan = learning_plan(values, backend, source.learns.away[0])
     else:
         plan = sample_plan(

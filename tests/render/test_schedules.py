@@ -39,15 +39,9 @@ def train_py(plan: Plan) -> Callable[[int], float]:
     given = {
         name: _given(script, name)
         for name in (
-            "lr",
-            "min-lr",
-            "lr-warmup-iters",
-            "lr-decay-style",
-            "lr-decay-iters",
-            "lr-wsd-decay-iters",
-            "train-iters",
+            "lr", "min-lr", "lr-warmup-iters", "lr-decay-style", "lr-decay-iters", "lr-wsd-decay-iters", "train-iters",
         )
-    }
+    }  # fmt: skip
     args = argparse.Namespace(**{name.replace("-", "_"): value for name, value in given.items()})
     return lambda step: float(args.lr * space["lr_factor"](args, step))
 

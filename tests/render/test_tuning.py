@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 import symconfig
+from symconfig.descriptor.load import load_model, zoo_models
+from symconfig.errors import InfeasibleError
+from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import render
+from symconfig.render.files import write
+from symconfig.render.tuners import template
+from tests.render.bash import bash, shellcheck
 from tests.runs.rl.support import section
+from tests.sample_plans import sample_plan
 
 LENGTHS = {"mean": 700.0, "p95": 1500.0, "max": 2048}
 PAIRS = {"preference": {"pairs": 64, "beta": 0.3, "loss": "ipo"}, "sequences": LENGTHS, "pins": {"zero": "2"}}
 LORA = {"lora": {"r": 8, "alpha": 4, "dropout": 0.25}}
 # Of a step of 8 GPUs, what is not of the Trainer.
 TRL_STEP = {
-    "model_name_or_path": "Qwen/Qwen3-4B",
-    "dtype": "bfloat16",
-    "attn_implementation": "sdpa",
-    "loss_type": "dapo",
-    "mask_truncated_completions": True,
-    "epsilon": 0.2,
-    "epsilon_high": 0.28,
-    "beta": 0.0,
-    "num_iterations": 2,
-    "entropy_coef": 0.001,
-    "generation_batch_size": 256,
-    "num_generations": 8,
-    "max_completion_length": 1024,
-    "use_vllm": True,
-    "vllm_mode": "colocate",
-    "vllm_enable_sleep_mode": True,
-    "vllm_max_model_length": 1280,
-}
+    "model_name_or_path": "Qwen/Qwen3-4B", "dtype": "bfloat16", "attn_implementation": "sdpa", "loss_type": "dapo",
+    "mask_truncated_completions": True, "epsilon": 0.2, "epsilon_high": 0.28, "beta": 0.0, "num_iterations": 2,
+    "entropy_coef": 0.001, "generation_batch_size": 256, "num_generations": 8, "max_completion_length": 1024,
+    "use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True, "vllm_max_model_length": 1280,
+}  # fmt: skip
 TRL_PAIRS = {
     "use_peft": True,
     "lora_r": 8,
@@ -47,21 +42,11 @@ TRL_PAIRS = {
 }
 QLORA = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True}
 FACTORY_PAIRS = {
-    "model_name_or_path": "Qwen/Qwen3-4B",
-    "flash_attn": "sdpa",
-    "disable_gradient_checkpointing": True,
-    "stage": "dpo",
-    "do_train": True,
-    "pref_loss": "ipo",
-    "pref_beta": 0.3,
-    "finetuning_type": "lora",
-    "lora_rank": 8,
-    "lora_alpha": 4,
-    "lora_dropout": 0.25,
-    "lora_target": "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
-    "cutoff_len": 2048,
+    "model_name_or_path": "Qwen/Qwen3-4B", "flash_attn": "sdpa", "disable_gradient_checkpointing": True, "stage": "dpo",
+    "do_train": True, "pref_loss": "ipo", "pref_beta": 0.3, "finetuning_type": "lora", "lora_rank": 8, "lora_alpha": 4,
+    "lora_dropout": 0.25, "lora_target": "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj", "cutoff_len": 2048,
     "template": "qwen3",
-}
+}  # fmt: skip
 FACTORY_QLORA = {
     "quantization_bit": 4,
     "quantization_method": "bnb",
@@ -100,3 +85,49 @@ def test_a_step_is_said(algorithm: str) -> None:
     assert said.items() <= config.items()
     engine = (config["vllm_tensor_parallel_size"], config["vllm_gpu_memory_utilization"])
     assert engine == (plan.rl[0].rollout_tp, plan.rl[0].memory_share)
+
+
+def plan(model: str = "qwen2.5-7b", **fields: Any) -> Plan:
+    return sample_plan(load_model(model), backend="deepspeed", **fields)
+
+
+def said(of: Plan) -> dict[str, Any]:
+    data: dict[str, Any] = yaml.safe_load(render(of, "llamafactory")["train.yaml"])
+    return data
+
+
+def test_shards_of_fsdp_are_accelerates_and_layers_run_again_by_its_own_switch() -> None:
+    """Its checkpointing is its own (model/model_utils/checkpointing.py): Accelerate's would be another around it."""
+    again = Recompute("full", method="uniform", num_layers=1)
+    files = render(sample_plan(load_model("qwen2.5-7b"), backend="fsdp", tp=1, pp=1, recompute=again), "llamafactory")
+    data, config = (yaml.safe_load(files[name]) for name in ("train.yaml", "accelerate_config.yaml"))
+    assert data["disable_gradient_checkpointing"] is False
+    assert "deepspeed" not in data
+    assert (config["distributed_type"], config["fsdp_config"]["fsdp_version"]) == ("FSDP", 2)
+    assert config["fsdp_config"]["fsdp_activation_checkpointing"] is False
+
+
+def test_everything_that_it_has_no_words_for_is_refused_at_once() -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        render(
+            plan("qwen-7b", tp=2, dp=4, zero_stage=2, sequence_parallel=False, training={"lr_decay_iters": 9}),
+            "llamafactory",
+        )
+    assert {problem.field for problem in caught.value.problems} == {"tp", "model_type", "training.lr_decay_iters"}
+
+
+def test_every_zoo_model_of_a_family_with_a_template_gets_it() -> None:
+    families = {name: template(load_model(name)) for name in zoo_models()}
+    assert families["llama2-70b-lora"] == "llama2"
+    assert families["llama3.1-8b"] == "llama3"
+    assert families["gpt3-175b"] is None
+
+
+@pytest.mark.parametrize("save", [None, "runs/one"])
+def test_checkpoints_lie_where_it_was_started_and_not_beside_the_files(tmp_path: Path, save: str | None) -> None:
+    """Whose folder may be read-only: a ConfigMap."""
+    write(render(plan(training={"save": save}), "llamafactory"), tmp_path / "files")
+    (tmp_path / "work").mkdir()
+    done = bash(tmp_path / "files" / "launch.sh", cwd=tmp_path / "work", DRY_RUN="1")
+    assert done.stdout.decode().split()[2:] == ["train.yaml", f"output_dir={tmp_path}/work/{save or 'checkpoints'}"]
+    assert shellcheck(tmp_path / "files" / "launch.sh") == ""

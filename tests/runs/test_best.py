@@ -179,12 +179,8 @@ def test_the_release_that_can_say_it_is_named() -> None:
 def test_what_is_wrong_with_a_schedule_is_said_at_its_line_of_the_job(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     lines = (
-        "model: llama3.1-8b",
-        "cluster: h100",
-        "gpus: 8",
-        "global_batch_size: 8",
-        "training: {lr: 1e-5, min_lr: 1}",
-    )
+        "model: llama3.1-8b", "cluster: h100", "gpus: 8", "global_batch_size: 8", "training: {lr: 1e-5, min_lr: 1}",
+    )  # fmt: skip
     job.write_text("\n".join(lines))
     with pytest.raises(
         InputError, match=rf"^{job}:5:30: training\.min_lr: the lowest learning rate is above the highest"

@@ -87,8 +87,7 @@ def test_gathers_on_demand_come_one_stage_after_the_other(gathers: Start, shown:
 def test_buckets_of_the_first_stage_alone_run_beside_its_passes() -> None:
     each = stages(0.5, 0.5, 0.5, 0.5)
     timeline = simulate(
-        uniform(4, gather=each, reduce=each, gathers=Start.ON_DEMAND, hide=stages(1.0, 0.0, 0.0, 0.0)),
-        8,
+        uniform(4, gather=each, reduce=each, gathers=Start.ON_DEMAND, hide=stages(1.0, 0.0, 0.0, 0.0)), 8
     )
     assert timeline.step_s == pytest.approx(3 * (8 + 3) + 3 * 0.5)
 

@@ -74,12 +74,7 @@ def naive(times: Times, m: int) -> dict[Task, float]:
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    half=st.integers(1, 3),
-    v=st.integers(1, 3),
-    groups=st.integers(1, 3),
-    seed=st.integers(0, 2**32 - 1),
-)
+@given(half=st.integers(1, 3), v=st.integers(1, 3), groups=st.integers(1, 3), seed=st.integers(0, 2**32 - 1))
 def test_any_durations_against_a_naive_simulation(half: int, v: int, groups: int, seed: int) -> None:
     p = 2 * half
     random = np.random.default_rng(seed)

@@ -1,7 +1,8 @@
-"""Hold rendered files against the real frameworks: `python -m tools verify zoo|real|formats|training`.
+"""Hold plans and their files against the real frameworks: `python -m tools verify KIND`.
 
 zoo: every model on every cluster for Megatron-LM and DeepSpeed. real: ranks of every model are built. formats: every
 target's files are read by its program's own parser. training: every target's files are started on CPU ranks.
+checkpoints: what a run of one plan saved is loaded by the run of another. logits: trainers' own are counted.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-KINDS = ("zoo", "real", "formats", "training")
+KINDS = ("zoo", "real", "formats", "training", "checkpoints", "logits")
 
 
 def main() -> int | str | None:

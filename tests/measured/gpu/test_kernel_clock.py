@@ -8,14 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from symconfig.measured.gpu import kernels
-from symconfig.measured.gpu.kernels import (
-    LEAST_SAMPLES,
-    MOST_RUNS,
-    MOST_SAMPLES,
-    SAMPLE_S,
-    DeviceClock,
-    timed,
-)
+from symconfig.measured.gpu.kernels import LEAST_SAMPLES, MOST_RUNS, MOST_SAMPLES, SAMPLE_S, DeviceClock, timed
 
 
 class Scripted:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,15 +15,7 @@ from symconfig.errors import InputError, SymconfigError
 from symconfig.measured.gpu import kernels as module
 from symconfig.measured.gpu.kernel_fit import fit_kernels
 from symconfig.measured.gpu.kernel_run import Bench, bench, implementations, unsupported
-from symconfig.measured.gpu.kernel_times import (
-    Attention,
-    KernelTimes,
-    Launch,
-    Product,
-    Stream,
-    as_yaml,
-    read,
-)
+from symconfig.measured.gpu.kernel_times import Attention, KernelTimes, Launch, Product, Stream, read
 from symconfig.measured.gpu.kernels import choose_device, measure_kernels, wanted_kernels, zoo_name
 from symconfig.report.grid import plain
 from symconfig.report.kernels import blocks
@@ -35,19 +26,6 @@ PUBLISHED = Path(__file__).parents[2] / "published" / "kernel_times"
 
 def quiet(phase: str, share: float) -> None:
     assert 0 <= share < 1
-
-
-def test_the_whole_way_on_a_cpu(tmp_path: Path) -> None:
-    times = measure_kernels(torch, "cpu", 2.0, quiet)
-    asked = set(wanted_kernels(bench(torch, "cpu")))
-    assert {row.what for row in times.rows} | {item.what for item in times.skipped} == asked
-    assert all(item.reason == "the budget of time was spent" for item in times.skipped)
-    assert {row.what.family for row in times.rows} > {"launch", "product, bf16"}
-    path = tmp_path / "times.yaml"
-    path.write_text(as_yaml(times), encoding="utf-8")
-    assert read(path) == times
-    found = fit_kernels(times, load_cluster("h200"))
-    assert all(each.after >= 0 for each in found.families)
 
 
 def test_products_have_the_layouts_and_sizes_that_they_say() -> None:
@@ -181,19 +159,6 @@ def test_a_gpu_of_the_zoo_is_known_by_the_drivers_name() -> None:
     assert zoo_name("NVIDIA H100 PCIe") is None
     products = [load_cluster(name).gpu.product for name in zoo_clusters()]
     assert len(set(products)) == len(products)
-
-
-def test_without_torch_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *given: Any, **named: Any) -> Any:
-        if name == "torch":
-            raise ImportError("No module named 'torch'")
-        return real(name, *given, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(InputError, match="python -m pip install torch"):
-        module.import_torch()
 
 
 def test_an_old_torch_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:

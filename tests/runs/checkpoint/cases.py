@@ -1,6 +1,6 @@
 """Pairs of plans, the kind of checkpoint between them, and what `loadable` says: each is done with the real framework.
 
-The models are too small to take time; their degrees are what matters. `tests.runs.checkpoint.real` runs all of them.
+The models are too small to take time; their degrees are what matters. `python -m tools verify checkpoints` runs all.
 """
 
 from __future__ import annotations
@@ -15,15 +15,9 @@ from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 
 TINY: dict[str, Any] = {
-    "num_hidden_layers": 4,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "head_dim": 16,
-    "vocab_size": 1000,
-    "max_position_embeddings": 64,
-}
+    "num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "head_dim": 16, "vocab_size": 1000, "max_position_embeddings": 64,
+}  # fmt: skip
 ALONE = {"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 1}
 
 
@@ -33,7 +27,6 @@ def dense(**fields: Any) -> ModelDescriptor:
 
 def experts() -> ModelDescriptor:
     model = sample_model("mixtral-8x7b", **{**TINY, "intermediate_size": 0, "sliding_window": None})
-    assert model.experts is not None
     small = model.experts.model_copy(update={"num_experts": 4, "moe_intermediate_size": 96})
     return model.model_copy(update={"experts": small})
 

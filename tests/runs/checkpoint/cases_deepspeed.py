@@ -36,14 +36,10 @@ def plan(model: Any = None, **fields: Any) -> Plan:
             "sequence_parallel": False,
             **fields,
             "training": {
-                "lr": 5e-3,
-                "min_lr": 0.0,
-                "lr_warmup_iters": 0,
-                "train_iters": 5,
-                "lr_decay_style": "constant",
+                "lr": 5e-3, "min_lr": 0.0, "lr_warmup_iters": 0, "train_iters": 5, "lr_decay_style": "constant",
             },
         },
-    )
+    )  # fmt: skip
 
 
 def case(old: dict[str, Any], new: dict[str, Any], verdict: Verdict, refused: str = "", model: Any = None) -> Case:

@@ -11,24 +11,11 @@ from pathlib import Path
 from typing import Any
 
 ARGUMENTS = {
-    "tensor_model_parallel_size": 2,
-    "pipeline_model_parallel_size": 2,
-    "context_parallel_size": 1,
-    "expert_model_parallel_size": 1,
-    "data_parallel_size": 4,
-    "world_size": 16,
-    "num_layers": 40,
-    "hidden_size": 5120,
-    "ffn_hidden_size": 13824,
-    "num_attention_heads": 40,
-    "global_batch_size": 128,
-    "seq_length": 4096,
-    "bf16": True,
-    "use_distributed_optimizer": True,
-    "untie_embeddings_and_output_weights": True,
-    "lr": 3e-4,
-    "num_experts": None,
-}
+    "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2, "context_parallel_size": 1,
+    "expert_model_parallel_size": 1, "data_parallel_size": 4, "world_size": 16, "num_layers": 40, "hidden_size": 5120,
+    "ffn_hidden_size": 13824, "num_attention_heads": 40, "global_batch_size": 128, "seq_length": 4096, "bf16": True,
+    "use_distributed_optimizer": True, "untie_embeddings_and_output_weights": True, "lr": 3e-4, "num_experts": None,
+}  # fmt: skip
 # Names of tensors by which a checkpoint shows how it holds the optimizer's state.
 OPTIMIZER = {
     "dp_reshardable": "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_(torch.bfloat16, torch.float32).bucket_0",

@@ -23,10 +23,6 @@ def names(rule: Rule) -> set[str]:
     return {*rule.any_of, *rule.all_of, *rule.none_of}
 
 
-def test_rules_have_names_of_their_own() -> None:
-    assert len(RULES) == len(table().rules)
-
-
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_what_a_rule_names_is_there(rule: Rule) -> None:
     assert names(rule) <= set(FACTS)
@@ -80,20 +76,6 @@ def test_options_are_those_of_the_releases_that_are_told_them(
     told = [release for release in flags.versions()[1:] if between(release, since, until)]
     first = max((first_with(option) or "never" for option in named), key=flags.versions().index)
     assert flags.versions().index(first) <= flags.versions().index(told[0]), named
-
-
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_a_rules_conversions_follow_each_other(rule: Rule) -> None:
-    """In the table's order each reads what the one before it made; the last is what a new run loads."""
-    for how in (rule.how, rule.otherwise_how):
-        wanted = [CONVERSIONS[name] for name in CONVERSIONS if name in how]
-        forms = set(rule.formats)
-        for conversion in wanted:
-            assert forms & set(conversion.reads)
-            forms = {conversion.makes}
-        if wanted:
-            assert forms <= set(LOADS)
-        assert all(forms & set(TELLS[name].reads) for name in how if name in TELLS)
 
 
 def test_what_is_said_to_be_seen_is_a_case() -> None:

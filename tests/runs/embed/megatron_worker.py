@@ -66,8 +66,6 @@ def _own(parser: ArgumentParser) -> ArgumentParser:
 
 def _load(path: Path) -> Any:
     spec = spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
     module = sys.modules[path.stem] = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -46,7 +46,6 @@ def folder(result: FallbackResult, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_what_the_run_did_before_stays_with_its_smaller_plans(plan: Plan) -> None:
     taken_over = replace(plan, history=History((Segment(10, 640, 4096),)))
     smaller = symconfig.replan_lost_nodes(taken_over, 3, top=1).fallback.smaller[0].plan
-    assert smaller is not None
     assert smaller.history == taken_over.history
 
 
@@ -59,7 +58,6 @@ def test_each_is_the_plan_of_the_same_job_on_fewer_gpus(plan: Plan, result: Fall
     ]
     for each in found.smaller[1:]:
         asked = symconfig.plan(**{**JOB, "gpus": each.gpus}, top=1).plan
-        assert each.plan is not None
         assert each.plan.to_json() == asked.to_json()
         assert each.plan.best.batch.global_ == plan.best.batch.global_
         assert each.loads == loadable(plan, each.plan)
@@ -99,14 +97,8 @@ def test_one_node_has_none_to_lose() -> None:
 
 def test_every_folder_is_what_its_plan_alone_would_be_given(result: FallbackResult, folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {
-        "launch.sh",
-        "sbatch.sh",
-        "fallback.json",
-        "manifest.json",
-        "nodes-4",
-        "nodes-2",
-        "nodes-1",
-    }
+        "launch.sh", "sbatch.sh", "fallback.json", "manifest.json", "nodes-4", "nodes-2", "nodes-1",
+    }  # fmt: skip
     for count, plan in result.fallback.runs:
         assert (folder / f"nodes-{count}" / "plan.json").read_text() == plan.to_json()
         assert (folder / f"nodes-{count}" / "manifest.json").exists()
@@ -190,14 +182,8 @@ def test_slurm_is_asked_for_a_range_and_starts_all_that_it_gave(folder: Path, tm
         PATH=f"{tmp_path}:{os.environ['PATH']}",
     )
     assert done.stdout.decode().split() == [
-        "node-a",
-        "3",
-        "--nodes=3",
-        "--ntasks-per-node=1",
-        "--kill-on-bad-exit=1",
-        "bash",
-        "./launch.sh",
-    ]
+        "node-a", "3", "--nodes=3", "--ntasks-per-node=1", "--kill-on-bad-exit=1", "bash", "./launch.sh",
+    ]  # fmt: skip
 
 
 def test_the_command_says_it_writes_it_and_fails_where_nothing_fits(
@@ -255,7 +241,6 @@ def test_the_large_run_is_told_how_to_save_and_what_that_costs(grids: FallbackRe
     found = grids.fallback
     (one,) = found.smaller
     option, kind = "--dist-ckpt-optim-fully-reshardable", "torch_dist:fully_reshardable"
-    assert found.advised is not None
     assert (found.advised.options, found.advised.kind) == (option, kind)
     assert one.plan is not None
     advisedly = loadable(found.plan, one.plan, kind)

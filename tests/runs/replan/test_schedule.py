@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from typing import Any
@@ -13,10 +15,13 @@ from hypothesis import strategies as st
 from symconfig.descriptor.learning_rate import derived
 from symconfig.descriptor.training import Training, WholeTraining
 from symconfig.errors import InputError
+from symconfig.frameworks import counting
 from symconfig.frameworks.counting import MEGATRON, RENUMBERED
 from symconfig.plans.history import History, Segment
-from symconfig.plans.plan import Batch
+from symconfig.plans.plan import Batch, Plan
+from symconfig.render import target_of
 from symconfig.runs.replan.schedule import rate, scheduled
+from tests.sample_plans import sample_model, sample_plan
 
 STYLES = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
 OLD = Batch(1, 8, 1, 4096)
@@ -67,11 +72,6 @@ def test_what_a_checkpoint_has_seen_counts_where_its_batch_was_not_always_the_sa
     assert found.training.train_iters == 400 + 600 * 8 * 2 // 32
 
 
-def test_longer_sequences_keep_the_tokens_too() -> None:
-    new = after(training(), 8, 8192)
-    assert (new.train_iters, new.lr_warmup_iters) == (500, 50)
-
-
 def test_as_is_changes_nothing_and_says_what_that_means() -> None:
     found = scheduled(training(), OLD, 32, 4096, MEGATRON, mode="as-is")
     assert found.training == training()
@@ -81,12 +81,6 @@ def test_as_is_changes_nothing_and_says_what_that_means() -> None:
 def test_the_same_batch_changes_nothing() -> None:
     found = scheduled(training(), OLD, 8, 4096, MEGATRON, ran(10))
     assert (found.training, found.rescaled, found.notes, found.options) == (training(), (), (), ())
-
-
-def test_a_warmup_stays_shorter_than_its_decay() -> None:
-    new = after(training(train_iters=100, lr_warmup_iters=99), 800)
-    assert new.train_iters == 1
-    assert new.lr_warmup_iters == 0
 
 
 @given(
@@ -132,22 +126,10 @@ def real(of: Training, batch: int, **more: Any) -> Any:
     optimizer = type("Optimizer", (), {"param_groups": [{}]})()
     decay = of.lr_decay_iters or of.train_iters
     return module.OptimizerParamScheduler(
-        optimizer,
-        0.0,
-        of.lr,
-        of.min_lr,
-        of.lr_warmup_iters * batch,
-        decay * batch,
-        of.lr_decay_style,
-        0.1,
-        0.1,
-        of.train_iters * batch,
-        "constant",
-        use_checkpoint_opt_param_scheduler=False,
-        wsd_decay_steps=of.wsd_decay_iters * batch,
-        lr_wsd_decay_style="linear",
-        **more,
-    )
+        optimizer, 0.0, of.lr, of.min_lr, of.lr_warmup_iters * batch, decay * batch, of.lr_decay_style, 0.1, 0.1,
+        of.train_iters * batch, "constant", use_checkpoint_opt_param_scheduler=False,
+        wsd_decay_steps=of.wsd_decay_iters * batch, lr_wsd_decay_style="linear", **more,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -288,12 +270,6 @@ def test_a_length_of_sequences_that_changed_is_counted_in_tokens() -> None:
     assert "250 steps of 8 sequences of 4,096 tokens and 200 steps of 8 sequences of 8,192 tokens" in str(found.notes)
 
 
-def test_deepspeeds_history_is_in_steps_of_the_new_batch() -> None:
-    found = scheduled(training(), OLD, 32, 4096, RENUMBERED, ran(402))
-    assert found.history == History((Segment(100, 3200, 4096),))
-    assert not any("only the checkpoint knows" in note for note in found.notes)
-
-
 def test_what_a_checkpoint_has_seen_changes_its_last_steps() -> None:
     run = ran(400).until(500, 32, 4096)
     assert run.seen(6000).segments == (Segment(400, 3200, 4096), Segment(100, 2800, 4096))
@@ -309,3 +285,63 @@ def test_a_chain_of_plans_never_runs_out_of_data(chain: list[tuple[int, int]]) -
         of, history, before = found.training, found.history, Batch(1, batch, 1, 4096)
         needed = found.consumed + (of.train_iters - step) * batch
         assert history.spanned(of.train_iters, batch) * batch in range(needed, needed + batch)
+
+
+WORDS = ("--load", "CHECKPOINT", counting.MEGATRON.override)
+
+
+def going_on(plan: Plan, words: Sequence[str]) -> str | None:
+    command = target_of(plan.model, plan.job).resume_command
+    return command(plan, words) if command is not None else None
+
+
+def leaving_in(target: str | None, **fields: Any) -> Plan:
+    plan = sample_plan("llama2-13b", "h100", **fields)
+    return replace(plan, job=plan.job.model_copy(update={"target": target}))
+
+
+@pytest.mark.parametrize(("target", "said"), [
+    (None, "bash launch.sh --load CHECKPOINT --override-opt_param-scheduler"),
+    ("bridge", "bash launch.sh checkpoint.load=CHECKPOINT scheduler.override_opt_param_scheduler=true"),
+    ("ms-swift", "bash launch.sh --mcore_model CHECKPOINT --finetune false"),
+    ("transformers", None), ("accelerate", None), ("llamafactory", None),
+])  # fmt: skip
+def test_each_target_has_words_of_its_own(target: str | None, said: str | None) -> None:
+    assert going_on(leaving_in(target), WORDS) == said
+
+
+def test_ms_swift_loads_a_checkpoint_of_adapters_as_one() -> None:
+    plan = leaving_in("ms-swift")
+    adapters = replace(plan, model=sample_model("llama2-13b-lora"))
+    assert going_on(adapters, WORDS) == "bash launch.sh --mcore_adapter CHECKPOINT --finetune false"
+
+
+def test_an_option_that_a_target_has_not_is_not_said_otherwise() -> None:
+    assert going_on(leaving_in("bridge"), ("--load", "CHECKPOINT", "--moe-use-upcycling", "--save", "OUT")) is None
+
+
+def test_who_counts_what() -> None:
+    asked = ("transformers", "ms-swift", "bridge", None)
+    said = {name: target_of(plan.model, plan.job).counts for name in asked for plan in (leaving_in(name),)}
+    assert said == {
+        "transformers": counting.STEPS,
+        "ms-swift": counting.CHECKPOINTS_OWN,
+        "bridge": counting.MEGATRON,
+        None: counting.MEGATRON,
+    }
+
+
+def test_steps_that_count_on_lose_none() -> None:
+    """Trainer goes on at the checkpoint's own step; its decay ends with the run."""
+    found = scheduled(training(), OLD, 32, 4096, counting.STEPS, ran(400))
+    assert (found.training.train_iters, found.training.lr_decay_iters) == (400 + 600 * 8 // 32, None)
+    assert found.training.lr_warmup_iters == 100  # it is done
+    assert found.options == ()
+    assert found.history == ran(400)
+    assert any("turns from" in note for note in found.notes)
+    again = scheduled(
+        found.training, Batch(1, 32, 1, 4096), 8, 4096, counting.STEPS, found.history.until(450, 32, 4096)
+    )
+    assert again.training.train_iters == 450 + 400
+    anew = scheduled(found.training, Batch(1, 32, 1, 4096), 8, 4096, counting.STEPS, History(), past=found.history)
+    assert (anew.training.train_iters, anew.training.lr_warmup_iters) == (1000, 100)

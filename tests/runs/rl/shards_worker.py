@@ -1,7 +1,7 @@
-"""Bytes of a tiny actor that PyTorch's FSDP 2 shards as verl does, on one of several CPU ranks. Run by test_shards.
+"""Bytes of a tiny actor that PyTorch's FSDP 2 shards as verl does, on several CPU ranks. Run by test_shards.
 
-Usage: shards_worker.py RANK RANKS FILE, where all ranks meet in FILE; the request comes on standard input: `config`
-(fields of LlamaConfig), `tokens`, `sizes` (ranks that shard: `fsdp_size`). Rank 0 prints what it has with each of them:
+Usage: shards_worker.py RANKS FILE, where all ranks meet in FILE; the request comes on standard input: `config` (fields
+of LlamaConfig), `tokens`, `sizes` (ranks that shard: `fsdp_size`). Rank 0 prints what it has with each of them:
 `weights`, `gradients` and `optimizer state` at rest, `gathered`, the most that is whole of weights at once, in copies
 and in buffers of all-gathers, and what AdamW has beside all of these while it steps, with all ranks in one group:
 `fused`, `foreach` or `for-loop`.
@@ -20,6 +20,7 @@ import torch
 import transformers
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.multiprocessing import start_processes
 from torch.profiler import ProfilerActivity, profile
 
 STEPS: dict[str, Any] = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False}}
@@ -89,17 +90,18 @@ def allocated(run: Callable[[], Any]) -> int:
     return max((0, *accumulate(sizes)))
 
 
-def main(rank: int, ranks: int, file: str) -> None:
-    request = json.load(sys.stdin)
+def run(rank: int, ranks: int, file: str, request: dict[str, Any]) -> None:
     warnings.simplefilter("ignore")
     store = torch.distributed.FileStore(file, ranks)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     found = {size: counted(request, ranks, size) for size in request["sizes"]}
     if rank == 0:
-        print(json.dumps(found))
+        print(json.dumps(found), flush=True)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    count = int(sys.argv[1])
+    given = (count, sys.argv[2], json.load(sys.stdin))
+    start_processes(run, given, count, start_method="fork")  # what is imported is there for all

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from symconfig.descriptor.rl import Lengths
 from symconfig.runs.rl.engine import (
     ASLEEP_BYTES,
     LAYER_S,
@@ -15,7 +18,7 @@ from symconfig.runs.rl.engine import (
     cached_bytes,
     generate,
 )
-from symconfig.solve.lengths import GROUPS, quantiles
+from symconfig.solve.lengths import GROUPS, packing, quantiles
 from tests.runs.rl.support import engine, step
 
 ONE = np.array([1.0])
@@ -39,7 +42,6 @@ def test_keys_and_values_take_the_published_bytes(model: str, tp: int, bytes_per
 
 def test_a_window_bounds_what_is_kept() -> None:
     gemma = engine("gemma3-27b").model
-    assert gemma.sliding_window is not None
     short, long = (cached_bytes(gemma, 1, np.array([float(tokens)]))[0] for tokens in (gemma.sliding_window, 32_768))
     whole = sum(not window for window in gemma.sliding_layers)
     per_token = 2 * gemma.num_key_value_heads * gemma.head_dim * 2
@@ -92,8 +94,9 @@ def test_a_prompt_attends_to_half_of_itself() -> None:
     assert long - short == pytest.approx(scored - 8 * words[0], rel=1e-3)
 
 
-@pytest.mark.parametrize(("algorithm", "greedy"), [("grpo", 0), ("remax", 1)])
-@pytest.mark.parametrize("at_most", [1, 7, 64, 1024])
+@pytest.mark.parametrize(
+    ("at_most", "algorithm", "greedy"), [(1, "grpo", 0), (7, "remax", 1), (64, "grpo", 0), (1024, "remax", 1)]
+)
 def test_generation_takes_what_a_count_of_every_token_takes(at_most: int, algorithm: str, greedy: int) -> None:
     rl = step(algorithm=algorithm, rollout={"max_num_seqs": at_most})
     one, replicas = engine(), 4
@@ -124,7 +127,6 @@ def test_an_engine_without_room_for_the_longest_sequence_generates_nothing() -> 
 def test_a_stated_rate_is_taken() -> None:
     rl = step(rollout={"tokens_per_s_per_gpu": 1000.0})
     found = generate(Replica(engine(tp=2), 0.6), rl, 2)
-    assert found is not None
     assert found.seconds == pytest.approx(rl.sequences * 300.0 / 4000.0)
 
 
@@ -149,3 +151,31 @@ def test_a_replica_of_one_rank_of_data_reduces_twice_in_each_layer() -> None:
     behind_attention = one._reductions_s(tokens / 2) / 2
     assert many._reductions_s(tokens) > behind_attention
     assert many._reductions_s(tokens) < one._reductions_s(tokens) * 1.5
+
+
+@given(mean=st.floats(20, 4000), over=st.floats(1.2, 4.0), cut=st.floats(1.0, 3.0))
+def test_the_mean_is_the_stated_one_and_nothing_is_longer_than_the_cut(mean: float, over: float, cut: float) -> None:
+    longest = int(mean * over * cut) + 1
+    found = quantiles(Lengths(mean=mean, p95=min(mean * over, longest), max=longest))
+    assert found.mean() == pytest.approx(mean, rel=0.02)
+    assert found.max() <= longest
+    assert (np.diff(found) >= -1e-9).all()
+
+
+def test_a_lognormal_distribution_is_found_again() -> None:
+    """Against draws of one, whose mean and percentile are taken as stated."""
+    drawn = np.random.default_rng(1).lognormal(mean=6.0, sigma=0.7, size=400_000)
+    found = quantiles(Lengths(mean=drawn.mean(), p95=float(np.quantile(drawn, 0.95)), max=10**6), 256)
+    for share in (0.1, 0.5, 0.9, 0.95):
+        assert np.quantile(found, share) == pytest.approx(np.quantile(drawn, share), rel=0.03)
+
+
+def test_the_documents_of_a_micro_batch_are_prompts_with_their_responses() -> None:
+    rl = step()
+    lengths = packing(rl).lengths
+    assert sum(lengths) / len(lengths) == pytest.approx(rl.mean_tokens, rel=0.02)
+    assert max(lengths) <= rl.longest
+
+
+def test_equal_lengths_are_equal() -> None:
+    assert quantiles(Lengths(mean=512.0, p95=None, max=512)) == pytest.approx(512)

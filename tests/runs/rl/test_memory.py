@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,20 +14,11 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.runs.rl.logits import (
-    ANSWERS,
-    BESIDE_SCORES,
-    OPENRLHF,
-    OPENRLHF_PAIRS,
-    PAIRS,
-    SWIFT_HF_PAIRS,
-    TRL,
-    VERL,
-    LogitBytes,
-)
+from symconfig.runs.rl.logits import OPENRLHF, OPENRLHF_PAIRS, PAIRS, SWIFT_HF_PAIRS, VERL
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.prospect import Prospect
 from symconfig.verify.rank_states import with_local_layers
+from tests.runs.rl.support import LAYERS, TINY, TOKENS, head_and_loss
 from tests.sample_plans import sample_plan
 
 torch = pytest.importorskip("torch")
@@ -38,39 +28,12 @@ from tests.runs.rl.memory_worker import Live  # noqa: E402
 
 WORKER = Path(__file__).with_name("memory_worker.py")
 STAND_INS = Path("symconfig/verify/megatron_stand_ins.py").resolve()
-TOKENS, LAYERS = 96, 2
-MODEL: dict[str, Any] = {
-    "schema": "symconfig.model/1",
-    "name": "tiny",
-    "source": "this test",
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 128,
-    "rope_theta": 10000.0,
-}
 CONFIG = {
-    "num_layers": LAYERS,
-    "hidden_size": 64,
-    "ffn_hidden_size": 96,
-    "num_attention_heads": 4,
-    "num_query_groups": 2,
-    "kv_channels": 16,
-    "normalization": "RMSNorm",
-    "add_bias_linear": False,
-    "gated_linear_unit": True,
-    "bias_activation_fusion": True,
-    "attention_softmax_in_fp32": False,
-    "attention_dropout": 0.0,
-    "hidden_dropout": 0.0,
-    "use_cpu_initialization": True,
-    "gradient_accumulation_fusion": False,
-    "persist_layer_norm": False,
-}
+    "num_layers": LAYERS, "hidden_size": 64, "ffn_hidden_size": 96, "num_attention_heads": 4, "num_query_groups": 2,
+    "kv_channels": 16, "normalization": "RMSNorm", "add_bias_linear": False, "gated_linear_unit": True,
+    "bias_activation_fusion": True, "attention_softmax_in_fp32": False, "attention_dropout": 0.0, "hidden_dropout": 0.0,
+    "use_cpu_initialization": True, "gradient_accumulation_fusion": False, "persist_layer_norm": False,
+}  # fmt: skip
 # Of the head beside logits: what the loss keeps of each token (a target of 8 bytes, its logarithm, whether it is of
 # another rank), less the tokens, which are the batch's here. The masks, of a byte for each score, are the batch's, too.
 TOKEN_BYTES = 8 + 4 + 1 - 8
@@ -102,7 +65,7 @@ class Local(Trained):
 
 
 def actor(vocabulary: int) -> Local:
-    model = ModelDescriptor.model_validate_json(json.dumps({**MODEL, "vocab_size": vocabulary}))
+    model = ModelDescriptor.model_validate_json(json.dumps({**TINY, "vocab_size": vocabulary}))
     plan = sample_plan(model, tp=1, pp=1, dp=1, seq_length=TOKENS, global_batch=1)
     return Local(plan, plan.best, 1.0, VERL)
 
@@ -187,13 +150,9 @@ def pairs(vocabulary: int, log_probabilities: Callable[[Any, Any], tuple[Any, An
     reference's peak beside it, and at the backward's."""
 
     config = transformers.LlamaConfig(
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        hidden_size=64, intermediate_size=96, num_hidden_layers=LAYERS, num_attention_heads=4, num_key_value_heads=2,
         vocab_size=vocabulary,
-    )
+    )  # fmt: skip
     policy, reference = (transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16) for _ in range(2))
     tokens = torch.randint(0, vocabulary, (2, TOKENS))
     live = Live([tokens, *(each for model in (policy, reference) for each in (*model.parameters(), *model.buffers()))])
@@ -221,7 +180,7 @@ def test_pairs_take_what_is_predicted_of_each_logit() -> None:
     each = {name: (many[name] - few[name]) / more for name in few}
     assert each["kept"] == pytest.approx(PAIRS.kept / 2 * (1 + last))
     assert each["reference"] == pytest.approx((PAIRS.kept + PAIRS.forward) / 2 * (1 + last))
-    planned = [deepspeed(size) for size in (1024, 3072)]
+    planned = [head_and_loss(size) for size in (1024, 3072)]
     own = (planned[1] - planned[0]) / (TOKENS * 2048)
     assert each["update"] == pytest.approx((own + PAIRS.update) * last)
 
@@ -231,7 +190,7 @@ def test_openrlhf_takes_what_is_predicted_of_each_logit() -> None:
     each = {name: (many[name] - few[name]) / (2 * TOKENS * 2048) for name in few}
     assert each["kept"] == pytest.approx(OPENRLHF.kept)
     assert each["reference"] == pytest.approx(OPENRLHF.kept + OPENRLHF.forward)
-    planned = [deepspeed(size, OPENRLHF_PAIRS) for size in (1024, 3072)]
+    planned = [head_and_loss(size, OPENRLHF_PAIRS) for size in (1024, 3072)]
     own = (planned[1] - planned[0]) / (TOKENS * 2048)
     assert each["update"] == pytest.approx(own + OPENRLHF_PAIRS.update)
 
@@ -251,64 +210,13 @@ def test_ms_swift_takes_what_is_predicted_of_each_logit() -> None:
     assert each["update"] == pytest.approx(SWIFT_HF_PAIRS.update)
 
 
-def by_worker(name: str, environment: str, asked: dict[str, Any], folder: Path) -> Any:
-    """Answer a request by a worker, where `python -m tools verify formats` has made the environment of its program."""
-    python = Path(__file__).parents[3] / ".venv-formats" / environment / "bin" / "python"
-    if not python.exists():
-        pytest.skip(f"{environment} is not here; python -m tools verify formats {environment}")
-    (request := folder / "request.json").write_text(json.dumps(asked))
-    worker, answer = WORKER.with_name(name), folder / "answer.json"
-    variables = os.environ | {"PYTHONPATH": str(WORKER.parent), "OMP_NUM_THREADS": "1"}
-    subprocess.run([str(python), str(worker), str(request), str(answer)], env=variables, check=True, timeout=300)
-    return json.loads(answer.read_text())
-
-
-def test_llamafactorys_answers_and_rewards_take_what_is_predicted_of_each_logit(tmp_path: Path) -> None:
-    """Its own trainers, by what more logits add. The log-softmax is of all tokens of a sequence but the last."""
-    sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-    config, vocabularies = {name: MODEL[name] for name in sizes}, (1024, 3072)
-    asked = {"config": config, "tokens": TOKENS, "vocabularies": vocabularies}
-    few, many = by_worker("preferences_worker.py", "llamafactory", asked, tmp_path).values()
-    each = {name: (many[name] - few[name]) / (2 * TOKENS * 2048) for name in few}
-    last = 1 / TOKENS
-    assert each["reference"] == pytest.approx(ANSWERS.kept + ANSWERS.forward - 8 * last)
-    # The model's own forward for the KL term has no logits of another beside it, as the reference's has: 4 fewer.
-    assert each["KL term"] == pytest.approx(ANSWERS.kept + ANSWERS.forward - 4 - 8 * last)
-    planned = [deepspeed(size, ANSWERS) for size in vocabularies]
-    own = (planned[1] - planned[0]) / (TOKENS * 2048)
-    assert each["update"] == pytest.approx((own + ANSWERS.update) * (1 - last))
-    assert each["reward"] == pytest.approx(BESIDE_SCORES["llamafactory"].update)
-
-
-def test_tiles_of_logits_take_what_is_predicted(tmp_path: Path) -> None:
-    """TRL's own head, to a few numbers of each token."""
-    asked = {"tokens": 5000, "hidden_size": MODEL["hidden_size"], "vocab_size": 40000}
-    sized = {"vocab_size": asked["vocab_size"], "max_position_embeddings": asked["tokens"]}
-    model = ModelDescriptor.model_validate_json(json.dumps(MODEL | sized))
-    plan = sample_plan(model, backend="deepspeed", tp=1, pp=1, dp=1, seq_length=asked["tokens"], global_batch=1)
-    own = Trained(plan, plan.best, 1.0, TRL)
-    counted, some = by_worker("tiled_worker.py", "trl", asked, tmp_path), 48 * asked["tokens"]
-    assert 0 <= counted["forward"]["peak"] - own._in_tiles() <= some
-    assert 0 <= counted["update"]["peak"] - own._in_tiles() - own._at_head <= some
-    activations = float(own.parts.cost.memory["activations"].max())
-    assert 0 <= counted["update"]["kept"] - (own.kept_bytes - activations) <= some
-
-
-def deepspeed(vocabulary: int, logits: LogitBytes = PAIRS) -> float:
-    """Bytes of head and loss that the planner counts with DeepSpeed, on one sequence."""
-    model = ModelDescriptor.model_validate_json(json.dumps({**MODEL, "vocab_size": vocabulary}))
-    plan = sample_plan(model, backend="deepspeed", tp=1, pp=1, dp=1, seq_length=TOKENS, global_batch=1)
-    parts = Trained(plan, plan.best, 1.0, logits).parts
-    return float(parts.cost.memory["head and loss"].max())
-
-
 def test_transformers_own_loss_has_no_more_than_deepspeeds_plan_counts() -> None:
     """Where the loss alone is taken of the output: the log-softmax and two gradients. The plan has the 16-bit logits,
     too, whose block the allocator keeps."""
 
     def peak(vocabulary: int) -> int:
         config = transformers.LlamaConfig(
-            **{name: MODEL[name] for name in ("hidden_size", "intermediate_size", "num_attention_heads")},
+            **{name: TINY[name] for name in ("hidden_size", "intermediate_size", "num_attention_heads")},
             num_hidden_layers=LAYERS,
             vocab_size=vocabulary,
         )
@@ -321,7 +229,7 @@ def test_transformers_own_loss_has_no_more_than_deepspeeds_plan_counts() -> None
 
     each = (peak(3072) - peak(1024)) / (TOKENS * 2048)
     assert each == pytest.approx(12.0, abs=0.02)
-    assert (deepspeed(3072) - deepspeed(1024)) / (TOKENS * 2048) + 8.0 == pytest.approx(each + 2.0, abs=0.02)
+    assert (head_and_loss(3072) - head_and_loss(1024)) / (TOKENS * 2048) + 8.0 == pytest.approx(each + 2.0, abs=0.02)
 
 
 def without_reference(model: Any, tokens: Any) -> tuple[Any, None]:

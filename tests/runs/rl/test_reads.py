@@ -24,14 +24,12 @@ from tests.existing.audit.verl_scripts import audited, of_verl, phases
 from tests.runs.rl.support import phase, planned, section, step
 from tests.sample_plans import sample_plan
 
-GIB = 2.0**30
 LONG: dict[str, Any] = {"prompts": 512, "samples": 8, "updates": 4}
 
 
 def read_at(plan: Plan, tokens: int) -> tuple[float, float]:
     """The seconds of log-probabilities in micro-batches of so many tokens of a replica, and the bytes of the phase."""
     rl, dp = plan.job.rl, plan.best.parallel.dp
-    assert rl is not None
     reader = Trained(plan, plan.best, 1.0, VERL).reading(tokens)
     passes = -(-rl.sequences * rl.mean_tokens // (dp * tokens))
     held = phase(plan, READING).holds
@@ -96,7 +94,6 @@ def test_a_reference_in_shards_on_the_host_is_copied_for_every_micro_batch() -> 
         plans = [symconfig.plan("llama3.2-1b", slowed(times, "host"), 8, **own).plan for times in (1e4, 2e4)]
         one, two = (phase(plan, "reference") for plan in plans)
         rl, plan = plans[0].job.rl, plans[0]
-        assert rl is not None
         assert one.tokens == two.tokens
         passes = -(-rl.sequences * rl.mean_tokens // (plan.best.parallel.dp * one.tokens))
         actor = Trained(plan, plan.best, 1.0, VERL)

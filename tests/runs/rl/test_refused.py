@@ -22,8 +22,6 @@ from symconfig.runs.rl.layouts import Question
 from tests.runs.rl.support import planned, section, usual
 from tests.sample_plans import learning_plan
 
-GIB = 2.0**30
-
 
 @pytest.mark.parametrize(
     ("changed", "said"),
@@ -107,7 +105,6 @@ def test_a_critic_is_looked_for_beside_the_job(tmp_path: Path) -> None:
     told = {"model": "llama3.1-8b", "cluster": "h100", "gpus": 16, "rl": section(algorithm="ppo", critic="small.yaml")}
     job.write_text(json.dumps(told))
     read = read_job(load_yaml_strict(job), model_base=tmp_path).job
-    assert read.rl is not None
     assert read.rl.critic == str(tmp_path / "small.yaml")
     job.write_text(json.dumps(told | {"rl": section(algorithm="ppo", critic="none.yaml")}))
     with pytest.raises(InputError, match=r"rl.critic: there is no such model file"):

@@ -22,7 +22,7 @@ from symconfig.plans.plan import Plan
 from symconfig.plans.rl import REWARDED, REWARDING
 from symconfig.render import openrlhf, render, slime, verl
 from symconfig.runs.rl.engine import ASLEEP_BYTES
-from tests.runs.rl.support import section
+from tests.runs.rl.support import phase, section
 
 MODEL = "llama3.1-8b"
 OF_REWARDS = "model of rewards"
@@ -35,14 +35,9 @@ def planned(target: str, reward: str | None, gpus: int = 8, rl: str = "{}", mode
     return symconfig.plan(model, "h100", gpus, target=target, rl=section(**changed), pins=pins, top=1).plan
 
 
-def phase(plan: Plan, name: str) -> Any:
-    return next(each for each in plan.rl[0].phases if each.name == name)
-
-
 def test_an_engine_of_rewards_sleeps_beside_the_actor_with_its_weights_on_the_host() -> None:
     plan, without = planned("verl", "{}"), planned("verl", None)
     own, step = plan.rl[0].reward, plan.rl[0]
-    assert own is not None
     assert own.gpus == 0
     weights = 2 * parameters(load_model(MODEL).of_values).total / own.tp
     reading = phase(plan, "rewards")
@@ -54,7 +49,6 @@ def test_an_engine_of_rewards_sleeps_beside_the_actor_with_its_weights_on_the_ho
     assert step.host_bytes == pytest.approx(expected)
     # A forward of all tokens costs 2 FLOP for each weight at least, at the peak of 8 GPUs at best.
     rl = plan.job.rl
-    assert rl is not None
     least = 2 * parameters(load_model(MODEL).of_values).active * rl.sequences * rl.mean_tokens / (8 * 989e12)
     assert least < reading.seconds < 4 * least + 2 * weights / 20e9
     assert step.step_s > without.rl[0].step_s
@@ -63,7 +57,6 @@ def test_an_engine_of_rewards_sleeps_beside_the_actor_with_its_weights_on_the_ho
 def test_gpus_of_its_own_reward_while_others_generate() -> None:
     plan = planned("verl", '{"placement": "apart", "gpus": 2}')
     step = plan.rl[0]
-    assert step.reward is not None
     assert (step.reward.gpus, plan.best.parallel.world_size) == (2, 6)
     beside = max(phase(plan, "generation").seconds, phase(plan, "rewards").seconds)
     rest = sum(each.seconds for each in step.phases if each.name not in ("generation", "rewards"))
@@ -87,7 +80,6 @@ def test_workers_of_rewards_are_sharded_as_the_actor_and_stay() -> None:
 def test_workers_of_rewards_apart_work_beside_the_actors() -> None:
     plan = planned("openrlhf", '{"placement": "apart", "gpus": 8}', 24, '{"placement": "split"}')
     step = plan.rl[0]
-    assert step.reward is not None
     assert step.rollout_gpus + step.reward.gpus + plan.best.parallel.world_size == 24
     rewards = phase(plan, "rewards").seconds
     trained = sum(each.seconds for each in step.phases[1:] if each.name != "rewards")

@@ -22,14 +22,9 @@ WORKER = Path(__file__).with_name("shards_worker.py")
 RANKS, TOKENS = 4, 32
 GROUPS = [1, 2, RANKS]  # of shards; the last one: each rank has all
 SHAPE: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "tie_word_embeddings": False,
-}
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 512, "tie_word_embeddings": False,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -37,24 +32,10 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int
     """Bytes of a rank by what they are, of one group of shards and of several, on a mesh of two dims."""
     meet = tmp_path_factory.mktemp("shards") / "store"
     request = json.dumps({"config": SHAPE, "tokens": TOKENS, "sizes": [RANKS // groups for groups in GROUPS]})
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), str(rank), str(RANKS), str(meet)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(RANKS)
-    ]
-    for rank in ranks:
-        assert rank.stdin is not None
-        rank.stdin.write(request)
-        rank.stdin.close()
-        rank.stdin = None
-    answers = [rank.communicate(timeout=120) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * RANKS, answers[0][1][-2000:]
-    found: dict[str, dict[str, int]] = json.loads(answers[0][0].splitlines()[-1])
+    command = [sys.executable, str(WORKER), str(RANKS), str(meet)]
+    ended = subprocess.run(command, input=request, capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    found: dict[str, dict[str, int]] = json.loads(ended.stdout.splitlines()[-1])
     return found
 
 

@@ -58,7 +58,6 @@ def test_the_phases_make_the_step_and_a_plain_one_of_the_shortest_is_first() -> 
 def test_a_batch_of_packed_sequences_has_all_tokens() -> None:
     plan = usual()
     rl, batch = plan.job.rl, plan.best.batch
-    assert rl is not None
     assert batch.seq_length >= rl.longest
     assert batch.global_ * batch.seq_length >= rl.batch * rl.mean_tokens
     assert plan.rl[0].tokens_per_gpu * plan.best.parallel.cp == batch.micro * batch.seq_length
@@ -271,7 +270,6 @@ def test_an_actor_of_fsdp_rests_in_fp32_shards_and_has_gradients_in_an_update_al
 def test_sequences_that_are_not_packed_are_planned_as_so_many() -> None:
     plan = planned(target="trl")
     rl, batch = plan.job.rl, plan.best.batch
-    assert rl is not None
     assert plan.job.packing is None
     assert (batch.seq_length, batch.global_) == (rl.longest, rl.batch)
     assert all("reference" in each.holds for each in plan.rl[0].phases)  # TRL keeps it on the GPU
@@ -279,13 +277,12 @@ def test_sequences_that_are_not_packed_are_planned_as_so_many() -> None:
     assert 1.5 * rl.mean_tokens / rl.longest * whole < took < whole  # padded to the longest that a rank generates
 
 
-@pytest.mark.parametrize(("pinned", "chunks"), [({"vpp": "..4"}, (1, 2, 3, 4)), ({"vpp": "12"}, (12,))])
-def test_pinned_chunks_hold_where_a_whole_step_cannot_tell(pinned: dict[str, str], chunks: tuple[int, ...]) -> None:
+def test_pinned_chunks_hold_where_a_whole_step_cannot_tell() -> None:
     long: dict[str, Any] = {"response_length": {"mean": 1500.0, "p95": 4000.0, "max": 8192}, "prompts": 512}
     long["prompt_length"] = {"mean": 200.0, "max": 1024}
-    degrees = {"tp": "1..2", "pp": "4", "cp": "1"}
-    plan = planned("qwen3-next-80b-a3b", 64, degrees | pinned, samples=8, updates=4, **long)
-    assert plan.best.parallel.vpp in chunks
+    pins = {"tp": "2", "pp": "4", "cp": "1", "vpp": "..4"}
+    plan = planned("qwen3-next-80b-a3b", 64, pins, samples=8, updates=4, **long)
+    assert plan.best.parallel.vpp <= 4
     assert plan.rl[0].step_s <= TIE * PREMIUM[-1] * min(step.step_s for step in plan.rl)
 
 

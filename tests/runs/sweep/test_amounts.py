@@ -48,13 +48,7 @@ def test_what_is_no_number_of_tokens_is_named(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("tokens_of_step", "length", "sequences"),
-    [
-        (4 * 2**20, 4096, 1024),
-        (4_000_000, 4096, 960),
-        (4 * 2**20, 2048, 2048),
-        (10**5, 4096, 16),
-        (100, 4096, 1),
-    ],
+    [(4 * 2**20, 4096, 1024), (4_000_000, 4096, 960), (4 * 2**20, 2048, 2048), (10**5, 4096, 16), (100, 4096, 1)],
 )
 def test_a_batch_in_tokens_is_an_even_number_of_sequences(tokens_of_step: int, length: int, sequences: int) -> None:
     assert even_batch(tokens_of_step, length) == sequences

@@ -41,12 +41,6 @@ def test_all_alike_needs_little_more_than_the_ladder() -> None:
     assert len(known) < 25
 
 
-def test_a_smaller_number_that_does_better_than_a_larger_one_is_found() -> None:
-    rates = {size: 100.0 if size == 208 else 92.0 for size in SIZES}
-    known = searched(SIZES, rates, 100.0 * 208)
-    assert min(size for size, rate in known.items() if size * rate >= 100.0 * 208) == 208
-
-
 def test_where_nothing_is_in_time_all_that_could_be_were_tried() -> None:
     known = searched(SIZES, {size: 1.0 / size for size in SIZES}, 10.0)
     assert set(ladder(SIZES)) <= set(known)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.runs.sweep.job import Ids, with_defaults
+from symconfig.runs.sweep.job import Ids, swept, with_defaults
 from tests.runs.sweep.support import SMALL, read
+from tools.generate import is_current
 
 
 def test_every_combination_in_the_written_order_the_last_axis_fastest() -> None:
@@ -148,12 +152,7 @@ def test_all_problems_come_at_once() -> None:
     with pytest.raises(InputError) as error:
         read(text)
     said = [problem.field for problem in error.value.problems]
-    assert sorted(map(str, said)) == [
-        "job.cluster",
-        "sweep.global_batch_size[0]",
-        "sweep.gpus[0]",
-        "sweep.model[0]",
-    ]
+    assert sorted(map(str, said)) == ["job.cluster", "sweep.global_batch_size[0]", "sweep.gpus[0]", "sweep.model[0]"]
 
 
 def test_too_many_combinations_are_counted_and_refused() -> None:
@@ -165,3 +164,24 @@ def test_too_many_combinations_are_counted_and_refused() -> None:
         "global_batch_size = 40,000, need at most 10,000). Try: shorter lists, or --limit "
         "40000."
     )
+
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_the_columns_are_those_of_the_tables() -> None:
+    text = (DOCS / "reference" / "tables.md").read_text(encoding="utf-8")
+    assert is_current("sweep"), "python -m tools generate sweep"
+    assert "| `step_s` | s: a steady optimizer step |" in text
+
+
+def test_its_example_is_a_sweep() -> None:
+    text = (DOCS / "how-to" / "size-and-sweep.md").read_text(encoding="utf-8")
+    example = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)
+    found = read(example[1])
+    assert f"{len(found.points)} plans of {found.combinations} combinations" in text
+
+
+def test_every_field_of_a_job_but_its_training_may_be_swept() -> None:
+    assert {"model", "cluster", "gpus", "pins", "pins.tp", "limits.memory_margin", "packing"} <= set(swept())
+    assert not {"training", "schema"} & set(swept())

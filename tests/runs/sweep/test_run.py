@@ -105,12 +105,7 @@ def test_an_interrupt_writes_what_is_done_and_the_next_run_does_the_rest(
 
 @pytest.mark.parametrize(
     ("status", "code", "again"),
-    [
-        (Status.INFEASIBLE, 0, 0),
-        (Status.REFUSED, 0, 0),
-        (Status.DEFECT, 1, 4),
-        (Status.LOST, 1, 4),
-    ],
+    [(Status.INFEASIBLE, 0, 0), (Status.REFUSED, 0, 0), (Status.DEFECT, 1, 4), (Status.LOST, 1, 4)],
 )
 def test_a_combination_without_a_plan_is_a_row_with_its_reason(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: Status, code: int, again: int

@@ -1,4 +1,4 @@
-"""Does every case with the real frameworks and keeps what came of them: `python -m tests.runs.checkpoint.real [NAME…]`.
+"""Does every case with the real frameworks and keeps what came of them: `python -m tools verify checkpoints [NAME…]`.
 
 Megatron-LM's code is found as `symconfig verify` finds it; for other releases $MEGATRON_SOURCES is a folder with a
 checkout for each, under the release's name. What is kept, in seen.json, is what docs/evidence/checkpoints.md shows.
@@ -17,15 +17,18 @@ from pathlib import Path
 
 from symconfig.verify import megatron_source
 from tests.render.deepspeed_support import start_ranks, stop
-from tests.runs.checkpoint import cases, cases_deepspeed, real_deepspeed, real_megatron
+from tests.runs.checkpoint import cases, cases_deepspeed
 from tests.runs.checkpoint.cases import Case
-from tests.runs.checkpoint.real_megatron import Done
+from tools.generate.evidence import SEEN
+from tools.verify.checkpoints import deepspeed, megatron
+from tools.verify.checkpoints.megatron import Done
 
-SEEN = Path(__file__).with_name("seen.json")
 RELEASE = "core_v0.19.0"
 
 
-def main(names: list[str]) -> int:
+def main() -> int:
+    """Do the cases that are named, or all, and keep what came of them; return 1 if one is not as said."""
+    names = sys.argv[1:]
     every = {**cases.CASES, **cases_deepspeed.CASES}
     asked = {name: case for name, case in every.items() if not names or name in names}
     kept = json.loads(SEEN.read_text(encoding="utf-8")) if SEEN.exists() else {}
@@ -56,24 +59,20 @@ def _done(asked: Mapping[str, Case]) -> Iterator[Done]:
     one = {name: case for name, case in asked.items() if name in cases.CASES and case.writes == case.reads == RELEASE}
     found = megatron_source.find()
     if one and found is not None:
-        yield from real_megatron.do(one, {RELEASE: found.root})
+        yield from megatron.do(one, {RELEASE: found.root})
     folder = os.environ.get("MEGATRON_SOURCES")
     others = {name: case for name, case in asked.items() if name in cases.CASES and name not in one}
     if others and found is not None and folder:
         sources = {path.name: path for path in Path(folder).iterdir()}
         for name, case in others.items():
-            yield from real_megatron.do({name: case}, {**sources, RELEASE: found.root})
-    deepspeed = {name: case for name, case in asked.items() if name in cases_deepspeed.CASES}
-    if deepspeed:
+            yield from megatron.do({name: case}, {**sources, RELEASE: found.root})
+    last = {name: case for name, case in asked.items() if name in cases_deepspeed.CASES}
+    if last:
         with tempfile.TemporaryDirectory() as scratch:
             (Path(scratch) / "ranks").mkdir()
             extensions = Path(os.environ.get("TORCH_EXTENSIONS_DIR", f"{scratch}/extensions"))
             launcher, server = start_ranks(extensions, Path(scratch) / "ranks")
             try:
-                yield from real_deepspeed.do(deepspeed, launcher, Path(scratch))
+                yield from deepspeed.do(last, launcher, Path(scratch))
             finally:
                 stop(server)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

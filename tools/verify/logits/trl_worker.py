@@ -1,6 +1,6 @@
-"""Live bytes of TRL's head that makes no whole logits, on one CPU process. Run by test_memory, in TRL's environment.
+"""Live bytes of TRL's head that makes no whole logits, on one CPU process. Run in its environment.
 
-Usage: tiled_worker.py REQUEST.json ANSWER.json. The request has `tokens`, `hidden_size` and `vocab_size`; the answer of
+Usage: trl_worker.py REQUEST.json ANSWER.json. The request has `tokens`, `hidden_size` and `vocab_size`; the answer of
 the forward alone and of one with its backward `kept` (bytes when the forward ends) and `peak`. What the kernels compute
 is left out: on a GPU they make nothing beside what they are given.
 """

@@ -1,6 +1,6 @@
-"""Live bytes of LLaMA-Factory's KTO and model of rewards, on one CPU process. Run by test_memory in its environment.
+"""Live bytes of LLaMA-Factory's KTO and model of rewards, on one CPU process. Run in its environment.
 
-Usage: preferences_worker.py REQUEST.json ANSWER.json. The request has `config` (of a LlamaConfig), `tokens` and
+Usage: llamafactory_worker.py REQUEST.json ANSWER.json. The request has `config` (of a LlamaConfig), `tokens` and
 `vocabularies`; the answer by vocabulary and phase the bytes at the peak, of two sequences.
 """
 

@@ -17,7 +17,7 @@ from symconfig.runs.checkpoint import Loadable, Step, Verdict, loadable, read
 from tests.processor import lacking
 from tests.render.deepspeed_support import STEP, Launcher, launch
 from tests.runs.checkpoint.cases import Case
-from tests.runs.checkpoint.real_megatron import Done
+from tools.verify.checkpoints.megatron import Done
 
 SAVED, STEPS = 2, 5
 TOLERANCE = 2e-3  # bf16 in other orders of sums; moments that start anew change a loss by more
