@@ -202,8 +202,8 @@ def test_errors_by_hand() -> None:
     assert found.n == 3
     assert found.mape == pytest.approx((0.2 + 0.05 + 0.3) / 3)
     assert found.bias == pytest.approx((0.2 - 0.05 - 0.3) / 3)
-    assert (found.worst, found.worst_id) == (pytest.approx(-0.3), "c")
-    assert (found.low, found.low_id) == (pytest.approx(-0.3), "c")
+    assert (found.worst, found.max_id) == (pytest.approx(-0.3), "c")
+    assert (found.worst_under, found.worst_under_id) == (pytest.approx(0.3), "c")
     assert found.within_10 == pytest.approx(1 / 3)
     assert found.within_20 == pytest.approx(2 / 3)
 
@@ -225,9 +225,9 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> list[Judged]:
 def test_out_of_memory_by_hand(judged: list[Judged]) -> None:
     """d and f are found, e is not; of a, b and c, which ran, c is called out of memory."""
     found = oom(judged)
-    assert (found.ran_out, found.caught, found.ran, found.alarms) == (3, 2, 3, 1)
+    assert (found.ran_out, found.found, found.ran, found.false_oom) == (3, 2, 3, 1)
     assert found.recall == pytest.approx(2 / 3)
-    assert found.false_rate == pytest.approx(1 / 3)
+    assert found.false_oom_rate == pytest.approx(1 / 3)
 
 
 def test_a_sweep_by_hand(judged: list[Judged]) -> None:
@@ -237,4 +237,4 @@ def test_a_sweep_by_hand(judged: list[Judged]) -> None:
     assert found.regret == pytest.approx(0.25)
     assert found.choice in "ab"
     assert not found.choice_ran_out
-    assert found.baseline == pytest.approx((1 / 10 + 1 / 8 + 0) / 3)
+    assert found.median_mape == pytest.approx((1 / 10 + 1 / 8 + 0) / 3)
