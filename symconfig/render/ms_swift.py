@@ -95,7 +95,7 @@ def sections(plan: Plan) -> dict[str, Values]:
     plain = replace(plan, model=plan.model.model_copy(update={"adapter": None}), history=History())
     groups, options = megatron.groups(plain), flags.flags(megatron.version(plan))
     renamed = {group.name.removesuffix("_ARGS"): MS_SWIFT.write(group.options, options) for group in groups}
-    if problems := [*_problems(plan), *(problem for _, refused in renamed.values() for problem in refused)]:
+    if problems := [problem for _, refused in renamed.values() for problem in refused]:
         raise InfeasibleError(problems)
     arguments: dict[str, Values] = {"MODEL": _model(plan)}
     if (lora := adapters.as_laid(plan.model, NAME).adapter) is not None:
@@ -181,7 +181,7 @@ def template(model: ModelDescriptor, known: Mapping[str, str] = MappingProxyType
 def _problems(plan: Plan) -> Iterator[Problem]:
     """Yield what ms-swift does not support, in addition to what Megatron-LM does not. These are release main and those
     before core_v0.16.1, Muon, weighted data, text models but TEMPLATES', first chunks with fewer layers than the
-    tower's deepstack, and adapters that are QLoRA, with ZeRO > 1, or on other modules than its fused ones.
+    tower's deepstack, and adapters that are QLoRA, or on other modules than its fused ones.
     """
     model, version = plan.model, megatron.version(plan)
 
@@ -208,9 +208,6 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if (lora := adapters.as_laid(model, NAME).adapter) is not None:
         if lora.method != "lora":
             yield refused("adapter.method", "it keeps the frozen weights of Megatron-Core in bf16", lora.method)
-        if (zero := plan.best.options.zero_stage) > 1:
-            why = "adapters beside Megatron-FSDP are not known to train"
-            yield refused("zero_stage", why, zero, pins=("zero=..1",))
         if others := {*lora.target_modules} - {*adapters.FUSED.values()}:
             why = "it puts one adapter on q, k and v together, and one on gate and up"
             yield refused("adapter.target_modules", why, " ".join(sorted(others)))
@@ -352,7 +349,6 @@ def _swift_problems(plan: Plan) -> Iterator[Problem]:
     and weighted data.
     """
     yield from shared.problems(plan)
-    yield from trainer.problems(plan)
     yield from trainer.program_problems(plan, "ms-swift")
     yield from trainer.schedule_problems(plan, unwrapped=True)
     yield from trainer.load_problems(plan)
@@ -374,6 +370,7 @@ TARGETS = (
         name=NAME,
         does="ms-swift's YAML for `megatron pt` and `megatron sft`, LoRA included, and its launch.sh",
         variables=variables,
+        problems=_problems,
         assumes={"backend": "megatron"},
         towers=TOWERS,
         counts=counting.CHECKPOINTS_OWN,

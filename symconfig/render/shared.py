@@ -11,8 +11,8 @@ from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.constraint import Constraint, failing
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
-from symconfig.frameworks.known import BACKENDS, facts
-from symconfig.frameworks.tables import constraints
+from symconfig.frameworks.known import BACKENDS, facts_of
+from symconfig.frameworks.tables import constraints, of_program
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Plan
 
@@ -39,15 +39,21 @@ def of_fsdp(plan: Plan) -> bool:
     return BACKENDS[plan.best.target.backend].told_by is Medium.CODE
 
 
+def program_problems(plan: Plan, target: str) -> tuple[Problem, ...]:
+    """Return the problems of a plan with the constraints of a target's program; () for a target without any."""
+    return tuple(each.problem() for each in _failed(plan, plan.best.target.backend, of_program(target)))
+
+
 def refused(plan: Plan, backend: str, release: str) -> Iterator[Refused]:
     """Yield a Refused for each constraint of a framework's release that the plan fails, in the table's order. backend:
     the framework's name; the plan may be for another one.
     """
-    cluster = plan.cluster
-    job = plan.job
-    fixed = facts(backend, plan.model, cluster.gpu.architecture, job.attention, cluster.joined_gpus, job.optimizer)
-    point = Columns.of(plan.best)
-    for one in failing(constraints(backend, release), fixed, point):
+    return _failed(plan, backend, constraints(backend, release))
+
+
+def _failed(plan: Plan, backend: str, table: tuple[Constraint, ...]) -> Iterator[Refused]:
+    fixed, point = facts_of(plan.model, plan.cluster, plan.job, backend), Columns.of(plan.best)
+    for one in failing(table, fixed, point):
         got = None if one.got is None else one.got.format(f=fixed, p=point)
         yield Refused(one, one.sentence_at(fixed, point), got, one.avoiding(point))
 

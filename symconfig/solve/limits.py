@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention
-from symconfig.frameworks.constraint import Answers, Constraint, Verdicts, answers
+from symconfig.frameworks.constraint import Constraint, failing, possible
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.megatron.hybrid import DELTA, hybrid
 from symconfig.frameworks.megatron.releases import (
@@ -39,8 +39,7 @@ from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, narrowed
 _CHOSEN = frozenset(
     ("vpp", "group", "zero", "precision", "optimizer_offload", "param_offload", "activation_offload", "recompute")
 ) | {"recompute_method", "recompute_layers", "modules"}
-
-
+_ONE_LAYER = {"recompute_method": "block", "recompute_layers": 1}
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the optimizer state that a search tries to offload
 
 
@@ -125,26 +124,15 @@ class Limits:
 
         Empty if they can run.
         """
-        return self._answers.failing(self._verdicts(facts))
+        return failing(self.table, self.fixed, Columns(**{**self.chosen, **facts}))
 
     def _possible(self, **facts: Any) -> tuple[Constraint, ...]:
-        return self._answers.possible(self._verdicts(facts))
-
-    def _verdicts(self, facts: Mapping[str, Any]) -> Verdicts:
-        return self._answers.retold(self._of_chosen, {**self.chosen, **facts}, facts)
-
-    @cached_property
-    def _of_chosen(self) -> Verdicts:
-        return self._answers.verdicts(self.chosen)
-
-    @cached_property
-    def _answers(self) -> Answers:
-        return answers(self.table, self.fixed)
+        return possible(self.table, self.fixed, Columns(**{**self.chosen, **facts}))
 
     def choosing(self, chosen: Mapping[str, Any]) -> Limits:
         """Return the limits if all points have these columns, which replace `self.chosen`. Cached.
 
-        Left out are modules that cannot be recomputed then, and full recompute, by block too, if it cannot run.
+        Left out are modules that cannot be recomputed then, full recompute if it cannot run, and that of some layers.
         """
         key = tuple(chosen.items())
         if key not in self._chosen:
@@ -154,7 +142,7 @@ class Limits:
                 limits,
                 modules=tuple(name for name in self.modules if limits.runs(recompute="selective", modules=(name,))),
                 full_recompute=full,
-                block_recompute=self.block_recompute and full,
+                block_recompute=self.block_recompute and full and limits.runs(recompute="full", **_ONE_LAYER),
             )
         return self._chosen[key]
 
@@ -219,9 +207,7 @@ def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor,
     layers from the version on that supports it; modules that the version has and that apply. With an adapter only ZeRO
     0 and 1, core_attn, and no offload of activations.
     """
-    asked_table = answers(every, fixed)
-    table = asked_table.possible(asked_table.verdicts({}))
-    plain = Limits(table=table, fixed=fixed, layouts=Layouts(any_cut=False))
+    plain = Limits(table=possible(every, fixed, Columns()), fixed=fixed, layouts=Layouts(any_cut=False))
     if not plain.pipeline:
         return plain
     # Layouts that Megatron-LM can express. An end that counts as a layer may be alone in its chunk. Multi-token

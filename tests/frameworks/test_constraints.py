@@ -23,14 +23,15 @@ from symconfig.existing.rules.refused import example_options, expressible, fails
 from symconfig.existing.rules.rule import BASE
 from symconfig.frameworks.constraint import Constraint, Verdict, failing, in_force
 from symconfig.frameworks.deepspeed.constraints import DEEPSPEED
-from symconfig.frameworks.facts import Fixed
+from symconfig.frameworks.facts import FIXED, Fixed
 from symconfig.frameworks.fsdp.constraints import FSDP
 from symconfig.frameworks.known import BACKENDS, FRAMEWORKS
 from symconfig.frameworks.megatron import constraints as table
 from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.frameworks.megatron.releases import megatron_release
+from symconfig.frameworks.programs import PROGRAMS
 from symconfig.frameworks.shared import HEADS
-from symconfig.plans.columns import Columns
+from symconfig.plans.columns import COLUMNS, Columns
 from symconfig.plans.plan import Plan
 from symconfig.plans.unknown import UNKNOWN, no
 from symconfig.render.shared import refused
@@ -322,6 +323,26 @@ def test_an_unknown_value_is_a_third_answer() -> None:
     assert HEADS.verdict(Fixed(num_attention_heads=20), Columns()) is Verdict.UNKNOWN
     assert table.SEQUENCE_OVER_CP.verdict(Fixed(), Columns(cp=1)) is Verdict.HOLDS
     assert table.SEQUENCE_OVER_CP.verdict(Fixed(), Columns(cp=8, seq_length=4104)) is Verdict.FAILS
+
+
+@pytest.mark.parametrize(
+    ("target", "constraint"),
+    [pytest.param(target, one, id=f"{target}: {one.name}") for target, table in PROGRAMS.items() for one in table],
+)
+def test_a_program_s_constraint_fails_at_its_example_and_holds_with_a_pin(target: str, constraint: Constraint) -> None:
+    known = {"backend": "megatron", "num_hidden_layers": 32, **constraint.example}
+    fixed = Fixed(**{name: value for name, value in known.items() if name in FIXED})
+    point = Columns(**{name: value for name, value in known.items() if name in COLUMNS})
+    assert constraint.verdict(fixed, point) is Verdict.FAILS
+    assert "{" not in constraint.sentence_at(fixed, point)
+    assert constraint.verdict(Fixed(), Columns()) is Verdict.UNKNOWN
+    for pin in constraint.pins:
+        if "=" in pin and ".." not in pin:
+            name, _, value = pin.partition("=")
+            avoided = {"optimizer_offload": float(value)} if name == "optimizer_offload" else pinned(pin)
+            both = {"param_offload": False} if constraint.about == "param_offload" else {}
+            assert constraint.verdict(fixed, replace(point, **avoided, **both)) is Verdict.HOLDS, pin
+    assert constraint.avoiding(point)
 
 
 def test_names_are_unique_in_a_release() -> None:

@@ -135,19 +135,15 @@ def test_a_plan_for_a_target_is_told_to_it_and_so_are_its_runners_up(target: str
     free = _free(plan.job.backend, plan.job.megatron_version)
     (score, free_score) = (one.best.standing.score_s for one in (plan, free) if one.best.standing is not None)
     assert TIE * score >= free_score
-    if plan.search.narrowed:
-        assert plan.search.free_step_s == free.best.predicted.step_s
-        assert _problems(free, target)
 
 
 def test_what_is_pinned_and_what_the_target_needs_may_leave_nothing() -> None:
-    with pytest.raises(InfeasibleError) as error:
+    with pytest.raises(
+        InfeasibleError, match=r"with the pins tp=2: LLaMA-Factory has no switch for DeepSpeed's AutoTP"
+    ):
         _planned(target="llamafactory", pins={"tp": "2"})
-    first, *reasons = error.value.problems
-    assert (first.field, first.got) == ("target", "llamafactory")
-    assert "no plan that it can express fits" in first.what
-    assert any("LLaMA-Factory has no switch for DeepSpeed's AutoTP" in reason.what for reason in reasons)
-    assert not any("Try" in str(reason) for reason in reasons)
+    with pytest.raises(InputError, match=r"pins\.cuda_graphs: ms-swift's trainer captures no CUDA graphs"):
+        _planned(target="ms-swift", pins={"cuda_graphs": "all"})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.plan import Candidate
-from symconfig.solve.pins import parse
+from symconfig.solve.pins import DEGREES, narrowed, parse
 from symconfig.solve.search import search
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job, tight, tiny
@@ -88,3 +88,19 @@ def test_stages_need_a_target_with_a_pipeline(pin: str, backend: str) -> None:
     name, _, value = pin.partition("=")
     with pytest.raises(InputError, match=f"{name}: needs a pipeline, which this target has not"):
         search(DENSE, sample_cluster(), job(8, 16, backend=backend, pins={name: value}), top=1)
+
+
+numbers = st.integers(1, 40)
+ranges = st.one_of(
+    numbers.map(str),
+    numbers.map(lambda n: f"..{n}"),
+    numbers.map(lambda n: f"{n}.."),
+    st.tuples(numbers, numbers).map(lambda pair: f"{min(pair)}..{max(pair)}"),
+)
+
+
+@given(st.sampled_from([name for name in DEGREES if name != "zero"]), ranges, ranges, numbers)
+def test_both_of_two_pins_hold_in_one(name: str, one: str, another: str, value: int) -> None:
+    both = narrowed({name: one}, f"{name}={another}")
+    each = [parse({name: text}).allows(name, value) for text in (one, another)]
+    assert all(each) == (both is not None and parse(both).allows(name, value))

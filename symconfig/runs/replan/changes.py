@@ -19,9 +19,6 @@ from symconfig.frameworks.tables import options
 from symconfig.graph.block import LAYER
 from symconfig.plans.choices import Precision
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.render import target_of
-from symconfig.solve import candidate as candidates
-from symconfig.solve.answer import refusals
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.costed import costed
 from symconfig.solve.extras import switched_on
@@ -120,7 +117,7 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
     except InputError as error:
         return Verdict(str(error.problems[0]).rstrip("."))
     point = replace(point, request=wanted)
-    if refused := _refused(point) or _inexpressible(plan, point):
+    if refused := _refused(point):
         return Verdict(refused)
     parts = costed(point)
     used, step_s = device_bytes(max(parts.peaks), point.machine, wanted.framework), refined_s(point, parts)
@@ -154,15 +151,6 @@ def _unknown(request: Request, c: Configuration) -> str:
     return ""
 
 
-def _inexpressible(plan: Plan, point: Prospect) -> str:
-    """Return what the job's target cannot express, joined by "; "; "" if nothing, or if the job has no target."""
-    if plan.job.target is None:
-        return ""
-    other = replace(plan, best=candidates.described(point, plan.cluster, plan.job))
-    problems = refusals(target_of(plan.model, plan.job), other)
-    return "; ".join(problem.what for problem in problems)
-
-
 def _refused(prospect: Prospect) -> str:
     """Return the sentence of the first constraint that the layout or its options violate; "" if none. Constraints of
     experimental options are not counted, because a pin may enable them.
@@ -175,6 +163,8 @@ def _refused(prospect: Prospect) -> str:
         param_offload=bool(prospect.offload.weights),
         activation_offload=bool(prospect.choice.offload),
         recompute="full" if LAYER in modules else "selective" if modules else "none",
+        recompute_method="block" if prospect.block_layers else "uniform" if LAYER in modules else "",
+        recompute_layers=prospect.block_layers or prospect.uniform_layers,
         modules=() if LAYER in modules else tuple(sorted(modules)),
     )
     young = {option.name for option in options(prospect.request.job.backend)}

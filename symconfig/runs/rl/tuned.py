@@ -21,7 +21,6 @@ from symconfig.render.target import Target
 from symconfig.runs.rl.logits import PLAIN, of_loss
 from symconfig.runs.rl.phases import Phase
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
-from symconfig.solve.answer import refusals
 from symconfig.solve.budget import device_budget, surprise
 from symconfig.solve.candidate import fullness
 from symconfig.solve.lengths import documents, longest_of
@@ -38,25 +37,24 @@ def answer(job: Job, solve: Solve, target: Target, top: int) -> Plan:
     """Return the plan whose fine-tuning step is the shortest, with the steps of it and of up to `top` - 1 alternatives
     in `tuned`.
 
-    Candidates that the target cannot express are dropped. With preferences, updates are solved at several memory
-    margins. Layouts that exceed the job's memory risk are used only if no other fits. Of equal steps the lower peak
-    wins; `binding` names the fullest phase. Raises InfeasibleError if no candidate's phases fit into the usable memory.
+    With preferences, updates are solved at several memory margins. Layouts that exceed the job's memory risk are used
+    only if no other fits. Of equal steps the lower peak wins; `binding` names the fullest phase. Raises InfeasibleError
+    if no candidate's phases fit into the usable memory.
     """
     steps: dict[str, tuple[Plan, Candidate, PlannedStep]] = {}
     for left in _LEFT if job.preference is not None else _LEFT[:1]:
         try:
-            plan = solve(_update(job, left, target.compares), max(top, WEIGHED))
+            plan = solve(_update(job, left), max(top, WEIGHED))
         except InfeasibleError:
             if not steps:
                 raise
             break
-        plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": job.pins}))
+        plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits}))
         for each in (plan.best, *plan.alternatives):
-            if not refusals(target, replace(plan, best=each)):
-                share = fill(plan.job, each.batch.micro, each.batch.seq_length)
-                logits = PLAIN if plan.job.preference is None else of_loss(plan.job.preference.means, target.name)
-                step = counted(plan, Trained(plan, each, share, logits), target.compares)
-                steps.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, step))
+            share = fill(plan.job, each.batch.micro, each.batch.seq_length)
+            logits = PLAIN if plan.job.preference is None else of_loss(plan.job.preference.means, target.name)
+            step = counted(plan, Trained(plan, each, share, logits), target.compares)
+            steps.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, step))
     usable, shortest = plan.usable_bytes, sorted(steps.values(), key=lambda each: (each[2].step_s, _peak(each[2])))
     sure = [each for each in shortest if _peak(each[2]) <= min(usable, _budget(each[0]))]
     fitting = (sure or [each for each in shortest if _peak(each[2]) <= usable])[:top]
@@ -81,17 +79,14 @@ def _budget(plan: Plan) -> float:
     return device_budget(replace(prospect.request, job=plan.job, surprise=risk), prospect.machine)
 
 
-def _update(job: Job, left: float, how: Compares | None) -> Job:
-    """Return the job of one update: with `left` added to its memory margin (at most _WIDEST), packing, and for
-    preferences a pin of the least micro-batch. left: share of each GPU that is reserved for what the loss reads
-    besides. The job's own mbs pin wins.
+def _update(job: Job, left: float) -> Job:
+    """Return the job of one update: with `left` added to its memory margin (at most _WIDEST), and packing. left: share
+    of each GPU that is reserved for what the loss reads besides.
     """
     margin = min(job.limits.memory_margin + left, _WIDEST)
     changes: dict[str, object] = {"limits": job.limits.model_copy(update={"memory_margin": margin})}
     if job.sequences is not None and job.sequences.batching == "packed":
         changes["packing"] = documents(job.sequences)
-    if job.preference is not None and how is not None:
-        changes["pins"] = {"mbs": f"{how.micro(job.preference.means)}..", **job.pins}
     return job.model_copy(update=changes)
 
 
