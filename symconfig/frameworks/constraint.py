@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from symconfig.errors import Problem
 from symconfig.frameworks.facts import FIXED, Fixed
 from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.plans.columns import COLUMNS, Columns
@@ -88,6 +89,12 @@ class Constraint:
     def sentence_at(self, fixed: Any, point: Any) -> str:
         """Return the sentence with the values of one point filled in."""
         return self.sentence.format(f=fixed, p=point)
+
+    def problem(self, fixed: Any, point: Columns) -> Problem:
+        """Return the problem of one point that fails the constraint, with the pins that avoid it."""
+        got = None if self.got is None else self.got.format(f=fixed, p=point)
+        pins = self.avoiding(point)
+        return Problem(self.sentence_at(fixed, point), field=self.about, got=got, hint=self.hint, pins=pins)
 
     def avoiding(self, point: Columns) -> tuple[str, ...]:
         """Return pins of which every plan without the problem satisfies one; () if none are known.

@@ -86,7 +86,7 @@ def of_shards(plan: Plan) -> Iterator[Problem]:
     QLoRA.
     """
     adapter = plan.model.adapter
-    yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
+    yield from refused(plan, "fsdp", TORCH_RELEASE).values()
     yield from shared.model_problems(plan)
     if adapter is not None and adapter.method != "lora":
         what = "weights in 4 bits are not known to train in FSDP 2's shards"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from symconfig.descriptor.config_writer import unsaid
 from symconfig.descriptor.model import ModelDescriptor
@@ -17,23 +16,6 @@ from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A constraint that a plan fails: its sentence with the plan's values, the value that fails, and pins that avoid
-    it.
-    """
-
-    constraint: Constraint
-    sentence: str
-    got: str | None
-    pins: tuple[str, ...]
-
-    def problem(self) -> Problem:
-        """Return the constraint's problem in this plan, with the pins that avoid it."""
-        one = self.constraint
-        return Problem(self.sentence, field=one.about, got=self.got, hint=one.hint, pins=self.pins)
-
-
 def of_fsdp(plan: Plan) -> bool:
     """Return whether the plan is for PyTorch's FSDP."""
     return BACKENDS[plan.best.target.backend].told_by is Medium.CODE
@@ -41,21 +23,20 @@ def of_fsdp(plan: Plan) -> bool:
 
 def program_problems(plan: Plan, target: str) -> tuple[Problem, ...]:
     """Return the problems of a plan with the constraints of a target's program; () for a target without any."""
-    return tuple(each.problem() for each in _failed(plan, plan.best.target.backend, of_program(target)))
+    return tuple(_failed(plan, plan.best.target.backend, of_program(target)).values())
 
 
-def refused(plan: Plan, backend: str, release: str) -> Iterator[Refused]:
-    """Yield a Refused for each constraint of a framework's release that the plan fails, in the table's order. backend:
-    the framework's name; the plan may be for another one.
+def refused(plan: Plan, backend: str, release: str) -> dict[Constraint, Problem]:
+    """Return the plan's problem by constraint of a framework's release that it fails, in the table's order.
+
+    backend: the framework's name; the plan may be for another one.
     """
     return _failed(plan, backend, constraints(backend, release))
 
 
-def _failed(plan: Plan, backend: str, table: tuple[Constraint, ...]) -> Iterator[Refused]:
+def _failed(plan: Plan, backend: str, table: tuple[Constraint, ...]) -> dict[Constraint, Problem]:
     fixed, point = facts_of(plan.model, plan.cluster, plan.job, backend), Columns.of(plan.best)
-    for one in failing(table, fixed, point):
-        got = None if one.got is None else one.got.format(f=fixed, p=point)
-        yield Refused(one, one.sentence_at(fixed, point), got, one.avoiding(point))
+    return {one: one.problem(fixed, point) for one in failing(table, fixed, point)}
 
 
 def refuse(plan: Plan, *others: Problem) -> None:
@@ -79,7 +60,7 @@ def data_problems(plan: Plan, reader: str) -> Iterator[Problem]:
 
 def problems(plan: Plan) -> tuple[Problem, ...]:
     """Return all of the plan that DeepSpeed does not run or Transformers' configuration of the model cannot express."""
-    return (*(refusal.problem() for refusal in refused(plan, "deepspeed", DEEPSPEED_RELEASE)), *model_problems(plan))
+    return (*refused(plan, "deepspeed", DEEPSPEED_RELEASE).values(), *model_problems(plan))
 
 
 def model_problems(plan: Plan) -> Iterator[Problem]:

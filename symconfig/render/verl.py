@@ -106,7 +106,7 @@ def _of_fsdp(plan: Plan) -> Iterator[Problem]:
     """Yield what verl's FSDP workers do not support: failed FSDP constraints, what packing forbids, updates that do not
     divide the prompts, adapters that PEFT lacks, with dropout or not LoRA, and schedules but constant and cosine.
     """
-    yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
+    yield from refused(plan, "fsdp", TORCH_RELEASE).values()
     yield from learning.of_transformers(plan, NAME)
     yield from _of_updates(learning.section(plan))
     yield from (Problem(reason, field="adapter") for reason in peft.refusals(plan.model))

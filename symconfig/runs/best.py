@@ -18,7 +18,7 @@ from symconfig.plans.sketch import sketch
 from symconfig.render import target_of, targets
 from symconfig.render.target import Target
 from symconfig.runs.adapted import as_trained
-from symconfig.solve.pins import narrowed
+from symconfig.solve.pins import agree
 from symconfig.solve.whole import filled
 
 TOP = 5  # default number of plans to return
@@ -271,7 +271,8 @@ def _of_inputs(error: SymconfigError, job: Job) -> Iterator[Problem]:
     for problem in error.problems:
         fields = (problem.field or "").split(" and ")
         given = any(field.partition(".")[0] in _INPUTS for field in fields)
-        if given and all(narrowed(pins, pin) is None for pin in problem.pins):
+        ways = (pin.partition("=") for pin in problem.pins)
+        if given and all(name in pins and not agree(name, pins[name], value) for name, _, value in ways):
             yield problem
 
 

@@ -168,9 +168,9 @@ def test_every_reader_finds_the_example_to_fail(backend: str, constraint: Constr
     fixed, point = fixed_of(plan, constraint.example), Columns.of(plan.best)
     assert constraint.verdict(fixed, point) is Verdict.FAILS
     assert constraint.mask(fixed, columns(point), (3,)).all()  # the search
-    found = next(one for one in refused(plan, backend, plan.best.target.version) if one.constraint is constraint)
-    assert found.sentence  # the renderer
-    assert "{" not in found.sentence
+    found = refused(plan, backend, plan.best.target.version)[constraint]
+    assert found.what  # the renderer
+    assert "{" not in found.what
     assert constraint.verdict(Fixed(), Columns()) in (Verdict.UNKNOWN, Verdict.HOLDS)
     if backend == "megatron" and expressible(constraint):
         assert audited(constraint, example_options(constraint.example)), "the audit"
@@ -266,7 +266,7 @@ def test_key_value_heads_are_shared_by_ranks_since_their_release() -> None:
         shared = megatron_release(version) >= (0, 16)
         plan = sample_plan("qwen3-30b-a3b", "h100", tp=8, dp=1, ep=8, pp=1, version=version)
         assert plan.model.num_key_value_heads == 4
-        names = {one.constraint.name for one in refused(plan, "megatron", version)}
+        names = {one.name for one in refused(plan, "megatron", version)}
         assert ("num_key_value_heads" in names) is not shared, version
         words = shlex.split(
             f"{BASE} --tensor-model-parallel-size 8 --sequence-parallel --group-query-attention --num-query-groups 4"
@@ -299,7 +299,7 @@ def test_a_new_constraint_of_a_release_is_read_by_all(monkeypatch: pytest.Monkey
         asked = limits_of("megatron", version, plan.model)
         masks = [one.mask(asked.fixed, Columns(tp=np.array([2, 4, 8])), (3,)) for one in asked.refusals]
         assert np.any(masks, axis=0).tolist() == [False, there, False]
-        said = [one.problem() for one in refused(plan, "megatron", version)]
+        said = list(refused(plan, "megatron", version).values())
         assert [problem.what for problem in said] == (["40 heads are too many for tp 4"] if there else [])
         assert [problem.pins for problem in said] == ([("tp=..3", "tp=5..")] if there else [])
         words = shlex.split(f"{BASE} --tensor-model-parallel-size 4 --sequence-parallel")

@@ -18,7 +18,7 @@ from symconfig.plans.plan import Candidate, Plan, Recompute
 from symconfig.render import named, render, target_of, targets
 from symconfig.runs.replan import keep
 from symconfig.solve.choice import TIE
-from symconfig.solve.pins import narrowed
+from symconfig.solve.pins import agree
 from tests.formats.zoo import LEARNING, step
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
@@ -95,7 +95,7 @@ def _holds(candidate: Candidate, pin: str) -> bool:
     if (name, value) == ("layout", "equal"):
         return candidate.options.pipeline_layout is None
     mine = {**keep._VALUES, **OPTIONS}[name](candidate)
-    return mine is not None and narrowed({name: mine}, pin) is not None
+    return mine is not None and agree(name, mine, value)
 
 
 @pytest.mark.parametrize("model", ["llama3.1-70b", "mixtral-8x7b"])

@@ -19,6 +19,7 @@ from symconfig.frameworks.tables import options
 from symconfig.graph.block import LAYER
 from symconfig.plans.choices import Precision
 from symconfig.plans.plan import Candidate, Plan
+from symconfig.solve.candidate import recompute_of
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.costed import costed
 from symconfig.solve.extras import switched_on
@@ -155,17 +156,17 @@ def _refused(prospect: Prospect) -> str:
     """Return the sentence of the first constraint that the layout or its options violate; "" if none. Constraints of
     experimental options are not counted, because a pin may enable them.
     """
-    limits, modules = prospect.request.limits, prospect.choice.modules
+    limits, again = prospect.request.limits, recompute_of(prospect)
     point = replace(
         prospect.columns().at(0),
         zero=prospect.zero,
         optimizer_offload=prospect.offload.optimizer,
         param_offload=bool(prospect.offload.weights),
         activation_offload=bool(prospect.choice.offload),
-        recompute="full" if LAYER in modules else "selective" if modules else "none",
-        recompute_method="block" if prospect.block_layers else "uniform" if LAYER in modules else "",
-        recompute_layers=prospect.block_layers or prospect.uniform_layers,
-        modules=() if LAYER in modules else tuple(sorted(modules)),
+        recompute=again.granularity,
+        recompute_method=again.method or "",
+        recompute_layers=again.num_layers or 1,
+        modules=again.modules,
     )
     young = {option.name for option in options(prospect.request.job.backend)}
     more = (one for one in failing(limits.table, limits.fixed, point) if one.name not in young)
