@@ -82,12 +82,9 @@ def _refused(model: str, target: str) -> tuple[tuple[Plan, tuple[Problem, ...]],
 
 def _problems(plan: Plan, target: str) -> tuple[Problem, ...]:
     try:
-        named(target).files(plan)
-    except InfeasibleError as error:
-        return error.problems
+        return named(target).refusals(plan)
     except InputError:
         return (Problem("cannot be"),)
-    return ()
 
 
 def _holds(candidate: Candidate, pin: str) -> bool:
