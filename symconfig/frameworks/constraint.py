@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from symconfig.errors import Problem
 from symconfig.frameworks.facts import FIXED, Fixed
-from symconfig.frameworks.megatron.releases import megatron_release
+from symconfig.frameworks.megatron.releases import between
 from symconfig.plans.columns import COLUMNS, Columns
 from symconfig.plans.unknown import UNKNOWN, Unknown
 
@@ -65,10 +65,7 @@ class Constraint:
 
     def in_force(self, release: str) -> bool:
         """Return whether a release lies between `since` and `until`, both included; None is no bound."""
-        number = megatron_release(release)
-        return (self.since is None or number >= megatron_release(self.since)) and (
-            self.until is None or number <= megatron_release(self.until)
-        )
+        return between(release, self.since, self.until)
 
     def mask(self, fixed: Fixed, points: Columns, shape: tuple[int, ...]) -> NDArray[np.bool_]:
         """Return which points cannot run, as an array of this shape; an UNKNOWN answer counts as able to run."""

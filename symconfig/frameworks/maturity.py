@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.frameworks.constraint import Constraint, Verdict
-from symconfig.frameworks.megatron.releases import megatron_release
+from symconfig.frameworks.megatron.releases import between
 
 ALL = "all"  # opens every option
 
@@ -45,9 +45,7 @@ class Standing:
 
     def in_force(self, release: str) -> bool:
         """Return whether a release lies between `since` and `until`, both included; None is no bound."""
-        return (self.since is None or megatron_release(release) >= megatron_release(self.since)) and (
-            self.until is None or megatron_release(release) <= megatron_release(self.until)
-        )
+        return between(release, self.since, self.until)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, learning, megatron, shared, summary, trainer
 from symconfig.render.files import File
 from symconfig.render.learning import Compares
+from symconfig.render.megatron_args import Group
 from symconfig.render.target import Target, translated
 
 NAME = "ms-swift"
@@ -91,9 +92,7 @@ def sections(plan: Plan) -> dict[str, Values]:
     `load` and evaluation appear if set; TensorBoard and W&B replace Megatron-LM's. Raises InfeasibleError with all that
     has no argument, InputError as `megatron.groups`.
     """
-    # Its data start over where they end (trainers/base.py, cyclic_iter): no run is short of them.
-    plain = replace(plan, model=plan.model.model_copy(update={"adapter": None}), history=History())
-    groups, options = megatron.groups(plain), flags.flags(megatron.version(plan))
+    groups, options = _groups(plan), flags.flags(megatron.version(plan))
     renamed = {group.name.removesuffix("_ARGS"): MS_SWIFT.write(group.options, options) for group in groups}
     if problems := [problem for _, refused in renamed.values() for problem in refused]:
         raise InfeasibleError(problems)
@@ -178,12 +177,22 @@ def template(model: ModelDescriptor, known: Mapping[str, str] = MappingProxyType
     return known.get(shared.outer_type(model), "")
 
 
+def _groups(plan: Plan) -> tuple[Group, ...]:
+    """Return Megatron-LM's options without adapters. Data start over where they end (trainers/base.py, cyclic_iter)."""
+    model = plan.model.model_copy(update={"adapter": None})
+    return megatron.groups(replace(plan, model=model, history=History()))
+
+
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what ms-swift does not support, in addition to what Megatron-LM does not. These are release main and those
+    """Yield what Megatron-LM or ms-swift does not support. Of ms-swift these are release main and those
     before core_v0.16.1, Muon, weighted data, text models but TEMPLATES', first chunks with fewer layers than the
     tower's deepstack, and adapters that are QLoRA, or on other modules than its fused ones.
     """
     model, version = plan.model, megatron.version(plan)
+    try:
+        _groups(plan)
+    except InfeasibleError as error:
+        yield from error.problems
 
     def refused(field: str, why: str, got: object, hint: str | None = None, pins: tuple[str, ...] = ()) -> Problem:
         """Return a problem with ms-swift's refusal and the reason."""
