@@ -146,7 +146,8 @@ def fastest_cut(problem: StageProblem) -> Chunks | None:
     if len(problem.sequence) > MOST_BLOCKS:
         return None
     if problem.vpp > 1 or not problem.layouts.any_cut:
-        cuts = islice(family(problem.sequence, problem.pp, problem.vpp, problem.layouts), MOST_CUTS)
+        kin, least = family(problem.sequence, problem.pp, problem.vpp, problem.layouts), problem.layouts.first
+        cuts = islice((chunks for chunks in kin if layers(chunks[0]) >= least), MOST_CUTS)
         every = np.array([[*accumulate(map(len, cut), initial=0)] for cut in cuts], dtype=np.int64)
         if not len(every):
             return None
