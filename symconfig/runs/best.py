@@ -11,6 +11,7 @@ from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.frameworks.behaviour import PROGRAMS
 from symconfig.frameworks.known import BACKENDS, built
 from symconfig.frameworks.megatron.adapters import as_laid
 from symconfig.plans.plan import Candidate, Plan
@@ -111,7 +112,8 @@ def solved(
     target = target_of(model, job)
     named = target.assuming(job).model_copy(update={"target": target.name})
     plan = search(model, cluster, named, top=top, progress=progress)
-    plan = replace(plan, job=plan.job.model_copy(update={"target": job.target}))
+    if (target.name, named.backend) not in PROGRAMS:  # else it is priced as this program runs it, also when read back
+        plan = replace(plan, job=plan.job.model_copy(update={"target": job.target}))
     if writes:
         target.checked_variables(plan)
     return plan
