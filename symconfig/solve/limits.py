@@ -48,8 +48,8 @@ class Limits:
     """The search space of a target.
 
     table: constraints that a point may violate; fixed: facts of the model and job that they read. chosen: columns that
-    all points have. every_nth: partial recompute takes each n-th layer, not the first ones. Properties are
-    computed when first read.
+    all points have. every_nth: partial recompute takes each n-th layer, not the first ones. Properties are computed
+    when first read.
     """
 
     table: tuple[Constraint, ...]
