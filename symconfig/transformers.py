@@ -37,7 +37,7 @@ def training_arguments(
         raise InputError("Transformers is not installed", hint=install.EXTRA) from None
     ready = started(plan, "transformers", world_size, on_mismatch)
     loads = () if "resume_from_checkpoint" in more else trainer.load_problems(ready)
-    own = (*trainer.problems(ready), *trainer.schedule_problems(ready), *loads)
+    own = (*shared.program_problems(ready, "transformers"), *trainer.schedule_problems(ready), *loads)
     shared.refuse(ready, *own)
     fields = trainer.arguments(ready, "") | {"deepspeed": deepspeed.config_auto(ready), "output_dir": output_dir}
     os.environ.update((variable.name, variable.value) for variable in trainer.ulysses_variables(ready))

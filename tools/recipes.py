@@ -28,7 +28,7 @@ from symconfig.report.listed import layout_words
 from symconfig.runs.replan import keep
 from symconfig.solve import candidate, experimental
 from symconfig.solve.choice import ranked
-from symconfig.solve.pins import narrowed, parse
+from symconfig.solve.pins import agree, parse
 from symconfig.solve.run import facts_of, run
 from symconfig.solve.search import resolved, search
 from tools.pages import EVIDENCE, fill, table
@@ -121,7 +121,7 @@ def compared(plan: Plan, recipe: Recipe) -> Priced:
         except InputError:  # recompute of some layers, say, which no pin has
             differ.add(name)
         else:
-            differ |= {name} if narrowed({name: ours}, f"{name}={theirs}") is None else set()
+            differ |= set() if agree(name, ours, theirs) else {name}
     split = {name: pins[name] for name in (*SPLIT, "zero") if name in pins}
     return Priced(_pinned(plan, pins) if differ else None, _pinned(plan, split) if differ & split.keys() else None)
 

@@ -18,7 +18,6 @@ from symconfig.render import target_of
 from symconfig.report import estimate as report
 from symconfig.report.grid import Block
 from symconfig.runs.best import prepared
-from symconfig.solve.answer import assuming
 from symconfig.solve.estimate import Estimate, with_defaults
 from symconfig.solve.estimate import estimate as priced
 
@@ -112,7 +111,7 @@ def of_job(
         replace(document, data=fields), model, on, model_base=model_base, cluster_base=cluster_base, problems=problems
     )
     as_run, prepared_job = prepared(job.model, job.cluster, job.job)
-    return priced(as_run, job.cluster, assuming(prepared_job, target_of(as_run, prepared_job)))
+    return priced(as_run, job.cluster, target_of(as_run, prepared_job).assuming(prepared_job))
 
 
 def of_script(source: str | Path, cluster: AnyCluster, given: Mapping[str, Any]) -> Estimate:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from symconfig.api.planning import AnyPlan, Wanted, check_top, files, put, warn_replaced
 from symconfig.format import json_text
 from symconfig.plans.file import loaded
+from symconfig.runs.best import TOP
 from symconfig.runs.replan.fallback import Fallback
 from symconfig.runs.replan.fallback import fallback as solve
-from symconfig.solve.answer import TOP
 
 if TYPE_CHECKING:
     from symconfig.render.files import Files

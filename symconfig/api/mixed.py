@@ -15,8 +15,8 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text
 from symconfig.plans.mixed import MixedCandidate, MixedPlan
+from symconfig.runs.best import TOP
 from symconfig.runs.mixed import mixed_plan
-from symconfig.solve.answer import TOP
 
 
 @dataclass(frozen=True, slots=True)

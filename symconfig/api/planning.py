@@ -25,6 +25,7 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.file import WARNINGS
 from symconfig.plans.plan import Candidate, Plan, Search
 from symconfig.runs.best import (
+    TOP,
     UnsupportedError,
     best_plan,
     best_plan_anyway,
@@ -33,7 +34,6 @@ from symconfig.runs.best import (
     other_target,
 )
 from symconfig.solve import pins as pin_values
-from symconfig.solve.answer import TOP
 
 if TYPE_CHECKING:
     from symconfig.render.files import Files

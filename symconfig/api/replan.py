@@ -22,7 +22,7 @@ from symconfig.plans.digests import ANSWER
 from symconfig.plans.file import edited, loaded
 from symconfig.plans.plan import Plan
 from symconfig.runs.adapted import as_trained, bare
-from symconfig.runs.best import best_plan
+from symconfig.runs.best import TOP, best_plan
 from symconfig.runs.checkpoint import read
 from symconfig.runs.replan.diff import Diff
 from symconfig.runs.replan.diff import diff as compared
@@ -30,7 +30,6 @@ from symconfig.runs.replan.inputs import revised
 from symconfig.runs.replan.replanned import Replan, Wishes, replanned
 from symconfig.runs.replan.schedule import Mode
 from symconfig.solve import pins as pin_values
-from symconfig.solve.answer import TOP
 
 if TYPE_CHECKING:
     from symconfig.runs.whatif.change import Case

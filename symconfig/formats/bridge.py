@@ -63,7 +63,7 @@ BRIDGE = Renamed(
         "te_rng_tracker": ("rng.te_rng_tracker", "model.use_te_rng_tracker"),  # graphs are refused without the second
     },
     omitted=_OMITTED,
-    refused=dict.fromkeys(_DTYPES, ("optimizer", "its field is a torch.dtype, which no override can say", ())),
+    refused=dict.fromkeys(_DTYPES, ("optimizer", "its field is a torch.dtype, which no override can say")),
     refusal="Megatron-Bridge",
     first=("cp_comm_type", "moe_router_load_balancing_type", "moe_aux_loss_coeff"),
 )  # fmt: skip

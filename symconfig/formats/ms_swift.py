@@ -26,26 +26,18 @@ _OMITTED = words(
     muon_nesterov muon_num_ns_steps muon_scale_mode muon_extra_scale_factor muon_tp_mode
     """
 )
-_WITHOUT = ("exit_interval", "hybrid_layer_pattern", "moe_enable_deepep", "external_cuda_graph", "use_custom_fsdp")
+_WITHOUT = words(
+    """
+    exit_interval hybrid_layer_pattern moe_enable_deepep external_cuda_graph use_custom_fsdp grad_reduce_in_bf16
+    tp_comm_overlap cuda_graph_impl reuse_grad_buf_for_mxfp8_param_ag megatron_fsdp_main_grads_dtype
+    fine_grained_activation_offloading overlap_moe_expert_parallel_comm
+    """
+)
 _OTHERS = words("moe_aux_loss_coeff moe_router_load_balancing_type mtp_loss_scaling_factor mtp_num_layers")
 _UNREAD = words("attention_output_gate qk_l2_norm no_rope_freq moe_latent_size")  # of its models
-_BUFFERS = "user buffers are of one size (Transformer Engine, copy_into_buffer), and its packed sequences are not"
 _REFUSED: dict[str, Refusal] = {
-    "grad_reduce_in_bf16": ("grad_bytes", "it accumulates and reduces the gradients of bf16 in fp32",
-                            ("grad_dtype=fp32",)),
-    "tp_comm_overlap": ("overlap.tp_comm", _BUFFERS, ("user_buffers=off",)),
-    "cuda_graph_impl": ("cuda_graphs", "its trainer captures no CUDA graphs", ("cuda_graphs=none",)),
-    "reuse_grad_buf_for_mxfp8_param_ag": (
-        "fp8_param_gather", "it has no argument for the buffer through which weights in mxfp8 are gathered",
-        ("fp8_param_gather=off",)),
-    "megatron_fsdp_main_grads_dtype": ("grad_bytes", "it leaves the gradients of Megatron-FSDP in bf16",
-                                       ("zero=..1",)),
-    "fine_grained_activation_offloading": ("activation_offload", "its trainer keeps activations on the GPU",
-                                           ("activation_offload=0",)),
-    "overlap_moe_expert_parallel_comm": (
-        "overlap.moe_a2a", "its trainer does not hide the experts' all-to-all", ("moe_overlap=off",)),
-    "attention_backend": ("attention", "its packed sequences go with fused attention only", ()),
-}  # fmt: skip
+    "attention_backend": ("attention", "its packed sequences go with fused attention only"),
+}
 MS_SWIFT = Renamed(
     names={dest: (dest,) for dest in RUN_LINKED.difference(_OMITTED, _REFUSED, _WITHOUT) | _OTHERS} | {
         "seq_length": ("max_length",),

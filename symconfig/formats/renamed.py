@@ -12,8 +12,7 @@ from symconfig.formats.links import destinations
 from symconfig.formats.megatron_run import RUN
 from symconfig.frameworks.megatron.flags import Flag, FlagTable, parsed
 
-# The plan's field, why the program cannot express it, and the pins of which every plan that does without has one.
-Refusal: TypeAlias = tuple[str, str, tuple[str, ...]]
+Refusal: TypeAlias = tuple[str, str]  # the plan's field, and why the program cannot express it
 RUN_LINKED = frozenset(dest for links in RUN.values() for link in links for dest in destinations(link.option))
 _LISTS = ("tuple_type", "moe_freq_type", "no_rope_freq_type", "la_freq_type")  # texts of lists
 
@@ -49,8 +48,8 @@ class Renamed:
                 value = _value(table.flags[name], [word] if joined else option[1:], name)
                 fields |= dict.fromkeys(self.names[dest], value[0] if dest in self.first else value)
             elif dest not in self.omitted:
-                field, why, pins = self.refused.get(dest, (name, "it has no such argument", ()))
-                problems.append(Problem(f"{self.refusal}: {why}", field=field, got=" ".join(option), pins=pins))
+                field, why = self.refused.get(dest, (name, "it has no such argument"))
+                problems.append(Problem(f"{self.refusal}: {why}", field=field, got=" ".join(option)))
         return fields, problems
 
     def keys(self) -> dict[str, str]:

@@ -6,17 +6,17 @@ in one table: `frameworks/shared.py`, or `constraints.py` in the folder of its f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from symconfig.errors import Problem
 from symconfig.frameworks.facts import FIXED, Fixed
-from symconfig.frameworks.megatron.releases import megatron_release
+from symconfig.frameworks.megatron.releases import between
 from symconfig.plans.columns import COLUMNS, Columns
 from symconfig.plans.unknown import UNKNOWN, Unknown
 
@@ -65,10 +65,7 @@ class Constraint:
 
     def in_force(self, release: str) -> bool:
         """Return whether a release lies between `since` and `until`, both included; None is no bound."""
-        number = megatron_release(release)
-        return (self.since is None or number >= megatron_release(self.since)) and (
-            self.until is None or number <= megatron_release(self.until)
-        )
+        return between(release, self.since, self.until)
 
     def mask(self, fixed: Fixed, points: Columns, shape: tuple[int, ...]) -> NDArray[np.bool_]:
         """Return which points cannot run, as an array of this shape; an UNKNOWN answer counts as able to run."""
@@ -90,6 +87,12 @@ class Constraint:
         """Return the sentence with the values of one point filled in."""
         return self.sentence.format(f=fixed, p=point)
 
+    def problem(self, fixed: Any, point: Columns) -> Problem:
+        """Return the problem of one point that fails the constraint, with the pins that avoid it."""
+        got = None if self.got is None else self.got.format(f=fixed, p=point)
+        pins = self.avoiding(point)
+        return Problem(self.sentence_at(fixed, point), field=self.about, got=got, hint=self.hint, pins=pins)
+
     def avoiding(self, point: Columns) -> tuple[str, ...]:
         """Return pins of which every plan without the problem satisfies one; () if none are known.
 
@@ -110,68 +113,12 @@ def in_force(constraints: Iterable[Constraint], release: str) -> tuple[Constrain
 
 def failing(constraints: Iterable[Constraint], fixed: Any, point: Any) -> tuple[Constraint, ...]:
     """Return the constraints that one point is known to fail; those whose facts are unknown are left out."""
-    return tuple(one for one in constraints if one.verdict(fixed, point) is Verdict.FAILS)
+    return tuple([one for one in constraints if one.verdict(fixed, point) is Verdict.FAILS])
 
 
-Verdicts = Sequence[Verdict]  # one for each constraint of a table
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Answers:
-    """The cached verdicts of a table of constraints for points of which only some columns are known.
-
-    Columns are given by name, each as one plain value; a constraint is evaluated once for equal values of what it
-    reads. asking: the columns each reads. known: its verdicts by their values. places: indices of the constraints that
-    read any of some columns.
-    """
-
-    table: tuple[Constraint, ...]
-    fixed: Fixed
-    asking: tuple[tuple[str, ...], ...] = field(init=False)
-    known: tuple[dict[tuple[Any, ...], Verdict], ...] = field(init=False)
-    places: dict[tuple[str, ...], tuple[int, ...]] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "asking", tuple(tuple(sorted(one.asks.intersection(COLUMNS))) for one in self.table))
-        object.__setattr__(self, "known", tuple({} for _ in self.table))
-
-    def verdicts(self, known: Mapping[str, Any]) -> Verdicts:
-        """Return the verdict of each constraint if only these columns are known, by name; cached."""
-        return [self._verdict(place, known) for place in range(len(self.table))]
-
-    def retold(self, before: Verdicts, columns: Mapping[str, Any], names: Iterable[str]) -> Verdicts:
-        """Return the verdicts after the columns in `names` changed, as a new list; `before` is not changed.
-
-        Only constraints that read one of them get a new verdict, cached by the values that they read. columns: all that
-        are known now, by name.
-        """
-        new = tuple(names)
-        if new not in self.places:
-            self.places[new] = tuple(at for at, columns in enumerate(self.asking) if not set(new).isdisjoint(columns))
-        verdicts = list(before)
-        for place in self.places[new]:
-            verdicts[place] = self._verdict(place, columns)
-        return verdicts
-
-    def failing(self, verdicts: Verdicts) -> tuple[Constraint, ...]:
-        """Return the constraints whose verdict is FAILS."""
-        return tuple([one for one, verdict in zip(self.table, verdicts, strict=True) if verdict is Verdict.FAILS])
-
-    def possible(self, verdicts: Verdicts) -> tuple[Constraint, ...]:
-        """Return the constraints whose verdict is FAILS or UNKNOWN."""
-        return tuple([one for one, verdict in zip(self.table, verdicts, strict=True) if verdict is not Verdict.HOLDS])
-
-    def _verdict(self, place: int, columns: Mapping[str, Any]) -> Verdict:
-        known, key = self.known[place], tuple([columns.get(name, UNKNOWN) for name in self.asking[place]])
-        if key not in known:
-            known[key] = self.table[place].verdict(self.fixed, Columns(**columns))
-        return known[key]
-
-
-@lru_cache(maxsize=64)
-def answers(table: tuple[Constraint, ...], fixed: Fixed) -> Answers:
-    """Return the cache of verdicts of a table with these facts; the same object for the same arguments."""
-    return Answers(table, fixed)
+def possible(constraints: Iterable[Constraint], fixed: Any, point: Any) -> tuple[Constraint, ...]:
+    """Return the constraints that one point fails, or may fail, as their facts are unknown."""
+    return tuple([one for one in constraints if one.verdict(fixed, point) is not Verdict.HOLDS])
 
 
 def other(name: str, value: int) -> tuple[str, ...]:

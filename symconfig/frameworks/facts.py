@@ -37,7 +37,9 @@ class Fixed:
     whether Megatron-LM's HybridModel is built; parts_of_layer: of how many of its layers one of the model's is, 0 where
     that differs. architecture: of the GPU (`descriptor.cluster.Gpu`). optimizer: its name. narrow_states: whether it
     keeps something narrower than fp32 by a setting of its own. pretrained: whether the run begins with weights of
-    others, without their optimizer's state.
+    others, without their optimizer's state. backend: the framework's name. samples: of an update of reinforcement
+    learning, else 0. per_example: sequences of an example, 2 for pairs. reads_others: whether the loss has a KL term of
+    other answers. packed: whether the job packs its sequences.
     """
 
     model_type: Any = UNKNOWN
@@ -75,6 +77,12 @@ class Fixed:
     optimizer: Any = UNKNOWN
     narrow_states: Any = UNKNOWN
     pretrained: Any = UNKNOWN
+    backend: Any = UNKNOWN
+    vocab_size: Any = UNKNOWN
+    samples: Any = UNKNOWN
+    per_example: Any = UNKNOWN
+    reads_others: Any = UNKNOWN
+    packed: Any = UNKNOWN
 
     def __eq__(self, other: object) -> bool:
         """Compare facts. UNKNOWN equals itself alone: asked for `==`, as a dataclass would do, it decides nothing."""
@@ -93,12 +101,12 @@ class Fixed:
         architecture: Any = UNKNOWN,
         *,
         optimizer: Any = UNKNOWN,
-        pretrained: Any = UNKNOWN,
+        **more: Any,
     ) -> Self:
         """Return the facts of a model; what is not given stays UNKNOWN, sizes of parts that the model lacks are 0.
 
         flash: whether flash attention runs. joined: GPUs that the fastest links connect. optimizer: an Optimizer, of
-        which the name and whether its states are narrow are kept; another value is both. pretrained: stored as it is.
+        which the name and whether its states are narrow are kept; another value is both. more: other facts by name.
         Raises KeyError for an adapter's target that Megatron-Bridge does not name.
         """
         experts, put = model.experts, adapters.targets(model)
@@ -137,7 +145,8 @@ class Fixed:
             architecture=architecture,
             optimizer=optimizer.name if isinstance(optimizer, Optimizer) else optimizer,
             narrow_states=optimizer.narrow if isinstance(optimizer, Optimizer) else optimizer,
-            pretrained=pretrained,
+            vocab_size=model.vocab_size,
+            **more,
         )
 
 

@@ -14,8 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from symconfig.frameworks.constraint import Constraint, Verdict
-from symconfig.frameworks.megatron.releases import megatron_release
+import numpy as np
+
+from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.megatron.releases import between
+from symconfig.plans.unknown import UNKNOWN
 
 ALL = "all"  # opens every option
 
@@ -45,9 +48,7 @@ class Standing:
 
     def in_force(self, release: str) -> bool:
         """Return whether a release lies between `since` and `until`, both included; None is no bound."""
-        return (self.since is None or megatron_release(release) >= megatron_release(self.since)) and (
-            self.until is None or megatron_release(release) <= megatron_release(self.until)
-        )
+        return between(release, self.since, self.until)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,18 +104,15 @@ class Option:
         """Return what keeps the option from being stable in a release; None if nothing does."""
         return None if self.doubt is None or not self.doubt.in_force(release) else self.doubt
 
-    def constraint(self, why: str, source: str) -> Constraint:
-        """Return a constraint that fails where the option is used; equal reasons and sources give the same object."""
-        return _constraint(self, why, source)
-
     def used(self, fixed: Any, point: Any) -> bool:
         """Return whether a point is known to use the option; False if facts that decide it are unknown."""
-        return self.constraint("", "").verdict(fixed, point) is Verdict.FAILS
+        found = self.uses(fixed, point)
+        return found is not UNKNOWN and bool(np.all(found))
 
 
 @lru_cache(maxsize=256)
-def _constraint(option: Option, why: str, source: str) -> Constraint:
-    """Return the constraint that forbids an option, with `--allow` as its hint. Cached."""
+def _forbidden(option: Option, why: str, source: str) -> Constraint:
+    """Return the constraint that forbids an option, with `--allow` as its hint; the same object for equal arguments."""
     return Constraint(
         name=option.name,
         predicate=option.uses,
@@ -137,7 +135,7 @@ def closed(
     for option in options:
         standing = option.standing(release)
         if option.name in without:
-            needs.append(option.constraint("this site is without it", "the job's `without`"))
+            needs.append(_forbidden(option, "this site is without it", "the job's `without`"))
         elif standing is not None and not {option.name, ALL} & set(allow):
-            needs.append(option.constraint(f"{standing.maturity}: {standing.why}", standing.source))
+            needs.append(_forbidden(option, f"{standing.maturity}: {standing.why}", standing.source))
     return tuple(needs)

@@ -198,9 +198,7 @@ class Search:
     """The record of the search. simulated: candidates whose schedule was, each with its layout of stages; all others
     are ranked by the formula.
 
-    fewest: the number of GPUs was asked of it, too (auto).
-    narrowed: pins that the job's target imposes beside the job's own, since it cannot be told all that the framework
-    can; free_step_s: the step without them. opened: experimental options that it uses.
+    fewest: the number of GPUs was asked of it, too (auto). opened: experimental options that it uses.
     """
 
     __pydantic_config__ = _CONFIG
@@ -209,8 +207,6 @@ class Search:
     seconds: float = 0.0
     simulated: int = 0
     fewest: bool = False
-    narrowed: dict[str, str] = field(default_factory=dict)
-    free_step_s: float | None = None
     opened: tuple[Opened, ...] = ()
 
 

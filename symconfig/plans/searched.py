@@ -23,11 +23,6 @@ def searched(plan: Plan) -> tuple[str, ...]:
     return (f"{weighed}.", _best_of(plan), *left_out(plan))
 
 
-def left_out(plan: Plan) -> tuple[str, ...]:
-    """Return sentences on what the plan's target cannot express and on options that were not searched; () for none."""
-    return (*_cost_of_target(plan), *_options_not_searched(plan))
-
-
 def one_length(job: Job, seq_length: int) -> bool:
     """Return whether a job's task has sequences of one length and all documents packed in it have seq_length tokens.
 
@@ -37,7 +32,7 @@ def one_length(job: Job, seq_length: int) -> bool:
     return alike and job.task in (None, "pretrain", "sft", "lora")
 
 
-def _options_not_searched(plan: Plan) -> Iterator[str]:
+def left_out(plan: Plan) -> Iterator[str]:
     """Yield a sentence on user buffers and CUDA graphs, which the search leaves out for sequences of several lengths.
 
     Only for Megatron-LM, and only for those that no pin sets.
@@ -48,19 +43,6 @@ def _options_not_searched(plan: Plan) -> Iterator[str]:
         pins = " ".join(f"--pin {name}={'on' if name == 'user_buffers' else 'all'}" for name in left)
         what = " and ".join(names[name] for name in left)
         yield f"Not searched, as sequences are of several lengths: {what} ({pins})."
-
-
-def _cost_of_target(plan: Plan) -> Iterator[str]:
-    """Yield a sentence on how much slower the plan is for the pins that the job's target imposes.
-
-    "as fast" below NOTHING of a step. None if it imposes none or the unrestricted step is not recorded.
-    """
-    search, own = plan.search, plan.job.target or plan.best.target.backend
-    if search.narrowed and search.free_step_s is not None:
-        pins = ", ".join(f"{name}={value}" for name, value in search.narrowed.items())
-        slower = plan.best.predicted.step_s / search.free_step_s - 1
-        cost = f"takes {100 * slower:.1f} % longer than" if slower >= NOTHING else "is as fast as"
-        yield f"{own} supports only {pins}: the plan {cost} the best one of its framework."
 
 
 def _best_of(plan: Plan) -> str:

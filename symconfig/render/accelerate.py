@@ -60,10 +60,9 @@ def texts(plan: Plan) -> Iterator[File]:
     yield from trainer.adapter_files(plan)
 
 
-def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what DeepSpeed under a script with Accelerate cannot run."""
-    yield from shared.problems(plan)
-    yield from trainer.problems(plan)
+def _problems(plan: Plan) -> tuple[Problem, ...]:
+    """Return what DeepSpeed under a script with Accelerate cannot run."""
+    return shared.problems(plan)
 
 
 def config(plan: Plan) -> dict[str, Any]:
@@ -87,7 +86,7 @@ def of_shards(plan: Plan) -> Iterator[Problem]:
     QLoRA.
     """
     adapter = plan.model.adapter
-    yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
+    yield from refused(plan, "fsdp", TORCH_RELEASE).values()
     yield from shared.model_problems(plan)
     if adapter is not None and adapter.method != "lora":
         what = "weights in 4 bits are not known to train in FSDP 2's shards"
@@ -242,14 +241,14 @@ def _trainer_arguments(plan: Plan) -> dict[str, Any]:
 
 
 def _trainer_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what DeepSpeed or FSDP 2 under the Trainer cannot run: framework, recompute, AutoEP, schedule and `load`.
-    With FSDP also context parallelism; recompute of every n-th layer is then allowed.
+    """Yield what DeepSpeed or FSDP 2 under the Trainer cannot run: framework, schedule and `load`; with FSDP also
+    recompute of some layers that are not every n-th.
     """
     sharded = of_fsdp(plan)
     yield from of_shards(plan) if sharded else shared.problems(plan)
-    if sharded and (cp := plan.best.parallel.cp) > 1:
-        yield Problem("Accelerate runs Ulysses with DeepSpeed alone", field="cp", got=str(cp), pins=("cp=1",))
-    yield from trainer.problems(plan, every_layer=not sharded)
+    if sharded and plan.best.options.recompute.method == "block" and trainer.every_nth(plan) is None:
+        pins = ("recompute=none", "recompute=full")
+        yield Problem("Transformers recomputes every n-th layer or none", field="recompute", pins=pins)
     yield from trainer.schedule_problems(plan, unwrapped=sharded)
     yield from trainer.load_problems(plan)
 

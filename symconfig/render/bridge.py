@@ -173,8 +173,8 @@ def _refused(plan: Plan) -> Iterator[Problem]:
     model, best = plan.model, plan.best
     for _, reason in adapters.refusals(model):
         yield Problem(reason, field="adapter", hint="--backend deepspeed")
-    of_adapters = (one for one in refused(plan, megatron.NAME, version(plan)) if one.constraint.asks & {"adapted"})
-    yield from (one.problem() for one in of_adapters)
+    failed = refused(plan, megatron.NAME, version(plan))
+    yield from (problem for constraint, problem in failed.items() if "adapted" in constraint.asks)
     if model.position is Position.LEARNED and best.batch.seq_length != model.max_position_embeddings:
         what, need = "Megatron-Bridge makes a table of positions as long as the sequence", model.max_position_embeddings
         yield Problem(what, field="seq_length", got=str(best.batch.seq_length), need=str(need))

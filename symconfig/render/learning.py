@@ -12,7 +12,7 @@ from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import OF_GROUPS, Rl
 from symconfig.descriptor.task import PLAIN, TASKS, Task
-from symconfig.descriptor.tuning import LOSSES, Loss, LossName, Preference
+from symconfig.descriptor.tuning import LOSSES, LossName, Preference
 from symconfig.errors import Problem
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.megatron.hybrid import hybrid
@@ -26,17 +26,6 @@ Sequences = Literal["packed", "padded"]
 STATES, WEIGHTS = "optimizer state", "weights"
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}  # as torch calls them
 ANY_WAY = ((), (STATES,), (WEIGHTS, STATES))
-# What every program of reinforcement learning has of the planner's choices: stages that it can be told, of which the
-# first and the last may be others (so verl's and NeMo-RL's examples of Qwen3-235B and DeepSeek-V3), a loss of its own,
-# and none of Megatron-LM's options that need sequences of one size or that it does not pass on.
-ALWAYS: Final[Mapping[str, str]] = {
-    "layout": "ends",
-    "fused_loss": "off",
-    "user_buffers": "off",
-    "cuda_graphs": "none",
-    "moe_overlap": "off",
-    "activation_offload": "0",
-}
 # By how much a loss lets the ratio of probabilities fall and rise: DAPO's (arXiv:2503.14476, section 4.1), and GSPO's,
 # whose ratio is a sequence's (arXiv:2507.18071v2, section 5.1). The other algorithms have each program's own.
 _CLIPPED: Final[Mapping[str, tuple[float, float]]] = {"dapo": (0.2, 0.28), "gspo": (3e-4, 4e-4)}
@@ -158,23 +147,17 @@ class Learns:
 class Compares:
     """What a program supports of preference training.
 
-    losses: by name. batching: of micro-batches of whole pairs; padded: losses for which it always pads. least: the
-    fewest answers of a micro-batch if the KL term is computed with other questions' answers. copies: the reference is a
-    full second model even with adapters. first: which models' forward passes run before the one that is trained on, not
-    between it and its backward pass. both_heads: a reward model keeps the head over the vocabulary.
+    losses: by name. batching: of micro-batches of whole pairs; padded: losses for which it always pads. copies: the
+    reference is a full second model even with adapters. first: which models' forward passes run before the one that is
+    trained on, not between it and its backward pass. both_heads: a reward model keeps the head over the vocabulary.
     """
 
     losses: tuple[LossName, ...]
     batching: tuple[str, ...] = ("padded",)
     padded: tuple[LossName, ...] = ()
-    least: int = 1
     copies: bool = False
     first: tuple[Literal["model", "reference"], ...] = ()
     both_heads: bool = False
-
-    def micro(self, means: Loss) -> int:
-        """Return the fewest sequences of a micro-batch: whole pairs, and enough for the loss's KL term."""
-        return max(means.sequences, self.least if means.read else 1)
 
     def scoring(self, model: ModelDescriptor, job: Job) -> ModelDescriptor:
         """Return the model with a scalar head for the vocabulary's if the loss trains one and not both heads are kept,
@@ -188,22 +171,15 @@ class Compares:
     def unsupported(self, plan: Plan, name: str) -> Iterator[Problem]:
         """Yield a problem for each setting of preference training that the program `name` does not support.
 
-        These are the loss, batching, micro-batches without whole pairs or too small for the KL term; and, if the plan
-        has preference phases (`plan.tuned`), another head, and a plan without the reference copy that the program has
-        beside adapters.
+        These are the loss, batching; and, if the plan has preference phases (`plan.tuned`), another head, and a plan
+        without the reference copy that the program has beside adapters.
         """
-        sequences, micro, means = plan.job.sequences, plan.best.batch.micro, preference(plan).means
+        sequences = plan.job.sequences
         choices: dict[str, tuple[str, tuple[str, ...]]] = {"preference.loss": (preference(plan).loss, self.losses)}
         if sequences is not None:
             able = self.batching[:1] if preference(plan).loss in self.padded else self.batching
             choices["sequences.batching"] = (sequences.batching, able)
         yield from _unknown(choices, name)
-        if micro % means.sequences:
-            pins = ("mbs=2..",) if micro == 1 else (f"mbs={micro - 1}", f"mbs={micro + 1}")
-            yield Problem(f"{name} has whole pairs in a micro-batch", field="mbs", got=str(micro), pins=pins)
-        elif micro < (least := self.micro(means)):
-            what = f"{name} makes the KL term of other answers of a micro-batch"
-            yield Problem(what, field="mbs", got=str(micro), need=f"{least} or more", pins=(f"mbs={least}..",))
         if plan.tuned and self._scores(plan.job) != (plan.model.num_labels is not None):
             what = f"{name} trains another head, so it needs a plan of its own"
             yield Problem(what, field="preference.loss", hint=f"symconfig plan … --target {name}")
@@ -223,14 +199,6 @@ def tasks(own: tuple[Task, ...], learns: Learns | None, compares: Compares | Non
     return (*(own or (() if added else PLAIN)), *added)
 
 
-def of_samples(plan: Plan, what: str) -> Iterator[Problem]:
-    """Yield a problem if dp does not divide the samples of an update. what: the sentence."""
-    batch, dp = section(plan).batch, plan.best.parallel.dp
-    if batch % dp:
-        pins = tuple(f"dp={number}" for number in range(1, batch + 1) if batch % number == 0)
-        yield Problem(what, field="dp", got=str(dp), need=f"a divisor of {batch}", pins=pins)
-
-
 def of_checkpoints(plan: Plan, what: str) -> Iterator[Problem]:
     """Yield a problem if the job resumes from another checkpoint than its own last one. what: the sentence."""
     if plan.training.load is not None and not plan.training.loads_its_own:
@@ -242,13 +210,6 @@ def of_schedule(plan: Plan, name: str, known: Iterable[str]) -> Iterator[Problem
     if (style := plan.training.lr_decay_style) not in known:
         what = f"{name} does not have this schedule"
         yield Problem(what, field="training.lr_decay_style", got=style, need=" or ".join(known))
-
-
-def of_offload(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield a problem if only a part of the optimizer's state (between 0 and 1) is on the host."""
-    if 0 < (part := plan.best.options.optimizer_offload) < 1:
-        what, field = f"{name}'s optimizer is on the host as a whole, or not at all", "optimizer_offload"
-        yield Problem(what, field=field, got=f"{part:g}", pins=(f"{field}=0", f"{field}=1"))
 
 
 def of_types(plan: Plan, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
@@ -279,20 +240,6 @@ def of_transformers(plan: Plan, name: str) -> Iterator[Problem]:
         yield Problem(f"{name} packs sequences for flash attention alone", field="attention", got="unfused")
 
 
-def of_fsdp(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield what workers of PyTorch's FSDP do not run: what packing forbids (`of_transformers`), other precisions than
-    bf16, recompute by the method "block".
-    """
-    options = plan.best.options
-    yield from of_transformers(plan, name)
-    if options.precision != "bf16":
-        what = f"{name}'s FSDP workers are planned in bf16"
-        yield Problem(what, field="precision", got=options.precision, need="bf16", pins=("precision=bf16",))
-    if options.recompute.method == "block":
-        what = f"{name}'s FSDP workers run all layers again, or none"
-        yield Problem(what, field="recompute", got="some layers", pins=("recompute=none",))
-
-
 def of_stages(plan: Plan, name: str) -> Iterator[Problem]:
     """Yield a problem for a pipeline layout string, or else for uneven stages in a hybrid model."""
     options = plan.best.options
@@ -304,31 +251,10 @@ def of_stages(plan: Plan, name: str) -> Iterator[Problem]:
         yield Problem(what, field="layout", got=options.stage_layout, pins=("layout=equal", "pp=1"))
 
 
-def of_megatron(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield a problem for each choice that RL programs on Megatron-LM do not run, as their sequences vary in length.
-    Refused are other optimizers than Adam, ZeRO stages but 1, other precisions than bf16 and fp16, user buffers, CUDA
-    graphs, overlapped all-to-all of experts, and activation offload.
-    """
-    chosen = plan.best.options
+def of_adam(plan: Plan, name: str) -> Iterator[Problem]:
+    """Yield a problem if the job's optimizer is not Adam."""
     if plan.job.optimizer.name != "adam":
         yield Problem(f"{name} trains with Adam", field="optimizer", got=plan.job.optimizer.name, need="adam")
-    if chosen.zero_stage != 1:
-        what = f"{name} runs Megatron-LM's distributed optimizer, and no other sharding"
-        yield Problem(what, field="zero_stage", got=str(chosen.zero_stage), pins=("zero=1",))
-    if chosen.precision not in ("bf16", "fp16"):
-        pins = ("precision=bf16", "precision=fp16")
-        yield Problem(f"{name} trains in 16 bits", field="precision", got=chosen.precision, pins=pins)
-    graphs = chosen.cuda_graphs if chosen.cuda_graphs != "none" else None
-    sized = f"of one size, and {name}'s sequences are not"
-    for on, field_, pin, what in (
-        (chosen.overlap.tp_comm, "overlap.tp_comm", "user_buffers", f"user buffers are {sized}"),
-        (graphs, "cuda_graphs", "cuda_graphs", f"CUDA graphs are {sized}"),
-        (chosen.overlap.moe_a2a, "overlap.moe_a2a", "moe_overlap", f"{name} waits for the experts' all-to-all"),
-        (chosen.activation_offload, "activation_offload", "activation_offload", f"{name} keeps activations on the GPU"),
-    ):
-        if on:
-            got = on if isinstance(on, str) else None
-            yield Problem(what, field=field_, got=got, pins=(f"{pin}={ALWAYS[pin]}",))
 
 
 def options(values: Mapping[str, Any]) -> list[tuple[str, ...]]:

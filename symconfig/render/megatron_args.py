@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from symconfig.errors import Problem
 from symconfig.formats.megatron_run import RUN
+from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron.flags import FlagTable, first_with, versions
 from symconfig.frameworks.megatron.hybrid import GPT_SCRIPT
 from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.render.files import word
-from symconfig.render.shared import Refused
 
 # Bash arrays of launch.sh, in their order. Names as in Megatron-LM's examples.
 GROUPS = ("MODEL_ARGS", *RUN)
@@ -91,20 +91,12 @@ class Arguments:
         text = None if got is None else str(got)
         self.problems.append(Problem(where, field=name, got=text, hint=hint, pins=pins, edit=edit))
 
-    def refuse_all(self, refused: Iterable[Refused]) -> None:
-        """Add a problem for each given failed constraint; `since` is the first release after the constraint's `until`,
-        if it has one.
-        """
-        for one in refused:
-            until = one.constraint.until
-            since = (
-                None
-                if until is None
-                else next((v for v in versions() if megatron_release(v) > megatron_release(until)), None)
-            )
-            self.refuse(
-                one.constraint.about, one.sentence, one.got, since=since, hint=one.constraint.hint, pins=one.pins
-            )
+    def refuse_all(self, refused: Mapping[Constraint, Problem]) -> None:
+        """Add the problem of each failed constraint, with the first release after the constraint's `until`, if any."""
+        for constraint, one in refused.items():
+            until = constraint.until and megatron_release(constraint.until)
+            since = next((name for name in versions() if until and megatron_release(name) > until), None)
+            self.refuse(one.field or "", one.what, one.got, since=since, hint=one.hint, pins=one.pins)
 
     def needs(self, name: str, flag: str, why: str, got: object = None) -> bool:
         """Return whether this version has the option `flag`; if not, add a problem about `name` with the first version

@@ -27,6 +27,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, learning, megatron, shared, summary, trainer
 from symconfig.render.files import File
 from symconfig.render.learning import Compares
+from symconfig.render.megatron_args import Group
 from symconfig.render.target import Target, translated
 
 NAME = "ms-swift"
@@ -91,11 +92,9 @@ def sections(plan: Plan) -> dict[str, Values]:
     `load` and evaluation appear if set; TensorBoard and W&B replace Megatron-LM's. Raises InfeasibleError with all that
     has no argument, InputError as `megatron.groups`.
     """
-    # Its data start over where they end (trainers/base.py, cyclic_iter): no run is short of them.
-    plain = replace(plan, model=plan.model.model_copy(update={"adapter": None}), history=History())
-    groups, options = megatron.groups(plain), flags.flags(megatron.version(plan))
+    groups, options = _groups(plan), flags.flags(megatron.version(plan))
     renamed = {group.name.removesuffix("_ARGS"): MS_SWIFT.write(group.options, options) for group in groups}
-    if problems := [*_problems(plan), *(problem for _, refused in renamed.values() for problem in refused)]:
+    if problems := [problem for _, refused in renamed.values() for problem in refused]:
         raise InfeasibleError(problems)
     arguments: dict[str, Values] = {"MODEL": _model(plan)}
     if (lora := adapters.as_laid(plan.model, NAME).adapter) is not None:
@@ -178,12 +177,22 @@ def template(model: ModelDescriptor, known: Mapping[str, str] = MappingProxyType
     return known.get(shared.outer_type(model), "")
 
 
+def _groups(plan: Plan) -> tuple[Group, ...]:
+    """Return Megatron-LM's options without adapters. Data start over where they end (trainers/base.py, cyclic_iter)."""
+    model = plan.model.model_copy(update={"adapter": None})
+    return megatron.groups(replace(plan, model=model, history=History()))
+
+
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what ms-swift does not support, in addition to what Megatron-LM does not. These are release main and those
+    """Yield what Megatron-LM or ms-swift does not support. Of ms-swift these are release main and those
     before core_v0.16.1, Muon, weighted data, text models but TEMPLATES', first chunks with fewer layers than the
-    tower's deepstack, and adapters that are QLoRA, with ZeRO > 1, or on other modules than its fused ones.
+    tower's deepstack, and adapters that are QLoRA, or on other modules than its fused ones.
     """
     model, version = plan.model, megatron.version(plan)
+    try:
+        _groups(plan)
+    except InfeasibleError as error:
+        yield from error.problems
 
     def refused(field: str, why: str, got: object, hint: str | None = None, pins: tuple[str, ...] = ()) -> Problem:
         """Return a problem with ms-swift's refusal and the reason."""
@@ -208,9 +217,6 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if (lora := adapters.as_laid(model, NAME).adapter) is not None:
         if lora.method != "lora":
             yield refused("adapter.method", "it keeps the frozen weights of Megatron-Core in bf16", lora.method)
-        if (zero := plan.best.options.zero_stage) > 1:
-            why = "adapters beside Megatron-FSDP are not known to train"
-            yield refused("zero_stage", why, zero, pins=("zero=..1",))
         if others := {*lora.target_modules} - {*adapters.FUSED.values()}:
             why = "it puts one adapter on q, k and v together, and one on gate and up"
             yield refused("adapter.target_modules", why, " ".join(sorted(others)))
@@ -347,7 +353,6 @@ def _swift_problems(plan: Plan) -> Iterator[Problem]:
     and weighted data.
     """
     yield from shared.problems(plan)
-    yield from trainer.problems(plan)
     yield from trainer.program_problems(plan, "ms-swift")
     yield from trainer.schedule_problems(plan, unwrapped=True)
     yield from trainer.load_problems(plan)
@@ -369,6 +374,7 @@ TARGETS = (
         name=NAME,
         does="ms-swift's YAML for `megatron pt` and `megatron sft`, LoRA included, and its launch.sh",
         variables=variables,
+        problems=_problems,
         assumes={"backend": "megatron"},
         towers=TOWERS,
         counts=counting.CHECKPOINTS_OWN,

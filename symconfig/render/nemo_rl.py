@@ -57,28 +57,18 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what NeMo-RL's Megatron workers do not support. Samples that dp does not divide, an entropy loss, several
-    data sets, foreign checkpoints, model types, vpp > 1, recompute of some layers, and what `of_megatron`, `of_stages`
-    and `of_offload` refuse.
+    """Yield what NeMo-RL's Megatron workers do not support: an entropy loss, several data sets, foreign checkpoints,
+    model types, other optimizers than Adam, and what `of_stages` refuses.
     """
-    p, options, rl, data = plan.best.parallel, plan.best.options, learning.section(plan), plan.training.data_path
-    yield from learning.of_samples(plan, "NeMo-RL divides the samples of an update over data-parallel ranks")
-    if rl.entropy:
+    data = plan.training.data_path
+    if learning.section(plan).entropy:
         yield Problem("NeMo-RL's loss has no entropy", field="rl.entropy", got="true", need="false")
     if len(data) > 1:
         yield Problem("NeMo-RL's file is for one data set", field="training.data_path", got=" ".join(data))
     yield from learning.of_checkpoints(plan, "NeMo-RL goes on from its own checkpoints")
     yield from learning.of_types(plan, "NeMo-RL", MODEL_TYPES)
-    yield from learning.of_megatron(plan, "NeMo-RL")
-    if p.vpp > 1:
-        what = "NeMo-RL's stages are of one chunk"
-        yield Problem(what, field="vpp", got=str(p.vpp), pins=("vpp=1",))
+    yield from learning.of_adam(plan, "NeMo-RL")
     yield from learning.of_stages(plan, "NeMo-RL")
-    recompute = options.recompute
-    if recompute.method == "block" or (recompute.granularity == "full" and (recompute.num_layers or 1) > 1):
-        what = "NeMo-RL runs every layer again, one by one, or parts of all"
-        yield Problem(what, field="recompute", got="some layers", pins=("recompute=none", "recompute=selective"))
-    yield from learning.of_offload(plan, "NeMo-RL")
 
 
 def sections(plan: Plan) -> dict[str, Any]:

@@ -79,27 +79,17 @@ def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what OpenRLHF, DeepSpeed (`shared.problems`) or the Trainer (`trainer.problems`) does not support. OpenRLHF
-    lacks cp > 1, parameter offload, parts of the optimizer on the host, other optimizers than Adam, models that packing
-    excludes, some schedules and foreign checkpoints; for RL also samples that dp does not divide, and some placements.
+    """Yield what OpenRLHF or DeepSpeed (`shared.problems`) does not support. OpenRLHF lacks other optimizers than Adam,
+    models that packing excludes, some schedules and foreign checkpoints; for RL also some placements.
     """
     yield from shared.problems(plan)
-    yield from trainer.problems(plan)
-    options, p, rl = plan.best.options, plan.best.parallel, plan.job.rl
-    if p.cp > 1:
-        what = "OpenRLHF divides sequences by ring attention, which is not priced"
-        yield Problem(what, field="cp", got=str(p.cp), pins=("cp=1",))
-    if options.param_offload:
-        what = "OpenRLHF keeps the trained model's weights on the GPU"
-        yield Problem(what, field="param_offload", pins=("zero=..2", "optimizer_offload=0"))
-    yield from learning.of_offload(plan, "OpenRLHF")
+    rl = plan.job.rl
     if plan.job.optimizer.name != "adam":
         what = "OpenRLHF's trained model is planned with DeepSpeed's AdamW"
         yield Problem(what, field="optimizer", got=plan.job.optimizer.name, need="adam")
     if _packs(plan):
         yield from learning.of_transformers(plan, "OpenRLHF")
     if rl is not None:
-        yield from learning.of_samples(plan, "OpenRLHF divides the samples of an update over data-parallel ranks")
         if rl.reward_model is not None and rl.reward_model.placement == "apart" and rl.placement == "colocated":
             what, need = "OpenRLHF's models are all on the engine's GPUs, or none", "placement: split beside it"
             yield Problem(what, field="rl.reward_model.placement", got="apart", need=need)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from symconfig.descriptor.config_writer import lost_fields
 from symconfig.descriptor.model import ModelDescriptor
@@ -11,27 +10,10 @@ from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.constraint import Constraint, failing
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
-from symconfig.frameworks.known import BACKENDS, facts
-from symconfig.frameworks.tables import constraints
+from symconfig.frameworks.known import BACKENDS, facts_of
+from symconfig.frameworks.tables import constraints, of_program
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Plan
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A constraint that a plan fails: its sentence with the plan's values, the value that fails, and pins that avoid
-    it.
-    """
-
-    constraint: Constraint
-    sentence: str
-    got: str | None
-    pins: tuple[str, ...]
-
-    def problem(self) -> Problem:
-        """Return the constraint's problem in this plan, with the pins that avoid it."""
-        one = self.constraint
-        return Problem(self.sentence, field=one.about, got=self.got, hint=one.hint, pins=self.pins)
 
 
 def of_fsdp(plan: Plan) -> bool:
@@ -39,17 +21,22 @@ def of_fsdp(plan: Plan) -> bool:
     return BACKENDS[plan.best.target.backend].told_by is Medium.CODE
 
 
-def refused(plan: Plan, backend: str, release: str) -> Iterator[Refused]:
-    """Yield a Refused for each constraint of a framework's release that the plan fails, in the table's order. backend:
-    the framework's name; the plan may be for another one.
+def program_problems(plan: Plan, target: str) -> tuple[Problem, ...]:
+    """Return the problems of a plan with the constraints of a target's program; () for a target without any."""
+    return tuple(_failed(plan, plan.best.target.backend, of_program(target)).values())
+
+
+def refused(plan: Plan, backend: str, release: str) -> dict[Constraint, Problem]:
+    """Return the plan's problem by constraint of a framework's release that it fails, in the table's order.
+
+    backend: the framework's name; the plan may be for another one.
     """
-    cluster = plan.cluster
-    job = plan.job
-    fixed = facts(backend, plan.model, cluster.gpu.architecture, job.attention, cluster.joined_gpus, job.optimizer)
-    point = Columns.of(plan.best)
-    for one in failing(constraints(backend, release), fixed, point):
-        got = None if one.got is None else one.got.format(f=fixed, p=point)
-        yield Refused(one, one.sentence_at(fixed, point), got, one.avoiding(point))
+    return _failed(plan, backend, constraints(backend, release))
+
+
+def _failed(plan: Plan, backend: str, table: tuple[Constraint, ...]) -> dict[Constraint, Problem]:
+    fixed, point = facts_of(plan.model, plan.cluster, plan.job, backend), Columns.of(plan.best)
+    return {one: one.problem(fixed, point) for one in failing(table, fixed, point)}
 
 
 def refuse(plan: Plan, *others: Problem) -> None:
@@ -73,7 +60,7 @@ def data_problems(plan: Plan, reader: str) -> Iterator[Problem]:
 
 def problems(plan: Plan) -> tuple[Problem, ...]:
     """Return all of the plan that DeepSpeed does not run or Transformers' configuration of the model cannot express."""
-    return (*(refusal.problem() for refusal in refused(plan, "deepspeed", DEEPSPEED_RELEASE)), *model_problems(plan))
+    return (*refused(plan, "deepspeed", DEEPSPEED_RELEASE).values(), *model_problems(plan))
 
 
 def model_problems(plan: Plan) -> Iterator[Problem]:

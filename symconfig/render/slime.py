@@ -82,21 +82,9 @@ def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what slime does not support, in addition to what its `LEARNS` excludes. These are model types, samples that
-    dp does not divide, what `of_megatron` refuses, the allgather dispatcher, and foreign checkpoints.
-    """
-    options = plan.best.options
+    """Yield what slime does not support: model types, other optimizers than Adam, and foreign checkpoints."""
     yield from learning.of_types(plan, "slime", MODEL_TYPES)
-    yield from learning.of_samples(plan, "slime counts the samples of an update in micro-batches of each rank")
-    yield from learning.of_megatron(plan, "slime")
-    if options.moe_dispatcher == "allgather":
-        what = "slime's sequences are of any length, for which Megatron-LM's allgather is not"
-        yield Problem(
-            what,
-            field="moe_dispatcher",
-            got="allgather",
-            pins=("dispatcher=alltoall", "dispatcher=deepep", "dispatcher=hybridep"),
-        )
+    yield from learning.of_adam(plan, "slime")
     yield from learning.of_checkpoints(
         plan, "slime goes on from its own checkpoints; it starts from the model's weights"
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
+from symconfig.descriptor.job import Job
 from symconfig.descriptor.task import PREFERRING, Task
 from symconfig.descriptor.training import Training
 from symconfig.errors import InfeasibleError, InputError, Problem, among
@@ -20,6 +21,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import learning, summary
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.learning import Compares, Learns
+from symconfig.render.shared import program_problems
 from symconfig.render.summary import Want
 from symconfig.resources import data_dir
 from symconfig.solve import whole
@@ -212,10 +214,22 @@ class Target:
 
         return replace(self, variables=variables)
 
+    def assuming(self, job: Job) -> Job:
+        """Return a copy of the job whose unset fields have the target's values in `assumes`."""
+        return job.model_copy(update={name: v for name, v in self.assumes.items() if name not in job.model_fields_set})
+
+    def refusals(self, plan: Plan) -> tuple[Problem, ...]:
+        """Return the problems for which the target cannot express a plan; () if it can. Raises InputError."""
+        try:
+            self.checked_variables(plan)
+        except InfeasibleError as error:
+            return error.problems
+        return ()
+
     def refuse(self, plan: Plan) -> None:
         """Raise InfeasibleError for an unsupported task, or a vision tower that it does not train, or else with all
-        problems of the plan. The problems are those of RL or preference training (`learns`, `compares`) and its
-        program's. A launcher has only `problems`, none by default.
+        problems of the plan. The problems are those of RL or preference training (`learns`, `compares`), its program's
+        constraints (`frameworks/programs.py`), and `problems`. A launcher has only the last, none by default.
         """
         if self.tasks and plan.task not in self.tasks:
             what, need = f"{self.name} is not for this task", " or ".join(self.tasks)
@@ -227,7 +241,7 @@ class Target:
             raise InfeasibleError(what, field="vision", got=vision.model_type, hint=hint)
         kind = self.learns if plan.job.rl is not None else self.compares if plan.job.preference is not None else None
         of_kind = () if kind is None else kind.unsupported(plan, self.program or self.name)
-        if faults := (*of_kind, *self.problems(plan)):
+        if faults := (*of_kind, *program_problems(plan, self.name), *self.problems(plan)):
             raise InfeasibleError(faults)
 
     def checked_variables(self, plan: Plan, *of: object) -> Mapping[str, Any]:

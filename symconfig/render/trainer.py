@@ -33,29 +33,6 @@ _OPTIMIZERS = {"adam": "adamw_torch_fused", "adam8bit": "adamw_bnb_8bit", "adafa
 _CHECKPOINT = re.compile(r"checkpoint-\d+")  # trainer_utils.py, PREFIX_CHECKPOINT_DIR
 
 
-def problems(plan: Plan, *, every_layer: bool = True) -> Iterator[Problem]:
-    """Yield what scripts with Trainer or Accelerate cannot run: recompute of only the first layers, and ep > 1
-    (AutoEP). every_layer: the program recomputes all layers or none; False: every n-th layer is possible, too
-    (`every_nth`).
-    """
-    recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
-    some = recompute.method == "block" and recompute.num_layers is not None and recompute.num_layers < layers
-    if some and (every_layer or every_nth(plan) is None):
-        yield Problem(
-            "Transformers recomputes all layers or none",
-            field="recompute",
-            got=f"the first {recompute.num_layers} of {layers}",
-            pins=("recompute=none", "recompute=full"),
-        )
-    if plan.best.parallel.ep > 1:
-        yield Problem(
-            "AutoEP is started by the generated training script only",
-            field="ep",
-            got=str(plan.best.parallel.ep),
-            pins=("ep=1",),
-        )
-
-
 def every_nth(plan: Plan) -> int | None:
     """Return n if recomputing every n-th layer gives the plan's number of layers, with FSDP and the method "block";
     else None. Transformers 5.24 can do so with FSDP 2; n >= 2, the smallest.
@@ -108,14 +85,10 @@ def schedule_problems(plan: Plan, *, unwrapped: bool = False) -> Iterator[Proble
 
 
 def program_problems(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield what a program with its own training script lacks: tp (AutoTP) and cp (Ulysses), models without a name, a
-    fractional lora_alpha. name: the program's.
+    """Yield what a program with its own training script lacks: models without a name, a fractional lora_alpha. name:
+    the program's.
     """
-    parallel, adapter = plan.best.parallel, plan.model.adapter
-    for degree, what in (("tp", "AutoTP"), ("cp", "Ulysses")):
-        if (got := getattr(parallel, degree)) > 1:
-            what = f"{name} has no switch for DeepSpeed's {what}"
-            yield Problem(what, field=degree, got=str(got), pins=(f"{degree}=1",))
+    adapter = plan.model.adapter
     if named(plan) is None:
         what = f"{name} loads a model, its configuration and its tokenizer by name, and this one has none"
         yield Problem(what, field="huggingface_id", hint="--hf-weights ID, or a folder")

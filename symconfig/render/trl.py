@@ -43,7 +43,6 @@ _OF_CPO: Mapping[LossName, Mapping[str, Any]] = {
 # KTO's own forward for the KL term is before that which is learnt from (trainer/kto_trainer.py, _compute_loss).
 COMPARES = Compares(
     losses=("sigmoid", "hinge", "ipo", *_EXPERIMENTAL, "kto", "apo_zero_unpaired", "reward"),
-    least=2,
     first=("model",),
 )
 

@@ -36,7 +36,6 @@ def common_problems(plan: Plan, name: str) -> Iterator[Problem]:
     """Yield what DeepSpeed or FSDP 2, the Trainer, or a program around it does not support. name: the program's."""
     sharded = of_fsdp(plan)
     yield from accelerate.of_shards(plan) if sharded else shared.problems(plan)
-    yield from trainer.problems(plan)
     yield from trainer.schedule_problems(plan, unwrapped=sharded)
     yield from trainer.load_problems(plan)
     yield from trainer.program_problems(plan, name)
@@ -129,17 +128,14 @@ def _padding_free(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def _axolotl_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what Axolotl does not support: what `common_problems` names, padding_free, and weighted data. Also packing
-    with eager attention, and recompute of Nemotron-H without packing.
+    """Yield what Axolotl does not support: what `common_problems` names, padding_free, weighted data, and packing with
+    eager attention.
     """
     yield from common_problems(plan, "Axolotl")
     yield from _padding_free(plan, "Axolotl")
     if _packs(plan) and deepspeed.attention(plan) == "eager":
         what = "Axolotl keeps packed sequences apart by flash attention alone"
         yield Problem(what, field="attention", got="eager", hint="--target llamafactory")
-    if plan.model.model_type == "nemotron_h" and plan.best.options.recompute.granularity != "none" and not _packs(plan):
-        what = "Axolotl recomputes layers of this family only where sequences are packed"
-        yield Problem(what, field="recompute", got="full", pins=("recompute=none",))
     yield from shared.data_problems(plan, "Axolotl")
 
 

@@ -87,22 +87,12 @@ def _value(value: object) -> str:
 
 def _problems(plan: Plan) -> Iterator[Problem]:
     """Yield what verl's Megatron workers do not support: stages as `of_stages`, updates that do not divide the
-    prompts, an offloaded optimizer, a vocabulary that tp does not divide, adapters that Megatron-Bridge lacks, and
-    what `of_megatron` refuses.
+    prompts, adapters that Megatron-Bridge lacks, and other optimizers than Adam.
     """
-    options, rl = plan.best.options, learning.section(plan)
     yield from learning.of_stages(plan, NAME)
-    yield from _of_updates(rl)
-    if options.optimizer_offload:
-        what = "an optimizer that steps on the host is not written for verl"
-        yield Problem(what, field="optimizer_offload", pins=("optimizer_offload=0",))
-    tp, words = plan.best.parallel.tp, plan.model.vocab_size
-    if words % tp:  # GPTModelProvider.should_pad_vocab of Megatron-Bridge is off, and verl leaves it so
-        pins = tuple(f"tp={ranks}" for ranks in range(1, tp) if words % ranks == 0)
-        what = f"verl's workers do not pad the vocabulary, and {words:,} words cannot be split over tp {tp}"
-        yield Problem(what, field="tp", got=str(tp), need=f"a divisor of {words:,}", pins=pins)
+    yield from _of_updates(learning.section(plan))
     yield from (Problem(reason, field="adapter") for _, reason in adapters.refusals(plan.model))
-    yield from learning.of_megatron(plan, NAME)
+    yield from learning.of_adam(plan, NAME)
 
 
 def _of_updates(rl: Rl) -> Iterator[Problem]:
@@ -113,12 +103,11 @@ def _of_updates(rl: Rl) -> Iterator[Problem]:
 
 
 def _of_fsdp(plan: Plan) -> Iterator[Problem]:
-    """Yield what verl's FSDP workers do not support: failed FSDP constraints, what `learning.of_fsdp` refuses. Also
-    updates that do not divide the prompts, adapters that PEFT lacks, with dropout or not LoRA, and schedules but
-    constant and cosine.
+    """Yield what verl's FSDP workers do not support: failed FSDP constraints, what packing forbids, updates that do not
+    divide the prompts, adapters that PEFT lacks, with dropout or not LoRA, and schedules but constant and cosine.
     """
-    yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
-    yield from learning.of_fsdp(plan, NAME)
+    yield from refused(plan, "fsdp", TORCH_RELEASE).values()
+    yield from learning.of_transformers(plan, NAME)
     yield from _of_updates(learning.section(plan))
     yield from (Problem(reason, field="adapter") for reason in peft.refusals(plan.model))
     if (adapter := plan.model.adapter) is not None and adapter.lora_dropout:

@@ -11,6 +11,7 @@ from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.frameworks.behaviour import PROGRAMS
 from symconfig.frameworks.known import BACKENDS, built
 from symconfig.frameworks.megatron.adapters import as_laid
 from symconfig.plans.plan import Candidate, Plan
@@ -18,10 +19,10 @@ from symconfig.plans.sketch import sketch
 from symconfig.render import target_of, targets
 from symconfig.render.target import Target
 from symconfig.runs.adapted import as_trained
-from symconfig.solve.answer import answer, assuming
-from symconfig.solve.pins import narrowed
+from symconfig.solve.pins import agree
 from symconfig.solve.whole import filled
 
+TOP = 5  # default number of plans to return
 # Fields of a job that the planner never decides. A model's own fields are such, too.
 _INPUTS = (
     frozenset({"model", "training", "seq_length", "task", "packing", "precision", "optimizer"})
@@ -67,7 +68,7 @@ def best_plan(
 
     def solve(of: ModelDescriptor, job: Job, most: int) -> Plan:
         """Return the plan of another model or job on this cluster, for that job's target."""
-        return answer(of, cluster, job, target_of(of, job), top=most, progress=progress)
+        return solved(of, cluster, job, top=most, progress=progress)
 
     if target.rl is not None:
         from symconfig.runs.rl.choose import answer as step
@@ -92,6 +93,32 @@ def best_plan(
     return replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
 
 
+def solved(
+    model: ModelDescriptor,
+    cluster: ClusterDescriptor,
+    job: Job,
+    *,
+    top: int,
+    progress: Callable[[str, float], None] | None = None,
+    writes: bool = True,
+) -> Plan:
+    """Return the plan of one search for what the job's target can express; fields not set are those that it assumes.
+
+    Raises InputError for a job that can never run, and InfeasibleError if nothing fits, or (unless `writes` is False)
+    the target cannot express the best plan.
+    """
+    from symconfig.solve.search import search  # needs NumPy
+
+    target = target_of(model, job)
+    named = target.assuming(job).model_copy(update={"target": target.name})
+    plan = search(model, cluster, named, top=top, progress=progress)
+    if (target.name, named.backend) not in PROGRAMS:  # else it is priced as this program runs it, also when read back
+        plan = replace(plan, job=plan.job.model_copy(update={"target": job.target}))
+    if writes:
+        target.checked_variables(plan)
+    return plan
+
+
 def best_plan_anyway(
     model: ModelDescriptor,
     cluster: ClusterDescriptor,
@@ -112,8 +139,7 @@ def best_plan_anyway(
         raise refusal
     model, job = prepared(model, cluster, job)
     try:
-        permissive = replace(target_of(model, job), variables=lambda plan: {})
-        return answer(model, cluster, job, permissive, top=top, progress=progress)
+        return solved(model, cluster, job, top=top, progress=progress, writes=False)
     except SymconfigError:
         raise refusal from None
 
@@ -138,7 +164,7 @@ def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tu
     """
     model, job = as_trained(model, job)
     job = _with_target(model, cluster, job)
-    model = built(model, assuming(job, target_of(model, job)).backend)
+    model = built(model, target_of(model, job).assuming(job).backend)
     model = as_laid(model, job.target)
     compares = target_of(model, job).compares
     return model if compares is None else compares.scoring(model, job), job
@@ -168,7 +194,7 @@ def unsupported(
     for an invalid job; one about other fields than inputs is dropped.
     """
     target = target or target_of(model, job)
-    job = assuming(job, target)
+    job = target.assuming(job)
     model = built(model, job.backend)
     job = filled(model, cluster, job)
     try:
@@ -247,7 +273,8 @@ def _of_inputs(error: SymconfigError, job: Job) -> Iterator[Problem]:
     for problem in error.problems:
         fields = (problem.field or "").split(" and ")
         given = any(field.partition(".")[0] in _INPUTS for field in fields)
-        if given and all(narrowed(pins, pin) is None for pin in problem.pins):
+        ways = (pin.partition("=") for pin in problem.pins)
+        if given and all(name in pins and not agree(name, pins[name], value) for name, _, value in ways):
             yield problem
 
 

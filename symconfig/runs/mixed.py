@@ -10,8 +10,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 from symconfig.plans.mixed import Alone, MixedCandidate, MixedPlan, hosted
 from symconfig.render import megatron, target_of
-from symconfig.runs.best import prepared, supported
-from symconfig.solve.answer import answer, refusals
+from symconfig.runs.best import prepared, solved, supported
 from symconfig.solve.extras import check_pins
 from symconfig.solve.mixed.candidate import described
 from symconfig.solve.mixed.search import search
@@ -75,7 +74,7 @@ def _refusals(model: ModelDescriptor, job: Job, each: MixedCandidate) -> list[Pr
     differ; [] if it can.
     """
     plans, target = [hosted(model, job, each, host) for host in each.hosts], target_of(model, job)
-    if wrong := [problem for plan in plans for problem in refusals(target, plan)]:
+    if wrong := [problem for plan in plans for problem in target.refusals(plan)]:
         return wrong
     one, other = map(megatron.arguments, plans)
     differ = sorted(set(one) ^ set(other))
@@ -90,7 +89,7 @@ def _alone(model: ModelDescriptor, share: Share, job: Job, progress: Progress | 
     pins = {name: value for name, value in job.pins.items() if name not in _OF_BOTH}
     own = job.model_copy(update={"gpus": share.gpus, "cluster": share.cluster.name, "pins": pins})
     try:
-        plan = answer(model, share.cluster, own, target_of(model, own), top=1, progress=progress)
+        plan = solved(model, share.cluster, own, top=1, progress=progress)
     except SymconfigError as error:
         return Alone(share, why=error.problems[0].what)
     return Alone(share, plan.fastest)

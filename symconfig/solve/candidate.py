@@ -137,7 +137,7 @@ def made(prospect: Prospect, job: Job, allocated: Sequence[float], what: Predict
     """
     request, split = prospect.request, prospect.split
     microbatches = request.global_batch // (prospect.degrees.dp * prospect.micro)
-    recompute = _recompute(prospect)
+    recompute = recompute_of(prospect)
     stages = tuple(Stage(split.stage(i), describe(recompute), tidy(peak)) for i, peak in enumerate(allocated))
     return Candidate(
         Target(job.backend, request.version),
@@ -160,7 +160,7 @@ def _balanced_s(prospect: Prospect, cluster: ClusterDescriptor) -> float | None:
     return tidy(predicted(balanced, costed(balanced), cluster).step_s)
 
 
-def _recompute(prospect: Prospect) -> Recompute:
+def recompute_of(prospect: Prospect) -> Recompute:
     """Return the recompute settings of a candidate.
 
     Full by block if it has `block_layers`, else full uniform, selective (sorted modules), or none, by its modules.

@@ -142,7 +142,8 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
     if job.gpus == "auto" or pins.dealt == ENDS:
         field, got = ("gpus", "auto") if job.gpus == "auto" else ("pins.layout", ENDS)
         raise InputError("an estimate is of one layout", field=field, got=got, need="what it is in that layout")
-    gpus, limits = job.gpus, space(model, cluster, job, pins)
+    # A layout is priced whether or not the target's program can be told it.
+    gpus, limits = job.gpus, space(model, cluster, job.model_copy(update={"target": None}), pins)
     tp, pp, cp = (_one(pins, name) for name in _MESH)
     vpp = len(expanded(pins.layout)) // pp if pins.layout else _one(pins, "vpp")
     dp = max(1, gpus // (tp * pp * cp))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention
-from symconfig.frameworks.constraint import Answers, Constraint, Verdicts, answers
+from symconfig.frameworks.constraint import Constraint, failing, possible
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.megatron.hybrid import DELTA, hybrid
 from symconfig.frameworks.megatron.releases import (
@@ -39,8 +39,7 @@ from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, narrowed
 _CHOSEN = frozenset(
     ("vpp", "group", "zero", "precision", "optimizer_offload", "param_offload", "activation_offload", "recompute")
 ) | {"recompute_method", "recompute_layers", "modules"}
-
-
+_ONE_LAYER = {"recompute_method": "block", "recompute_layers": 1}
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the optimizer state that a search tries to offload
 
 
@@ -49,8 +48,8 @@ class Limits:
     """The search space of a target.
 
     table: constraints that a point may violate; fixed: facts of the model and job that they read. chosen: columns that
-    all points have. every_nth: partial recompute takes each n-th layer, not the first ones. Answers of the table are
-    computed when first read.
+    all points have. every_nth: partial recompute takes each n-th layer, not the first ones. Properties are computed
+    when first read.
     """
 
     table: tuple[Constraint, ...]
@@ -63,13 +62,11 @@ class Limits:
     full_recompute: bool = True
     every_nth: bool = False
     chosen: Mapping[str, Any] = field(default_factory=dict)
-    _runs: dict[Any, bool] = field(init=False, default_factory=dict, compare=False, repr=False)
-    _chosen: dict[Any, Limits] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def left(self) -> tuple[Constraint, ...]:
         """Return the constraints that a point may still fail, given the chosen columns. Cached."""
-        return self._possible()
+        return possible(self.table, self.fixed, Columns(**self.chosen))
 
     @cached_property
     def refusals(self) -> tuple[Constraint, ...]:
@@ -84,7 +81,9 @@ class Limits:
     @cached_property
     def sharded(self) -> tuple[tuple[Constraint, ...], ...]:
         """Return by ZeRO stage the constraints that depend on it and that a point may fail. Cached."""
-        return tuple(tuple(one for one in self._possible(zero=stage) if "zero" in one.asks) for stage in ZERO_STAGES)
+        asked = [one for one in self.table if "zero" in one.asks]
+        points = (Columns(**{**self.chosen, "zero": stage}) for stage in ZERO_STAGES)
+        return tuple(possible(asked, self.fixed, point) for point in points)
 
     @cached_property
     def least_stages(self) -> int:
@@ -114,49 +113,37 @@ class Limits:
         return tuple(tuple(one for share in SHARES for one in self.offloads_of(zero, share)) for zero in ZERO_STAGES)
 
     def runs(self, **facts: Any) -> bool:
-        """Return whether no constraint refuses these columns, whatever the others are. Cached."""
-        key = tuple(facts.items())
-        if key not in self._runs:
-            self._runs[key] = not self.lacking(**facts)
-        return self._runs[key]
+        """Return whether no constraint refuses these columns, whatever the others are."""
+        return not self.lacking(**facts)
 
     def lacking(self, **facts: Any) -> tuple[Constraint, ...]:
         """Return the constraints that refuse these columns with the chosen ones, whatever the others are.
 
         Empty if they can run.
         """
-        return self._answers.failing(self._verdicts(facts))
-
-    def _possible(self, **facts: Any) -> tuple[Constraint, ...]:
-        return self._answers.possible(self._verdicts(facts))
-
-    def _verdicts(self, facts: Mapping[str, Any]) -> Verdicts:
-        return self._answers.retold(self._of_chosen, {**self.chosen, **facts}, facts)
+        point = Columns(**{**self.chosen, **facts})
+        failed = {one for one in self.failed if one.asks.isdisjoint(facts)}
+        failed |= {*failing([one for one in self.table if not one.asks.isdisjoint(facts)], self.fixed, point)}
+        return tuple([one for one in self.table if one in failed])
 
     @cached_property
-    def _of_chosen(self) -> Verdicts:
-        return self._answers.verdicts(self.chosen)
-
-    @cached_property
-    def _answers(self) -> Answers:
-        return answers(self.table, self.fixed)
+    def failed(self) -> frozenset[Constraint]:
+        """Return the constraints that the chosen columns alone fail. Cached."""
+        return frozenset(failing(self.table, self.fixed, Columns(**self.chosen)))
 
     def choosing(self, chosen: Mapping[str, Any]) -> Limits:
-        """Return the limits if all points have these columns, which replace `self.chosen`. Cached.
+        """Return the limits if all points have these columns, which replace `self.chosen`.
 
-        Left out are modules that cannot be recomputed then, and full recompute, by block too, if it cannot run.
+        Left out are modules that cannot be recomputed then, full recompute if it cannot run, and that of some layers.
         """
-        key = tuple(chosen.items())
-        if key not in self._chosen:
-            limits = replace(self, chosen=chosen)
-            full = self.full_recompute and limits.runs(recompute="full")
-            self._chosen[key] = replace(
-                limits,
-                modules=tuple(name for name in self.modules if limits.runs(recompute="selective", modules=(name,))),
-                full_recompute=full,
-                block_recompute=self.block_recompute and full,
-            )
-        return self._chosen[key]
+        limits = replace(self, chosen=chosen)
+        full = self.full_recompute and limits.runs(recompute="full")
+        return replace(
+            limits,
+            modules=tuple(name for name in self.modules if limits.runs(recompute="selective", modules=(name,))),
+            full_recompute=full,
+            block_recompute=self.block_recompute and full and limits.runs(recompute="full", **_ONE_LAYER),
+        )
 
     def zero_refused(self, zero: int, points: Columns) -> NDArray[np.bool_]:
         """Return at which points the target cannot run a ZeRO stage, [n]: those that a constraint in `sharded` refuses.
@@ -219,9 +206,7 @@ def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor,
     layers from the version on that supports it; modules that the version has and that apply. With an adapter only ZeRO
     0 and 1, core_attn, and no offload of activations.
     """
-    asked_table = answers(every, fixed)
-    table = asked_table.possible(asked_table.verdicts({}))
-    plain = Limits(table=table, fixed=fixed, layouts=Layouts(any_cut=False))
+    plain = Limits(table=possible(every, fixed, Columns()), fixed=fixed, layouts=Layouts(any_cut=False))
     if not plain.pipeline:
         return plain
     # Layouts that Megatron-LM can express. An end that counts as a layer may be alone in its chunk. Multi-token

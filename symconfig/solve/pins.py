@@ -107,47 +107,17 @@ def parse(pins: Mapping[str, str]) -> Pins:
     return Pins(ranges, words, fraction, layout, dealt)
 
 
-def narrowed(pins: Mapping[str, str], *more: str) -> dict[str, str] | None:
-    """Return the pins joined with others, each "NAME=VALUE"; None if some contradict.
+def agree(name: str, one: str, another: str) -> bool:
+    """Return whether a plan can have both values of a pin. Raises InputError for one that cannot be pinned.
 
-    Ranges are intersected, of other values the narrower is taken (`_intersection`); `pins` is not changed.
+    "equal" and "ends" agree, as does recompute with modules with its kind alone.
     """
-    joint = dict(pins)
-    for pin in more:
-        name, _, value = pin.partition("=")
-        both = _intersection(name, joint[name].strip(), value) if name in joint else value
-        if both is None:
-            return None
-        joint[name] = both
-    return joint
-
-
-def _intersection(name: str, one: str, another: str) -> str | None:
-    """Return the value of a pin that meets both values; None if they contradict.
-
-    Ranges of degrees are intersected; on/off words and shares that mean the same give the first; "equal" wins over
-    "ends", and recompute with modules over its kind alone; else both must be the same text.
-    """
+    first, second = (parse({name: value}) for value in (one, another))
     if name in DEGREES:
-        first, second = number_range(one), number_range(another)
-        return (
-            None if first is None or second is None else _range_text(max(first[0], second[0]), min(first[1], second[1]))
-        )
-    if one in SWITCH and SWITCH[one] == SWITCH.get(another):
-        return one
-    if name == "optimizer_offload" and _fraction(one) == _fraction(another):
-        return one
-    if {one, another} == {EQUAL, ENDS}:
-        return EQUAL
-    narrow, wide = (one, another) if len(one) > len(another) else (another, one)
-    return narrow if narrow == wide or (name == "recompute" and narrow.startswith(f"{wide}:")) else None
-
-
-def _range_text(low: int, high: int) -> str | None:
-    """Return a range as the text that `number_range` reads; None if it is empty."""
-    if low >= high:
-        return str(low) if low == high else None
-    return f"{low or ''}..{'' if high >= _NO_END else high}"
+        return max(first.ranges[name][0], second.ranges[name][0]) <= min(first.ranges[name][1], second.ranges[name][1])
+    if name == "recompute":
+        return one == another or one.startswith(f"{another}:") or another.startswith(f"{one}:")
+    return first == second or bool(first.dealt and second.dealt) or SWITCH.get(one, one) == SWITCH.get(another, another)
 
 
 def number_range(value: str) -> tuple[int, int] | None:

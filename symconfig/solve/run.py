@@ -14,11 +14,13 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
 from symconfig.frameworks.behaviour import PROGRAMS, Switches, switched, usual
 from symconfig.frameworks.extras import Extras
-from symconfig.frameworks.facts import Fixed
-from symconfig.frameworks.known import BACKENDS, facts
+from symconfig.frameworks.known import BACKENDS, facts_of
 from symconfig.frameworks.megatron.flags import flags
+from symconfig.frameworks.megatron.hybrid import hybrid
 from symconfig.frameworks.megatron.releases import NO_ENGINE
 from symconfig.frameworks.optimizers import stepping
+from symconfig.frameworks.programs import ENDS_ONLY, TOWER_IN_FIRST_CHUNK
+from symconfig.frameworks.tables import of_program
 from symconfig.graph.count import parameters
 from symconfig.graph.model import sequence
 from symconfig.graph.operator import FOUR_BIT_BYTES
@@ -161,30 +163,27 @@ def request(
 def space(
     model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, pins: Pins, framework: Framework | None = None
 ) -> Limits:
-    """Return the limits of the job's framework for this model, with layouts as the pins ask.
+    """Return the limits of the job's framework and target for this model, with layouts as the pins ask.
 
     Experimental options that the job does not allow are refused, but for those that a given `framework` has on. Full
-    recompute of some layers is added for DeepSpeed's own program, and for FSDP under transformers or without a target
-    (each n-th layer, if all are of one kind). A pinned layout string may place multi-token prediction as `pinnable`
-    says.
+    recompute of some layers is added for DeepSpeed, and for FSDP under transformers or without a target (each n-th
+    layer, if all are of one kind). A pinned layout string may place multi-token prediction as `pinnable` says.
     """
     version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
     has = NOTHING_KNOWN if framework is None else Columns(**Extras.of(framework).columns, precision=job.precision)
-    able = limits(job.backend, version, model, fixed, excluded(job, fixed, pins, has))
-    if job.backend == "deepspeed" and job.target in (None, "deepspeed"):  # its train.py has --recompute-layers
+    able = limits(job.backend, version, model, fixed, (*excluded(job, fixed, pins, has), *of_program(job.target)))
+    if job.backend == "deepspeed":
         able = replace(able, block_recompute=able.full_recompute)
     alike = len({kind for kind in sequence(model) if is_layer(kind)}) == 1
     if job.backend == "fsdp" and job.target in (None, "transformers") and alike:  # the Trainer's every_n_layers
         able = replace(able, block_recompute=able.full_recompute, every_nth=True)
+    if job.target in ENDS_ONLY:
+        able = replace(able, layouts=able.layouts.dealt(ends=not hybrid(model)))
+    if job.target in TOWER_IN_FIRST_CHUNK and model.vision is not None:
+        able = replace(able, layouts=replace(able.layouts, first=len(model.vision.deepstack_visual_indexes)))
     if pins.dealt is not None:
         return replace(able, layouts=able.layouts.dealt(ends=pins.dealt == ENDS))
     return able if pins.layout is None else pinnable(able, version)
-
-
-def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fixed:
-    """Return the fixed facts of a job's model and cluster that constraints read."""
-    architecture, joined, begun = cluster.gpu.architecture, cluster.joined_gpus, job.task_of(model) != "pretrain"
-    return facts(job.backend, model, architecture, job.attention, joined, job.optimizer, pretrained=begun)
 
 
 def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None) -> Framework:

@@ -16,7 +16,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.task import WITH_OR_WITHOUT
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 from symconfig.frameworks.facts import NO_FLASH
-from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.known import BACKENDS, facts_of
 from symconfig.graph.model import sequence
 from symconfig.install import VERSION
 from symconfig.plans import pipeline_layout
@@ -30,7 +30,7 @@ from symconfig.solve.infeasible import infeasible
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import Pins, parse
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.run import Progress, facts_of, fits, run, space, too_large, weigh_all
+from symconfig.solve.run import Progress, fits, run, space, too_large, weigh_all
 from symconfig.solve.space import divisors
 from symconfig.solve.split import laid_out, most_chunks, plainest
 from symconfig.solve.usual import UNPROVEN, Best, measured_runs, real_data_ratios

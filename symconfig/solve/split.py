@@ -74,8 +74,10 @@ def plainest(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
     """Return the simplest split by which a target can express these chunks; None if it cannot.
 
     In order, as far as `layouts` has them: equal chunks, embedding and loss that count as layers, layers of the first
-    and last stage; then for pp > 1 a layout string, unless `_refused`.
+    and last stage; then for pp > 1 a layout string, unless `_refused`. None if the first chunk has too few layers.
     """
+    if layers(chunks[0]) < layouts.first:
+        return None
     for split in _without_string(pp, chunks, layouts):
         if split.chunks == chunks:
             return split
@@ -216,7 +218,8 @@ def _splits(
 ) -> tuple[Split, ...]:
     """Return the splits of `splits` without a pinned layout. Cached."""
     accounted = _ACCOUNTED if layouts.account else _ACCOUNTED[:1]
-    result = [split for ends in accounted if (split := equal(sequence, pp, vpp, *ends)) is not None]
+    equals = [split for ends in accounted if (split := equal(sequence, pp, vpp, *ends)) is not None]
+    result = [split for split in equals if layers(split.chunks[0]) >= layouts.first]
     if pp == 1:
         return tuple(result)
     if layouts.any_cut or layouts.first_last:

@@ -44,13 +44,14 @@ class Layouts:
     mtp_with_head: bool = True  # with any_cut: mtp lies in the head's chunk
     first_last: bool = False  # the number of layers on the first and/or last stage, the rest evenly over the others
     account: bool = False  # an even split in which the embedding and/or the loss takes the place of a layer
+    first: int = 0  # fewest layers of the first chunk
 
     def dealt(self, ends: bool) -> Layouts:
         """Return the layouts with equally many layers per chunk and no other freedom.
 
         ends: instead, only `any_cut` is turned off, so first and last stage may have other numbers if the target can.
         """
-        return replace(self, any_cut=False) if ends else Layouts(any_cut=False)
+        return replace(self, any_cut=False) if ends else Layouts(any_cut=False, first=self.first)
 
     def in_last_chunk(self, place: Place) -> bool:
         """Return whether blocks of this place must lie in the last chunk."""
@@ -122,14 +123,15 @@ class StageProblem:
 
         No chunk is empty, or without a layer unless `empty_ends`. The first holds all blocks that begin the model, the
         last all from the first that must be with the loss (`in_last_chunk`) and the model's end; others hold none of
-        these.
+        these. The first has at least `first` layers.
         """
         places, rules = [place_of(kind) for kind in self.sequence], self.layouts
         begins = sum(place.begins for place in places)
         last = next((at for at, place in enumerate(places) if rules.in_last_chunk(place)), len(places))
         full = (end > start) if rules.empty_ends else self.layers_before[end] > self.layers_before[start]
         result: Bools = (end > start) & full
-        result &= np.where(np.equal(chunk, 0), end >= begins, start >= begins)
+        enough = (end >= begins) & (self.layers_before[end] >= rules.first)
+        result &= np.where(np.equal(chunk, 0), enough, start >= begins)
         result &= np.where(np.equal(chunk, self.pp * self.vpp - 1), end == len(places), end <= last)
         return result
 
@@ -144,7 +146,8 @@ def fastest_cut(problem: StageProblem) -> Chunks | None:
     if len(problem.sequence) > MOST_BLOCKS:
         return None
     if problem.vpp > 1 or not problem.layouts.any_cut:
-        cuts = islice(family(problem.sequence, problem.pp, problem.vpp, problem.layouts), MOST_CUTS)
+        kin, least = family(problem.sequence, problem.pp, problem.vpp, problem.layouts), problem.layouts.first
+        cuts = islice((chunks for chunks in kin if layers(chunks[0]) >= least), MOST_CUTS)
         every = np.array([[*accumulate(map(len, cut), initial=0)] for cut in cuts], dtype=np.int64)
         if not len(every):
             return None

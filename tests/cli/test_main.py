@@ -45,8 +45,6 @@ def test_plan_json_is_the_contract_and_nothing_else(run: Run, asked: Asked, tmp_
         "seconds",
         "simulated",
         "fewest",
-        "narrowed",
-        "free_step_s",
         "opened",
     }
     assert set(data["best"]["batch"]) == {"micro", "global", "num_microbatches", "seq_length"}

@@ -23,14 +23,15 @@ from symconfig.existing.rules.refused import example_options, expressible, fails
 from symconfig.existing.rules.rule import BASE
 from symconfig.frameworks.constraint import Constraint, Verdict, failing, in_force
 from symconfig.frameworks.deepspeed.constraints import DEEPSPEED
-from symconfig.frameworks.facts import Fixed
+from symconfig.frameworks.facts import FIXED, Fixed
 from symconfig.frameworks.fsdp.constraints import FSDP
 from symconfig.frameworks.known import BACKENDS, FRAMEWORKS
 from symconfig.frameworks.megatron import constraints as table
 from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.frameworks.megatron.releases import megatron_release
+from symconfig.frameworks.programs import PROGRAMS
 from symconfig.frameworks.shared import HEADS
-from symconfig.plans.columns import Columns
+from symconfig.plans.columns import COLUMNS, Columns
 from symconfig.plans.plan import Plan
 from symconfig.plans.unknown import UNKNOWN, no
 from symconfig.render.shared import refused
@@ -167,9 +168,9 @@ def test_every_reader_finds_the_example_to_fail(backend: str, constraint: Constr
     fixed, point = fixed_of(plan, constraint.example), Columns.of(plan.best)
     assert constraint.verdict(fixed, point) is Verdict.FAILS
     assert constraint.mask(fixed, columns(point), (3,)).all()  # the search
-    found = next(one for one in refused(plan, backend, plan.best.target.version) if one.constraint is constraint)
-    assert found.sentence  # the renderer
-    assert "{" not in found.sentence
+    found = refused(plan, backend, plan.best.target.version)[constraint]
+    assert found.what  # the renderer
+    assert "{" not in found.what
     assert constraint.verdict(Fixed(), Columns()) in (Verdict.UNKNOWN, Verdict.HOLDS)
     if backend == "megatron" and expressible(constraint):
         assert audited(constraint, example_options(constraint.example)), "the audit"
@@ -265,7 +266,7 @@ def test_key_value_heads_are_shared_by_ranks_since_their_release() -> None:
         shared = megatron_release(version) >= (0, 16)
         plan = sample_plan("qwen3-30b-a3b", "h100", tp=8, dp=1, ep=8, pp=1, version=version)
         assert plan.model.num_key_value_heads == 4
-        names = {one.constraint.name for one in refused(plan, "megatron", version)}
+        names = {one.name for one in refused(plan, "megatron", version)}
         assert ("num_key_value_heads" in names) is not shared, version
         words = shlex.split(
             f"{BASE} --tensor-model-parallel-size 8 --sequence-parallel --group-query-attention --num-query-groups 4"
@@ -298,7 +299,7 @@ def test_a_new_constraint_of_a_release_is_read_by_all(monkeypatch: pytest.Monkey
         asked = limits_of("megatron", version, plan.model)
         masks = [one.mask(asked.fixed, Columns(tp=np.array([2, 4, 8])), (3,)) for one in asked.refusals]
         assert np.any(masks, axis=0).tolist() == [False, there, False]
-        said = [one.problem() for one in refused(plan, "megatron", version)]
+        said = list(refused(plan, "megatron", version).values())
         assert [problem.what for problem in said] == (["40 heads are too many for tp 4"] if there else [])
         assert [problem.pins for problem in said] == ([("tp=..3", "tp=5..")] if there else [])
         words = shlex.split(f"{BASE} --tensor-model-parallel-size 4 --sequence-parallel")
@@ -322,6 +323,26 @@ def test_an_unknown_value_is_a_third_answer() -> None:
     assert HEADS.verdict(Fixed(num_attention_heads=20), Columns()) is Verdict.UNKNOWN
     assert table.SEQUENCE_OVER_CP.verdict(Fixed(), Columns(cp=1)) is Verdict.HOLDS
     assert table.SEQUENCE_OVER_CP.verdict(Fixed(), Columns(cp=8, seq_length=4104)) is Verdict.FAILS
+
+
+@pytest.mark.parametrize(
+    ("target", "constraint"),
+    [pytest.param(target, one, id=f"{target}: {one.name}") for target, table in PROGRAMS.items() for one in table],
+)
+def test_a_program_s_constraint_fails_at_its_example_and_holds_with_a_pin(target: str, constraint: Constraint) -> None:
+    known = {"backend": "megatron", "num_hidden_layers": 32, **constraint.example}
+    fixed = Fixed(**{name: value for name, value in known.items() if name in FIXED})
+    point = Columns(**{name: value for name, value in known.items() if name in COLUMNS})
+    assert constraint.verdict(fixed, point) is Verdict.FAILS
+    assert "{" not in constraint.sentence_at(fixed, point)
+    assert constraint.verdict(Fixed(), Columns()) is Verdict.UNKNOWN
+    for pin in constraint.pins:
+        if "=" in pin and ".." not in pin:
+            name, _, value = pin.partition("=")
+            avoided = {"optimizer_offload": float(value)} if name == "optimizer_offload" else pinned(pin)
+            both = {"param_offload": False} if constraint.about == "param_offload" else {}
+            assert constraint.verdict(fixed, replace(point, **avoided, **both)) is Verdict.HOLDS, pin
+    assert constraint.avoiding(point)
 
 
 def test_names_are_unique_in_a_release() -> None:

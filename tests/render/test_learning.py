@@ -98,22 +98,6 @@ def test_an_advantage_over_responses_to_a_prompt_needs_several(target: str) -> N
             assert targets()[target].files(one)
 
 
-@pytest.mark.parametrize("target", ["slime", "verl"])
-@pytest.mark.parametrize(
-    ("options", "field", "pin"),
-    [
-        ({"zero_stage": 3}, "zero_stage", "zero=1"),
-        ({"precision": "fp8"}, "precision", "precision=bf16"),
-        ({"cuda_graphs": "all"}, "cuda_graphs", "cuda_graphs=none"),
-        ({"activation_offload": True}, "activation_offload", "activation_offload=0"),
-    ],
-)
-def test_what_workers_of_megatron_do_not_run_names_its_pin(
-    target: str, options: dict[str, Any], field: str, pin: str
-) -> None:
-    assert pin in problems(target, with_options(plan_for(target), **options))[field].pins
-
-
 @pytest.mark.parametrize(
     ("target", "file", "low", "high"),
     [
@@ -151,12 +135,6 @@ def test_nemo_rl_is_told_the_layers_of_the_first_and_last_stage(
     plan = replace(plan, best=replace(plan.best, parallel=replace(plan.best.parallel, pp=2)))
     told = nemo_rl.sections(plan)["policy"]["megatron_cfg"]
     assert [told.get(f"num_layers_in_{end}_pipeline_stage") for end in ("first", "last")] == [first, last]
-
-
-@pytest.mark.parametrize("target", ["slime", "openrlhf"])
-def test_ranks_must_divide_the_samples_of_an_update(target: str) -> None:
-    pins = problems(target, changed(plan_for(target), rl={"prompts": 3, "samples": 5}))["dp"].pins
-    assert pins == ("dp=1", "dp=3", "dp=5", "dp=15")
 
 
 @pytest.mark.parametrize("target", ["verl-fsdp", "openrlhf"])

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.megatron.flags import versions
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, ms_swift, targets
@@ -82,14 +81,6 @@ def lines(plan: Plan) -> list[str]:
     return [" ".join(option) for group in megatron.groups(plan) for option in group.options]
 
 
-def refusals(plan: Plan, target: str) -> tuple[Problem, ...]:
-    try:
-        targets()[target].files(plan)
-    except InfeasibleError as error:
-        return error.problems
-    return ()
-
-
 def wanted(name: str, version: str) -> tuple[str, ...]:
     order = versions()
     since = [first for first in WRITTEN[name] if order.index(first) <= order.index(version)]
@@ -101,7 +92,7 @@ def wanted(name: str, version: str) -> tuple[str, ...]:
 def test_an_option_is_said_as_its_release_says_it_or_refused(name: str, version: str) -> None:
     plan = planned(name, version=version)
     if not wanted(name, version):
-        (problem,) = refusals(plan, "megatron")
+        (problem,) = targets()["megatron"].refusals(plan)
         assert OFF[name] in problem.pins
         return
     model, cluster, overrides = CASES[name]
@@ -112,20 +103,14 @@ def test_an_option_is_said_as_its_release_says_it_or_refused(name: str, version:
     assert {line for line in without if line not in lines(plan)} <= {"--moe-token-dispatcher-type alltoall"}
 
 
-# Per target, what is refused of the cases, each with the pin that leaves it out.
-REFUSED: dict[str, tuple[str, ...]] = {
-    "megatron": ("fused loss",),
-    "bridge": (),
-    "ms-swift": ("router", "outside experts", "all", "mxfp8", "bf16 gradients", "user buffers", "fused loss"),
-}
+# Of ms-swift, what is refused of the cases, each with the pin that leaves it out.
+REFUSED = ("router", "outside experts", "all", "mxfp8", "bf16 gradients", "user buffers", "fused loss")
 
 
-@pytest.mark.parametrize("target", REFUSED)
 @pytest.mark.parametrize("name", OFF)
-def test_a_target_says_an_option_or_refuses_it_with_the_pin_that_leaves_it_out(name: str, target: str) -> None:
-    more = {"version": "core_v0.16.1"} if target == "bridge" else {}
-    pins = {pin for problem in refusals(planned(name, **more), target) for pin in problem.pins}
-    assert (OFF[name] in pins) == (name in REFUSED[target])
+def test_ms_swift_says_an_option_or_refuses_it_with_the_pin_that_leaves_it_out(name: str) -> None:
+    problems = targets()["ms-swift"].refusals(planned(name))
+    assert (OFF[name] in {pin for problem in problems for pin in problem.pins}) == (name in REFUSED)
 
 
 def test_ms_swift_says_the_rest_in_its_own_words() -> None:

@@ -50,7 +50,7 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     def searched(*_: Any, **__: Any) -> Plan:
         raise AssertionError("this was searched")
 
-    monkeypatch.setattr(best, "answer", searched)
+    monkeypatch.setattr(best, "solved", searched)
 
 
 @pytest.mark.parametrize("name", zoo_models())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.plan import Candidate
-from symconfig.solve.pins import parse
+from symconfig.solve.pins import DEGREES, agree, parse
 from symconfig.solve.run import weigh_all
 from symconfig.solve.search import resolved, search
 from tests.sample_models import sample_cluster
@@ -90,3 +90,18 @@ def test_stages_need_a_target_with_a_pipeline(pin: str, backend: str) -> None:
     name, _, value = pin.partition("=")
     with pytest.raises(InputError, match=f"{name}: needs a pipeline, which this target has not"):
         search(DENSE, sample_cluster(), job(8, 16, backend=backend, pins={name: value}), top=1)
+
+
+numbers = st.integers(1, 40)
+ranges = st.one_of(
+    numbers.map(str),
+    numbers.map(lambda n: f"..{n}"),
+    numbers.map(lambda n: f"{n}.."),
+    st.tuples(numbers, numbers).map(lambda pair: f"{min(pair)}..{max(pair)}"),
+)
+
+
+@given(st.sampled_from([name for name in DEGREES if name != "zero"]), ranges, ranges)
+def test_two_ranges_agree_where_a_number_lies_in_both(name: str, one: str, another: str) -> None:
+    both = [parse({name: text}) for text in (one, another)]
+    assert agree(name, one, another) == any(all(pins.allows(name, value) for pins in both) for value in range(1, 42))

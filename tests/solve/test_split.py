@@ -17,6 +17,7 @@ KINDS = ("dense", "moe")
 OLD = Layouts(any_cut=False, empty_ends=True, first_last=True, account=True)  # Megatron-LM before it had layout strings
 NEW = Layouts(any_cut=True, empty_ends=True, first_last=True, account=True)
 EQUAL = Layouts(any_cut=False)
+FULL_FIRST = Layouts(any_cut=True, empty_ends=True, first_last=True, account=True, first=3)
 ENDS = {"embedding": 0.0, "head": 2.5, "mtp": 1.5}
 
 
@@ -57,7 +58,7 @@ def optimum(sequence: tuple[str, ...], pp: int, vpp: int, weight: dict[str, floa
     st.integers(1, 4),
     st.integers(1, 3),
     st.integers(0, 2),
-    st.sampled_from([OLD, NEW, EQUAL]),
+    st.sampled_from([OLD, NEW, EQUAL, FULL_FIRST]),
     st.floats(0.1, 10.0),
 )
 def test_every_split_keeps_every_layer_in_order(
@@ -66,6 +67,7 @@ def test_every_split_keeps_every_layer_in_order(
     sequence = named(layers, mtp)
     for split in splits(sequence, pp, vpp if pp > 1 else 1, weights(1.0, moe), layouts):
         assert len(split.chunks) == split.pp * split.vpp
+        assert sum(kind in KINDS for kind in split.chunks[0]) >= layouts.first
         assert tuple(kind for chunk in split.chunks for kind in chunk) == sequence
         stages = [split.stage(index) for index in range(split.pp)]
         assert sorted(kind for stage in stages for chunk in stage for kind in chunk) == sorted(sequence)
@@ -76,7 +78,7 @@ def test_every_split_keeps_every_layer_in_order(
 @given(
     st.lists(st.sampled_from(KINDS), min_size=2, max_size=9),
     st.integers(2, 4),
-    st.sampled_from([OLD, NEW]),
+    st.sampled_from([OLD, NEW, FULL_FIRST]),
     st.floats(0.1, 10.0),
 )
 def test_the_balanced_split_is_optimal(layers: list[str], pp: int, layouts: Layouts, moe: float) -> None:

@@ -4,6 +4,7 @@ that it is about. What the options leave dark is UNKNOWN."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +14,14 @@ from symconfig.existing.rules.rule import GPUS_PER_NODE, UNSHARDED, Rule, Severi
 from symconfig.formats import megatron
 from symconfig.formats.megatron_run import BY_FIELD, GRAPHED_MODULES
 from symconfig.frameworks import shared
-from symconfig.frameworks.constraint import Constraint, Verdict
-from symconfig.frameworks.facts import NO_FLASH
+from symconfig.frameworks.constraint import Constraint, Verdict, failing, in_force
+from symconfig.frameworks.facts import NO_FLASH, Fixed
 from symconfig.frameworks.megatron import constraints as table
 from symconfig.frameworks.megatron import option_constraints as options_table
 from symconfig.frameworks.megatron import options, sparse
 from symconfig.frameworks.megatron.flags import versions
 from symconfig.frameworks.megatron.releases import megatron_release
+from symconfig.plans.columns import Columns
 from symconfig.plans.unknown import UNKNOWN
 
 ATTENTION = "experimental_attention_variant"
@@ -44,24 +46,6 @@ DESTINATIONS: Mapping[str, str] = {
 }
 GROUP = DESTINATIONS["microbatch_group_size"]
 Read = Callable[[MegatronFacts], Any]
-
-
-class Known:
-    """The facts of a launch by the names that constraints use, each computed on access; UNKNOWN where
-    one is not known.
-    """
-
-    __slots__ = ("_facts", "_readers")
-
-    def __init__(self, facts: MegatronFacts, readers: Mapping[str, Read]) -> None:
-        self._facts, self._readers = facts, readers
-
-    def __getattr__(self, name: str) -> Any:
-        read = self._readers.get(name)
-        try:
-            return UNKNOWN if read is None else read(self._facts)
-        except NotKnown:
-            return UNKNOWN
 
 
 def _size(dest: str) -> Read:
@@ -193,9 +177,20 @@ POINT: Mapping[str, Read] = {
 }
 
 
+def known(facts: MegatronFacts) -> tuple[Fixed, Columns]:
+    """Return the facts of a launch that constraints ask for; UNKNOWN where one is not known."""
+
+    def read(readers: Mapping[str, Read]) -> Iterator[tuple[str, Any]]:
+        for name, reader in readers.items():
+            with suppress(NotKnown):
+                yield name, reader(facts)
+
+    return Fixed(**dict(read(FIXED))), Columns(**dict(read(POINT)))
+
+
 def fails(constraint: Constraint, facts: MegatronFacts) -> bool:
     """Return whether the facts that are known show that the constraint fails; False if the verdict is open."""
-    return constraint.verdict(Known(facts, FIXED), Known(facts, POINT)) is Verdict.FAILS
+    return constraint.verdict(*known(facts)) is Verdict.FAILS
 
 
 def expressible(constraint: Constraint) -> bool:
@@ -336,9 +331,10 @@ def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
     first, example = constraints[0], constraints[-1].example
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
-        for one in constraints:
-            if one.in_force(facts.version) and fails(one, facts) and _worded(one).where(facts):
-                yield _problem(one, facts)
+        fixed, point = known(facts)
+        for one in failing(in_force(constraints, facts.version), fixed, point):
+            if _worded(one).where(facts):
+                yield _problem(one, facts, one.sentence_at(fixed, point))
 
     return Rule(
         name,
@@ -360,9 +356,8 @@ def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
     )
 
 
-def _problem(constraint: Constraint, facts: MegatronFacts) -> Problem:
+def _problem(constraint: Constraint, facts: MegatronFacts, sentence: str) -> Problem:
     wording = _worded(constraint)
     dests = [DESTINATIONS[name] for name in (*POINT, *FIXED) if name in constraint.asks and name in DESTINATIONS]
     dest = wording.about or next((dest for dest in dests if facts.names.given(dest)), dests[0])
-    sentence = constraint.sentence_at(Known(facts, FIXED), Known(facts, POINT))
     return facts.problem(sentence, dest, *dests, need=wording.need)

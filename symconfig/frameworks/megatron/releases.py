@@ -56,6 +56,12 @@ def megatron_release(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def between(version: str, since: str | None, until: str | None) -> bool:
+    """Return whether a release lies between two others, both included; None is no bound."""
+    number = megatron_release(version)
+    return (since is None or number >= megatron_release(since)) and (until is None or number <= megatron_release(until))
+
+
 # By field, dotted; each has its default there.
 NEVER: Mapping[str, str] = MappingProxyType(
     {

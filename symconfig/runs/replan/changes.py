@@ -19,9 +19,7 @@ from symconfig.frameworks.tables import options
 from symconfig.graph.block import LAYER
 from symconfig.plans.choices import Precision
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.render import target_of
-from symconfig.solve import candidate as candidates
-from symconfig.solve.answer import refusals
+from symconfig.solve.candidate import recompute_of
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.costed import costed
 from symconfig.solve.extras import switched_on
@@ -107,7 +105,7 @@ def carried(candidate: Candidate, plan: Plan) -> Configuration:
 def judged(plan: Plan, c: Configuration) -> Verdict:
     """Return the verdict on a configuration under the plan's inputs: refused with the first reason, or bytes, and step
     against the plan's best. Reasons are degrees that do not divide the GPUs, limits and constraints of the framework,
-    InputError of the costs, and what the job's target cannot express. Overruns of memory are no refusal.
+    and InputError of the costs. Overruns of memory are no refusal.
     """
     wanted = _request(plan, c.precision, Extras.of(c.framework))
     p, gpus = c.degrees, plan.best.parallel.world_size
@@ -122,10 +120,6 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
     point = replace(point, request=wanted)
     if refused := _refused(point):
         return Verdict(refused)
-    if plan.job.target is not None:
-        other = replace(plan, best=candidates.described(point, plan.cluster, plan.job))
-        if wrong := refusals(target_of(plan.model, plan.job), other):
-            return Verdict("; ".join(problem.what for problem in wrong))
     parts = costed(point)
     used, step_s = device_bytes(max(parts.peaks), point.machine, wanted.framework), refined_s(point, parts)
     pinned = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])
@@ -162,15 +156,17 @@ def _refused(prospect: Prospect) -> str:
     """Return the sentence of the first constraint that the layout or its options violate; "" if none. Constraints of
     experimental options are not counted, because a pin may enable them.
     """
-    limits, modules = prospect.request.limits, prospect.choice.modules
+    limits, again = prospect.request.limits, recompute_of(prospect)
     point = replace(
         prospect.columns().at(0),
         zero=prospect.zero,
         optimizer_offload=prospect.offload.optimizer,
         param_offload=bool(prospect.offload.weights),
         activation_offload=bool(prospect.choice.offload),
-        recompute="full" if LAYER in modules else "selective" if modules else "none",
-        modules=() if LAYER in modules else tuple(sorted(modules)),
+        recompute=again.granularity,
+        recompute_method=again.method or "",
+        recompute_layers=again.num_layers or 1,
+        modules=again.modules,
     )
     young = {option.name for option in options(prospect.request.job.backend)}
     more = (one for one in failing(limits.table, limits.fixed, point) if one.name not in young)

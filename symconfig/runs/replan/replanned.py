@@ -14,7 +14,7 @@ from symconfig.format import count
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
 from symconfig.render import own_target, render, target_of
-from symconfig.runs.best import best_plan
+from symconfig.runs.best import TOP, best_plan
 from symconfig.runs.checkpoint import Checkpoint, Loadable, loadable, of_folder
 from symconfig.runs.checkpoint.table import table
 from symconfig.runs.replan.changes import Changes, changed
@@ -22,7 +22,6 @@ from symconfig.runs.replan.diff import Difference, differences
 from symconfig.runs.replan.inputs import inputs
 from symconfig.runs.replan.keep import NearPlan, nearest
 from symconfig.runs.replan.schedule import Mode, Schedule, scheduled
-from symconfig.solve.answer import TOP
 from symconfig.solve.near_batch import batch_nearby
 from symconfig.solve.whole import filled
 

@@ -18,7 +18,6 @@ from symconfig.format import gib, picked
 from symconfig.plans.options import EXTRAS
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedRl
-from symconfig.render.learning import ALWAYS
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
 from symconfig.runs.rl.layouts import Division, Question, divisions, layouts, preferred, undivided, unserved
 from symconfig.runs.rl.logits import BY_TARGET, PLAIN, VERL, LogitBytes
@@ -125,7 +124,7 @@ def _jobs(question: Question) -> Iterator[tuple[Division, Job, float]]:
 
     fill: real tokens over the tokens that the job's sequences have room for. Without packing each division has one job
     of rl.batch padded sequences; with it one for each of `_rooms`, whose sequences are packed micro-batches, enough for
-    an update and a multiple of a divisor of the GPUs, with the pins of ALWAYS unless the job has them.
+    an update and a multiple of a divisor of the GPUs.
     """
     rl = question.rl
     for on in _divided(question):
@@ -146,7 +145,7 @@ def _jobs(question: Question) -> Iterator[tuple[Division, Job, float]]:
                 "global_batch_size": batch,
                 "seq_length": room,
                 "packing": packing(rl),
-                "pins": {**ALWAYS, **question.job.pins, **pins},
+                "pins": {**question.job.pins, **pins},
             }
             fill = rl.batch * rl.mean_tokens / (batch * room)
             yield on, question.job.model_copy(update=update), fill

@@ -21,7 +21,6 @@ from symconfig.render.target import Target
 from symconfig.runs.rl.logits import PLAIN, of_loss
 from symconfig.runs.rl.phases import Phase
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
-from symconfig.solve.answer import refusals
 from symconfig.solve.budget import device_budget, surprise
 from symconfig.solve.candidate import fullness
 from symconfig.solve.lengths import documents, longest_of
@@ -61,7 +60,7 @@ def answer(job: Job, solve: Solve, target: Target, top: int) -> Plan:
 
 
 def _steps(job: Job, solve: Solve, target: Target, top: int) -> Collection[Step]:
-    """Return the steps around the best plans of an update that the target can express, each layout once.
+    """Return the steps around the best plans of an update, each layout once.
 
     With preferences, updates are solved at one memory margin after another (_LEFT) while there is a plan. Raises
     InfeasibleError if there is none at the first.
@@ -69,18 +68,17 @@ def _steps(job: Job, solve: Solve, target: Target, top: int) -> Collection[Step]
     steps: dict[str, Step] = {}
     for left in _LEFT if job.preference is not None else _LEFT[:1]:
         try:
-            plan = solve(_update(job, left, target.compares), max(top, WEIGHED))
+            plan = solve(_update(job, left), max(top, WEIGHED))
         except InfeasibleError:
             if not steps:
                 raise
             break
-        plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": job.pins}))
+        plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits}))
         for each in (plan.best, *plan.alternatives):
-            if not refusals(target, replace(plan, best=each)):
-                share = fill(plan.job, each.batch.micro, each.batch.seq_length)
-                logits = PLAIN if plan.job.preference is None else of_loss(plan.job.preference.means, target.name)
-                step = counted(plan, Trained(plan, each, share, logits), target.compares)
-                steps.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, step))
+            share = fill(plan.job, each.batch.micro, each.batch.seq_length)
+            logits = PLAIN if plan.job.preference is None else of_loss(plan.job.preference.means, target.name)
+            step = counted(plan, Trained(plan, each, share, logits), target.compares)
+            steps.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, step))
     return steps.values()
 
 
@@ -91,17 +89,14 @@ def _budget(plan: Plan) -> float:
     return device_budget(replace(prospect.request, job=plan.job, surprise=risk), prospect.machine)
 
 
-def _update(job: Job, left: float, how: Compares | None) -> Job:
-    """Return the job of one update: with `left` added to its memory margin (at most _WIDEST), packing if its sequences
-    are packed, and for preferences a pin of the least micro-batch, unless mbs is pinned. left: share of each GPU that
-    is reserved for what the loss reads besides.
+def _update(job: Job, left: float) -> Job:
+    """Return the job of one update: with `left` added to its memory margin (at most _WIDEST), and packing. left: share
+    of each GPU that is reserved for what the loss reads besides.
     """
     margin = min(job.limits.memory_margin + left, _WIDEST)
     changes: dict[str, object] = {"limits": job.limits.model_copy(update={"memory_margin": margin})}
     if job.sequences is not None and job.sequences.batching == "packed":
         changes["packing"] = documents(job.sequences)
-    if job.preference is not None and how is not None:
-        changes["pins"] = {"mbs": f"{how.micro(job.preference.means)}..", **job.pins}
     return job.model_copy(update=changes)
 
 

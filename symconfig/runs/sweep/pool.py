@@ -23,10 +23,9 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import FailedError, InfeasibleError, SymconfigError
 from symconfig.install import VERSION
-from symconfig.runs.best import best_plan
+from symconfig.runs.best import TOP, best_plan
 from symconfig.runs.sweep.columns import Value, planned
 from symconfig.runs.sweep.job import Point
-from symconfig.solve.answer import TOP
 
 # Plans are weighed in small arrays: several threads a process only get in each other's way.
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}

@@ -23,6 +23,7 @@ from symconfig.render import openrlhf, render, tuners
 from symconfig.runs.rl.trained import EXCHANGE
 from symconfig.runs.rl.tuned import _budget
 from symconfig.solve.lengths import documents, longest_of
+from symconfig.solve.restore import restore
 
 LENGTHS = {"mean": 700.0, "p95": 1500.0, "max": 2048}
 MODEL, GPUS = "qwen2.5-7b", 8
@@ -224,6 +225,14 @@ def test_programs_count_pairs(target: str) -> None:
     assert f"The reference is on the GPU in every phase, {gib(phase(plan, 'update').holds['reference'])} GiB" in report
     with pytest.raises(InfeasibleError, match="has whole pairs in a micro-batch"):
         render(replace(plan, best=replace(plan.best, batch=replace(plan.best.batch, micro=3))), target)
+
+
+def test_pairs_in_shards_are_priced_as_the_program_that_nobody_named_runs_them() -> None:
+    job = {"model": MODEL, "cluster": "h100", "gpus": GPUS, "global_batch_size": 128, "seq_length": 2048}
+    plan = symconfig.plan(**job, backend="fsdp", preference={"pairs": 64}, lora={"r": 16}, top=1).plan
+    assert plan.job.target == "llamafactory"
+    sizes = restore(plan, plan.best).request.framework.bytes
+    assert sizes.frozen + sizes.frozen_rest == 4.0  # which it widens
 
 
 def options(plan: Plan) -> dict[str, str]:

@@ -1,0 +1,265 @@
+"""What the programs that targets write for do not run of their framework's plans, beside what the framework refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from symconfig.frameworks.constraint import Constraint
+from symconfig.plans.unknown import among, no
+
+# Programs that take the layers of the first and the last stage, and no layout string (so verl's and NeMo-RL's examples
+# of Qwen3-235B and DeepSeek-V3).
+ENDS_ONLY = frozenset(("nemo-rl", "slime", "verl"))
+# Programs in which the patches of a vision tower enter the first layers, which must be in the first chunk.
+TOWER_IN_FIRST_CHUNK = frozenset(("ms-swift",))
+
+
+def _only(
+    column: str, values: tuple[Any, ...], wrong: Any, pins: str, rule: str, *, about: str = "", source: str
+) -> Constraint:
+    """Return the constraint that a column has one of these values. wrong: another one; pins: separated by blanks."""
+    return Constraint(
+        name=f"no other {column}",
+        predicate=lambda f, p: no(among(getattr(p, column), frozenset(values))),
+        rule=rule,
+        about=about or column,
+        got=None if isinstance(wrong, bool) else f"{{p.{column}}}",
+        pins=tuple(pins.split()),
+        source=source,
+        example={column: wrong},
+    )
+
+
+def _of_megatron(name: str, source: str) -> tuple[Constraint, ...]:
+    """Return what reinforcement learning on Megatron-LM does not run, as its sequences are of many lengths."""
+    only, sized = partial(_only, source=source), f"of one size, and {name}'s sequences are not"
+    sharding, bits = "runs Megatron-LM's distributed optimizer, and no other sharding", f"{name} trains in 16 bits"
+    return (
+        only("zero", (1,), 3, "zero=1", f"{name} {sharding}", about="zero_stage"),
+        only("precision", ("bf16", "fp16"), "fp8", "precision=bf16 precision=fp16", bits),
+        only("graphs", ("none",), "all", "cuda_graphs=none", f"CUDA graphs are {sized}", about="cuda_graphs"),
+        only("tp_comm", (False,), True, "user_buffers=off", f"user buffers are {sized}", about="overlap.tp_comm"),
+        only(
+            "moe_overlap", (False,), True, "moe_overlap=off", f"{name} waits for the experts' all-to-all",
+            about="overlap.moe_a2a",
+        ),
+        only("activation_offload", (False,), True, "activation_offload=0", f"{name} keeps activations on the GPU"),
+        only("fused_loss", (False,), True, "fused_loss=off", f"{name} has a loss of its own"),
+    )  # fmt: skip
+
+
+def _samples(rule: str, source: str) -> Constraint:
+    return Constraint(
+        name="samples over replicas",
+        predicate=lambda f, p: f.samples % p.dp != 0,
+        rule=rule,
+        about="dp",
+        got="{p.dp} for {f.samples} samples",
+        pins=("dp",),
+        source=source,
+        example={"samples": 12, "dp": 8},
+    )
+
+
+def _recomputed(predicate: Callable[[Any, Any], Any]) -> Constraint:
+    return Constraint(
+        name="recompute of some layers",
+        predicate=predicate,
+        rule="Transformers recomputes all layers or none",
+        about="recompute",
+        got="the first {p.recompute_layers} of {f.num_hidden_layers}",
+        pins=("recompute=none", "recompute=full"),
+        source="transformers/modeling_layers.py, GradientCheckpointingLayer",
+        example={"num_hidden_layers": 32, "recompute": "full", "recompute_method": "block", "recompute_layers": 1},
+    )
+
+
+def _some_layers(f: Any, p: Any) -> Any:
+    return (p.recompute_method == "block") & (p.recompute_layers < f.num_hidden_layers)
+
+
+def _pairs(name: str, source: str) -> Constraint:
+    return Constraint(
+        name="whole pairs",
+        predicate=lambda f, p: p.micro % f.per_example != 0,
+        rule=f"{name} has whole pairs in a micro-batch",
+        about="mbs",
+        got="{p.micro}",
+        pins=("mbs",),
+        source=source,
+        example={"per_example": 2, "micro": 1},
+    )
+
+
+_EXPERTS = _only(
+    "ep", (1,), 2, "ep=1", "AutoEP is started by the generated training script only",
+    source="templates/deepspeed/train.py.j2",
+)  # fmt: skip
+_AROUND_TRANSFORMERS = (_EXPERTS, _recomputed(_some_layers))
+
+
+def _tuner(name: str, source: str) -> tuple[Constraint, ...]:
+    """Return what a program with a training script of its own around Transformers' Trainer does not run."""
+    only, switch = partial(_only, source=source), f"{name} has no switch for DeepSpeed's"
+    degrees = (only("tp", (1,), 2, "tp=1", f"{switch} AutoTP"), only("cp", (1,), 2, "cp=1", f"{switch} Ulysses"))
+    return (*_AROUND_TRANSFORMERS, *degrees, _pairs(name, source))
+
+
+_OF_FSDP = frozenset(("fsdp",))
+_SLIME, _NEMO_RL, _VERL = "slime/backends/megatron_utils", "nemo_rl/models/megatron/setup.py", "verl/workers"
+_OPENRLHF, _MS_SWIFT, _TRL = "openrlhf/cli/train_ppo_ray.py", "ms-swift 4.6.0, megatron/arguments", "trl/trainer"
+_of_swift = partial(_only, source=_MS_SWIFT)
+_BUFFERS = "user buffers are of one size (Transformer Engine, copy_into_buffer), and its packed sequences are not"
+# By target. What depends on the job alone, or on the layers of stages, its renderer refuses.
+PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
+    "slime": (
+        *_of_megatron("slime", _SLIME),
+        _samples("slime counts the samples of an update in micro-batches of each rank", _SLIME),
+        _only(
+            "moe_dispatcher", ("", "alltoall", "flex"), "allgather",
+            "dispatcher=alltoall dispatcher=deepep dispatcher=hybridep",
+            "slime's sequences are of any length, for which Megatron-LM's allgather is not", source=_SLIME,
+        ),
+    ),
+    "nemo-rl": (
+        *_of_megatron("NeMo-RL", _NEMO_RL),
+        _samples("NeMo-RL divides the samples of an update over data-parallel ranks", _NEMO_RL),
+        _only("vpp", (1,), 2, "vpp=1", "NeMo-RL's stages are of one chunk", source=_NEMO_RL),
+        _only(
+            "optimizer_offload", (0.0, 1.0), 0.5, "optimizer_offload=0 optimizer_offload=1",
+            "NeMo-RL's optimizer is on the host as a whole, or not at all", source=_NEMO_RL,
+        ),
+        Constraint(
+            name="recompute of some layers",
+            predicate=lambda f, p: (p.recompute_method == "block") | (p.recompute == "full") & (p.recompute_layers > 1),
+            rule="NeMo-RL runs every layer again, one by one, or parts of all",
+            about="recompute",
+            got="some layers",
+            pins=("recompute=none", "recompute=selective"),
+            source=_NEMO_RL,
+            example={"num_hidden_layers": 32, "recompute": "full", "recompute_method": "block", "recompute_layers": 1},
+        ),
+    ),
+    "verl": (
+        *_of_megatron("verl", _VERL),
+        _only(
+            "optimizer_offload", (0.0,), 1.0, "optimizer_offload=0",
+            "an optimizer that steps on the host is not written for verl", source=_VERL,
+        ),
+        Constraint(
+            name="vocabulary over tp",
+            predicate=lambda f, p: f.vocab_size % p.tp != 0,
+            rule="verl's workers do not pad the vocabulary, which must divide over tp",
+            sentence=(
+                "verl's workers do not pad the vocabulary, and {f.vocab_size:,} words cannot be split over tp {p.tp}"
+            ),
+            about="tp",
+            got="{p.tp}",
+            pins=("tp",),
+            source="megatron-bridge, GPTModelProvider.should_pad_vocab, which verl leaves off",
+            example={"vocab_size": 32001, "tp": 2},
+        ),
+    ),
+    "verl-fsdp": (
+        _only(
+            "precision", ("bf16",), "fp16", "precision=bf16", "verl's FSDP workers are planned in bf16", source=_VERL
+        ),
+        _only(
+            "recompute_method", ("", "uniform"), "block", "recompute=none",
+            "verl's FSDP workers run all layers again, or none", about="recompute", source=_VERL,
+        ),
+    ),
+    "openrlhf": (
+        *_AROUND_TRANSFORMERS,
+        _only(
+            "cp", (1,), 2, "cp=1", "OpenRLHF divides sequences by ring attention, which is not priced", source=_OPENRLHF
+        ),
+        _only(
+            "param_offload", (False,), True, "zero=..2 optimizer_offload=0",
+            "OpenRLHF keeps the trained model's weights on the GPU", source=_OPENRLHF,
+        ),
+        _only(
+            "optimizer_offload", (0.0, 1.0), 0.5, "optimizer_offload=0 optimizer_offload=1",
+            "OpenRLHF's optimizer is on the host as a whole, or not at all", source=_OPENRLHF,
+        ),
+        _samples("OpenRLHF divides the samples of an update over data-parallel ranks", _OPENRLHF),
+        _pairs("OpenRLHF", _OPENRLHF),
+    ),
+    "accelerate": _AROUND_TRANSFORMERS,
+    "transformers": (
+        _EXPERTS,
+        # Beside FSDP the Trainer recomputes every n-th layer, too.
+        _recomputed(lambda f, p: no(among(f.backend, _OF_FSDP)) & _some_layers(f, p)),
+        Constraint(
+            name="ulysses beside FSDP",
+            predicate=lambda f, p: among(f.backend, _OF_FSDP) & (p.cp > 1),
+            rule="Accelerate runs Ulysses with DeepSpeed alone",
+            about="cp",
+            got="{p.cp}",
+            pins=("cp=1",),
+            source="accelerate/parallelism_config.py",
+            example={"backend": "fsdp", "cp": 2},
+        ),
+    ),
+    "trl": (
+        *_tuner("TRL", _TRL),
+        Constraint(
+            name="answers of a KL term",
+            predicate=lambda f, p: f.reads_others & (p.micro < 2),
+            rule="TRL makes the KL term of other answers of a micro-batch, of which it needs two",
+            about="mbs",
+            got="{p.micro}",
+            pins=("mbs=2..",),
+            source=_TRL,
+            example={"reads_others": True, "micro": 1},
+        ),
+    ),
+    "llamafactory": _tuner("LLaMA-Factory", "LLaMA-Factory 0.9.5, hparams"),
+    "axolotl": (
+        *_tuner("Axolotl", "Axolotl 0.18, utils/schemas"),
+        Constraint(
+            name="recompute of unpacked Nemotron-H",
+            predicate=lambda f, p: (
+                among(f.model_type, frozenset(("nemotron_h",))) & (p.recompute != "none") & no(f.packed)
+            ),
+            rule="Axolotl recomputes layers of this family only where sequences are packed",
+            about="recompute",
+            got="{p.recompute}",
+            pins=("recompute=none",),
+            source="Axolotl 0.18",
+            example={"model_type": "nemotron_h", "recompute": "full", "packed": False},
+        ),
+    ),
+    "ms-swift-deepspeed": _tuner("ms-swift", "ms-swift 4.6.0, arguments"),
+    "ms-swift": (
+        _of_swift("zero", (0, 1), 2, "zero=..1", "ms-swift leaves the gradients of Megatron-FSDP in bf16",
+                  about="zero_stage"),
+        _of_swift("tp_comm", (False,), True, "user_buffers=off", _BUFFERS, about="overlap.tp_comm"),
+        _of_swift("graphs", ("none",), "all", "cuda_graphs=none", "ms-swift's trainer captures no CUDA graphs",
+                  about="cuda_graphs"),
+        _of_swift("moe_overlap", (False,), True, "moe_overlap=off",
+                  "ms-swift's trainer does not hide the experts' all-to-all", about="overlap.moe_a2a"),
+        _of_swift("activation_offload", (False,), True, "activation_offload=0",
+                  "ms-swift's trainer keeps activations on the GPU"),
+        Constraint(
+            name="gradients in bf16",
+            predicate=lambda f, p: (p.grad_bytes == 2) & no(among(p.precision, frozenset(("fp16",)))),
+            rule="ms-swift accumulates and reduces the gradients of bf16 in fp32",
+            about="grad_bytes",
+            pins=("grad_dtype=fp32",),
+            source=_MS_SWIFT,
+            example={"grad_bytes": 2, "precision": "bf16"},
+        ),
+        Constraint(
+            name="gathered weights in mxfp8",
+            predicate=lambda f, p: p.fp8_param_gather & (p.precision == "mxfp8"),
+            rule="ms-swift has no argument for the buffer through which weights in mxfp8 are gathered",
+            about="fp8_param_gather",
+            pins=("fp8_param_gather=off",),
+            source=_MS_SWIFT,
+            example={"fp8_param_gather": True, "precision": "mxfp8"},
+        ),
+    ),
+}  # fmt: skip
