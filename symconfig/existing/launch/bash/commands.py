@@ -13,14 +13,14 @@ from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.conditions import EXPECTED, FALSE, STARTED, TRUE, Truth, tested
 from symconfig.existing.launch.bash.expand import unescaped
 from symconfig.existing.launch.bash.shell import Shell
-from symconfig.existing.launch.bash.source import CodeSource
+from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Command, Leave
 from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, fields, hole, plain, text_of, unknown_of
 from symconfig.existing.launch.text import Place
 
 Words: TypeAlias = Sequence[Field]
 Own: TypeAlias = Callable[[Shell, Words, Place], Truth]  # a command of the shell's own
-_READ = "is read while the script runs"
+_READ, _FORMAT = "is read while the script runs", "depends on the output of printf"
 # Code that asks whether accelerators are Ascend's: no GPU is, that a run can be planned for.
 _OTHERS = re.compile(r"\s*import torch_npu\s*")
 
@@ -102,9 +102,9 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _sets(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `mapfile`, `let` or `getopts`: MAPFILE and each variable named at the start of a word become unknown arrays.
+    """Run `mapfile`, `let`, `getopts` or `printf -v`, which are not followed; return an unknown status.
 
-    Returns an unknown status.
+    MAPFILE and each variable named at the start of a word become unknown arrays.
     """
     hidden = Array({0: Field((hole(_READ, place, loose=True),), place)})
     names = (match[0] for word in words if (match := re.match(r"[A-Za-z_]\w*", word.text)))
@@ -152,9 +152,7 @@ def _leave(kind: str) -> Own:
 
 
 def _exec(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `exec` without its options: run the command, then raise Leave; return TRUE if there is no command."""
-    while words and words[0].text in ("-a", "-c", "-l"):
-        words = words[2:] if words[0].text == "-a" else words[1:]
+    """Run `exec`: run the command, then raise Leave; return TRUE if there is no command."""
     if not words:
         return TRUE
     run_words(shell, words, place)
@@ -182,7 +180,7 @@ def _cd(shell: Shell, words: Words, place: Place) -> Truth:
 
 def _print(shell: Shell, parts: Parts) -> Truth:
     if shell.output is not None:
-        shell.output += parts
+        shell.output += (replace(part, loose=False) for part in parts)
     return TRUE
 
 
@@ -198,39 +196,24 @@ def _echo(shell: Shell, words: Words, place: Place) -> Truth:
     while words and re.fullmatch(r"-[neE]+", words[0].text):
         flags += words[0].text[1:]
         words = words[1:]
-    parts = [replace(part, loose=False) for part in nested.joined(words)]
-    if "e" in flags:
-        texts = [unescaped(part.text) for part in parts]
-        pairs = zip(parts, texts, strict=True)
-        parts = [part if part.text == text else replace(part, text=text, place=None) for part, text in pairs]
+    parts = unescaped(nested.joined(words)) if "e" in flags else nested.joined(words)
     return _print(shell, (*parts, *(() if "n" in flags else (Part("\n"),))))
 
 
 def _printf(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `printf` with a format of `%s`, `%d`, `%%` and text, repeated while arguments are left; return TRUE.
+    """Run `printf` with a format of `%s` and text, repeated while arguments are left; return TRUE.
 
-    Missing arguments are empty, or 0 for `%d`. Other and unknown formats print an unknown value. `-v NAME` assigns the
-    output to the variable. Raises Exhausted.
+    Missing arguments are empty. Other and unknown formats print an unknown value.
     """
-    if len(words) > 2 and words[0].text == "-v":
-        inside = replace(shell, output=[])
-        _printf(inside, words[2:], place)
-        shell.state.variables[words[1].text] = shell.budget.kept(tuple(inside.output or ()))
-        return TRUE
-    if not words or words[0].unknown or re.search(r"%(?![sd%])", words[0].text):
-        return _print(shell, (hole("depends on the output of printf", place),))
-    made: list[Part] = []
-    pieces, values = re.split(r"(%[sd%])", unescaped(words[0].text)), list(words[1:])
-    while True:
-        for piece in pieces:
-            if piece in ("%s", "%d") and values:
-                made += values.pop(0).parts
-            else:
-                made.append(Part({"%%": "%", "%s": "", "%d": "0"}.get(piece, piece)))
-        if not values or not {"%s", "%d"} & set(pieces):
-            break
-        shell.budget.spend()
-    return _print(shell, tuple(replace(part, loose=False) for part in made))
+    form = unescaped(words[0].parts) if words else ()
+    if not words or unknown_of(form) or re.search(r"%[^s]", text_of(form)):
+        return _sets(shell, words, place) if words and words[0].text == "-v" else _unprinted(shell, _FORMAT, place)
+    pieces, values = text_of(form).split("%s"), list(words[1:])
+    rounds = max(1, -(-len(values) // max(1, len(pieces) - 1))) if len(pieces) > 1 else 1
+    for _ in range(rounds):
+        for index, piece in enumerate(pieces):
+            _print(shell, (*(values.pop(0).parts if index and values else ()), Part(piece)))
+    return TRUE
 
 
 def _path(change: Callable[[Field], Parts]) -> Own:
@@ -243,7 +226,7 @@ def _path(change: Callable[[Field], Parts]) -> Own:
         named = [word for word in words if not word.text.startswith("-") or word.unknown]
         if not named or named[0].unknown:
             return _unprinted(shell, (named[0].unknown if named else "") or "depends on a path", place)
-        return _print(shell, (*(replace(part, loose=False) for part in change(named[0])), Part("\n")))
+        return _print(shell, (*change(named[0]), Part("\n")))
 
     return run
 
@@ -296,7 +279,7 @@ def _expr(shell: Shell, words: Words, place: Place) -> Truth:
     if why or not re.fullmatch(r"[-\d\s+*/%()]+", text):
         return _unprinted(shell, why or "depends on the output of a calculation", place)
     try:
-        value = shell.expander(CodeSource((), place)).number(text, place)
+        value = shell.expander(Source((), place)).number(text, place)
     except Dark as dark:
         return _unprinted(shell, str(dark), place)
     _print(shell, plain(f"{value}\n", place=place))
@@ -315,7 +298,7 @@ def _which(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _bracket(shell: Shell, words: Words, place: Place) -> Truth:
-    return tested(shell.expander(CodeSource((), place), deciding=True), [word.parts for word in words])
+    return tested(shell.expander(Source((), place), deciding=True), [word.parts for word in words])
 
 
 def _always(status: Truth) -> Own:

@@ -104,22 +104,22 @@ class _Test:
         return self.unary("n", self.tokens[self.at - 1][1])
 
     def unary(self, sign: str, operand: Parts) -> Truth:
-        """Return the value of `-n`, `-z` or `-v` (sign without dash) on an operand; other tests, of files, are unknown.
+        """Return the value of `-n` or `-z` (sign without dash) on an operand; other tests, as of files, are unknown.
 
         A variable or argument that the script sets nowhere, as the whole operand, counts as unset and is listed in
         `presumed`. Any other unknown operand gives an unknown value.
         """
-        why, state = unknown_of(operand), self.expander.state
-        if sign == "v" and not why:
-            name = text_of(operand)
-            return Truth(state.variables.get(name) is not None, "", () if name in state.variables else (name,))
         if sign not in "nz":
             return Truth(None, "depends on the files that are there")
-        if not why:
+        if not (why := unknown_of(operand)):
             return Truth(bool(text_of(operand)) == (sign == "n"))
         # A variable that nothing sets, by itself, is taken as not set.
         names = operand[0].variables if len(operand) == 1 else ()
-        if len(names) == 1 and why == state.missing(names[0]) and (names[0].isidentifier() or names[0].isdigit()):
+        if (
+            len(names) == 1
+            and why == self.expander.state.missing(names[0])
+            and (names[0].isidentifier() or names[0].isdigit())
+        ):
             return Truth(sign == "z", presumed=names)
         return Truth(None, why)
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark, calculated
-from symconfig.existing.launch.bash.source import CodeSource, Source
+from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Budget, State
 from symconfig.existing.launch.bash.values import (
     Array,
@@ -267,9 +267,8 @@ class Words:
             return [*self._command(at + 2, close, at, close + 1, tight)], close + 1
         if following == b"'" and not quoted:
             close = code.skip(self.data, at, end)
-            if b"\\" not in (body := self.data[at + 2 : close - 1]):
-                return [*self._literal(at + 2, close - 1)], close
-            return [Part(unescaped(body.decode("utf-8", "replace")), written=self.source.place(at, close))], close
+            parts = self._literal(at + 2, close - 1)
+            return [*(parts if b"\\" not in self.data[at:close] else unescaped(parts))], close
         if following == b'"' and not quoted:
             return [], at + 1
         if (match := _NAME.match(self.data, at + 1, end)) is None:
@@ -294,7 +293,7 @@ class Words:
 
     def _command(self, start: int, end: int, at: int, close: int, tight: bool) -> Iterable[Part]:
         place = self.source.place(at, close)
-        inside = CodeSource(self.source.literal(start, end), place)
+        inside = Source(self.source.literal(start, end), place)
         return [replace(part, loose=not tight, written=place) for part in self._capture(inside, place)]
 
     # ---- values of names
@@ -377,27 +376,17 @@ def _joined(stream: Stream) -> Parts:
 
 
 _LETTERS = {**dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True)), **{mark: mark for mark in "\\'\"?"}}
-# The escapes of `$'...'`, `echo -e` and `printf`. Bytes in a row are one piece of UTF-8.
-_ESCAPE = re.compile(
-    r"\\((?:x[0-9a-fA-F]{1,2}|[0-7]{1,3})(?:\\(?:x[0-9a-fA-F]{1,2}|[0-7]{1,3}))*|u[0-9a-fA-F]{1,4}|.)", re.DOTALL
-)
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
-def unescaped(text: str) -> str:
-    """Return the text with escapes replaced: letters as for newline, octal and hexadecimal bytes, and `u` codes.
+def unescaped(parts: Parts) -> Parts:
+    """Return the parts with the escapes of `$'...'`, `echo -e` and `printf` replaced that are one letter or mark.
 
-    Adjacent bytes are decoded together as UTF-8, malformed ones replaced. Other escapes are kept.
+    A part with another, as of a number, becomes unknown.
     """
-
-    def one(match: re.Match[str]) -> str:
-        """Return what one match of escapes stands for; the match itself if it is unknown."""
-        body = match[1]
-        if len(body) > 1 and body[0] == "u":
-            return chr(int(body[1:], 16))
-        if body[0] in "01234567" or (body[0] == "x" and len(body) > 1):
-            escapes = body.split("\\")
-            raw = bytes(int(each[1:], 16) if each[0] == "x" else int(each, 8) & 0xFF for each in escapes)
-            return raw.decode("utf-8", "replace")
-        return _LETTERS.get(body, match[0])
-
-    return _ESCAPE.sub(one, text)
+    made = []
+    for part in parts:
+        text = _ESCAPE.sub(lambda match: _LETTERS.get(match[1], "\0"), part.text)
+        other = part if text == part.text else replace(part, text=text, place=None)
+        made.append(replace(other, text="", unknown="has escapes that are not followed") if "\0" in text else other)
+    return tuple(made)

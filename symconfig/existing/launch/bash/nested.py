@@ -13,7 +13,7 @@ from pathlib import Path
 from symconfig.errors import InputError
 from symconfig.existing.launch.bash.conditions import EXPECTED, TRUE, Truth, ended
 from symconfig.existing.launch.bash.shell import Shell
-from symconfig.existing.launch.bash.source import CodeSource, FileSource
+from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Leave
 from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
 from symconfig.existing.launch.files import ROOT, leads_out, open_text, readable
@@ -102,7 +102,7 @@ def _run_file(shell: Shell, path: Path) -> Truth:
         shell.log.texts.append(text)
     outer, shell.sourcing = shell.sourcing, (*shell.sourcing, real)
     try:
-        return shell.program(FileSource(text))
+        return shell.program(Source.of_file(text))
     finally:
         shell.sourcing = outer
 
@@ -122,7 +122,7 @@ def run_code(shell: Shell, words: Sequence[Field], place: Place) -> Truth:
     if first is not None and first.unknown:
         why = f"runs code that is not known, which may set any variable: it {first.unknown}"
         shell.log.add(place, shell.log.written(place) or "eval", why, Hides.VARIABLES)
-    return shell.program(CodeSource(parts, place))
+    return shell.program(Source(parts, place))
 
 
 def shell_code(shell: Shell, words: Sequence[Field], place: Place) -> bool:
@@ -165,8 +165,11 @@ def shell_code(shell: Shell, words: Sequence[Field], place: Place) -> bool:
     return False
 
 
-def _inside(shell: Shell, launcher: Sequence[Field]) -> Shell:
-    state = shell.state.seen_by_programs()
+def _inside(shell: Shell, launcher: Sequence[Field], words: Sequence[Field]) -> Shell:
+    """Return a child process: with exported variables and files, no functions, and `words` as its arguments."""
+    mine = shell.state
+    exported = {name: mine.variables[name] for name in mine.exported if name in mine.variables}
+    state = replace(mine.copy(), variables=exported, functions={}, arguments=tuple(words))
     return replace(shell, state=state, launcher=(*shell.launcher, *launcher), pending=[], locals=[])
 
 
@@ -178,12 +181,11 @@ def _code(
     Files that it writes are kept if it runs on this machine (`here`); elsewhere it has no variables, and is no part of
     a command substitution. launcher: words in front of the shell.
     """
-    inside = _inside(shell, launcher)
-    inside.state.arguments = tuple(words)
+    inside = _inside(shell, launcher, words)
     if not here:
         inside.captured, inside.state.variables, inside.state.exported = False, {}, set()
     with suppress(Leave):
-        inside.program(CodeSource(code, place))
+        inside.program(Source(code, place))
     if here:
         shell.state.files = inside.state.files
     return True
@@ -203,8 +205,7 @@ def _script(shell: Shell, words: Sequence[Field], at: int, place: Place) -> bool
         shell.log.add(place, f"bash {written}", why)
         return False
     called = bool(at) and posixpath.basename(words[at - 1].text) in _SHELLS
-    inside = _inside(shell, words[: at - called])
-    inside.state.arguments = tuple(words[at + 1 :])
+    inside = _inside(shell, words[: at - called], words[at + 1 :])
     inside.state.variables["0"] = plain(str(path))
     with suppress(Leave):
         _run_file(inside, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from symconfig.existing.launch.bash import source as code
@@ -12,7 +13,7 @@ from symconfig.existing.launch.bash.values import Field, Part, Parts, cut, hole,
 from symconfig.existing.launch.text import Place
 
 _DEFAULTS = (":-", "-", ":=", "=", ":+", "+", ":?", "?")
-_OPERATOR = re.compile(rb":[-=+?]|##|%%|//|/#|/%|\^\^|,,|[-=+?#%/^,:]")
+_OPERATOR = re.compile(rb":[-=+?]|##|%%|//|/#|/%|\^\^|,,|[-=+?#%/^,:]|\Z")
 _BRACED = re.compile(rb"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[)?", re.ASCII)
 
 
@@ -75,12 +76,9 @@ class Expander(Words):
         if head[3]:
             close = code.closing(self.data, at - 1, end)
             subscript, at = text_of(self.quoted(at, close)), close + 1
-        operator = _OPERATOR.match(self.data, at, end)
-        if at < end and operator is None:
+        if (operator := _OPERATOR.match(self.data, at, end)) is None:
             return None
         sign, name = head[1].decode(), head[2].decode()
-        if operator is None:
-            return Braced(name, sign, subscript, "", (end, end), place, quoted, loose)
         return Braced(name, sign, subscript, operator[0].decode(), (operator.end(), end), place, quoted, loose)
 
     def _of_all(self, braced: Braced) -> Stream:
@@ -158,61 +156,50 @@ class Expander(Words):
 
         One unknown part if value or pattern is unknown or the operation not supported; an empty part if it becomes "".
         """
-        operator, operand, place = braced.operator, braced.operand, braced.place
+        operator, place = braced.operator, braced.place
         if not operator or not parts:
             return parts
         loose, made, why = any(part.loose for part in parts), None, unknown_of(parts)
-        if why:
-            return (hole(why, place, braced.name, loose=loose),)
-        text = text_of(parts)
-        if operator[0] in "#%" and (glob := pattern(self.value(*operand))) is not None:
-            made = self._trimmed(parts, text, glob, operator)
-        elif operator[0] == "/":
-            made = self._replaced(parts, text, operator, operand)
+        if why is None and operator[0] in "#%" and (glob := pattern(self.value(*braced.operand))) is not None:
+            made = self._trimmed(parts, glob, operator)
+        elif why is None and operator in ("/", "//"):
+            made = self._replaced(parts, operator, *braced.operand)
         if made is None:
-            why = f"is an expansion of ${braced.name} that is not followed"
+            why = why or f"is an expansion of ${braced.name} that is not followed"
             return (hole(why, place, braced.name, loose=loose),)
         return made or (Part("", loose=loose, written=place),)
 
-    def _trimmed(self, parts: Parts, text: str, glob: re.Pattern[str], operator: str) -> Parts:
+    def _trimmed(self, parts: Parts, glob: re.Pattern[str], operator: str) -> Parts:
         """Return the value without the shortest or longest matching prefix (`#`, `##`) or suffix (`%`, `%%`).
 
-        Unchanged if nothing matches. text: the value's characters. Raises Exhausted.
+        Unchanged if nothing matches. Raises Exhausted.
         """
-        places = list(range(len(text) + 1))
+        text = text_of(parts)
+        places = range(len(text) + 1)
         self.budget.spend(len(text) ** 2 / 256)
-        if operator in ("##", "%"):
-            places.reverse()
         if operator[0] == "#":
-            return cut(parts, next((at for at in places if glob.match(text[:at])), 0))
-        return cut(parts, 0, next((at for at in places if glob.match(text[at:])), len(text)))
+            return cut(parts, next((at for at in places[:: 1 - 2 * (operator == "##")] if glob.match(text[:at])), 0))
+        order = places[:: 1 - 2 * (operator == "%")]
+        return cut(parts, 0, next((at for at in order if glob.match(text[at:])), len(text)))
 
-    def _replaced(self, parts: Parts, text: str, operator: str, operand: tuple[int, int]) -> Parts | None:
+    def _replaced(self, parts: Parts, operator: str, start: int, end: int) -> Parts | None:
         """Return the value after `${X/a/b}` with a literal `a`, of which the first or (`//`) every one is replaced.
 
-        `/#` and `/%` replace a prefix and suffix. Without `/b` matches are deleted; an empty `a` of `/` and `//`
-        changes nothing. None if an operand is unknown or `a` has unquoted pattern characters.
+        Without `/b` matches are deleted; an empty `a` changes nothing. None if an operand is unknown or `a` has
+        unquoted pattern characters. start, end: of the operand `a/b`.
         """
-        at, end = operand
-        while at < end and self.data[at : at + 1] != b"/":
-            at = code.skip(self.data, at, end)
-        old, new = self.value(operand[0], at), self.value(at + 1, end) if at < end else ()
-        word = text_of(old)
+        slash = code.word_end(self.data, start, end, b"/")
+        old, new = self.value(start, slash), self.value(slash + 1, end) if slash < end else ()
         if unknown_of((*old, *new)) or any(part.loose and re.search(r"[*?[\\]|[@!+]\(", part.text) for part in old):
             return None
         new = tuple(replace(part, loose=any(part.loose for part in parts)) for part in new)
-        if operator in ("/#", "/%"):
-            first = 0 if operator == "/#" else len(text) - len(word)
-            starts = [first] if first >= 0 and text[first:].startswith(word) else []
-        else:
-            starts = [match.start() for match in re.finditer(re.escape(word), text)] if word else []
-            starts = starts[:1] if operator == "/" else starts
-        result: list[Part] = []
-        done = 0
-        for first in starts:
+        result, done, word = list[Part](), 0, text_of(old)
+        for match in re.finditer(re.escape(word), text_of(parts)) if word else ():
             self.budget.spend(len(parts) / 8 + len(new) / 4)
-            result += [*cut(parts, done, first), *new]
-            done = first + len(word)
+            result += [*cut(parts, done, match.start()), *new]
+            done = match.end()
+            if operator == "/":
+                break
         return (*result, *cut(parts, done))
 
     def _bounds(self, start: int, end: int) -> tuple[int, int | None] | None:
@@ -220,10 +207,7 @@ class Expander(Words):
 
         None if either is not known.
         """
-        colon = start
-        while colon < end and self.data[colon : colon + 1] != b":":
-            colon = code.skip(self.data, colon, end)
-        try:
+        colon = code.word_end(self.data, start, end, b":")
+        with suppress(Dark):
             return self.arithmetic(start, colon), self.arithmetic(colon + 1, end) if colon < end else None
-        except Dark:
-            return None
+        return None

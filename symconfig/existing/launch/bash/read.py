@@ -12,7 +12,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.bash import training
 from symconfig.existing.launch.bash.commands import run_words
 from symconfig.existing.launch.bash.interpret import Interpreter
-from symconfig.existing.launch.bash.source import FileSource
+from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, shortened
 from symconfig.existing.launch.bash.training import Arguments, Split, arguments, dark, may_be_options
 from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
@@ -83,7 +83,7 @@ def read_bash(
     path = folder / Path(text.file).name if folder is not None else None
     shell.sourcing = (str(path.resolve()),) if path is not None else ()
     try:
-        shell.program(FileSource(text))
+        shell.program(Source.of_file(text))
     except Leave:
         pass
     except (Exhausted, RecursionError) as error:

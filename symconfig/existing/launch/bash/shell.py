@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TypeAlias
 
 from tree_sitter import Node
@@ -18,6 +19,7 @@ from symconfig.existing.launch.bash.values import Field, Part, Parts, Value
 from symconfig.existing.launch.text import Place
 
 Words: TypeAlias = Sequence[Field]
+_ERRORS = 10  # of syntax that are logged of one source
 _LEFT = "depends on where a loop or a function is left"
 
 
@@ -61,7 +63,7 @@ class Shell:
         """
         root = parse(source)
         if root.has_error:
-            for node in errors_of(root, source.data):
+            for node in islice(errors_of(root, source.data), _ERRORS):
                 self.log.add(place_at(source, node), text_at(source, node), "is not understood as bash")
         return self.statements(source, root.named_children)
 
@@ -107,6 +109,11 @@ class Shell:
         except Exhausted as error:
             error.place = error.place or place_at(source, node)
             raise
+
+    def left_out(self, source: Source, node: Node) -> Truth:
+        """Log that a statement is not read, and return an unknown status."""
+        self.log.add(place_at(source, node), text_at(source, node), "is not read")
+        return Truth(None, "depends on a statement that is not read")
 
     def subshell(self, run: Callable[[Shell], Truth], **fields: object) -> Truth:
         """Run `run` on a copy of the shell, with these `fields` replaced; return its status, also if it raises Leave.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,15 +19,15 @@ from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, Val
 from symconfig.existing.launch.reading import Hides
 from symconfig.existing.launch.text import Place
 
+# A line of a here-document after its tabs, and all of one.
+_UNTABBED, _WHOLE = re.compile(rb"\t*([^\n]*\n?)"), re.compile(rb"(.+)", re.DOTALL)
+
 
 class Simple(Shell):
     """Interpreter of simple commands, assignments and redirections."""
 
     def _variable_assignment(self, source: Source, node: Node) -> Truth:
         return self._assigned(source, [node])
-
-    def _variable_assignments(self, source: Source, node: Node) -> Truth:
-        return self._assigned(source, [child for child in node.children if child.type == "variable_assignment"])
 
     def _assigned(self, source: Source, nodes: Sequence[Node]) -> Truth:
         """Run assignments without a command; return the status of the last command substitution in them, else TRUE."""
@@ -260,16 +261,13 @@ class Simple(Shell):
         )
         if mark is None or body is None:
             return ()
-        data, at = source.data, source.data.rfind(b"\n", 0, body.start_byte) + 1
-        ranges = [(at, body.end_byte)]
-        if any(child.type == "<<-" for child in node.children):
-            ranges = []
-            for line in data[at : body.end_byte].splitlines(keepends=True):
-                ranges.append((at + len(line) - len(line.lstrip(b"\t")), at + len(line)))
-                at += len(line)
+        lines = _UNTABBED if any(child.type == "<<-" for child in node.children) else _WHOLE
+        start = source.data.rfind(b"\n", 0, body.start_byte) + 1
         literal = any(character in text_at(source, mark) for character in "'\"\\")
         expand = source.literal if literal else self.expander(source).quoted
-        return tuple(part for first, last in ranges for part in expand(first, last))
+        return tuple(
+            part for line in lines.finditer(source.data, start, body.end_byte) for part in expand(*line.span(1))
+        )
 
 
 def _array(

@@ -148,7 +148,8 @@ class State:
 
     @property
     def ifs(self) -> str:
-        return " \t\n" if "IFS" not in self.variables else self.text("IFS") or ""
+        value = self.variables.get("IFS")
+        return text_of(value) if isinstance(value, tuple) else " \t\n" if "IFS" not in self.variables else ""
 
     def copy(self) -> State:
         """Return a copy with its own variables, exports, functions and files."""
@@ -159,11 +160,6 @@ class State:
             functions=dict(self.functions),
             files=dict(self.files),
         )
-
-    def seen_by_programs(self) -> State:
-        """Return a copy as a child process sees it: exported variables and files; no functions and no arguments."""
-        exported = {name: self.variables[name] for name in self.exported if name in self.variables}
-        return replace(self.copy(), variables=exported, functions={}, arguments=())
 
     def environment(self) -> dict[str, Parts]:
         """Return the exported variables by name, without arrays and unset ones."""
@@ -186,13 +182,6 @@ class State:
         if isinstance(value, Array):
             return dict(value.items)
         return {} if value is None else {0: Field(value, place)}
-
-    def text(self, name: str) -> str | None:
-        """Return a scalar's text; None if it is unset, an array or not fully known."""
-        value = self.variables.get(name)
-        if value is None or isinstance(value, Array) or any(part.unknown for part in value):
-            return None
-        return text_of(value)
 
 
 @dataclass(frozen=True, slots=True)
