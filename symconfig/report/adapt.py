@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.existing.adapt.outcome import Adapted
+from symconfig.existing.adapt.draft import Adapted
 from symconfig.report.grid import Block, present, titled
 
 

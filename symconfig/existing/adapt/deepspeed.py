@@ -16,16 +16,19 @@ from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import InputError, Problem
 from symconfig.existing.adapt import launcher, trees, words
 from symconfig.existing.adapt.draft import (
+    ELSE_TOO,
+    NO_PLACE,
+    Change,
     Draft,
     Meaning,
     Progress,
+    Unplaced,
     Ways,
     differ,
     in_all_runs,
     option_changes,
     why_apart,
 )
-from symconfig.existing.adapt.outcome import ELSE_TOO, NO_PLACE, Change, Unplaced
 from symconfig.existing.adapt.same import check_program
 from symconfig.existing.launch.follow import ACCELERATE
 from symconfig.existing.launch.reading import Reading, Setting, Tree

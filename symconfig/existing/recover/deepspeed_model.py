@@ -106,8 +106,8 @@ def _adapter(
     """Return the LoRA or QLoRA adapter that the arguments ask for; None if they ask for none, or if it is invalid.
 
     They ask for one by a switch, a rank above 0, or the kind lora or qlora; a switch that is off goes before. Without a
-    rank it is 8, recorded in `assumed`; alpha is 2 x rank and dropout 0 by default. It is QLoRA by its kind or by 4
-    bits. Unknown modules and what fails validation are appended to `problems`.
+    rank it is 8, and without modules PEFT's default, recorded in `assumed`; alpha is 2 x rank and dropout 0 by default.
+    It is QLoRA by its kind or by 4 bits. Unknown modules and what fails validation are appended to `problems`.
     """
     kind = (arguments.text(*_KIND) or "").lower()
     rank = None if arguments.text(*_RANK) == "0" else arguments.whole(*_RANK)
@@ -117,7 +117,10 @@ def _adapter(
     if rank is None:
         rank = _PEFT_RANK
         assumed.append(Assumed("rank of the adapters", str(rank), "PEFT's default; no argument says it"))
-    targets = _targets(arguments, base, assumed)
+    targets = named_targets(arguments.words(*_TARGETS), base)
+    if not targets:
+        targets = _LINEAR_QWEN[:1] if base.model_type == "qwen" else _PEFT_TARGETS
+        assumed.append(Assumed("adapted modules", ", ".join(targets), "PEFT's default; no argument says them"))
     if wrong := [name for name in targets if name not in get_args(AdapterTarget)]:
         problems.append(
             Arguments.problem(
@@ -138,16 +141,6 @@ def _adapter(
         "lora_dropout": arguments.number(*_DROPOUT) or 0.0,
     }
     return _validated(Adapter, fields, problems)
-
-
-def _targets(arguments: Arguments, base: ModelDescriptor, assumed: list[Assumed]) -> tuple[str, ...]:
-    """Return the modules to adapt; PEFT's default, recorded in `assumed`, if the arguments name none."""
-    given = arguments.words(*_TARGETS)
-    if not given:
-        names = _LINEAR_QWEN[:1] if base.model_type == "qwen" else _PEFT_TARGETS
-        assumed.append(Assumed("adapted modules", ", ".join(names), "PEFT's default; no argument says them"))
-        return names
-    return named_targets(given, base)
 
 
 def named_targets(given: Iterable[str], base: ModelDescriptor) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -292,7 +293,9 @@ class _Resolver:
                 words = tuple(_through(word, through, entry.words[0].place) for word in other.words)
                 return replace(entry, value=other.value, words=words)
         words = tuple(self._word(word, entry) for word in entry.words)
-        value = entry.value if isinstance(entry.value, list) else _scalar(words[0])
+        value = (
+            entry.value if isinstance(entry.value, list) else words[0].text if words[0].unknown else _value(words[0])
+        )
         return replace(entry, value=value, words=words)
 
     def _word(self, word: Word, entry: Entry) -> Word:
@@ -325,8 +328,8 @@ class _Resolver:
         """Return what a reference (the text inside `${}`) stands for: the resolved entry at its path, or a word.
 
         `oc.env:NAME,default` and `env:` give the variable's value, else the default, else an unknown word; `mul:`,
-        `add:`, `max:` and `div:` give the number. Other functions, absent paths, cycles and chains of over 20
-        references give an unknown word. Paths with leading dots are relative to `entry`.
+        `add:`, `max:` and `div:` of integers give the number. Other functions, absent paths, cycles and chains of over
+        20 references give an unknown word. Paths with leading dots are relative to `entry`.
         """
         kind, colon, rest = reference.partition(":")
         place = entry.words[0].place
@@ -338,11 +341,12 @@ class _Resolver:
                 return Word((Piece(default.strip("'\""), None, (name,), name),), place)
             return Word((), place, f"depends on the environment variable {name}")
         if colon:
-            known = _computed(kind, rest)
-            if known is not None:
-                return Word.of(known, place)
+            with suppress(KeyError, ValueError, ZeroDivisionError, IndexError):
+                return Word.of(str(_FUNCTIONS[kind]([int(part) for part in rest.split(",")])), place)
             return Word((), place, f"depends on ${{{shorten(reference)}}}, which is not worked out")
-        path = _absolute(reference.strip(), entry.path)
+        bare = reference.strip().lstrip(".")
+        up = len(reference.strip()) - len(bare)  # `.x` is a sibling of the entry, `..x` one level above
+        path = (*(entry.path[: len(entry.path) - up] if up else ()), *bare.split("."))
         if path not in self.entries:
             return Word((), place, f"depends on ${{{shorten(reference)}}}, which nothing in this file says")
         if path in self.under_way:
@@ -350,13 +354,6 @@ class _Resolver:
         if len(self.under_way) > _MOST_STEPS:
             return Word((), place, f"depends on ${{{shorten(reference)}}}, after too many references to references")
         return self.entry(path)
-
-
-def _scalar(word: Word) -> object:
-    try:
-        return word.text if word.unknown else plain(word.text)
-    except ValueError:
-        return word.text
 
 
 def _part(pieces: tuple[Piece, ...], start: int, end: int) -> Iterator[Piece]:
@@ -368,25 +365,6 @@ def _part(pieces: tuple[Piece, ...], start: int, end: int) -> Iterator[Piece]:
             whole = last - first == len(piece.text)
             yield piece if whole else replace(piece, text=piece.text[first:last], place=None)
         position += len(piece.text)
-
-
-def _computed(kind: str, rest: str) -> str | None:
-    """Return the result of mul, add, max or div (rounded down) on comma-separated integers, as text.
-
-    None for another function, an argument that is no integer, division by zero, or too few arguments for `div`.
-    """
-    try:
-        numbers = [int(part) for part in rest.split(",")]
-        return str(_FUNCTIONS[kind](numbers))
-    except (KeyError, ValueError, ZeroDivisionError, IndexError):
-        return None
-
-
-def _absolute(reference: str, here: Path) -> Path:
-    """Return the path that a reference means: `.x` is a sibling of the entry at `here`, `..x` one level above."""
-    up = len(reference) - len(reference.lstrip("."))
-    base = here[: len(here) - up] if up else ()
-    return (*base, *reference.lstrip(".").split("."))
 
 
 def _through(word: Word, names: Path, place: Place) -> Word:

@@ -51,17 +51,18 @@ class Reader(Script):
         """
         self.problems += self._refused()
         model = self.model("actor.model_name_or_path")
-        rl = self._rl() if self._program == RAY else None
+        values, rl = self.values, self._rl() if self._program == RAY else None
         gpus = self.gpus if rl is None else self._pools["actor"]
-        if self.problems or self.values.arguments.problems or model is None or (rl is None and self._program == RAY):
+        if self.problems or values.arguments.problems or model is None or (rl is None and self._program == RAY):
             raise self.refusal()
         if rl is None:
             return self._without_generation(model)
-        packed = self._packed(rl, gpus)
+        packed = self._room("train", rl).within(rl, max(1, gpus // self._sharing))
         actor = self._trained(model, packed.spread(rl, gpus // self._sharing), packed.room, gpus)
-        step, critic = self._rewarded(self._step(rl, actor, packed), gpus), None
-        if rl.has_critic:
-            own = self.model(self._critic)
+        step, critic = self._rewarded(self._step(rl, actor, packed)), None
+        if rl.has_critic:  # it is as the reward model or the actor where nothing names it
+            names = ("critic.model_name_or_path", "reward.model_name_or_path", "actor.model_name_or_path")
+            own = self.model(next(filter(values.given, names), names[-1]))
             assert own is not None, "a name that is not known has raised"
             on = self._pools.get("critic", gpus)
             critic = self._trained(own, packed.spread(rl, on // self._sharing), packed.room, on)
@@ -90,22 +91,16 @@ class Reader(Script):
             )
         )
 
-    def _rewarded(self, step: Step, gpus: int) -> Step:
+    def _rewarded(self, step: Step) -> Step:
         """Return the step with its reward model; unchanged if a remote service or an agent computes the rewards.
 
-        It is apart if it, or the critic whose GPUs it shares, has GPUs of its own. gpus is not used.
+        It is apart if it, or the critic whose GPUs it shares, has GPUs of its own.
         """
         values = self.values
         if values.given("reward.remote_url") or values.given("train.agent_func_path"):
             return step
         apart = self._pools.get("reward", self._pools.get("critic", 0))  # with a critic that stands apart
         return self.rewarded(step, "reward.model_name_or_path", PlannedReward(gpus=apart, tp=0, memory_share=0.0))
-
-    @property
-    def _critic(self) -> str:
-        """Return the option that names the critic's model: its own, else the reward model's, else the actor's."""
-        names = ("critic.model_name_or_path", "reward.model_name_or_path")
-        return next((name for name in names if self.values.given(name)), "actor.model_name_or_path")
 
     @property
     def _tp(self) -> int:
@@ -146,10 +141,6 @@ class Reader(Script):
         placed = {"placement": "split" if served else "colocated", "rollout_gpus": served or None}
         reference = bool(values.number("rl.reference"))
         return self.step_section(prompt, response, prompts, samples, batch, _ALGORITHMS, reference=reference, **placed)
-
-    def _packed(self, rl: Rl, gpus: int) -> Packed:
-        """Return the micro-batches of an update on `gpus` GPUs."""
-        return self._room("train", rl).within(rl, max(1, gpus // self._sharing))
 
     def _room(self, phase: str, rl: Rl) -> Packed:
         """Return the micro-batches of a phase ("train" or "rollout") before they are limited to a replica's share.

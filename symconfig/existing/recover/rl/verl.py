@@ -138,8 +138,7 @@ class Reader(Script):
         """Return the micro-batches of an update; None with a problem recorded if no option gives their size."""
         packed = self._filled(role, self._degree(role), rl, role)
         if packed is None:
-            names = (self.values.name(f"{role}.{word}") for word in ("micro", "dynamic"))
-            micro, dynamic = names
+            micro, dynamic = (self.values.name(f"{role}.{word}") for word in ("micro", "dynamic"))
             what = f"neither this nor {dynamic} says what a micro-batch holds"
             self.problems.append(Problem(what, self.reading.file, field=micro))
         return packed
@@ -169,6 +168,9 @@ class Reader(Script):
         """
         values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
         limit, own = packed.room, replace(packed, room=room)
+        phases = ["actor", "rollout", *["reference"] * rl.reference, *["critic"] * rl.has_critic]
+        # Few micro-batches would be fewer, and not full, if sequences were shorter.
+        few = actor.configuration.global_batch < MANY * degrees.dp
         read = {
             phase: (self._filled(phase, degrees.cp, rl) or own).read(rl, degrees.dp, in_a_row(degrees))
             for phase in ("rollout", "reference")
@@ -187,17 +189,9 @@ class Reader(Script):
             away=tuple(part for part, key in parts.items() if values.switch(key)),
             # FSDP's is offloaded whatever is said (transformer_impl.py: "We force reference policy to use CPUOffload").
             reference=place if self.workers.options else "streamed",
-            assumed_lengths=self._depends(rl, actor),
+            assumed_lengths=self.assumes_lengths
+            and (few or not all(values.switch(f"{each}.dynamic") for each in phases)),
         )
-
-    def _depends(self, rl: Rl, actor: Run) -> bool:
-        """Return whether the memory of a phase depends on mean lengths that had to be assumed."""
-        if not self.assumes_lengths:
-            return False
-        phases = ["actor", "rollout", *["reference"] * rl.reference, *["critic"] * rl.has_critic]
-        # Few micro-batches would be fewer, and not full, if sequences were shorter.
-        few = actor.configuration.global_batch < MANY * actor.configuration.degrees.dp
-        return few or not all(self.values.switch(f"{phase}.dynamic") for phase in phases)
 
     def _degree(self, role: str) -> int:
         """Return the ranks that share a sequence; 1 if not given."""
@@ -295,8 +289,7 @@ class Reader(Script):
         if size is not None and layers.copies > 1 and gpus % size:
             raise InputError(self.problem(f"{role}.shards", "does not divide the GPUs", got=f"{size:g} on {gpus}"))
         if gpus % sp:
-            what = "does not divide the GPUs"
-            raise InputError(self.problem(f"{role}.parallel.cp", what, got=f"{sp} on {gpus}"))
+            raise InputError(self.problem(f"{role}.parallel.cp", "does not divide the GPUs", got=f"{sp} on {gpus}"))
         if model.model.num_key_value_heads % sp:
             what = "copies of key/value heads for the ranks of a sequence are not predicted"
             got = f"{model.model.num_key_value_heads} heads for {sp} ranks"
