@@ -109,10 +109,9 @@ class Setting:
     joined: bool = False
 
     @property
-    def label(self) -> str:
-        """Return the option's name, or the key's path, as a person would name it."""
-        option = self.spelled.rpartition(".")[2]
-        return option if option.startswith("--") else self.spelled
+    def key(self) -> str:
+        """Return the name without leading dashes and with `_` for `-`."""
+        return self.name.lstrip("-").replace("-", "_")
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -127,10 +126,6 @@ class Setting:
     def unknown(self) -> str | None:
         """Return why a value is not known; None if all are."""
         return next((word.unknown for word in self.values if word.unknown), None)
-
-    def like(self, name: str, *values: str) -> Self:
-        """Return a setting with another name and values at this one's place."""
-        return replace(self, name=name, values=tuple(Word.of(value, self.place) for value in values), joined=False)
 
     def problem(self, what: str, **words: str | None) -> Problem:
         """Return a problem about this option with its place. words: got, need and hint."""

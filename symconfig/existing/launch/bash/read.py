@@ -15,7 +15,7 @@ from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, shortened
 from symconfig.existing.launch.bash.training import Arguments, Split, arguments, dark, may_be_options
-from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
+from symconfig.existing.launch.bash.values import Field, Part, plain, text_of, unknown_of
 from symconfig.existing.launch.reading import OTHER_RUN, Hides, Piece, Reading, Unread, Word
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.world import world
@@ -128,10 +128,8 @@ def _result(text: Text, log: Log, state: State) -> Bash:
         return texts[place.file].at(place) if place.file in texts else ""
 
     splits = [split for command in log.commands if (split := training.split(command)) is not None]
-    best = training.chosen(splits)
-    if best is None:
-        best = training.chosen([split for command in log.commands if (split := training.bare(command)) is not None])
-    if best is None:
+    bare = (split for command in log.commands if (split := training.bare(command)) is not None)
+    if (best := training.chosen(splits) or training.chosen([*bare])) is None:
         raise InputError(_no_training(text, log))
     made = arguments(best.arguments, source)
     files = {**state.files, **best.command.files}
@@ -139,7 +137,12 @@ def _result(text: Text, log: Log, state: State) -> Bash:
         *log.unread,
         *_notes(best, log, splits, source),
         *made.unread,
-        *_dark_files(made, files),
+        *(
+            Unread(word.place, word.text, f"is a file that the script writes, and it {why}")
+            for setting in made.settings
+            for word in setting.values
+            if word.text in files and (why := unknown_of(files[word.text]))
+        ),
     ]
     runs, others = _other_commands(best, splits, log)
     reading = replace(
@@ -265,16 +268,6 @@ def _differing(best: Split, other: Split) -> str:
     differ = [at for at, word in enumerate(words) if mine[at : at + 1] != [word]]
     named = (words[at - 1 : at + 1] if at and words[at - 1].startswith("-") else words[at : at + 1] for at in differ)
     return " ".join(word for pair in named for word in pair)
-
-
-def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
-    """Return a note for each word of the program that names a file which the script writes with unknown contents."""
-    return [
-        Unread(word.place, word.text, f"is a file that the script writes, and it {why}")
-        for setting in made.settings
-        for word in setting.values
-        if word.text in files and (why := unknown_of(files[word.text]))
-    ]
 
 
 def _no_training(text: Text, log: Log) -> Problem:

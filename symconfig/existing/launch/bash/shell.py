@@ -14,7 +14,7 @@ from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.conditions import TRUE, Truth, ended
 from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.source import Source, errors_of, parse, place_at, text_at
-from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, Outcome, State, one_of
+from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, one_of
 from symconfig.existing.launch.bash.values import Field, Part, Parts, Value
 from symconfig.existing.launch.text import Place
 
@@ -146,7 +146,7 @@ class Shell:
             self.maybe = reasons if likely and branch is branches[0] else [*reasons, why]
             try:
                 branch()
-                outcomes.append(Outcome(self.state, tuple(self.output or ())))
+                outcomes.append((self.state, tuple(self.output or ())))
             except Leave as leave:
                 left = left or leave
                 if leave.kind != "exit":
@@ -155,20 +155,19 @@ class Shell:
                 self.state, self.output, self.maybe = state, output, reasons
         if not outcomes:
             raise left or Leave("exit")
-        made = one_of(self.budget, outcomes, why, place)
-        self.state = made.state
+        self.state, printed = one_of(self.budget, outcomes, why, place)
         if self.output is not None:
-            self.output += made.output
+            self.output += printed
 
     def resume(self, kind: str, place: Place) -> None:
         """Merge the pending states that left by `kind` into the state, and remove them from `pending`.
 
         Values that differ become unknown. kind: "break", "continue" or "return".
         """
-        states = [Outcome(state) for leave, state in self.pending if leave.kind == kind]
+        states = [(state, ()) for leave, state in self.pending if leave.kind == kind]
         self.pending = [(leave, state) for leave, state in self.pending if leave.kind != kind]
         if states:
-            self.state = one_of(self.budget, [Outcome(self.state), *states], _LEFT, place).state
+            self.state, _ = one_of(self.budget, [(self.state, ()), *states], _LEFT, place)
 
     def guarded(self, branch: Callable[[], Truth], check: Place | None = None) -> Truth:
         """Run a branch and return its status; if it exits with an error, restore the state and return TRUE.

@@ -184,23 +184,15 @@ class State:
         return {} if value is None else {0: Field(value, place)}
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A state in which the shell may be, and what was printed on the way to it."""
-
-    state: State
-    output: Parts = ()
-
-
-def one_of(budget: Budget, outcomes: Sequence[Outcome], why: str, place: Place) -> Outcome:
-    """Merge alternative outcomes into one; variables, files, arguments and outputs that differ become unknown (`why`).
+def one_of(budget: Budget, outcomes: Sequence[tuple[State, Parts]], why: str, place: Place) -> tuple[State, Parts]:
+    """Merge alternative states and outputs; variables, files, arguments and outputs that differ become unknown (`why`).
 
     A common beginning of a variable or output is kept. A variable that a state lacks differs from any value, a file
     does not. Exports and functions are united, earlier functions first. Raises Exhausted.
     """
     if len(outcomes) == 1:
         return outcomes[0]
-    outputs, states = [outcome.output for outcome in outcomes], [outcome.state for outcome in outcomes]
+    states, outputs = [state for state, _ in outcomes], [output for _, output in outcomes]
     alike = all(_comparable(outputs[0]) == _comparable(output) for output in outputs[1:])
     first = states[0].copy()
     names = dict.fromkeys(name for state in states for name in state.variables)
@@ -218,7 +210,7 @@ def one_of(budget: Budget, outcomes: Sequence[Outcome], why: str, place: Place) 
             first.files[name] = content if known is None or _equal(known, content) else (hole(why, place),)
         if [item.text for item in state.arguments] != [item.text for item in first.arguments]:
             first.arguments = (Field((hole(why, place, loose=True),), place),)
-    return Outcome(first, outputs[0] if alike else _merged_parts(outputs, why, place))
+    return first, outputs[0] if alike else _merged_parts(outputs, why, place)
 
 
 def _equal(left: Value | str, right: Value | str) -> bool:

@@ -51,8 +51,9 @@ def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Argumen
     for word in words:
         text = word.text
         if word.several and (word.brings != () if name is None or values else may_be_options(word)):
-            made.unread.append(dark(word, source))
-            made.possible += [_possible(name, word) for name in word.brings or ()]
+            made.unread.append(item := dark(word, source))
+            unknown = (Word((), word.place, item.why),)
+            made.possible += [Setting(name, name, unknown, item.place) for name in word.brings or ()]
         elif is_option(text):
             close()
             name, values = word, []
@@ -86,18 +87,10 @@ def dark(word: Field, source: Callable[[Place], str]) -> Unread:
     return Unread(place, what, word.unknown or "is not known", hides, options=True)
 
 
-def _possible(name: str, word: Field) -> Setting:
-    """Return an option that an unknown word may be, with an unknown value."""
-    place = next((part.written for part in word.parts if part.written is not None), word.place)
-    why = word.unknown or "is not known"
-    return Setting(name, name, (Word((), word.place, why),), place)
-
-
 def _setting(name: Field, values: Sequence[Field]) -> Setting:
     last = values[-1].place if values else name.place
-    whole = cover((name.place, last))
-    ordered = whole is not None and name.place.start <= last.start
-    place = whole if ordered and whole is not None else name.place
+    whole = cover((name.place, last)) if name.place.start <= last.start else None
+    place = whole or name.place
     return Setting(name.text, name.text, tuple(value.word() for value in values), place)
 
 
@@ -260,8 +253,4 @@ def bare(command: Command) -> Split | None:
 
 def chosen(splits: Sequence[Split]) -> Split | None:
     """Return the command that looks most like training, the first of equals; None without any."""
-    best: Split | None = None
-    for each in splits:
-        if best is None or each.trains > best.trains:
-            best = each
-    return best
+    return max(splits, key=lambda each: each.trains, default=None)

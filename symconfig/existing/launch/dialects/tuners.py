@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from posixpath import basename
 
-from symconfig.existing.launch.reading import Reading, Setting, Word, World
+from symconfig.existing.launch.reading import Reading, Word, World
 from symconfig.formats.tuners import TRANSFORMERS, TRL, TUNERS, Tuner
 
 _COMMANDS = {command: tuner for tuner in TUNERS for command in tuner.commands}
@@ -83,7 +83,7 @@ def program(reading: Reading) -> Program | None:
     options for Megatron-Core, or USE_MCA of "1" or "true"; never in the last case.
     """
     path = reading.program.text if reading.program is not None else ""
-    names, switch = {plain(each) for each in reading.settings}, reading.environment.get("USE_MCA")
+    names, switch = {each.key for each in reading.settings}, reading.environment.get("USE_MCA")
     command, _, word = path.rpartition("/")[2].partition(" ")
     cored = switch is not None and switch.text in ("1", "true")  # of LLaMA-Factory
     for tuner in TUNERS:
@@ -102,18 +102,13 @@ def program(reading: Reading) -> Program | None:
 
 def of_trainer(reading: Reading) -> Program | None:
     """Return Program(TRANSFORMERS, "sft") if per_device_train_batch_size is an option; else None."""
-    names = {plain(each) for each in reading.settings}
+    names = {each.key for each in reading.settings}
     return Program(TRANSFORMERS, "sft") if "per_device_train_batch_size" in names else None
 
 
 def is_example(reading: Reading) -> bool:
     """Return whether the program's file name is that of an example of Transformers (run_*.py)."""
     return reading.program is not None and _EXAMPLES.fullmatch(basename(reading.program.text)) is not None
-
-
-def plain(setting: Setting) -> str:
-    """Return the setting's name without leading dashes and with `_` for `-`."""
-    return setting.name.lstrip("-").replace("-", "_")
 
 
 def started(reading: Reading) -> World:
@@ -138,7 +133,7 @@ def started(reading: Reading) -> World:
 
 def _method(reading: Reading, tuner: Tuner, word: str) -> str:
     """Return the method: the tuner's option (its last value), else the tuner's default, else `word` of the command."""
-    options = (each for each in reversed(reading.settings) if plain(each) == tuner.method and each.values)
+    options = (each for each in reversed(reading.settings) if each.key == tuner.method and each.values)
     stated = next(options, None)
     return _done(stated.values[0].text if stated is not None else tuner.usual or word)
 

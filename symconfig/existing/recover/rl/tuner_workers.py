@@ -117,7 +117,7 @@ class TunerWorkers(Script):
         for name, words in self.tuner.megatron.items():
             own += [] if self.values.given(name) else words
         stated = (inner for each in self.values.settings for inner in _passed_on(each))
-        options = [each for each in stated if tuners.plain(each) not in _OTHERWISE and each.text.lower() not in _NONE]
+        options = [each for each in stated if each.key not in _OTHERWISE and each.text.lower() not in _NONE]
         return (*settings(own, self.reading.file), *bridged.options(options))
 
     @property
@@ -268,8 +268,7 @@ class TunerWorkers(Script):
             words += ["--use_peft", "--lora_r", str(rank), "--lora_alpha", f"{alpha:g}"]
             words += ["--lora_dropout", f"{dropout:g}", *self.tuner.modules]
         own = ("use_peft", "finetuning_type")
-        plain = ((each, tuners.plain(each)) for each in values.settings)
-        given = [each for each, name in plain if words or not (name.startswith("lora_") or name in own)]
+        given = [each for each in values.settings if words or not (each.key.startswith("lora_") or each.key in own)]
         arguments = Arguments((*settings(words, self.reading.file), *given))
         model = of_arguments(self.reading, arguments, self.supplied, self.problems)
         self.problems += arguments.problems
@@ -386,7 +385,7 @@ def _passed_on(setting: Setting) -> Iterator[Setting]:
     ms-swift's JSON `megatron_extra_kwargs` instead gives a setting per field, values that are no text as JSON; nothing
     if it is malformed or no object.
     """
-    name = tuners.plain(setting)
+    name = setting.key
     if name != _EXTRA:
         yield replace(setting, name=name.removeprefix(f"{_EXTRA}."))
         return
