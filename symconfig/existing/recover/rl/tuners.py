@@ -82,7 +82,7 @@ class Reader(TunerWorkers):
         With Megatron-Core by the global batch, if given; else gradient_accumulation_steps. Without either 1 for GRPO
         and RLOO, else as many as make the program's least number of sequences per update.
         """
-        values, each = self.values, self._micro * self._dp
+        values, each = self.values, self._micro * self.replicas
         if self.program.megatron and (batch := values.whole("global_batch_size")) is not None:
             return max(1, batch // each)
         steps = values.whole("gradient_accumulation_steps")
@@ -101,7 +101,7 @@ class Reader(TunerWorkers):
         length = self._length()
         if self.problems or model is None or length is None:
             return None
-        count, preference = self._accumulated * self._dp, None
+        count, preference = self._accumulated * self.replicas, None
         if able := _LOSSES.get(method):
             words = values.words("loss_type")
             loss = next((each for each in able if each in words), able[0])
@@ -145,17 +145,17 @@ class Reader(TunerWorkers):
             return None
         values, micro = self.values, self._micro
         # TRL pads all responses of a rank together, before they are split (trainer/grpo_trainer.py).
-        widest = max(micro, rl.sequences // self._dp) if self.tuner.padded else micro
+        widest = max(micro, rl.sequences // self.replicas) if self.tuner.padded else micro
         packed = Packed.of(rl, micro, packs=values.switch("padding_free"), widest_of=widest)
-        packed = packed.within(rl, self._dp)
-        run = self._trained(model, packed.spread(rl, self._dp), packed.room)
+        packed = packed.within(rl, self.replicas)
+        run = self._trained(model, packed.spread(rl, self.replicas), packed.room)
         away = (("offload_model", "weights"), ("offload_optimizer", "optimizer state"))
         room = run.configuration.seq_length
-        read = replace(packed, room=room).read(rl, self._dp)
+        read = replace(packed, room=room).read(rl, self.replicas)
         step = Step(
             trainer=self.trainer,
             workers=self.workers,
-            rl=rl.model_copy(update={"tokens_per_gpu": -(-room // self._sharing)}),
+            rl=rl.model_copy(update={"tokens_per_gpu": -(-room // self.sharing)}),
             fill=packed.fill(rl, run.configuration.global_batch),
             read=read,
             reference_read=read,
@@ -182,12 +182,12 @@ class Reader(TunerWorkers):
         others 256, unless vllm_max_num_seqs is given.
         """
         values, samples, accumulated = self.values, self.values.whole("num_generations") or 1, self._accumulated
-        update = self._micro * self._dp * accumulated
+        update = self._micro * self.replicas * accumulated
         generated = values.whole("generation_batch_size")
         if generated is None:
             steps = values.whole("steps_per_generation")
             # Of Megatron-Core these count updates, of Transformers' Trainer micro-batches.
-            of_step = update if self.program.megatron else self._micro * self._dp
+            of_step = update if self.program.megatron else self._micro * self.replicas
             generated = of_step * steps if steps is not None else update
         engine = self._engine(model)
         if engine is None:
@@ -198,7 +198,7 @@ class Reader(TunerWorkers):
             return None
         response, at_once = values.whole("max_completion_length") or 1, _AT_ONCE
         if self.tuner.padded and not engine[1]:  # all that a replica generates (trl/trainer/grpo_trainer.py)
-            at_once = max(1, generated // self._dp) * engine[0]
+            at_once = max(1, generated // self.replicas) * engine[0]
         return self.section(
             self._prompt(response),
             response,

@@ -154,7 +154,7 @@ class Reader(Script):
             tokens = values.whole(f"{phase}.tokens")
         elif (sequences := values.whole(f"{phase}.micro")) is None:
             whole = values.whole(f"{phase}.micro_of_all")
-            sequences = None if whole is None else max(1, whole * cp // self._trained_gpus)
+            sequences = None if whole is None else max(1, whole * cp // self.trained_gpus)
         if tokens is None and sequences is None:
             return None
         packs = values.switch(f"{role}.packs")
@@ -197,10 +197,6 @@ class Reader(Script):
         """Return the ranks that share a sequence; 1 if not given."""
         return self.values.whole(f"{role}.parallel.cp") or 1
 
-    @property
-    def _trained_gpus(self) -> int:
-        return self.gpus - self.apart
-
     def _trained(self, role: str, model: Described, rl: Rl, packed: Packed) -> tuple[Run, float]:
         """Return the run of a role's trained model, and the share (0 to 1) of its micro-batches that holds tokens.
 
@@ -219,12 +215,12 @@ class Reader(Script):
         """
         at, table = SECTIONS[role], flags(self.version(role))
         unfused = self._unfused(f"{at}.megatron.override_transformer_config", model.model)
-        dp = max(1, self._trained_gpus // bridged.split(Namespace(self.megatron(role), table)))
+        dp = max(1, self.trained_gpus // bridged.split(Namespace(self.megatron(role), table)))
         packed = packed.within(rl, dp)
         batch = settings(["--global-batch-size", str(packed.spread(rl, dp))], self.reading.file)
         names = Namespace((*self.megatron(role, packed.room), *unfused, *batch), table)
         wrong = partial(self.problem, "adapter.r")
-        run = bridged.run(names, self._trained_gpus, self.known_cluster, self.supplied, model, wrong)
+        run = bridged.run(names, self.trained_gpus, self.known_cluster, self.supplied, model, wrong)
         count = packed.spread(rl, dp, in_a_row(run.configuration.degrees))
         return replace(run, configuration=replace(run.configuration, global_batch=count))
 
@@ -283,7 +279,7 @@ class Reader(Script):
 
         Raises InputError if shards or ranks of a sequence do not divide the GPUs, or the latter the key/value heads.
         """
-        values, gpus, sp = self.values, self._trained_gpus, self._degree(role)
+        values, gpus, sp = self.values, self.trained_gpus, self._degree(role)
         layers = fsdp.stated(values, role, SECTIONS[role] + ".optim", gpus)
         size = values.number(f"{role}.shards")
         if size is not None and layers.copies > 1 and gpus % size:
