@@ -26,13 +26,11 @@ class Piece:
     place: where exactly these characters stand literally (for `'a b'` without the quotes); None: they come from outside
     (the environment, an option of the audit, a command's known output), or stand there in another spelling (escapes).
     variables: names that they came through, the outermost first: `--tp $TP` with TP=${SIZE:-8} has (TP, SIZE).
-    overridden_by: the environment variable that would replace them where they are a default: SIZE.
     """
 
     text: str
     place: Place | None = None
     variables: tuple[str, ...] = ()
-    overridden_by: str | None = None
 
     def after(self, count: int) -> Piece:
         """Return the piece without its first `count` characters.

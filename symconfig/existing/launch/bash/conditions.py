@@ -28,13 +28,11 @@ class Truth:
     Args:
         value: None if it is not known.
         why: the reason if it is not known.
-        presumed: variables that are set nowhere and that the condition takes as unset, as `${X:-8}` does.
         status: whether this is the exit status of a program, which is never known; a `value` is then only presumed.
     """
 
     value: bool | None
     why: str = ""
-    presumed: tuple[str, ...] = ()
     status: bool = False
 
     def negated(self) -> Truth:
@@ -106,8 +104,8 @@ class _Test:
     def unary(self, sign: str, operand: Parts) -> Truth:
         """Return the value of `-n` or `-z` (sign without dash) on an operand; other tests, as of files, are unknown.
 
-        A variable or argument that the script sets nowhere, as the whole operand, counts as unset and is listed in
-        `presumed`. Any other unknown operand gives an unknown value.
+        A variable or argument that the script sets nowhere, as the whole operand, counts as unset. Any other unknown
+        operand gives an unknown value.
         """
         if sign not in "nz":
             return Truth(None, "depends on the files that are there")
@@ -120,7 +118,7 @@ class _Test:
             and why == self.expander.state.missing(names[0])
             and (names[0].isidentifier() or names[0].isdigit())
         ):
-            return Truth(sign == "z", presumed=names)
+            return Truth(sign == "z")
         return Truth(None, why)
 
     def binary(self, left: tuple[str, Parts], sign: tuple[str, Parts], right: tuple[str, Parts]) -> Truth:
@@ -151,14 +149,13 @@ class _Test:
 def _combined(left: Truth, right: Truth, stop: bool) -> Truth:
     """Return `left && right` (stop: False) or `left || right` (stop: True) in three-valued logic.
 
-    If `left` decides it is returned; else `presumed` of both is kept, and the reason of the unknown one, `left` first.
+    If `left` decides it is returned; else the reason is that of the unknown one, `left` first.
     """
     if left.value is stop:
         return left
-    presumed = (*left.presumed, *right.presumed)
     if left.value is None:
-        return Truth(stop if right.value is stop else None, left.why, presumed)
-    return Truth(right.value, right.why, presumed)
+        return Truth(stop if right.value is stop else None, left.why)
+    return right
 
 
 def tested(expander: Expander, words: Sequence[Parts]) -> Truth:

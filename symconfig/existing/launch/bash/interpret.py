@@ -75,8 +75,7 @@ class Interpreter(Simple):
         """Run the first clause whose condition is true of `if`, `elif` and `else`; return its status, TRUE if none is.
 
         If a condition is unknown or a program's status, this clause and the rest run on copies of the state, which are
-        merged; the status is unknown. A variable that the condition presumes unset, and the clause sets to a scalar, is
-        marked as overridden by the environment's. A clause that exits with an error is undone (`guarded`).
+        merged; the status is unknown. A clause that exits with an error is undone (`guarded`).
         """
         if not clauses:
             return TRUE
@@ -97,14 +96,7 @@ class Interpreter(Simple):
             return Truth(None, truth.why)
         if not truth.value:
             return self._clauses(source, rest)
-        before = dict(self.state.variables)
-        status = self.guarded(run, place)
-        for name in truth.presumed:
-            value = self.state.variables.get(name)
-            if name not in before and isinstance(value, tuple):
-                named = (part if part.overridden_by else replace(part, overridden_by=name) for part in value)
-                self.state.variables[name] = tuple(named)
-        return status
+        return self.guarded(run, place)
 
     def _case_statement(self, source: Source, node: Node) -> Truth:
         """Run the first branch of `case` that matches and return its status, TRUE if none does.

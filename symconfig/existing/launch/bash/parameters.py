@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.expand import Stream, Words, pattern
-from symconfig.existing.launch.bash.values import Field, Part, Parts, cut, hole, plain, text_of, through, unknown_of
+from symconfig.existing.launch.bash.values import Field, Part, Parts, cut, hole, plain, text_of, unknown_of
 from symconfig.existing.launch.text import Place
 
 _DEFAULTS = (":-", "-", ":=", "=", ":+", "+", ":?", "?")
@@ -121,9 +121,8 @@ class Expander(Words):
     def _with_default(self, braced: Braced) -> Stream:
         """Return the parts of `${X:-8}`, `${X:=8}` (which also assigns), `${X:+8}` and `${X:?}` (which is X itself).
 
-        The default counts if X is unset or, with the colon, empty. A variable that nothing sets counts as unset, and
-        the default is then marked as overridden by the environment's. `:+` gives nothing if X is unset, and an unknown
-        part if X is wholly unknown and unquoted.
+        The default counts if X is unset or, with the colon, empty. A variable that nothing sets counts as unset. `:+`
+        gives nothing if X is unset, and an unknown part if X is wholly unknown and unquoted.
         """
         name, subscript, place, kind = braced.name, braced.subscript, braced.place, braced.operator[-1]
         value = self.find(name, place, subscript)
@@ -136,14 +135,16 @@ class Expander(Words):
         if kind == "+":
             return [] if unset else self._operand(braced)
         stream = self._operand(braced)
-        outside, whole = name not in self.state.variables, text_of(part for part in stream if part).strip()
-        made: Stream = []
-        for part in stream:
-            if part is not None:
-                written = part.written if part.text.strip() != whole else place
-                passed = through((part,), name, place, loose=part.loose, default=outside)[0]
-                part = replace(passed, written=written)
-            made.append(part)
+        whole = text_of(part for part in stream if part).strip()
+        made: Stream = [
+            part
+            and replace(
+                part,
+                variables=(name, *part.variables),
+                written=place if part.text.strip() == whole else part.written,
+            )
+            for part in stream
+        ]
         if kind != "=" or name.isdigit():
             return made
         # What the variable has now is expanded: quotes of the default no longer count.

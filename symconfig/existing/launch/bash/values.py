@@ -21,7 +21,7 @@ class Part:
     """A run of characters of a value; if `unknown` is set, one of unknown characters, for that reason.
 
     Args:
-        place, variables, overridden_by: as of a Piece.
+        place, variables: as of a Piece.
         loose: whether it results from an unquoted expansion, so that it is split into words where it is used.
         written: where it stands as source (`$TP` or `8`), in the innermost text that holds it as a word.
         brings: options that an unknown part may contain as words; None: any.
@@ -30,7 +30,6 @@ class Part:
     text: str
     place: Place | None = None
     variables: tuple[str, ...] = ()
-    overridden_by: str | None = None
     unknown: str | None = None
     loose: bool = False
     written: Place | None = None
@@ -82,7 +81,7 @@ class Field:
         return tuple(dict.fromkeys(name for each in known for name in each or ()))
 
     def word(self) -> Word:
-        pieces = (Piece(part.text, part.place, part.variables, part.overridden_by) for part in joined(self.parts))
+        pieces = (Piece(part.text, part.place, part.variables) for part in joined(self.parts))
         return Word(tuple(pieces), self.place, self.unknown)
 
     def cut(self, start: int, end: int | None = None) -> Field:
@@ -182,23 +181,18 @@ def is_option(word: str) -> bool:
     return word.startswith("-") and len(word) > 1 and not _NUMBER.match(word) and word != "--"
 
 
-def through(parts: Parts, name: str, place: Place, *, loose: bool, default: bool = False) -> Parts:
+def through(parts: Parts, name: str, place: Place, *, loose: bool) -> Parts:
     """Return a value as expanded from `$name`: with the name put before its variables, and `loose` as given.
 
-    `written` becomes `place`, but stays in a value with blanks. default: it is the default of `${name:-8}`; parts
-    without `overridden_by` get the name.
+    `written` becomes `place`, but stays in a value with blanks.
     """
     several = any(character.isspace() for part in parts for character in part.text)
     return tuple(
-        Part(
-            part.text,
-            part.place,
-            (name, *part.variables),
-            part.overridden_by or (name if default else None),
-            part.unknown,
-            loose,
-            part.written if several and part.written else place,
-            part.brings,
+        replace(
+            part,
+            variables=(name, *part.variables),
+            loose=loose,
+            written=part.written if several and part.written else place,
         )
         for part in parts
     )
@@ -210,7 +204,7 @@ def joined(parts: Parts) -> Iterator[Part]:
     for part in (part for part in parts if part.text):
         here, there = last.place if last is not None else None, part.place
         adjacent = here is not None and there is not None and (here.file, here.end) == (there.file, there.start)
-        alike = last is not None and (last.variables, last.overridden_by) == (part.variables, part.overridden_by)
+        alike = last is not None and last.variables == part.variables
         if last and here and there and adjacent and alike:
             last = replace(last, text=last.text + part.text, place=replace(here, end=there.end))
             continue

@@ -338,7 +338,7 @@ class _Resolver:
             if name in self.variables:
                 return Word((Piece(self.variables[name], None, (name,)),), place)
             if has_default:
-                return Word((Piece(default.strip("'\""), None, (name,), name),), place)
+                return Word((Piece(default.strip("'\""), None, (name,)),), place)
             return Word((), place, f"depends on the environment variable {name}")
         if colon:
             with suppress(KeyError, ValueError, ZeroDivisionError, IndexError):
