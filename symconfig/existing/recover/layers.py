@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from symconfig.descriptor.layers import NO_MIXER
@@ -27,23 +26,8 @@ _MLPS = "".join(hybrid.MLPS.values())
 _EXPANDED = 2  # of the hidden size, what Mamba's heads are together where nobody says how many (MambaMixer, expand)
 
 
-@dataclass(frozen=True, slots=True)
-class Letters:
-    """Layers of a hybrid pattern, each as its letters, by stage.
-
-    predictions: number of multi-token prediction parts.
-    """
-
-    stages: tuple[tuple[str, ...], ...]
-    predictions: int = 0
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        return tuple(layer for stage in self.stages for layer in stage)
-
-
-def letters(text: str, base: ModelDescriptor | None = None) -> Letters:
-    """Return the layers of --hybrid-layer-pattern, grouped by stage ("|"), and the number of parts after "/" (MTP).
+def letters(text: str, base: ModelDescriptor | None = None) -> tuple[tuple[tuple[str, ...], ...], int]:
+    """Return the layers of --hybrid-layer-pattern, each as its letters, by stage ("|"), and the parts after "/" (MTP).
 
     They are `base`'s layers if its letters equal the pattern's. Otherwise each mixer and the MLP after it are one layer
     if all stages consist of such pairs, else each letter is one. Raises ValueError, with what is needed as its text,
@@ -58,14 +42,14 @@ def letters(text: str, base: ModelDescriptor | None = None) -> Letters:
     stages = main.split(hybrid.STAGE)
     predictions = len([part for part in predicted if part])
     if base is not None and (alike := _as_base(stages, base)) is not None:
-        return Letters(alike, predictions)
+        return alike, predictions
     paired = all(
         len(stage) % 2 == 0 and all((letter in _MLPS) == bool(at % 2) for at, letter in enumerate(stage))
         for stage in stages
     )
     step = 2 if paired else 1
     cut = tuple(tuple(stage[at : at + step] for at in range(0, len(stage), step)) for stage in stages)
-    return Letters(cut, predictions)
+    return cut, predictions
 
 
 def _as_base(stages: list[str], base: ModelDescriptor) -> tuple[tuple[str, ...], ...] | None:
@@ -112,16 +96,16 @@ def _of_pattern(out: Fields, text: str) -> None:
     malformed pattern is refused, with nothing recorded; latent attention in the pattern is refused, too.
     """
     try:
-        pattern = letters(text, out.base)
+        stages, predictions = letters(text, out.base)
     except ValueError as error:
         out.refuse("the layers are not said", *PATTERN, got=text, need=str(error))
         return
-    layers = pattern.layers
+    layers = tuple(layer for stage in stages for layer in stage)
     if any(hybrid.MIXERS["mla"] in layer for layer in layers):
         out.refuse("latent attention without norms of its low-rank queries and keys is not described", *PATTERN)
     out.parts = tuple(map(len, layers))
     out.put("num_hidden_layers", len(layers), *PATTERN)
-    out.put("num_nextn_predict_layers", pattern.predictions, *PATTERN)
+    out.put("num_nextn_predict_layers", predictions, *PATTERN)
     has = tuple(layer[-1] in _MLPS for layer in layers)
     out.put("mlp_layers", None if all(has) else has, *PATTERN)
     experts = tuple("E" in layer for layer in layers)
