@@ -337,14 +337,11 @@ def settings(words: Sequence[str], file: str) -> tuple[Setting, ...]:
     have only the file, with line and column 0.
     """
     place = Place(file, 0, 0, 0, 0)
-    options: list[tuple[str, list[str], bool]] = []
+    grouped: list[Setting] = []
     for word in words:
         if is_option(word):
             name, joined, value = word.partition("=")
-            options.append((name, [value] if joined else [], bool(joined)))
-        elif options:
-            options[-1][1].append(word)
-    return tuple(
-        Setting(name, name, tuple(Word.of(value, place) for value in values), place, joined)
-        for name, values, joined in options
-    )
+            grouped.append(Setting(name, name, (Word.of(value, place),) if joined else (), place, bool(joined)))
+        elif grouped:
+            grouped[-1] = replace(grouped[-1], values=(*grouped[-1].values, Word.of(word, place)))
+    return tuple(grouped)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.document import KeyPath, shorten
@@ -45,14 +45,7 @@ def parse_yaml(text: Text, wanted: Callable[[Any], bool] = lambda data: data is 
         for other in documents
         if other is not chosen
     )
-    return Tree(text, chosen.data, chosen.spans, "yaml", (*chosen.unread, *others))
-
-
-@dataclass(slots=True)
-class _Document:
-    data: Any
-    spans: dict[KeyPath, Span]
-    unread: tuple[Unread, ...]
+    return replace(chosen, unread=(*chosen.unread, *others))
 
 
 class _TreeBuilder(Builder):
@@ -68,7 +61,7 @@ class _TreeBuilder(Builder):
         self.anchors: dict[str, int] = {}  # the first event of each
         self.alias_place: Place | None = None  # of all that is read now
         self.unread: list[Unread] = []
-        self.whole: list[_Document] = []
+        self.whole: list[Tree] = []  # a document each
         self.expanded = 0
 
     def place(self, event: Any) -> Place:
@@ -172,7 +165,7 @@ class _TreeBuilder(Builder):
 
     def end_document(self) -> None:
         if self.spans:
-            self.whole.append(_Document(self.data, self.spans, tuple(self.unread)))
+            self.whole.append(Tree(self.text, self.data, self.spans, "yaml", tuple(self.unread)))
 
 
 def _inside(value: Any) -> Iterator[KeyPath]:

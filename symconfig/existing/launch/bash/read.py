@@ -14,7 +14,7 @@ from symconfig.existing.launch.bash.commands import run_words
 from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, shortened
-from symconfig.existing.launch.bash.training import Arguments, Split, arguments, dark, may_be_options
+from symconfig.existing.launch.bash.training import Split, arguments, dark, may_be_options
 from symconfig.existing.launch.bash.values import Field, Part, plain, text_of, unknown_of
 from symconfig.existing.launch.reading import OTHER_RUN, Hides, Piece, Reading, Unread, Word
 from symconfig.existing.launch.text import Place, Text
@@ -131,24 +131,17 @@ def _result(text: Text, log: Log, state: State) -> Bash:
     bare = (split for command in log.commands if (split := training.bare(command)) is not None)
     if (best := training.chosen(splits) or training.chosen([*bare])) is None:
         raise InputError(_no_training(text, log))
-    made = arguments(best.arguments, source)
-    files = {**state.files, **best.command.files}
-    unread = [
-        *log.unread,
-        *_notes(best, log, splits, source),
-        *made.unread,
-        *(
-            Unread(word.place, word.text, f"is a file that the script writes, and it {why}")
-            for setting in made.settings
-            for word in setting.values
-            if word.text in files and (why := unknown_of(files[word.text]))
-        ),
-    ]
-    runs, others = _other_commands(best, splits, log)
-    reading = replace(
-        _reading(text, log, best, made), unread=tuple(dict.fromkeys(unread)), others=others, stops=tuple(log.stops)
+    reading, files = _reading(text, log, best, source), {**state.files, **best.command.files}
+    dark_files = (
+        Unread(word.place, word.text, f"is a file that the script writes, and it {why}")
+        for setting in reading.settings
+        for word in setting.values
+        if word.text in files and (why := unknown_of(files[word.text]))
     )
-    readings = tuple(_reading(text, log, run, arguments(run.arguments, source)) for run in runs)
+    unread = dict.fromkeys((*log.unread, *_notes(best, log, splits, source), *reading.unread, *dark_files))
+    runs, others = _other_commands(best, splits, log)
+    reading = replace(reading, unread=tuple(unread), others=others, stops=tuple(log.stops))
+    readings = tuple(_reading(text, log, run, source) for run in runs)
     known = {name: parts for name, parts in files.items() if not unknown_of(parts)}
     return Bash(
         reading,
@@ -158,23 +151,24 @@ def _result(text: Text, log: Log, state: State) -> Bash:
     )
 
 
-def _reading(text: Text, log: Log, split: Split, made: Arguments) -> Reading:
-    """Return the reading of one training command with its launcher, environment and world, and the notes of `made`."""
+def _reading(text: Text, log: Log, split: Split, source: Callable[[Place], str]) -> Reading:
+    """Return the reading of one training command with its launcher, environment and world, and its unknown words."""
     launcher = tuple(word.word() for word in split.launcher)
+    settings, unread, possible = arguments(split.arguments, source)
     environment = {name: Field(parts, split.command.place).word() for name, parts in split.command.environment.items()}
     environment |= _launcher_environment(split.launcher)
     scheduler = _directives(text)
     return Reading(
         "bash",
         tuple(log.texts),
-        tuple(made.settings),
+        tuple(settings),
         split.program.word() if split.program is not None else None,
         launcher,
         environment=environment,
         world=world(launcher, scheduler, environment),
-        unread=tuple(made.unread),
+        unread=tuple(unread),
         scheduler=scheduler,
-        possible=tuple(made.possible),
+        possible=tuple(possible),
     )
 
 

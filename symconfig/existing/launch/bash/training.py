@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from posixpath import basename
 
 from symconfig.descriptor.architectures.keys import words
@@ -17,48 +17,36 @@ from symconfig.existing.launch.text import Place
 _BRANCHES = re.compile(r"is set (under a condition|in a loop)")
 
 
-@dataclass(slots=True)
-class Arguments:
-    """A program's arguments.
+def arguments(
+    words: Sequence[Field], source: Callable[[Place], str]
+) -> tuple[list[Setting], list[Unread], list[Setting]]:
+    """Return the options of a program's words, its unknown words that may be any number of options, and the options
+    that these may be.
 
-    Args:
-        settings: its options; words of no option are the values of a first setting without a name.
-        unread: unknown words that may be any number of options.
-        possible: options that such a word may be.
+    `--x=1` is joined, other options take the words up to the next. Words before any option, and after a joined `--x=1`,
+    are the values of a first setting with the name "". A first word behind an option may be options only if
+    `may_be_options`. source: returns the text at a place.
     """
-
-    settings: list[Setting] = field(default_factory=list)
-    unread: list[Unread] = field(default_factory=list)
-    possible: list[Setting] = field(default_factory=list)
-
-
-def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Arguments:
-    """Return the words after the program grouped into options: `--x=1` is joined, others take the words up to the next.
-
-    Words before any option, and after a joined `--x=1`, are the values of a first setting with the name "". Unknown
-    words that may be options go to `unread`, and those that they may bring to `possible`; a first word behind an option
-    only if `may_be_options`. source: returns the text at a place.
-    """
-    made = Arguments()
+    settings, unread, possible = list[Setting](), list[Unread](), list[Setting]()
     name: Field | None = None
     values: list[Field] = []
     loose: list[Field] = []
 
     def close() -> None:
         if name is not None:
-            made.settings.append(_setting(name, values))
+            settings.append(_setting(name, values))
 
     for word in words:
         text = word.text
         if word.several and (word.brings != () if name is None or values else may_be_options(word)):
-            made.unread.append(item := dark(word, source))
+            unread.append(item := dark(word, source))
             unknown = (Word((), word.place, item.why),)
-            made.possible += [Setting(name, name, unknown, item.place) for name in word.brings or ()]
+            possible += [Setting(name, name, unknown, item.place) for name in word.brings or ()]
         elif is_option(text):
             close()
             name, values = word, []
             if "=" in text:
-                made.settings.append(_joined(word, text.index("="), source))
+                settings.append(_joined(word, text.index("="), source))
                 name = None
         elif name is None:
             loose.append(word)
@@ -67,8 +55,8 @@ def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Argumen
     close()
     if loose:
         place = cover(word.place for word in loose) or loose[0].place
-        made.settings.insert(0, Setting("", "", tuple(word.word() for word in loose), place))
-    return made
+        settings.insert(0, Setting("", "", tuple(word.word() for word in loose), place))
+    return settings, unread, possible
 
 
 def may_be_options(word: Field) -> bool:
