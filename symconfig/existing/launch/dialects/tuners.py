@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from posixpath import basename
+from typing import Any
 
 from symconfig.existing.launch.reading import Reading, Word, World
 from symconfig.formats.tuners import TRANSFORMERS, TRL, TUNERS, Tuner
@@ -24,15 +25,19 @@ _METHODS = {
     "dpo_online": "online_dpo",
     "pretrain": "pt",
 }
-# Configurations that come with a program and are called by a name: of DeepSpeed by --deepspeed, as stage and what is on
-# the host; of Accelerate by --accelerate_config, as its file says them.
-DEEPSPEED_PRESETS: Mapping[str, tuple[int, bool]] = {
-    **{f"zero{stage}": (stage, False) for stage in range(4)},
-    "zero2_offload": (2, True),
-    "zero3_offload": (3, True),
-    **{f"deepspeed_configs/zero{stage}.json": (stage, False) for stage in (1, 2, 3)},  # Axolotl's
-    "deepspeed_configs/zero3_bf16.json": (3, False),
-    "deepspeed_configs/zero3_bf16_cpuoffload_all.json": (3, True),
+# Configurations that come with a program and are called by a name: of DeepSpeed by --deepspeed, as their JSON; of
+# Accelerate by --accelerate_config, as its file says them.
+_OF_STAGE = [{"zero_optimization": {"stage": stage}} for stage in range(4)]
+_HOST = {"device": "cpu", "pin_memory": True}
+_ZERO_2_OFFLOAD = {"zero_optimization": {"stage": 2, "offload_optimizer": _HOST}}
+_ZERO_3_OFFLOAD = {"zero_optimization": {"stage": 3, "offload_optimizer": _HOST, "offload_param": _HOST}}
+DEEPSPEED_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    **{f"zero{stage}": config for stage, config in enumerate(_OF_STAGE)},
+    "zero2_offload": _ZERO_2_OFFLOAD,
+    "zero3_offload": _ZERO_3_OFFLOAD,
+    **{f"deepspeed_configs/zero{stage}.json": _OF_STAGE[stage] for stage in (1, 2, 3)},  # Axolotl's
+    "deepspeed_configs/zero3_bf16.json": _OF_STAGE[3],
+    "deepspeed_configs/zero3_bf16_cpuoffload_all.json": _ZERO_3_OFFLOAD,
 }
 _KINDS = {
     "single_gpu": "'NO'",

@@ -95,12 +95,7 @@ class TunerWorkers(Script):
         """
         if (tree := self.reading.deepspeed) is not None:
             return tree.data if isinstance(tree.data, dict) else {}
-        if (preset := tuners.DEEPSPEED_PRESETS.get(self.values.text("deepspeed") or "")) is not None:
-            stage, away = preset
-            parts = ("optimizer", "param")[: stage - 1] if away else ()
-            host = {f"offload_{part}": {"device": "cpu", "pin_memory": True} for part in parts}
-            return {"zero_optimization": {"stage": stage, **host}}
-        return self.launched.config
+        return tuners.DEEPSPEED_PRESETS.get(self.values.text("deepspeed") or "", self.launched.config)
 
     def megatron(self) -> tuple[Setting, ...]:
         """Return the workers' settings as Megatron-LM's options; () unless the program trains by Megatron-Core.

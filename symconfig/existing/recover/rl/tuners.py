@@ -121,17 +121,14 @@ class Reader(TunerWorkers):
         supplied, cut = self.supplied, self.values.whole("max_length")
         if supplied.seq_length is not None:
             return supplied.seq_length
-        if cut is not None:
-            why = "as max_length cuts them; shorter ones take less"
-            self.assumed.append(Assumed("sequences", f"{cut:,} tokens each", why, self.values.place("max_length")))
-            return cut
-        if not self.assumes_lengths:
-            stated = ceil((supplied.prompt_length or 0.0) + (supplied.response_length or 0.0))
-            self.assumed.append(Assumed("sequences", f"{stated:,} tokens each", "the mean that is stated"))
-            return stated
-        what, hint = "nothing says how long sequences are", "--seq-length N"
-        self.problems.append(replace(self.problem("max_length", what), hint=hint))
-        return None
+        if cut is None and self.assumes_lengths:
+            what = "nothing says how long sequences are"
+            self.problems.append(self.problem("max_length", what, hint="--seq-length N"))
+            return None
+        why = "the mean that is stated" if cut is None else "as max_length cuts them; shorter ones take less"
+        length = cut or ceil((supplied.prompt_length or 0.0) + (supplied.response_length or 0.0))
+        self.assumed.append(Assumed("sequences", f"{length:,} tokens each", why, self.values.place("max_length")))
+        return length
 
     def _step(self, model: Described | None) -> Run | None:
         """Return the actor's run with the step around it; None if a problem was recorded or there is no model.
