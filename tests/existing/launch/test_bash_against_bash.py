@@ -41,7 +41,7 @@ def claimed(script: str, command: str) -> tuple[list[str], bool]:
     Interpreter(State(), Budget(), log, run_words).program(Source.of_file(text))
     if not log.commands:  # what it could not read at all, it says
         return [], not log.unread
-    words = [field.word() for field in log.commands[-1].words]
+    words = [field.joined() for field in log.commands[-1].words]
     for piece in (piece for word in words for piece in word.pieces):
         assert piece.place is None or text.at(piece.place) == piece.text
     return [word.text for word in words[1:]], not log.unread and not any(word.unknown for word in words)

@@ -15,10 +15,11 @@ from symconfig.existing.launch.bash.expand import unescaped
 from symconfig.existing.launch.bash.shell import Shell
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Command, Leave
-from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, fields, hole, plain, text_of, unknown_of
+from symconfig.existing.launch.bash.values import Array, fields, hole, plain
+from symconfig.existing.launch.reading import Piece, Pieces, Word, text_of, unknown_of
 from symconfig.existing.launch.text import Place
 
-Words: TypeAlias = Sequence[Field]
+Words: TypeAlias = Sequence[Word]
 Own: TypeAlias = Callable[[Shell, Words, Place], Truth]  # a command of the shell's own
 _READ, _FORMAT = "is read while the script runs", "depends on the output of printf"
 # Code that asks whether accelerators are Ascend's: no GPU is, that a run can be planned for.
@@ -83,7 +84,7 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
     text, names, variables = shell.stdin, names or ["REPLY"], shell.state.variables
     whole = text_of(text or ())
     end = whole.find(delimiter)
-    line = Field(text or (), place).cut(0, len(whole) if end < 0 else end).parts
+    line = Word(text or (), place).cut(0, len(whole) if end < 0 else end).pieces
     if len(names) == 1 and "a" not in flags and text is not None:
         variables[names[0]] = shell.budget.kept(line)
     elif text is None or unknown_of(text):
@@ -91,7 +92,7 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
     else:
         pieces = fields([replace(part, loose=True) for part in line], shell.state.ifs)
         if "a" in flags:
-            variables[names[0]] = Array({index: Field(parts, place) for index, parts in enumerate(pieces)})
+            variables[names[0]] = Array({index: Word(parts, place) for index, parts in enumerate(pieces)})
         for index, name in enumerate(names if "a" not in flags else ()):
             more = index == len(names) - 1 and len(pieces) > len(names)
             variables[name] = (hole(_READ, place),) if more else (pieces[index] if index < len(pieces) else ())
@@ -106,7 +107,7 @@ def _sets(shell: Shell, words: Words, place: Place) -> Truth:
 
     MAPFILE and each variable named at the start of a word become unknown arrays.
     """
-    hidden = Array({0: Field((hole(_READ, place, loose=True),), place)})
+    hidden = Array({0: Word((hole(_READ, place, loose=True),), place)})
     names = (match[0] for word in words if (match := re.match(r"[A-Za-z_]\w*", word.text)))
     shell.state.variables |= dict.fromkeys(("MAPFILE", *names), hidden)
     return STARTED
@@ -178,7 +179,7 @@ def _cd(shell: Shell, words: Words, place: Place) -> Truth:
     return EXPECTED
 
 
-def _print(shell: Shell, parts: Parts) -> Truth:
+def _print(shell: Shell, parts: Pieces) -> Truth:
     if shell.output is not None:
         shell.output += (replace(part, loose=False) for part in parts)
     return TRUE
@@ -197,7 +198,7 @@ def _echo(shell: Shell, words: Words, place: Place) -> Truth:
         flags += words[0].text[1:]
         words = words[1:]
     parts = unescaped(nested.joined(words)) if "e" in flags else nested.joined(words)
-    return _print(shell, (*parts, *(() if "n" in flags else (Part("\n"),))))
+    return _print(shell, (*parts, *(() if "n" in flags else (Piece("\n"),))))
 
 
 def _printf(shell: Shell, words: Words, place: Place) -> Truth:
@@ -205,18 +206,18 @@ def _printf(shell: Shell, words: Words, place: Place) -> Truth:
 
     Missing arguments are empty. Other and unknown formats print an unknown value.
     """
-    form = unescaped(words[0].parts) if words else ()
+    form = unescaped(words[0].pieces) if words else ()
     if not words or unknown_of(form) or re.search(r"%[^s]", text_of(form)):
         return _sets(shell, words, place) if words and words[0].text == "-v" else _unprinted(shell, _FORMAT, place)
     pieces, values = text_of(form).split("%s"), list(words[1:])
     rounds = max(1, -(-len(values) // max(1, len(pieces) - 1))) if len(pieces) > 1 else 1
     for _ in range(rounds):
         for index, piece in enumerate(pieces):
-            _print(shell, (*(values.pop(0).parts if index and values else ()), Part(piece)))
+            _print(shell, (*(values.pop(0).pieces if index and values else ()), Piece(piece)))
     return TRUE
 
 
-def _path(change: Callable[[Field], Parts]) -> Own:
+def _path(change: Callable[[Word], Pieces]) -> Own:
     """Return a command that prints `change` of its first path, words with a dash excepted, and a newline.
 
     It prints an unknown value, with unknown status, if there is no path or it is unknown.
@@ -226,19 +227,19 @@ def _path(change: Callable[[Field], Parts]) -> Own:
         named = [word for word in words if not word.text.startswith("-") or word.unknown]
         if not named or named[0].unknown:
             return _unprinted(shell, (named[0].unknown if named else "") or "depends on a path", place)
-        return _print(shell, (*change(named[0]), Part("\n")))
+        return _print(shell, (*change(named[0]), Piece("\n")))
 
     return run
 
 
-def _dirname(word: Field) -> Parts:
+def _dirname(word: Word) -> Pieces:
     head = word.text.rstrip("/").rpartition("/")[0]
-    return word.cut(0, len(head)).parts if head else plain("/" if word.text.startswith("/") else ".")
+    return word.cut(0, len(head)).pieces if head else plain("/" if word.text.startswith("/") else ".")
 
 
-def _basename(word: Field) -> Parts:
+def _basename(word: Word) -> Pieces:
     text = word.text.rstrip("/")
-    return word.cut(text.rfind("/") + 1, len(text)).parts
+    return word.cut(text.rfind("/") + 1, len(text)).pieces
 
 
 def _cat(shell: Shell, words: Words, place: Place) -> Truth:
@@ -293,12 +294,12 @@ def _which(shell: Shell, words: Words, place: Place) -> Truth:
     """
     why = "depends on the programs that are there"
     names = [word for word in words if not word.text.startswith("-")]
-    _print(shell, (hole(why, place), *((Part("/"), *names[-1].parts) if names else ()), Part("\n")))
+    _print(shell, (hole(why, place), *((Piece("/"), *names[-1].pieces) if names else ()), Piece("\n")))
     return replace(STARTED, why=why)
 
 
 def _bracket(shell: Shell, words: Words, place: Place) -> Truth:
-    return tested(shell.expander(Source((), place), deciding=True), [word.parts for word in words])
+    return tested(shell.expander(Source((), place), deciding=True), [word.pieces for word in words])
 
 
 def _always(status: Truth) -> Own:
@@ -310,7 +311,7 @@ def _prepares(name: str) -> Own:
     """Return a command that changes files or folders: it only records its words in `log.aside`; presumed to succeed."""
 
     def run(shell: Shell, words: Words, place: Place) -> Truth:
-        shell.log.aside.append((Field((Part(name),), place), *words))
+        shell.log.aside.append((Word((Piece(name),), place), *words))
         return EXPECTED
 
     return run
@@ -328,7 +329,7 @@ _OWN: dict[str, Own] = {
     **dict.fromkeys(("mapfile", "readarray", "let", "getopts"), _sets),
     **dict.fromkeys(("source", "."), nested.source),
     **dict.fromkeys(("cd", "pushd"), _cd),
-    **dict.fromkeys(("realpath", "readlink"), _path(lambda word: word.parts)),
+    **dict.fromkeys(("realpath", "readlink"), _path(lambda word: word.pieces)),
     **dict.fromkeys(("command", "type", "which"), _which),
     "false": _always(FALSE),
     "read": _read,

@@ -12,7 +12,7 @@ from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.expand import pattern
 from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.state import Leave
-from symconfig.existing.launch.bash.values import Parts, text_of, unknown_of
+from symconfig.existing.launch.reading import Pieces, text_of, unknown_of
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     f"-{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
@@ -57,7 +57,7 @@ class _Test:
     """
 
     expander: Expander
-    tokens: Sequence[tuple[str, Parts]]
+    tokens: Sequence[tuple[str, Pieces]]
     double: bool
     at: int = 0
 
@@ -101,7 +101,7 @@ class _Test:
         self.at += 1
         return self.unary("n", self.tokens[self.at - 1][1])
 
-    def unary(self, sign: str, operand: Parts) -> Truth:
+    def unary(self, sign: str, operand: Pieces) -> Truth:
         """Return the value of `-n` or `-z` (sign without dash) on an operand; other tests, as of files, are unknown.
 
         A variable or argument that the script sets nowhere, as the whole operand, counts as unset. Any other unknown
@@ -121,7 +121,7 @@ class _Test:
             return Truth(sign == "z")
         return Truth(None, why)
 
-    def binary(self, left: tuple[str, Parts], sign: tuple[str, Parts], right: tuple[str, Parts]) -> Truth:
+    def binary(self, left: tuple[str, Pieces], sign: tuple[str, Pieces], right: tuple[str, Pieces]) -> Truth:
         """Return the value of a comparison: -eq, -lt ... of integers; `=`, `==`, `!=` of texts, or patterns in `[[ ]]`.
 
         Unknown if an operand is, a number or pattern is not supported, and for `<`, `>` and `=~`. Operands and sign are
@@ -158,7 +158,7 @@ def _combined(left: Truth, right: Truth, stop: bool) -> Truth:
     return right
 
 
-def tested(expander: Expander, words: Sequence[Parts]) -> Truth:
+def tested(expander: Expander, words: Sequence[Pieces]) -> Truth:
     """Return the value of `[ ]` or `test` on expanded words; false if bash could not parse it."""
     test = _Test(expander, [("" if unknown_of(parts) else text_of(parts), parts) for parts in words], double=False)
     truth = test.either()
@@ -170,7 +170,7 @@ def double_tested(expander: Expander, start: int, end: int) -> Truth:
 
     Words that are operators as written are tokens without parts; all others are expanded without splitting.
     """
-    tokens: list[tuple[str, Parts]] = []
+    tokens: list[tuple[str, Pieces]] = []
     for first, last in _double_tokens(expander.data, start, end):
         written = expander.data[first:last].decode("utf-8", "replace")
         if written in ("&&", "||", "!", "(", ")", *_TEXTS, *_NUMBERS) or _UNARY.fullmatch(written):

@@ -20,7 +20,8 @@ from symconfig.existing.launch.bash.expand import pattern
 from symconfig.existing.launch.bash.simple import Simple
 from symconfig.existing.launch.bash.source import Source, place_at, text_at, word_ranges
 from symconfig.existing.launch.bash.state import Leave, shortened
-from symconfig.existing.launch.bash.values import hole, text_of, unknown_of
+from symconfig.existing.launch.bash.values import hole
+from symconfig.existing.launch.reading import text_of, unknown_of
 from symconfig.existing.launch.text import Place
 
 ROUNDS = 2_000  # of one loop that are followed
@@ -163,7 +164,7 @@ class Interpreter(Simple):
 
         def advance() -> Truth:
             if (item := next(rounds, None)) is not None:
-                self.expander(source).assign(name, tuple(replace(part, loose=False) for part in item.parts))
+                self.expander(source).assign(name, tuple(replace(part, loose=False) for part in item.pieces))
             return Truth(item is not None)
 
         return self._loop(source, node, body, advance)
@@ -278,7 +279,7 @@ class Interpreter(Simple):
             case "[[":
                 return double_tested(expander, start, end)
         words = (item for word in code.words(source.data, start, end) for item in expander.fields(*word))
-        return tested(expander, [item.parts for item in words])
+        return tested(expander, [item.pieces for item in words])
 
     def _function_definition(self, source: Source, node: Node) -> Truth:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.expand import Stream, Words, pattern
-from symconfig.existing.launch.bash.values import Field, Part, Parts, cut, hole, plain, text_of, unknown_of
+from symconfig.existing.launch.bash.values import hole, plain
+from symconfig.existing.launch.reading import Piece, Pieces, Word, cut, text_of, unknown_of
 from symconfig.existing.launch.text import Place
 
 _DEFAULTS = (":-", "-", ":=", "=", ":+", "+", ":?", "?")
@@ -63,7 +64,7 @@ class Expander(Words):
         parts = self.get(braced.name, place, loose=loose, subscript=braced.subscript)
         if braced.sign == "#":
             why, length = unknown_of(parts), str(len(text_of(parts)))
-            return [hole(why, place, braced.name) if why else Part(length, None, (braced.name,), written=place)]
+            return [hole(why, place, braced.name) if why else Piece(length, None, (braced.name,), written=place)]
         return [*self._transformed(braced, parts)]
 
     def _split(self, start: int, end: int, place: Place, quoted: bool, loose: bool) -> Braced | None:
@@ -89,7 +90,7 @@ class Expander(Words):
         """
         name, operator, place = braced.name, braced.operator, braced.place
         of_arguments = name in ("@", "*")
-        table: dict[int | str, Field] = (
+        table: dict[int | str, Word] = (
             dict(enumerate(self.state.arguments, 1)) if of_arguments else self.state.items(name, place)
         )
         if not of_arguments and name not in self.state.variables and operator not in _DEFAULTS:
@@ -97,9 +98,9 @@ class Expander(Words):
         items = list(table.values())
         if braced.sign == "#":
             dark = next((item.unknown for item in items if item.several), None)
-            return [hole(dark, place) if dark else Part(str(len(items)), None, (name,), written=place)]
+            return [hole(dark, place) if dark else Piece(str(len(items)), None, (name,), written=place)]
         if braced.sign == "!":
-            items = [Field(plain(str(key), name, place=place), place) for key in table]
+            items = [Word(plain(str(key), name, place=place), place) for key in table]
         elif operator in _DEFAULTS:
             if bool(items) == (operator[-1] == "+"):
                 return self._operand(braced)
@@ -112,7 +113,7 @@ class Expander(Words):
             chosen = [table[key] for key in table if isinstance(key, int) and key >= bounds[0]]
             items = chosen if bounds[1] is None else chosen[: max(bounds[1], 0)]
         elif operator:
-            items = [Field(self._transformed(braced, item.parts), item.place) for item in items]
+            items = [Word(self._transformed(braced, item.pieces), item.place) for item in items]
         return self._elements(name, items, place, braced.quoted, braced.loose, braced.subscript or name)
 
     def _operand(self, braced: Braced) -> Stream:
@@ -148,11 +149,11 @@ class Expander(Words):
         if kind != "=" or name.isdigit():
             return made
         # What the variable has now is expanded: quotes of the default no longer count.
-        kept = tuple(Part(" ") if part is None else part for part in made)
+        kept = tuple(Piece(" ") if part is None else part for part in made)
         self.assign(name if subscript is None else f"{name}[{subscript}]", kept)
         return [replace(part, loose=braced.loose) for part in kept]
 
-    def _transformed(self, braced: Braced, parts: Parts) -> Parts:
+    def _transformed(self, braced: Braced, parts: Pieces) -> Pieces:
         """Return a value after the operator `#`, `%` or `/`; unchanged if it is empty or there is no operator.
 
         One unknown part if value or pattern is unknown or the operation not supported; an empty part if it becomes "".
@@ -168,9 +169,9 @@ class Expander(Words):
         if made is None:
             why = why or f"is an expansion of ${braced.name} that is not followed"
             return (hole(why, place, braced.name, loose=loose),)
-        return made or (Part("", loose=loose, written=place),)
+        return made or (Piece("", loose=loose, written=place),)
 
-    def _trimmed(self, parts: Parts, glob: re.Pattern[str], operator: str) -> Parts:
+    def _trimmed(self, parts: Pieces, glob: re.Pattern[str], operator: str) -> Pieces:
         """Return the value without the shortest or longest matching prefix (`#`, `##`) or suffix (`%`, `%%`).
 
         Unchanged if nothing matches. Raises Exhausted.
@@ -183,7 +184,7 @@ class Expander(Words):
         order = places[:: 1 - 2 * (operator == "%")]
         return cut(parts, 0, next((at for at in order if glob.match(text[at:])), len(text)))
 
-    def _replaced(self, parts: Parts, operator: str, start: int, end: int) -> Parts | None:
+    def _replaced(self, parts: Pieces, operator: str, start: int, end: int) -> Pieces | None:
         """Return the value after `${X/a/b}` with a literal `a`, of which the first or (`//`) every one is replaced.
 
         Without `/b` matches are deleted; an empty `a` changes nothing. None if an operand is unknown or `a` has
@@ -194,7 +195,7 @@ class Expander(Words):
         if unknown_of((*old, *new)) or any(part.loose and re.search(r"[*?[\\]|[@!+]\(", part.text) for part in old):
             return None
         new = tuple(replace(part, loose=any(part.loose for part in parts)) for part in new)
-        result, done, word = list[Part](), 0, text_of(old)
+        result, done, word = list[Piece](), 0, text_of(old)
         for match in re.finditer(re.escape(word), text_of(parts)) if word else ():
             self.budget.spend(len(parts) / 8 + len(new) / 4)
             result += [*cut(parts, done, match.start()), *new]

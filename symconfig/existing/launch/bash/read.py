@@ -15,8 +15,8 @@ from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, shortened
 from symconfig.existing.launch.bash.training import Split, arguments, dark, may_be_options
-from symconfig.existing.launch.bash.values import Field, Part, plain, text_of, unknown_of
-from symconfig.existing.launch.reading import OTHER_RUN, Hides, Piece, Reading, Unread, Word
+from symconfig.existing.launch.bash.values import plain
+from symconfig.existing.launch.reading import OTHER_RUN, Hides, Piece, Reading, Unread, Word, text_of, unknown_of
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.world import world
 
@@ -101,14 +101,14 @@ def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra:
     nowhere = text.place(0, 0)
     given = {name: plain(value, place=nowhere) for name, value in variables.items()}
     state = State({**given}, set(given))
-    state.arguments = tuple(Field((Part(word),), Place(GIVEN, 0, 0, 1, index + 1)) for index, word in enumerate(extra))
+    state.arguments = tuple(Word((Piece(word),), Place(GIVEN, 0, 0, 1, index + 1)) for index, word in enumerate(extra))
     for option, word in _directives(text).items():
         for name in _SLURM.get(option, ()):
             value = word.pieces[0].text.rpartition(":")[2]
             if name not in state.variables and value.isdecimal():
                 state.exported.add(name)
                 place = word.place if value == word.text else None
-                state.variables[name] = (Part(value, place, written=word.place),)
+                state.variables[name] = (Piece(value, place, written=word.place),)
     if folder is not None:
         state.folder = plain(str(folder), place=nowhere)
         name = Path(text.file).name  # of $0: the absolute path if the folder is absolute
@@ -147,22 +147,22 @@ def _result(text: Text, log: Log, state: State) -> Bash:
         reading,
         readings,
         {name: Text(name, text_of(parts).encode()) for name, parts in known.items()},
-        {name: Field(parts, Place("", 0, 0, 1, 1)).word().pieces for name, parts in known.items()},
+        {name: Word(parts, Place("", 0, 0, 1, 1)).joined().pieces for name, parts in known.items()},
     )
 
 
 def _reading(text: Text, log: Log, split: Split, source: Callable[[Place], str]) -> Reading:
     """Return the reading of one training command with its launcher, environment and world, and its unknown words."""
-    launcher = tuple(word.word() for word in split.launcher)
+    launcher = tuple(word.joined() for word in split.launcher)
     settings, unread, possible = arguments(split.arguments, source)
-    environment = {name: Field(parts, split.command.place).word() for name, parts in split.command.environment.items()}
+    environment = {name: Word(parts, split.command.place).joined() for name, parts in split.command.environment.items()}
     environment |= _launcher_environment(split.launcher)
     scheduler = _directives(text)
     return Reading(
         "bash",
         tuple(log.texts),
         tuple(settings),
-        split.program.word() if split.program is not None else None,
+        split.program.joined() if split.program is not None else None,
         launcher,
         environment=environment,
         world=world(launcher, scheduler, environment),
@@ -172,7 +172,7 @@ def _reading(text: Text, log: Log, split: Split, source: Callable[[Place], str])
     )
 
 
-def _launcher_environment(launcher: Sequence[Field]) -> dict[str, Word]:
+def _launcher_environment(launcher: Sequence[Word]) -> dict[str, Word]:
     """Return the variables that `env NAME=value` and `-x NAME=value` (of mpirun) set in front of the program.
 
     `env` ends at the first word that is neither an assignment nor an option.
@@ -181,14 +181,14 @@ def _launcher_environment(launcher: Sequence[Field]) -> dict[str, Word]:
     for before, word in pairwise(launcher):
         match = _VARIABLE.match(word.text)
         if before.text == "-x" and match is not None:
-            values[match.group(1)] = word.cut(match.end()).word()
+            values[match.group(1)] = word.cut(match.end()).joined()
     for at in (index for index, word in enumerate(launcher) if word.text in ("env", "/usr/bin/env")):
         for word in launcher[at + 1 :]:
             match = _VARIABLE.match(word.text)
             if match is None and not word.text.startswith("-"):
                 break
             if match is not None:
-                values[match.group(1)] = word.cut(match.end()).word()
+                values[match.group(1)] = word.cut(match.end()).joined()
     return values
 
 
@@ -198,7 +198,7 @@ def _other_commands(best: Split, splits: Sequence[Split], log: Log) -> tuple[lis
     Runs beyond 16 count as others; words of `log.aside` come last. Equal words occur once, the chosen command's never.
     """
 
-    def key(words: Sequence[Field]) -> tuple[str, ...]:
+    def key(words: Sequence[Word]) -> tuple[str, ...]:
         return tuple(f"{word.text}\0{word.unknown}" if word.unknown else word.text for word in words)
 
     mine, runs, others = key(best.command.words), dict[tuple[str, ...], Split](), dict[tuple[str, ...], None]()

@@ -15,10 +15,11 @@ from symconfig.existing.launch.bash.conditions import TRUE, Truth, ended
 from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.source import Source, errors_of, parse, place_at, text_at
 from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, one_of
-from symconfig.existing.launch.bash.values import Field, Part, Parts, Value
+from symconfig.existing.launch.bash.values import Value
+from symconfig.existing.launch.reading import Piece, Pieces, Word
 from symconfig.existing.launch.text import Place
 
-Words: TypeAlias = Sequence[Field]
+Words: TypeAlias = Sequence[Word]
 _ERRORS = 10  # of syntax that are logged of one source
 _LEFT = "depends on where a loop or a function is left"
 
@@ -44,9 +45,9 @@ class Shell:
     budget: Budget
     log: Log
     run_words: Callable[[Shell, Words, Place], Truth]
-    output: list[Part] | None = None
-    stdin: Parts | None = None
-    launcher: tuple[Field, ...] = ()
+    output: list[Piece] | None = None
+    stdin: Pieces | None = None
+    launcher: tuple[Word, ...] = ()
     maybe: list[str] = field(default_factory=list)
     captured: bool = False
     sourcing: tuple[str, ...] = ()
@@ -70,7 +71,7 @@ class Shell:
     def expander(self, source: Source, deciding: bool = False) -> Expander:
         return Expander(source, self.state, self.budget, self.capture, deciding and not self.state.arguments)
 
-    def capture(self, source: Source, place: Place) -> Parts:
+    def capture(self, source: Source, place: Place) -> Pieces:
         """Return the output of a command substitution without trailing newlines; `substituted` becomes its status.
 
         It runs on a copy of the state, which is dropped. `exit` and `return` end only it.

@@ -15,8 +15,8 @@ from symconfig.existing.launch.bash.conditions import TRUE, Truth
 from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.shell import Shell
 from symconfig.existing.launch.bash.source import Source, place_at, text_at, word_ranges
-from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, Value, text_of
-from symconfig.existing.launch.reading import Hides
+from symconfig.existing.launch.bash.values import Array, Value
+from symconfig.existing.launch.reading import Hides, Piece, Pieces, Word, text_of
 from symconfig.existing.launch.text import Place
 
 # A line of a here-document after its tabs, and all of one.
@@ -66,7 +66,7 @@ class Simple(Shell):
 
         Assignments in front are exported and undone afterwards; if there are no words they stay, and give the status.
         """
-        expander, words = self.expander(source), list[Field]()
+        expander, words = self.expander(source), list[Word]()
         for start, end in word_ranges(source.data, [*named, *extra]):
             words += expander.fields(start, end)
             self.budget.spend(len(words) // 64)
@@ -108,7 +108,7 @@ class Simple(Shell):
             keyed = keyed or (isinstance(old, Array) and old.keyed)
             value: Value = _array(expander, items, state.items(name, place) if added else {}, keyed, place)
         else:
-            parts = expander.value(at, code.value_end(source.data, node)) or (Part("", written=place),)
+            parts = expander.value(at, code.value_end(source.data, node)) or (Piece("", written=place),)
             own = parts[0].unknown and parts[0].variables == (name,) and name not in state.variables
             if own and len(parts) > 1 and parts[1].text[:1].isspace():
                 parts = parts[1:]  # `X="$X --more"`, where nothing sets it
@@ -149,7 +149,7 @@ class Simple(Shell):
                 elif not item.unknown or equals:
                     self._declare(keyword, flags, name)
                     if equals:
-                        self.state.variables[name] = item.cut(len(name) + 1).parts
+                        self.state.variables[name] = item.cut(len(name) + 1).pieces
                     elif keyword == "local":
                         self.state.variables[name] = None
                     if set(flags) & {"A", "a"} and not isinstance(self.state.variables.get(name), Array):
@@ -220,7 +220,7 @@ class Simple(Shell):
                 behind += [] if right is None else [(mark.type if mark is not None else "&&", right)]
                 behind += [("|", child) for child in node.children if child.type == "pipeline"]
             elif node.type == "herestring_redirect":
-                stdin = (*expander.value(node.children[-1].start_byte, node.children[-1].end_byte), Part("\n"))
+                stdin = (*expander.value(node.children[-1].start_byte, node.children[-1].end_byte), Piece("\n"))
             elif node.type == "file_redirect":
                 destinations = node.children_by_field_name("destination")
                 extra += destinations[1:]
@@ -250,7 +250,7 @@ class Simple(Shell):
                 status = self.execute(source, node)
         return status
 
-    def _document(self, source: Source, node: Node) -> Parts:
+    def _document(self, source: Source, node: Node) -> Pieces:
         """Return the text of a here-document, expanded unless its delimiter is quoted; with `<<-` without leading tabs.
 
         Empty if the parser found no body.
@@ -272,8 +272,8 @@ class Simple(Shell):
 
 def _array(
     expander: Expander,
-    added: list[tuple[str | None, Field]],
-    items: dict[int | str, Field],
+    added: list[tuple[str | None, Word]],
+    items: dict[int | str, Word],
     keyed: bool,
     place: Place,
 ) -> Array:

@@ -14,7 +14,8 @@ import tree_sitter
 import tree_sitter_bash
 from tree_sitter import Node
 
-from symconfig.existing.launch.bash.values import Part, Parts, cover
+from symconfig.existing.launch.bash.values import cover
+from symconfig.existing.launch.reading import Piece, Pieces
 from symconfig.existing.launch.text import Place, Text
 
 HOLE = "\ue000"  # a character of private use: stands for what is not known
@@ -32,9 +33,9 @@ _BLANK, _ENDS = b" \t\n", b" \t\n;&|()<>"  # of a word: in lists, on a command l
 
 
 class Source:
-    """Parts as code; `data` is their bytes, with HOLE for each unknown part."""
+    """Pieces as code; `data` is their bytes, with HOLE for each unknown part."""
 
-    def __init__(self, parts: Sequence[Part], place: Place) -> None:
+    def __init__(self, parts: Sequence[Piece], place: Place) -> None:
         """Join the parts; known ones become not loose. place: of code that stands nowhere."""
         self._parts = [replace(part, text=HOLE) if part.unknown else replace(part, loose=False) for part in parts]
         self._place = place
@@ -48,23 +49,23 @@ class Source:
 
         Placeholders such as `X=<fill in>` become unknown parts if the file has syntax errors.
         """
-        parts: list[Part] = []
+        parts: list[Piece] = []
         for line in _LINE.finditer(text.data, len(_BOM) * text.data.startswith(_BOM)):
             unix = line[2] != b"\r\n"
             place = text.place(line.start(), line.end(2 if unix else 1))
-            parts += [Part(text.at(place), place, written=place)] * (place.start < place.end) + [Part("\n")] * (
+            parts += [Piece(text.at(place), place, written=place)] * (place.start < place.end) + [Piece("\n")] * (
                 not unix
             )
-        whole, done, filled = cls(parts, text.place(0, 0)), 0, list[Part]()
+        whole, done, filled = cls(parts, text.place(0, 0)), 0, list[Piece]()
         if not (gaps := [*_PLACEHOLDER.finditer(whole.data)]) or not parse(whole).has_error:
             return whole
         for gap in gaps:
-            hole = Part("", unknown="is to be filled in", written=whole.place(*gap.span()))
+            hole = Piece("", unknown="is to be filled in", written=whole.place(*gap.span()))
             filled += [*whole.literal(done, gap.start()), hole]
             done = gap.end()
         return cls([*filled, *whole.literal(done, len(whole.data))], text.place(0, 0))
 
-    def literal(self, start: int, end: int) -> Parts:
+    def literal(self, start: int, end: int) -> Pieces:
         """Return the parts of the bytes [start, end), cut if needed, with their places; unknown parts have no text."""
         parts = []
         for index in range(max(bisect_right(self._starts, start) - 1, 0), len(self._parts)):

@@ -15,7 +15,7 @@ from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.document import KeyPath, shorten
 from symconfig.descriptor.yaml_strict import plain
 from symconfig.errors import InputError
-from symconfig.existing.launch.reading import Piece, Setting, Tree, Word
+from symconfig.existing.launch.reading import Piece, Setting, Tree, Word, cut
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.trees import parse_yaml
 
@@ -305,24 +305,24 @@ class _Resolver:
         word, the text exceeds 10,000 characters, or 20 replacements do not suffice.
         """
         if word.text == _MISSING:
-            return Word((), word.place, "must be given on the command line and is not")
-        pieces: tuple[Piece, ...] = (Piece(word.text),)
+            return Word.dark("must be given on the command line and is not", word.place)
+        pieces: tuple[Piece, ...] = (Piece(word.text), *(piece for piece in word.pieces if piece.unknown))
         for _ in range(_MOST_STEPS):  # the innermost first: ${mul:${a},${b}}
             text = "".join(piece.text for piece in pieces)
             match = _REFERENCE.search(text)
             if match is None:
-                return Word(pieces, word.place, word.unknown)
+                return Word(pieces, word.place)
             if len(text) > _MOST_CHARACTERS:
                 break
             other = self._target(match[1], entry)
             if isinstance(other, Entry):
                 if len(other.words) != 1:
-                    return Word((), word.place, f"depends on {match[0]}, which is no single value")
+                    return Word.dark(f"depends on {match[0]}, which is no single value", word.place)
                 other = _through(other.words[0], (match[0],), word.place)
             if other.unknown:
-                return Word((), word.place, other.unknown)
-            pieces = (*_part(pieces, 0, match.start()), *other.pieces, *_part(pieces, match.end(), len(text)))
-        return Word((), word.place, f"depends on {shorten(word.text)}, which is not worked out")
+                return Word.dark(other.unknown, word.place)
+            pieces = (*cut(pieces, 0, match.start()), *other.pieces, *cut(pieces, match.end()))
+        return Word.dark(f"depends on {shorten(word.text)}, which is not worked out", word.place)
 
     def _target(self, reference: str, entry: Entry) -> Entry | Word:
         """Return what a reference (the text inside `${}`) stands for: the resolved entry at its path, or a word.
@@ -339,34 +339,23 @@ class _Resolver:
                 return Word((Piece(self.variables[name], None, (name,)),), place)
             if has_default:
                 return Word((Piece(default.strip("'\""), None, (name,)),), place)
-            return Word((), place, f"depends on the environment variable {name}")
+            return Word.dark(f"depends on the environment variable {name}", place)
         if colon:
             with suppress(KeyError, ValueError, ZeroDivisionError, IndexError):
                 return Word.of(str(_FUNCTIONS[kind]([int(part) for part in rest.split(",")])), place)
-            return Word((), place, f"depends on ${{{shorten(reference)}}}, which is not worked out")
+            return Word.dark(f"depends on ${{{shorten(reference)}}}, which is not worked out", place)
         bare = reference.strip().lstrip(".")
         up = len(reference.strip()) - len(bare)  # `.x` is a sibling of the entry, `..x` one level above
         path = (*(entry.path[: len(entry.path) - up] if up else ()), *bare.split("."))
         if path not in self.entries:
-            return Word((), place, f"depends on ${{{shorten(reference)}}}, which nothing in this file says")
+            return Word.dark(f"depends on ${{{shorten(reference)}}}, which nothing in this file says", place)
         if path in self.under_way:
-            return Word((), place, f"depends on ${{{shorten(reference)}}}, which leads in a circle")
+            return Word.dark(f"depends on ${{{shorten(reference)}}}, which leads in a circle", place)
         if len(self.under_way) > _MOST_STEPS:
-            return Word((), place, f"depends on ${{{shorten(reference)}}}, after too many references to references")
+            return Word.dark(f"depends on ${{{shorten(reference)}}}, after too many references to references", place)
         return self.entry(path)
-
-
-def _part(pieces: tuple[Piece, ...], start: int, end: int) -> Iterator[Piece]:
-    """Yield the pieces of the characters [start, end); a piece that is cut loses its place."""
-    position = 0
-    for piece in pieces:
-        first, last = max(start - position, 0), min(end - position, len(piece.text))
-        if first < last:
-            whole = last - first == len(piece.text)
-            yield piece if whole else replace(piece, text=piece.text[first:last], place=None)
-        position += len(piece.text)
 
 
 def _through(word: Word, names: Path, place: Place) -> Word:
     pieces = tuple(replace(piece, variables=(*names, *piece.variables)) for piece in word.pieces)
-    return Word(pieces, place, word.unknown)
+    return Word(pieces, place)
