@@ -1,4 +1,4 @@
-"""What variables and words hold: runs of characters with the bytes where they stand, and holes that nobody knows."""
+"""What variables of a shell hold, what of it is not known, and the words that it is split into."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ TUNERS = {
     each.name: Trainer(each.name, each.release, each.longest, each.dashes)
     for each in (*tuners.TUNERS, tuners.TRANSFORMERS)
 }
-TRL, LLAMAFACTORY, SWIFT = (TUNERS[each.name] for each in (tuners.TRL, tuners.LLAMAFACTORY, tuners.SWIFT))
+SWIFT = TUNERS[tuners.SWIFT.name]
 NEMO = Trainer(nemo_rl.FORMAT, "0.7.0", ("rl.prompt_length.max", "rl.response_length.max"), ("", "_"))
 
 
