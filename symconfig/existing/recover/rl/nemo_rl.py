@@ -18,7 +18,7 @@ from symconfig.existing.launch.dialects.nemo_rl import METHODS
 from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.rl import bridged, fsdp
-from symconfig.existing.recover.rl.script import MANY, Script
+from symconfig.existing.recover.rl.script import MANY, PROMPT, Script
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.values import DTENSOR, MEGATRON, NEMO, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
@@ -57,7 +57,6 @@ _PREDICTED = ("grpo", "dpo", "sft", "rm")
 _PAIRED = {"dpo": "sigmoid", "rm": "reward"}  # and their losses
 _ENGINES = ("vllm", "sglang")
 _ADVANTAGES = {"reinforce_plus_plus": "reinforce_plus_plus"}
-_PROMPT = 1024  # tokens of the longest prompt, where no key says it
 _NARROW = ("fp8", "mxfp8")  # precisions of an engine's weights
 
 
@@ -289,10 +288,9 @@ class Reader(Script):
         batch = values.whole(f"{POLICY}.train_global_batch_size")
         if not (prompts and samples and batch):
             return None
-        whole, prompt = self._longest, values.whole("data.max_input_seq_length")
-        if prompt is None or prompt >= whole:
-            prompt = min(whole // 2, _PROMPT)
-            self.assumed.append(Assumed("longest prompt", f"{prompt:,} tokens", "no key says less than the whole"))
+        whole, stated = self._longest, values.whole("data.max_input_seq_length")
+        stated = None if stated is None or stated >= whole else stated
+        prompt = self.longest_prompt(stated, min(whole // 2, PROMPT), "no key says less than the whole")
         response = min(values.whole(f"{_GENERATION}.max_new_tokens") or whole, whole - prompt)
         pp = values.whole(f"{_GENERATION}.vllm_cfg.pipeline_parallel_size") or 1
         tp, share = values.whole("step.rollout_tp") or 1, None

@@ -15,7 +15,7 @@ from symconfig.descriptor.tuning import Preference
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.openrlhf import RAY, first_values, pools, program
 from symconfig.existing.recover import deepspeed
-from symconfig.existing.recover.rl.script import MANY, Script
+from symconfig.existing.recover.rl.script import MANY, PROMPT, Script
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.values import DEEPSPEED, OPENRLHF, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
@@ -24,7 +24,6 @@ from symconfig.graph.implementation import LossKernel
 from symconfig.plans.rl import PlannedReward
 
 _ALGORITHMS = {name: algorithm for algorithm, name in ADVANTAGES.items() if name != "group_norm"}
-_PROMPT = 1024  # tokens of the longest prompt, where nothing says it
 # Programs that train alone: how many sequences of a micro-batch belong together.
 _ALONE = {"train_sft": 1, "train_dpo": 2, "train_rm": 2}
 _APART = {"critic": "critic", "ref": "reference"}  # roles that may have GPUs of their own, by OpenRLHF's names
@@ -131,16 +130,15 @@ class Reader(Script):
             self.problems.append(self.problem("vllm.num_engines", "generation without vLLM is not predicted"))
             return None
         whole, response = values.whole("data.max_len") or 1, values.whole("rollout.max_new_tokens")
-        prompt = values.whole("prompt_max_len")
-        if prompt is None:
-            prompt = min(whole // 2, _PROMPT) if response is None else max(1, whole - response)
-            why = "what data.max_len leaves" if response is not None else "no option says it"
-            self.assumed.append(Assumed("longest prompt", f"{prompt:,} tokens", why))
-        if response is None:
-            response = whole - prompt
+        left, why = min(whole // 2, PROMPT), "no option says it"
+        if response is not None:
+            left, why = max(1, whole - response), "what data.max_len leaves"
+        prompt = self.longest_prompt(values.whole("prompt_max_len"), left, why)
         placed = {"placement": "split" if served else "colocated", "rollout_gpus": served or None}
         reference = bool(values.number("rl.reference"))
-        return self.step_section(prompt, response, prompts, samples, batch, _ALGORITHMS, reference=reference, **placed)
+        return self.step_section(
+            prompt, response or whole - prompt, prompts, samples, batch, _ALGORITHMS, reference=reference, **placed
+        )
 
     def _room(self, phase: str, rl: Rl) -> Packed:
         """Return the micro-batches of a phase ("train" or "rollout") before they are limited to a replica's share.

@@ -52,6 +52,7 @@ def adapted(model: Described, reading: Reading, fields: Mapping[str, object]) ->
 
 
 MANY = 4  # micro-batches of an update on each replica, at least, that are full whatever lengths are
+PROMPT = 1024  # tokens of the longest prompt, where no option says it
 _MEAN = 0.5  # of the longest, where nothing says how long sequences are in the mean
 
 
@@ -136,6 +137,12 @@ class Script:
             "lora_alpha": values.number("adapter.lora_alpha"),
             "lora_dropout": values.number("adapter.lora_dropout") or 0.0,
         }
+
+    def longest_prompt(self, stated: int | None, otherwise: int, why: str) -> int:
+        """Return the tokens of the longest prompt: stated, else `otherwise`, which is recorded in `assumed`."""
+        if stated is None:
+            self.assumed.append(Assumed("longest prompt", f"{otherwise:,} tokens", why))
+        return stated or otherwise
 
     @property
     def assumes_lengths(self) -> bool:

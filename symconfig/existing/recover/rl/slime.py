@@ -15,7 +15,7 @@ from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import bridged
-from symconfig.existing.recover.rl.script import MANY, Script, described
+from symconfig.existing.recover.rl.script import MANY, PROMPT, Script, described
 from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
 from symconfig.existing.recover.rl.values import MEGATRON, SLIME, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Run
@@ -24,7 +24,6 @@ from symconfig.frameworks.megatron.flags import first_with, flags, resolve
 
 _ALGORITHMS = {name: name for name in ("ppo", "gspo", "reinforce_plus_plus")}
 _ASYNC = "train_async"  # the program whose engine generates while the last step is trained on
-_PROMPT = 1024  # tokens of the longest prompt, where no option says it
 _SHARE = 0.85  # of a GPU for SGLang, which derives it from the GPU where --sglang-mem-fraction-static is absent
 _BATCH = ("--micro-batch-size", "--global-batch-size", "--seq-length")  # slime's own meaning of them
 # Of a model that is known by its name: layers in Python, the shape that they are of, and what differs between its
@@ -108,15 +107,13 @@ class Reader(Script):
         prompt = values.whole("rollout_max_prompt_len")
         whole = values.whole("rollout_max_context_len")
         if response is None and whole is not None:
-            response = whole - min(whole // 2, prompt or _PROMPT)
+            response = whole - min(whole // 2, prompt or PROMPT)
         if prompts is None or response is None:
             missing = "--rollout-batch-size" if prompts is None else "--rollout-max-response-len"
             self.problems.append(Problem("is not said", self.reading.file, field=missing))
             return None
-        if prompt is None:
-            prompt = _PROMPT
-            why = "slime has no limit by itself; --rollout-max-prompt-len says one"
-            self.assumed.append(Assumed("longest prompt", f"{prompt:,} tokens", why))
+        why = "slime has no limit by itself; --rollout-max-prompt-len says one"
+        prompt = self.longest_prompt(prompt, PROMPT, why)
         batch = values.whole("global_batch_size") or prompts * samples
         if (steps := values.whole("num_steps_per_rollout")) is not None:
             batch = prompts * samples // steps

@@ -10,6 +10,7 @@ from math import ceil, log2
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import LossName, Preference
 from symconfig.existing.launch.dialects import tuners
+from symconfig.existing.recover.rl.script import PROMPT
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.tuner_workers import TunerWorkers
 from symconfig.existing.recover.run import Assumed, Described, Run
@@ -32,7 +33,6 @@ _ALGORITHMS = {"rloo": "rloo", "reinforce_plus_plus": "reinforce_plus_plus"}
 _TASKS = ("causal_lm", "generative_reranker")  # of ms-swift, whose models have a head over the vocabulary
 _NEED = "causal_lm or seq_cls"
 _AT_ONCE = 256  # sequences that vLLM decodes at once by itself
-_PROMPT = 1024  # tokens of the longest prompt, where no option says it
 _SERVERS = ("rollout", "vllm-serve")  # what starts an engine of its own
 
 
@@ -226,10 +226,7 @@ class Reader(TunerWorkers):
         stated = next((length for name in self.tuner.prompts if (length := values.whole(name)) is not None), None)
         if stated is None and whole is not None and whole > response:
             stated = whole - response
-        if stated is None:
-            stated = _PROMPT
-            self.assumed.append(Assumed("longest prompt", f"{stated:,} tokens", "no option says it"))
-        return stated
+        return self.longest_prompt(stated, PROMPT, "no option says it")
 
     @property
     def _apart(self) -> bool:
