@@ -127,10 +127,11 @@ class Word:
     def after(self, count: int) -> Word:
         """Return the word without its first `count` characters.
 
-        Its place begins at the first piece left, if that one's is known and inside the word's; else it is unchanged.
+        Its place begins at the first known piece left, if that one's is known and inside the word's; else it is
+        unchanged.
         """
         rest, place = cut(self.pieces, count), self.place
-        first = rest[0].place if rest else None
+        first = next((piece.place for piece in rest if not piece.unknown), None)
         if first is not None and place.file == first.file and place.start <= first.start < place.end:
             place = replace(first, end=place.end)
         return Word(rest, place)
