@@ -51,11 +51,10 @@ class Source:
         """
         parts: list[Piece] = []
         for line in _LINE.finditer(text.data, len(_BOM) * text.data.startswith(_BOM)):
-            unix = line[2] != b"\r\n"
-            place = text.place(line.start(), line.end(2 if unix else 1))
-            parts += [Piece(text.at(place), place, written=place)] * (place.start < place.end) + [Piece("\n")] * (
-                not unix
-            )
+            windows = line[2] == b"\r\n"
+            place = text.place(line.start(), line.end(1 if windows else 2))
+            parts += [Piece(text.at(place), place, written=place)]
+            parts += [Piece("\n")] if windows else []
         whole, done, filled = cls(parts, text.place(0, 0)), 0, list[Piece]()
         if not (gaps := [*_PLACEHOLDER.finditer(whole.data)]) or not parse(whole).has_error:
             return whole
