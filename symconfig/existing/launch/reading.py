@@ -154,12 +154,9 @@ class Word:
 class Setting:
     """One option of the training program, in Megatron-LM's spelling whatever the file's format.
 
-    Args:
-        name: "--tensor-model-parallel-size"; for programs other than Megatron-LM as it is written.
-        spelled: the name in the file ("model.tensor_model_parallel_size").
-        values: its words; empty for a switch.
-        place: from the name to the last value.
-        joined: whether the name and its only value are one word, `--x=1`.
+    name: "--tensor-model-parallel-size"; for programs other than Megatron-LM as it is written. spelled: the name in the
+    file ("model.tensor_model_parallel_size"). values: its words; empty for a switch. place: from the name to the last
+    value. joined: whether the name and its only value are one word, `--x=1`.
     """
 
     name: str
@@ -208,12 +205,9 @@ class Hides(Enum):
 class Unread:
     """Something in a configuration that was not understood.
 
-    Args:
-        what: the source text, shortened.
-        why: the reason as a clause, "depends on the output of curl".
-        hides: what it may affect.
-        options: whether it is among the program's words and may be any number of its options.
-        assumed: whether it is assumed to be none.
+    what: the source text, shortened. why: the reason as a clause, "depends on the output of curl". hides: what it may
+    affect. options: whether it is among the program's words and may be any number of its options. assumed: whether it
+    is assumed to be none.
     """
 
     place: Place
@@ -286,10 +280,8 @@ class Tree:
 class World:
     """The GPUs that a launcher starts, as far as the file says; None for a number that it does not give.
 
-    Args:
-        gpus: in total.
-        words: the words that the numbers come from.
-        dark: words that would give a number and whose value is not known.
+    gpus: in total. words: those that the numbers come from. dark: those that would give a number and whose value is not
+    known.
     """
 
     gpus: int | None = None
