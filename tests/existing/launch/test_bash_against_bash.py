@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symconfig.existing.launch.bash.commands import run_words
 from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Budget, Log, State
@@ -38,7 +37,7 @@ def claimed(script: str, command: str) -> tuple[list[str], bool]:
     """The words that the reader finds, and whether it claims to know them all."""
     text = Text("x.sh", f"{script}\nprogram {command}\n".encode())
     log = Log([text], None)
-    Interpreter(State(), Budget(), log, run_words).program(Source.of_file(text))
+    Interpreter(State(), Budget(), log).program(Source.of_file(text))
     if not log.commands:  # what it could not read at all, it says
         return [], not log.unread
     words = [field.joined() for field in log.commands[-1].words]

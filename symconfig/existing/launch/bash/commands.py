@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -12,14 +12,13 @@ from symconfig.existing.launch.bash import nested
 from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.conditions import EXPECTED, FALSE, STARTED, TRUE, Truth, tested
 from symconfig.existing.launch.bash.expand import unescaped
-from symconfig.existing.launch.bash.shell import Shell
+from symconfig.existing.launch.bash.shell import Shell, Words
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Command, Leave
 from symconfig.existing.launch.bash.values import Array, fields, hole, plain
 from symconfig.existing.launch.reading import Piece, Pieces, Word, text_of, unknown_of
 from symconfig.existing.launch.text import Place
 
-Words: TypeAlias = Sequence[Word]
 Own: TypeAlias = Callable[[Shell, Words, Place], Truth]  # a command of the shell's own
 _READ, _FORMAT = "is read while the script runs", "depends on the output of printf"
 # Code that asks whether accelerators are Ascend's: no GPU is, that a run can be planned for.

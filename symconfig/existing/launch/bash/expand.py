@@ -40,7 +40,7 @@ def pattern(parts: Iterable[Piece]) -> re.Pattern[str] | None:
     return re.compile(fnmatch.translate(text))
 
 
-class Words:
+class Scanner:
     """Expander of the words of one source in one state, but for `${...}`, which `parameters.Expander` adds.
 
     Args:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.bash import training
-from symconfig.existing.launch.bash.commands import run_words
 from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, shortened
@@ -79,7 +78,7 @@ def read_bash(
             need=f"at most {LINE_BYTES:,}",
         )
     log = Log([text], folder)
-    shell = Interpreter(_state(text, folder, variables or {}, extra), Budget(), log, run_words)
+    shell = Interpreter(_state(text, folder, variables or {}, extra), Budget(), log)
     path = folder / Path(text.file).name if folder is not None else None
     shell.sourcing = (str(path.resolve()),) if path is not None else ()
     try:

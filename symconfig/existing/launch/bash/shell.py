@@ -29,7 +29,6 @@ class Shell:
     """Base of the interpreter: state, control flow and subshells; executes nothing.
 
     Args:
-        run_words: runs a simple command after expansion (`commands.run_words`).
         output: collects what is printed; None if nothing does.
         stdin: standard input as far as it is known; None if not.
         launcher: words in front of a nested shell.
@@ -44,7 +43,6 @@ class Shell:
     state: State
     budget: Budget
     log: Log
-    run_words: Callable[[Shell, Words, Place], Truth]
     output: list[Piece] | None = None
     stdin: Pieces | None = None
     launcher: tuple[Word, ...] = ()

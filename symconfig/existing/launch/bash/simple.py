@@ -11,6 +11,7 @@ from tree_sitter import Node
 
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark
+from symconfig.existing.launch.bash.commands import run_words
 from symconfig.existing.launch.bash.conditions import TRUE, Truth
 from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.shell import Shell
@@ -75,7 +76,7 @@ class Simple(Shell):
         before, exported = dict(self.state.variables), set(self.state.exported)
         names = [self.assign(source, child) for child in assigned]
         self.state.exported |= set(names)
-        status = self.run_words(self, words, place_at(source, node))
+        status = run_words(self, words, place_at(source, node))
         for name in names:  # they hold for this command only
             if name in before:
                 self.state.variables[name] = before[name]
