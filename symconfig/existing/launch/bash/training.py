@@ -91,14 +91,7 @@ def _joined(word: Word, equals: int, source: Callable[[Place], str]) -> Setting:
     parts = word.cut(equals + 1).pieces
     written = source(word.place)
     if written.startswith(spelled + "="):
-        size = len((spelled + "=").encode())
-        place = Place(
-            word.place.file,
-            word.place.start + size,
-            word.place.end,
-            word.place.line,
-            word.place.column + len(spelled) + 1,
-        )
+        place = word.place.inner(written, equals + 1, len(written))
     else:
         place = cover(part.place for part in parts) or word.place
     value = Word(parts, place).joined()

@@ -90,8 +90,7 @@ def word(tree: Tree, path: KeyPath) -> Word:
     if text == written:
         return Word.of(text, place, literal=True)
     if written[:1] in "\"'" and written[1:-1] == text:
-        inner = Place(place.file, place.start + 1, place.end - 1, place.line, place.column + 1)
-        return Word((Piece(text, inner),), place)
+        return Word((Piece(text, place.inner(written, 1, len(written) - 1)),), place)
     return Word.of(text, place)
 
 
