@@ -196,7 +196,7 @@ def _echo(shell: Shell, words: Words, place: Place) -> Truth:
     while words and re.fullmatch(r"-[neE]+", words[0].text):
         flags += words[0].text[1:]
         words = words[1:]
-    parts = unescaped(nested.joined(words)) if "e" in flags else nested.joined(words)
+    parts = unescaped(nested.as_line(words)) if "e" in flags else nested.as_line(words)
     return _print(shell, (*parts, *(() if "n" in flags else (Piece("\n"),))))
 
 
@@ -274,7 +274,7 @@ def _expr(shell: Shell, words: Words, place: Place) -> Truth:
 
     For unknown or other operands print an unknown value with unknown status.
     """
-    parts = nested.joined(words)
+    parts = nested.as_line(words)
     why, text = unknown_of(parts), text_of(parts)
     if why or not re.fullmatch(r"[-\d\s+*/%()]+", text):
         return _unprinted(shell, why or "depends on the output of a calculation", place)

@@ -107,7 +107,7 @@ def _run_file(shell: Shell, path: Path) -> Truth:
         shell.sourcing = outer
 
 
-def joined(words: Sequence[Word]) -> Pieces:
+def as_line(words: Sequence[Word]) -> Pieces:
     """Return the words as one text, separated by blanks."""
     return tuple(part for index, word in enumerate(words) for part in (*([Piece(" ")] if index else []), *word.pieces))
 
@@ -117,7 +117,7 @@ def run_code(shell: Shell, words: Sequence[Word], place: Place) -> Truth:
 
     If the first part with text is unknown, it is also logged as hiding variables. Raises Leave and Exhausted.
     """
-    parts = joined(words)
+    parts = as_line(words)
     first = next((part for part in parts if part.unknown or part.text.strip()), None)
     if first is not None and first.unknown:
         why = f"runs code that is not known, which may set any variable: it {first.unknown}"
@@ -145,7 +145,7 @@ def shell_code(shell: Shell, words: Sequence[Word], place: Place) -> bool:
         while at < len(words) and words[at].text.startswith("-"):
             at += 2 if words[at].text[1:] in _REMOTE[name] else 1
         at += name == "ssh"  # the host; pdsh has them as an option
-        code = (*joined(words[at:]), Piece(" "))
+        code = (*as_line(words[at:]), Piece(" "))
         return at < len(words) and _code(shell, words[:at], code, (), place, here=False)
     for index, word in enumerate(words):
         if word.text.endswith(".py"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -121,26 +121,21 @@ def _result(text: Text, log: Log, state: State) -> Bash:
     Its notes are those of the log, the command's surroundings, unknown words and files with unknown contents, each
     once. Raises InputError if there is no such command.
     """
-    texts = {each.file: each for each in log.texts}
-
-    def source(place: Place) -> str:
-        return texts[place.file].at(place) if place.file in texts else ""
-
     splits = [split for command in log.commands if (split := training.split(command)) is not None]
     bare = (split for command in log.commands if (split := training.bare(command)) is not None)
     if (best := training.chosen(splits) or training.chosen([*bare])) is None:
         raise InputError(_no_training(text, log))
-    reading, files = _reading(text, log, best, source), {**state.files, **best.command.files}
+    reading, files = _reading(text, log, best), {**state.files, **best.command.files}
     dark_files = (
         Unread(word.place, word.text, f"is a file that the script writes, and it {why}")
         for setting in reading.settings
         for word in setting.values
         if word.text in files and (why := unknown_of(files[word.text]))
     )
-    unread = dict.fromkeys((*log.unread, *_notes(best, log, splits, source), *reading.unread, *dark_files))
+    unread = dict.fromkeys((*log.unread, *_notes(best, log, splits), *reading.unread, *dark_files))
     runs, others = _other_commands(best, splits, log)
     reading = replace(reading, unread=tuple(unread), others=others, stops=tuple(log.stops))
-    readings = tuple(_reading(text, log, run, source) for run in runs)
+    readings = tuple(_reading(text, log, run) for run in runs)
     known = {name: parts for name, parts in files.items() if not unknown_of(parts)}
     return Bash(
         reading,
@@ -150,10 +145,10 @@ def _result(text: Text, log: Log, state: State) -> Bash:
     )
 
 
-def _reading(text: Text, log: Log, split: Split, source: Callable[[Place], str]) -> Reading:
+def _reading(text: Text, log: Log, split: Split) -> Reading:
     """Return the reading of one training command with its launcher, environment and world, and its unknown words."""
     launcher = tuple(word.joined() for word in split.launcher)
-    settings, unread, possible = arguments(split.arguments, source)
+    settings, unread, possible = arguments(split.arguments, log.written)
     environment = {name: Word(parts, split.command.place).joined() for name, parts in split.command.environment.items()}
     environment |= _launcher_environment(split.launcher)
     scheduler = _directives(text)
@@ -214,7 +209,7 @@ def _other_commands(best: Split, splits: Sequence[Split], log: Log) -> tuple[lis
     return list(runs.values()), (*others, *dict.fromkeys(key(words) for words in log.aside))
 
 
-def _notes(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Place], str]) -> list[Unread]:
+def _notes(best: Split, log: Log, splits: Sequence[Split]) -> list[Unread]:
     """Return notes on what surrounds the chosen command `best`.
 
     That is: unknown launcher words that may be several (behind an option, if they may be options), an unknown condition
@@ -225,7 +220,7 @@ def _notes(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Pla
     for index, word in enumerate(best.launcher):
         value = index > 0 and best.launcher[index - 1].text.startswith("-")
         if word.several and (not value or may_be_options(word)):
-            unread.append(dark(word, source))
+            unread.append(dark(word, log.written))
     if best.command.maybe:
         why = best.command.maybe.replace("is set under", "runs under", 1).replace("is set in", "runs in", 1)
         unread.append(Unread(best.command.place, "the training command", why))
