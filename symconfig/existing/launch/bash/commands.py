@@ -11,7 +11,7 @@ from typing import TypeAlias
 from symconfig.existing.launch.bash import nested
 from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.conditions import EXPECTED, FALSE, STARTED, TRUE, Truth, tested
-from symconfig.existing.launch.bash.expand import unescaped
+from symconfig.existing.launch.bash.expand import with_escapes
 from symconfig.existing.launch.bash.shell import Shell, Words
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Command, Leave
@@ -196,7 +196,7 @@ def _echo(shell: Shell, words: Words, place: Place) -> Truth:
     while words and re.fullmatch(r"-[neE]+", words[0].text):
         flags += words[0].text[1:]
         words = words[1:]
-    parts = unescaped(nested.as_line(words)) if "e" in flags else nested.as_line(words)
+    parts = with_escapes(nested.as_line(words)) if "e" in flags else nested.as_line(words)
     return _print(shell, (*parts, *(() if "n" in flags else (Piece("\n"),))))
 
 
@@ -205,7 +205,7 @@ def _printf(shell: Shell, words: Words, place: Place) -> Truth:
 
     Missing arguments are empty. Other and unknown formats print an unknown value.
     """
-    form = unescaped(words[0].pieces) if words else ()
+    form = with_escapes(words[0].pieces) if words else ()
     if not words or unknown_of(form) or re.search(r"%[^s]", text_of(form)):
         return _sets(shell, words, place) if words and words[0].text == "-v" else _unprinted(shell, _FORMAT, place)
     pieces, values = text_of(form).split("%s"), list(words[1:])

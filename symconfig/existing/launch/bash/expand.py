@@ -256,7 +256,7 @@ class Scanner:
         if following == b"'" and not quoted:
             close = code.skip(self.data, at, end)
             parts = self._literal(at + 2, close - 1)
-            return [*(parts if b"\\" not in self.data[at:close] else unescaped(parts))], close
+            return [*(parts if b"\\" not in self.data[at:close] else with_escapes(parts))], close
         if following == b'"' and not quoted:
             return [], at + 1
         if (match := _NAME.match(self.data, at + 1, end)) is None:
@@ -364,17 +364,34 @@ def _joined(stream: Stream) -> Pieces:
 
 
 _LETTERS = {**dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True)), **{mark: mark for mark in "\\'\"?"}}
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+# The escapes of `$'...'`, `echo -e` and `printf`. Bytes in a row are one piece of UTF-8.
+_ESCAPE = re.compile(
+    r"\\((?:x[0-9a-fA-F]{1,2}|[0-7]{1,3})(?:\\(?:x[0-9a-fA-F]{1,2}|[0-7]{1,3}))*|u[0-9a-fA-F]{1,4}|.)", re.DOTALL
+)
 
 
-def unescaped(parts: Pieces) -> Pieces:
-    """Return the parts with the escapes of `$'...'`, `echo -e` and `printf` replaced that are one letter or mark.
+def unescaped(text: str) -> str:
+    """Return the text with escapes replaced: letters as for newline, octal and hexadecimal bytes, and `u` codes.
 
-    A part with another, as of a number, becomes unknown.
+    Adjacent bytes are decoded together as UTF-8, malformed ones replaced. Other escapes are kept.
     """
-    made = []
-    for part in parts:
-        text = _ESCAPE.sub(lambda match: _LETTERS.get(match[1], "\0"), part.text)
-        other = part if text == part.text else replace(part, text=text, place=None)
-        made.append(replace(other, text="", unknown="has escapes that are not followed") if "\0" in text else other)
-    return tuple(made)
+
+    def one(match: re.Match[str]) -> str:
+        """Return what one match of escapes stands for; the match itself if it is unknown."""
+        body = match[1]
+        if len(body) > 1 and body[0] == "u":
+            return chr(int(body[1:], 16))
+        if body[0] in "01234567" or (body[0] == "x" and len(body) > 1):
+            escapes = body.split("\\")
+            raw = bytes(int(each[1:], 16) if each[0] == "x" else int(each, 8) & 0xFF for each in escapes)
+            return raw.decode("utf-8", "replace")
+        return _LETTERS.get(body, match[0])
+
+    return _ESCAPE.sub(one, text)
+
+
+def with_escapes(parts: Pieces) -> Pieces:
+    """Return the parts with the escapes of `$'...'`, `echo -e` and `printf` replaced."""
+    texts = [unescaped(part.text) for part in parts]
+    pairs = zip(parts, texts, strict=True)
+    return tuple(part if part.text == text else replace(part, text=text, place=None) for part, text in pairs)
