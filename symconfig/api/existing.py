@@ -24,7 +24,7 @@ from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans.file import loaded
 
 if TYPE_CHECKING:
-    from symconfig.existing.adapt.outcome import Adapted
+    from symconfig.existing.adapt.draft import Adapted
     from symconfig.measured.comparison import Comparison
 
 

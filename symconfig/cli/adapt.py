@@ -13,7 +13,7 @@ from symconfig.errors import InputError
 from symconfig.format import masked
 
 if TYPE_CHECKING:
-    from symconfig.existing.adapt.outcome import Adapted
+    from symconfig.existing.adapt.draft import Adapted
 
 DOES = "put a plan's values into an existing launch script or config"
 EXAMPLES = (

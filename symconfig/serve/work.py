@@ -136,7 +136,7 @@ def _audit(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
     _job({"model": given.get("model", "llama2-7b"), "cluster": given.get("cluster", "h100")})
     script = folder / _SCRIPT
     script.write_text(text, encoding="utf-8")
-    with files.only_below(folder):
+    with files.below(folder):
         done = audit(script, progress=lambda words: say(words.replace(f"{folder}/", ""), 0.0), **given)
     return {
         "html": audit_page(done, _SCRIPT),

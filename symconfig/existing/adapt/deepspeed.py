@@ -16,21 +16,24 @@ from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import InputError, Problem
 from symconfig.existing.adapt import launcher, trees, words
 from symconfig.existing.adapt.draft import (
+    ELSE_TOO,
+    NO_PLACE,
+    Change,
     Draft,
     Meaning,
     Progress,
+    Unplaced,
     Ways,
     differ,
     in_all_runs,
     option_changes,
     why_apart,
 )
-from symconfig.existing.adapt.outcome import ELSE_TOO, NO_PLACE, Change, Unplaced
 from symconfig.existing.adapt.same import check_program
 from symconfig.existing.launch.follow import ACCELERATE
 from symconfig.existing.launch.reading import Reading, Setting, Tree
 from symconfig.existing.launch.text import Place
-from symconfig.existing.recover.arguments import TRUE, Arguments, plain
+from symconfig.existing.recover.arguments import TRUE, Arguments
 from symconfig.existing.recover.deepspeed import RECOMPUTE, run
 from symconfig.existing.recover.deepspeed_json import at, uses_trainer
 from symconfig.existing.recover.run import Run, Supplied
@@ -251,7 +254,7 @@ def _argument(reading: Reading, path: KeyPath) -> str | None:
     if path not in ARGUMENTS or not uses_trainer(arguments):
         return None
     setting = arguments.find(*ARGUMENTS[path])
-    return None if setting is None else plain(setting.name)
+    return None if setting is None else setting.key
 
 
 def _recomputed(progress: Progress, plan: Plan) -> Progress:
@@ -269,7 +272,7 @@ def _recomputed(progress: Progress, plan: Plan) -> Progress:
         return _with_argument(progress, "recompute_layers", now)
     if recompute.method != "block" and _has_trainer(reading):
         setting = arguments.find(*RECOMPUTE)
-        name = RECOMPUTE[0] if setting is None else plain(setting.name)
+        name = RECOMPUTE[0] if setting is None else setting.key
         return _with_argument(progress, name, str(full)) if full or setting is not None else progress
     layers = {"0": "nothing", "-1": "every layer"}.get(now, f"the first {now} layers")
     if not reading.settings:
@@ -324,7 +327,7 @@ def _only_argument(before: Meaning, name: str, value: str | None) -> Any:
     def right(after: Meaning) -> bool:
         changes = option_changes(before, after)
         return changes is not None and all(
-            all(plain(option) == name for option, _ in (*gained, *lost))
+            all(option.lstrip("-").replace("-", "_") == name for option, _ in (*gained, *lost))
             and [tuple(map(str.lower, values)) for _, values in gained] == ([] if value is None else [(value.lower(),)])
             for gained, lost in changes
         )

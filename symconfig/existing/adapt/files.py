@@ -9,9 +9,8 @@ from types import ModuleType
 
 from symconfig.errors import InputError
 from symconfig.existing.adapt import deepspeed, megatron
-from symconfig.existing.adapt.draft import Draft, Progress, noted
+from symconfig.existing.adapt.draft import Adapted, Draft, Flaw, Progress, noted
 from symconfig.existing.adapt.launcher import without_export
-from symconfig.existing.adapt.outcome import Adapted, Flaw
 from symconfig.existing.audit.audit import audited
 from symconfig.existing.audit.configuration import MegatronConfiguration, RlConfiguration, configuration_of
 from symconfig.existing.launch.files import instead, leads_out
@@ -38,10 +37,7 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
     """
     draft = opened(source, variables, extra)
     reading = draft.reading
-    side = _side(plan, reading)
-    if side is megatron:
-        _check_megatron(reading)
-    progress: Progress = noted(side.adapt(draft, plan))
+    progress: Progress = noted(_side(plan, reading).adapt(draft, plan))
     old, new = _findings(reading, plan, reading.world.gpus), _findings(progress.draft.reading, plan)
     for key, finding in new.items():
         if finding.severity == "warning" and key not in old:
@@ -100,8 +96,8 @@ def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ())
 def _side(plan: Plan, reading: Reading) -> ModuleType:
     """Return the module that adapts to the plan's framework: `deepspeed` if plans for it are JSON, else `megatron`.
 
-    Raises InputError for a script of an RL or fine-tuning trainer, and for a plan with RL or preferences or whose
-    framework is configured in code.
+    Raises InputError for a script of an RL or fine-tuning trainer, for a plan with RL or preferences or whose framework
+    is configured in code, and for a recipe, overrides or a DeepSpeed JSON that a plan for Megatron-LM cannot go into.
     """
     configuration = configuration_of(reading, Supplied(model=plan.model))
     if isinstance(configuration, RlConfiguration):
@@ -115,20 +111,14 @@ def _side(plan: Plan, reading: Reading) -> ModuleType:
     if plan.job.rl is not None or plan.job.preference is not None or told_by is Medium.CODE:
         what = "the plan is for a trainer, and only scripts of Megatron-LM and DeepSpeed are adapted"
         raise InputError(what, file=reading.file, hint="symconfig render PLAN.json --out DIR, which writes new files")
-    return deepspeed if told_by is Medium.JSON else megatron
-
-
-def _check_megatron(reading: Reading) -> None:
-    """Raise InputError for a configuration that a plan for Megatron-LM cannot go into.
-
-    That is one with a recipe or overrides (Megatron-Bridge, NeMo), or one with a DeepSpeed JSON or of JSON only.
-    """
+    if told_by is Medium.JSON:
+        return deepspeed
     if reading.recipe is not None or reading.format == "overrides":
         what = "is of Megatron-Bridge or NeMo, and only options of Megatron-LM's own are adapted"
         hint = "symconfig render PLAN.json --out DIR, which writes new files"
         raise InputError(what, file=reading.file, hint=hint)
     if reading.deepspeed is None and not reading.json_alone:
-        return
+        return megatron
     file = reading.deepspeed.text.file if reading.deepspeed is not None else reading.file
     what = "the plan is for Megatron-LM, and this is a configuration of DeepSpeed, which decides ZeRO and the batch too"
     raise InputError(what, file=file, hint="a plan with --backend deepspeed")

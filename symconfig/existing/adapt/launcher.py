@@ -4,13 +4,13 @@ file, its own check of them, and the environment variables that a plan cannot do
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from posixpath import basename
+from typing import Any
 
 from symconfig.existing.adapt import words
-from symconfig.existing.adapt.draft import Draft, Meaning, Progress, Ways
-from symconfig.existing.adapt.outcome import ELSE_TOO, Change, Unplaced
+from symconfig.existing.adapt.draft import ELSE_TOO, Change, Draft, Meaning, Progress, Unplaced, Ways
 from symconfig.existing.launch.reading import Reading, Word
 from symconfig.existing.launch.text import Edit, Place
 from symconfig.existing.launch.world import launcher_options
@@ -32,14 +32,16 @@ _FOLLOWS = "SLURM_"  # variables that the scheduler sets from its own options, w
 class Count:
     """A number of nodes, processes or GPUs in a script.
 
-    option: its name in messages. word: the text that counts, as it stands. now: the text that is needed. put: returns a
-    meaning with that text in its place.
+    option: its name in messages. word: the text that counts, as it stands. now: the text that is needed. part, key:
+    where a Meaning has it, and text: what that becomes.
     """
 
     option: str
     word: Word
     now: str
-    put: Callable[[Meaning], Meaning]
+    part: str
+    key: int | str
+    text: Any
 
 
 def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
@@ -54,17 +56,17 @@ def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
         outer = given.launcher in _OUTER and bool(_process_starters(launcher[given.at :]))
         number = _number(LAUNCHERS[given.launcher].counts, given.key, nodes, outer)
         if number is not None:
-            yield from _count(given.option, launcher[given.at], given.value, number, _in_launcher(given.at))
+            yield from _count(given.option, launcher[given.at], given.value, number, "launcher", given.at)
     starts = _process_starters(launcher)
     for option, word in reading.scheduler.items():
         number = _number(SLURM, option.replace("-", "_"), nodes, bool(starts))
         if number is not None:
-            yield from _count(f"#SBATCH --{option}", word, word, number, _in_scheduler(option))
+            yield from _count(f"#SBATCH --{option}", word, word, number, "scheduler", option)
     seen = reading.environment.get(_SEEN)
     if seen is not None and not seen.unknown and reading.world.words and re.fullmatch(r"\d+(,\d+)*", seen.text):
         right = len(seen.text.split(",")) == nodes.gpus  # whichever they are
         now = seen.text if right else ",".join(map(str, range(nodes.gpus)))
-        yield Count(_SEEN, replace(seen, place=written(seen)), now, lambda meaning: meaning.exported(_SEEN, now))
+        yield Count(_SEEN, replace(seen, place=written(seen)), now, "environment", _SEEN, now)
     tree = reading.accelerate
     if tree is None or tree.text.file not in {each.file for each in reading.texts}:  # it comes with the program
         return
@@ -72,19 +74,7 @@ def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
         number, place = _number(_OF_ACCELERATE, name, nodes, False), tree.place((name,))
         if number is not None and type(tree.get(name)) is int and place is not None:
             word = Word.of(str(tree.get(name)), place, literal=True)
-            yield Count(name, word, str(number), _in_accelerate(name, number))
-
-
-def _in_launcher(at: int) -> Callable[[Meaning, str], Meaning]:
-    return lambda run, now: replace(run, launcher=(*run.launcher[:at], now, *run.launcher[at + 1 :]))
-
-
-def _in_scheduler(option: str) -> Callable[[Meaning, str], Meaning]:
-    return lambda run, now: replace(run, scheduler={**run.scheduler, option: now})
-
-
-def _in_accelerate(name: str, number: int) -> Callable[[Meaning], Meaning]:
-    return lambda run: replace(run, accelerate={**run.accelerate, name: number})
+            yield Count(name, word, str(number), "accelerate", name, number)
 
 
 def _process_starters(launcher: Sequence[Word]) -> list[str]:
@@ -104,18 +94,16 @@ def _number(table: Mapping[str, str], key: str, nodes: Nodes, outer: bool) -> in
     return {"nodes": nodes.count, "per_node": nodes.gpus, "gpus": nodes.count * nodes.gpus}.get(kind or "")
 
 
-def _count(
-    option: str, whole: Word, value: Word, number: int, put: Callable[[Meaning, str], Meaning]
-) -> Iterator[Count]:
+def _count(option: str, whole: Word, value: Word, number: int, part: str, key: int | str) -> Iterator[Count]:
     """Yield the count if the word's value is digits, or ends in them like `gpu:h100:8`; else nothing.
 
-    whole: the word. value: the part of it behind the `=`. put: returns a meaning with a text in the word's place.
+    whole: the word. value: the part of it behind the `=`.
     """
     match = re.fullmatch(r"(gpu:(?:\w+:)?)?(\d+)", value.text)
     if whole.unknown is None and match is not None:
         head = whole.text[: len(whole.text) - len(match[2])]
         digits = replace(whole, pieces=value.after(len(value.text) - len(match[2])).pieces)
-        yield Count(option, digits, str(number), lambda run: put(run, f"{head}{number}"))
+        yield Count(option, digits, str(number), part, key, f"{head}{number}")
 
 
 def numbers(progress: Progress, plan: Plan) -> Progress:
@@ -170,7 +158,7 @@ def _counted(progress: Progress, nodes: Nodes) -> Progress:
 
     def goal(run: Meaning, reading: Reading) -> Meaning:
         for count in counts(reading, nodes):
-            run = count.put(run) if count.word.text != count.now else run
+            run = run.put(count.part, count.key, count.text) if count.word.text != count.now else run
         return replace(run, runs=tuple(goal(*each) for each in zip(run.runs, reading.runs, strict=True)))
 
     own = _without_derived(goal(draft.meaning, draft.reading))

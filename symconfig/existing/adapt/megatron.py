@@ -10,10 +10,14 @@ from typing import Self
 from symconfig.errors import InputError
 from symconfig.existing.adapt import launcher, words
 from symconfig.existing.adapt.draft import (
+    ELSE_TOO,
+    NO_PLACE,
+    Change,
     Draft,
     Meaning,
     Option,
     Progress,
+    Unplaced,
     Ways,
     differ,
     in_all_runs,
@@ -21,7 +25,6 @@ from symconfig.existing.adapt.draft import (
     values_of,
     why_apart,
 )
-from symconfig.existing.adapt.outcome import ELSE_TOO, NO_PLACE, Change, Unplaced
 from symconfig.existing.adapt.same import check
 from symconfig.existing.launch.reading import Reading, Setting, settings
 from symconfig.existing.launch.text import Edit, Place

@@ -28,9 +28,9 @@ def check(names: Namespace, plan: Plan) -> None:
     Also, with its problems, if they describe no valid model. A sequence length that is not given is not compared. Norm
     epsilon, dropout and LoRA's alpha and dropout may differ.
     """
-    wanted = plan.best.batch.seq_length
-    length = names.whole("seq_length", wanted)
-    problems = [] if length == wanted else [_length(names, length, wanted)]
+    wanted, problems = plan.best.batch.seq_length, list[Problem]()
+    if (length := names.whole("seq_length", wanted)) != wanted:
+        problems.append(names.problem(WHAT, "seq_length", got=length, need=str(wanted), hint=HINT))
     try:
         mine = meaning(described(names, seq_length=length, vocab_size=plan.model.vocab_size, named=plan.model).model)
     except InputError as error:
@@ -70,18 +70,7 @@ def _other_model(mine: Mapping[str, object], plan: Plan, file: str | None) -> It
             f"is not that of the plan's model, {plan.model.name}",
             file=file,
             field=field,
-            got=_shown(mine.get(field)),
-            need=_shown(theirs.get(field)),
+            got=str(mine.get(field, "nothing")),
+            need=str(theirs.get(field, "nothing")),
             hint="a plan for this model",
         )
-
-
-def _shown(value: object) -> str:
-    return "nothing" if value is None else str(value)
-
-
-def _length(names: Namespace, got: int, wanted: int) -> Problem:
-    setting = names.setting("seq_length")
-    if setting is None:
-        return Problem(WHAT, field="seq_length", got=str(got), need=str(wanted), hint=HINT)
-    return setting.problem(WHAT, got=str(got), need=str(wanted), hint=HINT)

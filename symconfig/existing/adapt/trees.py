@@ -106,7 +106,8 @@ def removed(tree: Tree, path: KeyPath) -> Iterator[tuple[Edit, ...]]:
     begins = _line_start(data, start)
     alone = not data[begins:start].strip() and not data[stop : _line_end(data, stop)].strip()
     edits: list[Edit] = []
-    previous = _before(tree, path) if flow and comma is None else None
+    before = [each for each in _children(tree, path[:-1]).values() if each.value.start < span.value.start]
+    previous = before[-1] if before and flow and comma is None else None
     if previous is not None and (at := _comma(data, previous.value.end)) is not None:
         edits.append(Edit(tree.text.place(at, at + 1), ""))
     if alone:
@@ -136,13 +137,6 @@ def _children(tree: Tree, parent: KeyPath) -> dict[str, Span]:
         str(path[-1]): span for path, span in tree.spans.items() if len(path) == len(parent) + 1 and path[:-1] == parent
     }
     return dict(sorted(children.items(), key=lambda item: item[1].value.start))
-
-
-def _before(tree: Tree, path: KeyPath) -> Span | None:
-    """Return the span of the key before this one in the same object; None for the first."""
-    mine = tree.spans[path].value.start
-    earlier = [span for span in _children(tree, path[:-1]).values() if span.value.start < mine]
-    return earlier[-1] if earlier else None
 
 
 def _first(span: Span) -> Place:

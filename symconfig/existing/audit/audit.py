@@ -13,6 +13,7 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.audit.configuration import Configuration, configuration_of
 from symconfig.existing.audit.judge import MEMORY, Judged, job_of, judge
 from symconfig.existing.launch.reading import Hides, Reading, Unread
+from symconfig.existing.launch.text import problem_at
 from symconfig.existing.recover.run import Impossible, Run, Supplied
 from symconfig.existing.rules import launcher
 from symconfig.existing.rules.launcher import LauncherFacts
@@ -127,7 +128,13 @@ def audited(
         return unpredicted_for(Audit(reader, findings), error.problems)
     if run.around is not None:
         return Audit(reader, findings, stated=run)
-    done = _judged(Audit(reader, findings), run, cluster, limits)
+    done = Audit(reader, findings)
+    try:
+        judged = judge(run, cluster, limits)
+        memory = findings_of(MEMORY, judged, reading.start)
+        done = replace(done, judged=judged, findings=(*findings, *memory))
+    except InputError as error:
+        done = unpredicted_for(done, error.problems)
     return planned(done, run, cluster, limits, progress) if plan else done
 
 
@@ -146,17 +153,6 @@ def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
     )
     reasons = tuple(helped(problem) for problem in problems)
     return replace(done, unpredicted=reasons, findings=(*done.findings, *impossible))
-
-
-def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -> Audit:
-    """Return the audit with the prediction and the findings about memory; if the degrees do not divide the model, with
-    the reasons as of `unpredicted_for`.
-    """
-    try:
-        judged = judge(run, cluster, limits)
-    except InputError as error:
-        return unpredicted_for(done, error.problems)
-    return replace(done, judged=judged, findings=(*done.findings, *findings_of(MEMORY, judged, done.reading.start)))
 
 
 def planned(
@@ -200,17 +196,11 @@ def _prediction_blockers(reader: Configuration, cluster: ClusterDescriptor | Non
     if cluster is None:
         result.append(Problem("is needed to predict memory and time", field="--cluster", hint="--cluster h100"))
     if reader.gpus is None:
-        result.append(helped(_unknown_gpu_count(reader.reading)))
+        word = next(iter(reader.reading.world.dark), None)
+        what = "is not given by the launcher" if word is None else f"its value {word.unknown}"
+        place = None if word is None else word.place
+        result.append(helped(problem_at(place, what, field="the number of GPUs", hint="--gpus N")))
     return result
-
-
-def _unknown_gpu_count(reading: Reading) -> Problem:
-    """Return the problem that the number of GPUs is not known, at the launcher's unreadable word if there is one."""
-    field, hint = "the number of GPUs", "--gpus N"
-    if not reading.world.dark:
-        return Problem("is not given by the launcher", field=field, hint=hint)
-    word = reading.world.dark[0]
-    return word.place.problem(f"its value {word.unknown}", field=field, hint=hint)
 
 
 _UNSET = re.compile(r"depends on \$(\w+), which is not set in the script")

@@ -119,7 +119,7 @@ def _is_megatron(reading: Reading) -> bool:
 
 def _names_deepspeed(reading: Reading) -> bool:
     """Return whether an option that begins with "deepspeed" is given, whose JSON may not have been readable."""
-    return any(tuners.plain(each).startswith("deepspeed") for each in reading.options)
+    return any(each.key.startswith("deepspeed") for each in reading.options)
 
 
 class MegatronConfiguration(Configuration):

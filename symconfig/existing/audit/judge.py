@@ -26,7 +26,6 @@ from symconfig.plans.rl import PlannedPhase, surprised
 from symconfig.solve.budget import surprise
 from symconfig.solve.estimate import Estimate, priced
 from symconfig.solve.predict import as_found
-from symconfig.solve.prospect import Prospect
 from symconfig.solve.whole import whole
 
 
@@ -50,29 +49,17 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     model = run.described.model
     job = whole(model, job_of(run, cluster, limits))
     prospect = as_found(model, cluster, run.configuration, job)
-    if wrong := list(_undivided(prospect)):
-        raise InputError(wrong)
+    fixed, point = prospect.request.limits.fixed, prospect.columns().at(0)
+    # Other constraints that refuse it do not keep a run from being predicted.
+    if wrong := [each for each in prospect.refused() if each.divides]:
+        raise InputError([Impossible(what=each.sentence_at(fixed, point), rule=_rule(each)) for each in wrong])
     plan, memory = priced(prospect, cluster, job, target=run.target, options=run.options)
     return Judged(plan=plan, memory=memory, run=run)
 
 
-def _undivided(prospect: Prospect) -> Iterator[Problem]:
-    """Yield the refusals of constraints about divisibility, as `Impossible` with the audit's rule.
-
-    Other refused constraints are skipped: they do not keep a run from being predicted.
-    """
-    for constraint in prospect.refused():
-        if constraint.divides:
-            limits = prospect.request.limits
-            yield Impossible(
-                what=constraint.sentence_at(limits.fixed, prospect.columns().at(0)), rule=_rule(constraint)
-            )
-
-
 def _rule(constraint: Constraint) -> str:
     """Return the name of the audit's rule that has this constraint; the rule about the grid if none has."""
-    named = (rule.name for rule in megatron.RULES if constraint in rule.constraints)
-    return next(named, GRID)
+    return next((rule.name for rule in megatron.RULES if constraint in rule.constraints), GRID)
 
 
 def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:

@@ -58,23 +58,20 @@ def sets_megatron(section: Any) -> bool:
 def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
     """Return the reading of a YAML file by its dialect; None if it is in no known one.
 
-    NeMo-RL's has no settings yet: they are added when the files that it inherits are followed.
+    The Trainer's arguments have the format "deepspeed". NeMo-RL's has no settings yet: they are added when the files
+    that it inherits are followed.
     """
     match dialect_of(tree.data):
         case "overrides":
             return read_sections(tree, variables, ())
-        case "trainer":
-            return _trainer(tree, variables)
+        case "trainer":  # a key a.b gives `--a.b`, a null one none
+            by_key = interpolated(by_path(entries(tree)), variables).values()
+            named = ((f"--{'.'.join(entry.path)}", entry) for entry in by_key if entry.value is not None)
+            settings = tuple(Setting(name, entry.spelled, entry.words, entry.place) for name, entry in named)
+            return Reading(JSON_ALONE, (tree.text,), settings, tree=tree, unread=tree.unread)
         case "nemo-rl":  # what it inherits is followed
             return Reading(nemo_rl.FORMAT, (tree.text,), (), tree=tree, unread=tree.unread)
     return None
-
-
-def _trainer(tree: Tree, variables: Mapping[str, str]) -> Reading:
-    """Return the reading ("deepspeed") of the Trainer's arguments in YAML: a key a.b gives `--a.b`, a null one none."""
-    given = (entry for entry in interpolated(by_path(entries(tree)), variables).values() if entry.value is not None)
-    settings = tuple(Setting("--" + ".".join(entry.path), entry.spelled, entry.words, entry.place) for entry in given)
-    return Reading(JSON_ALONE, (tree.text,), settings, tree=tree, unread=tree.unread)
 
 
 def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Sequence[Entry]) -> Reading:

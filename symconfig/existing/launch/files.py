@@ -39,32 +39,22 @@ ROOT = "--root"
 
 
 @contextmanager
-def only_below(root: Path) -> Iterator[None]:
-    """Allow reading only files below this folder inside the block, whatever `root` callers pass; inner blocks win."""
-    token = _ROOT.set(root.resolve())
+def below(root: str | Path | None) -> Iterator[None]:
+    """Allow reading only files below this folder inside the block, whatever `root` callers pass; inner blocks win.
+
+    None changes nothing. Raises InputError if the folder does not exist.
+    """
+    if root is not None and not Path(root).is_dir():
+        raise InputError("there is no such folder", field=ROOT, got=str(root))
+    token = _ROOT.set(_ROOT.get() if root is None else Path(root).resolve())
     try:
         yield
     finally:
         _ROOT.reset(token)
 
 
-@contextmanager
-def below(root: str | Path | None) -> Iterator[None]:
-    """Allow reading only files below `root` inside the block, as `only_below`; with None change nothing.
-
-    Raises InputError if the folder does not exist.
-    """
-    if root is None:
-        yield
-        return
-    if not Path(root).is_dir():
-        raise InputError("there is no such folder", field=ROOT, got=str(root))
-    with only_below(Path(root)):
-        yield
-
-
 def readable(root: Path) -> Path:
-    """Return the folder below which files may be read: the one set by `only_below`, else `root`."""
+    """Return the folder below which files may be read: the one set by `below`, else `root`."""
     return _ROOT.get() or root.resolve()
 
 
@@ -73,12 +63,12 @@ def open_text(path: Path, *, root: Path) -> Text:
 
     Inside `instead` the contents given there replace those of the file, which must exist. Raises InputError for
     anything else: a missing file, a folder, device or pipe, or a file outside of `root` (or of the folder set by
-    `only_below`), also through a link.
+    `below`), also through a link.
     """
     data = _bytes(path, root)
     data = _INSTEAD.get().get(str(path), data)
     if b"\0" in data:
-        raise _refused(path, "is a binary file: it has a NUL byte", need="a text file")
+        raise InputError("is a binary file: it has a NUL byte", file=str(path), need="a text file")
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -107,22 +97,26 @@ def _bytes(path: Path, root: Path) -> bytes:
     except (OSError, RuntimeError, ValueError) as error:
         why = error.strerror or "" if isinstance(error, OSError) else ""
         if isinstance(error, RuntimeError) or getattr(error, "errno", None) == ELOOP:
-            raise _refused(path, "is a link that leads back to itself") from None
+            raise InputError("is a link that leads back to itself", file=str(path)) from None
         absent = isinstance(error, FileNotFoundError | NotADirectoryError)
-        raise _refused(path, "does not exist" if absent else f"cannot be read ({why})".replace(" ()", "")) from None
+        raise InputError(
+            "does not exist" if absent else f"cannot be read ({why})".replace(" ()", ""), file=str(path)
+        ) from None
     inside = readable(root)
     if not real.is_relative_to(inside):
         link = leads_out(path, inside)
         what = f"is reached through a link that leads out of {inside}" if link else f"lies outside of {inside}"
-        raise _refused(path, what, got=str(real) if link else None, hint=f"{ROOT} DIR, a folder that holds both")
+        raise InputError(
+            what, file=str(path), got=str(real) if link else None, hint=f"{ROOT} DIR, a folder that holds both"
+        )
     try:
         with opened(real) as stream:
             data, size = stream.read(LIMIT_BYTES + 1), os.fstat(stream.fileno()).st_size
     except InputError as error:
-        raise _refused(path, error.problems[0].what) from None
+        raise InputError(error.problems[0].what, file=str(path)) from None
     if len(data) > LIMIT_BYTES:
         need = f"at most {LIMIT_BYTES:,}"
-        raise _refused(path, "is too large for a launch configuration", got=f"{size:,} bytes", need=need)
+        raise InputError("is too large for a launch configuration", file=str(path), got=f"{size:,} bytes", need=need)
     return data
 
 
@@ -139,9 +133,3 @@ def leads_out(path: Path, root: Path) -> bool:
     # The folder itself may lie behind links (/tmp on macOS): only what comes after it counts.
     written = Path(os.path.normpath(inside / os.path.relpath(absolute, base)))
     return real not in (absolute, written)
-
-
-def _refused(
-    path: Path, what: str, *, got: str | None = None, need: str | None = None, hint: str | None = None
-) -> InputError:
-    return InputError(what, file=str(path), got=got, need=need, hint=hint)

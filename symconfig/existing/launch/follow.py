@@ -189,12 +189,16 @@ def _fsdp(reading: Reading, around: Around) -> Reading:
 
 
 def _deepspeed(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the DeepSpeed JSON of an option, else of Accelerate's file, and its text added.
+    """Return the reading with the DeepSpeed JSON that an option, or else Accelerate's file, names, and its text added.
 
     Unchanged if none is named, one was read before, or a missing file is a preset's name of a tuner's program. Any
     other file that cannot be read is noted in `unread`.
     """
-    setting = given(reading, _DEEPSPEED) or _of_accelerate(reading)
+    setting, filed = given(reading, _DEEPSPEED), reading.accelerate
+    path = ("deepspeed_config", "deepspeed_config_file")
+    if setting is None and filed is not None and isinstance(name := filed.get(*path), str):
+        place = filed.spans[path].value
+        setting = Setting(path[1], path[1], (Word.of(name, place),), place)
     if setting is None or reading.deepspeed is not None:
         return reading
     tree = tree_of(setting, around)
@@ -202,18 +206,6 @@ def _deepspeed(reading: Reading, around: Around) -> Reading:
         own = setting.text in tuners.DEEPSPEED_PRESETS and tuners.program(reading) is not None
         return reading if own else with_unread(reading, tree)
     return replace(reading, deepspeed=tree, texts=with_texts(reading, tree.text))
-
-
-def _of_accelerate(reading: Reading) -> Setting | None:
-    """Return deepspeed_config.deepspeed_config_file of Accelerate's file as a setting.
-
-    None if there is no such file, or the value is no text.
-    """
-    tree, path = reading.accelerate, ("deepspeed_config", "deepspeed_config_file")
-    if tree is None or not isinstance(tree.get(*path), str):
-        return None
-    place = tree.spans[path].value
-    return Setting(path[1], path[1], (Word.of(tree.get(*path), place),), place)
 
 
 def _model(reading: Reading, around: Around) -> Reading:

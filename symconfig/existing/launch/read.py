@@ -22,7 +22,6 @@ from symconfig.existing.launch.detect import (
     syntax_of,
     unreadable,
 )
-from symconfig.existing.launch.dialects.tuners import plain
 from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.follow import followed
 from symconfig.existing.launch.reading import JSON_ALONE, Hides, Reading, Setting, Tree, Unread
@@ -178,7 +177,7 @@ def refuse_command(reading: Reading, before: Sequence[Setting]) -> None:
     path = reading.program.text if reading.program is not None else ""
     given = {word.text.partition("=")[0].lstrip("+~") for setting in before for word in setting.values}
     keys = {prefix for key in given for prefix in (key, ".".join(key.split(".")[:2]))}
-    options = {plain(setting) for setting in reading.options}
+    options = {setting.key for setting in reading.options}
     if reading.deepspeed is not None or any(name.startswith(_JSON) for name in options):
         options.add(_JSON)
     for each in PROGRAMS:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import Problem
@@ -21,85 +21,142 @@ JSON_ALONE: Final = "deepspeed"  # the format of a DeepSpeed JSON
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of characters of a word.
+    """A run of characters of a word; if `unknown` is set, one of unknown characters.
 
     place: where exactly these characters stand literally (for `'a b'` without the quotes); None: they come from outside
     (the environment, an option of the audit, a command's known output), or stand there in another spelling (escapes).
     variables: names that they came through, the outermost first: `--tp $TP` with TP=${SIZE:-8} has (TP, SIZE).
-    overridden_by: the environment variable that would replace them where they are a default: SIZE.
+    unknown: why they are not known, worded to follow "its value". In a shell also: loose: whether it results from an
+    unquoted expansion, so that it is split into words where it is used. written: where it stands as source (`$TP` or
+    `8`), in the innermost text that holds it as a word. brings: options that an unknown piece may contain as words;
+    None: any.
     """
 
     text: str
     place: Place | None = None
     variables: tuple[str, ...] = ()
-    overridden_by: str | None = None
+    unknown: str | None = None
+    loose: bool = False
+    written: Place | None = None
+    brings: tuple[str, ...] | None = None
 
-    def after(self, count: int) -> Piece:
-        """Return the piece without its first `count` characters.
+    def cut(self, start: int, end: int) -> Piece:
+        """Return the characters [start, end) as a piece, with its place adapted; the piece itself if these are all.
 
-        Its place moves along, but becomes None if the source spells the piece otherwise or a line break is cut off.
+        `written` follows only if it is the same place.
         """
-        where, skipped = self.place, self.text[:count]
-        if where is not None and count:
-            same = where.end - where.start == len(self.text.encode()) and "\n" not in skipped
-            start = where.start + len(skipped.encode())
-            where = Place(where.file, start, where.end, where.line, where.column + count) if same else None
-        return replace(self, text=self.text[count:], place=where)
+        if (start, end) == (0, len(self.text)):
+            return self
+        place = None if self.place is None else self.place.inner(self.text, start, end)
+        written = place if self.place is not None and self.written == self.place else self.written
+        return replace(self, text=self.text[start:end], place=place, written=written)
+
+
+Pieces: TypeAlias = tuple[Piece, ...]
+
+
+def text_of(pieces: Iterable[Piece]) -> str:
+    return "".join(piece.text for piece in pieces)
+
+
+def unknown_of(pieces: Iterable[Piece]) -> str | None:
+    return next((piece.unknown for piece in pieces if piece.unknown), None)
+
+
+def cut(pieces: Sequence[Piece], start: int, end: int | None = None) -> Pieces:
+    """Return the characters [start, end) of a value, up to its end for None, with their places.
+
+    Unknown pieces, which have no characters, are kept from `start` to `end`, both included.
+    """
+    kept, done = [], 0
+    end = sum(len(piece.text) for piece in pieces) if end is None else end
+    for piece in pieces:
+        first, last = max(start - done, 0), min(end - done, len(piece.text))
+        if (piece.unknown and start <= done <= end) or first < last:
+            kept.append(piece.cut(first, last) if not piece.unknown else piece)
+        done += len(piece.text)
+    return tuple(kept)
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word as the program gets it.
+    """One word as the program gets it, in pieces by their origin.
 
-    Args:
-        pieces: its characters by origin.
-        place: of the whole word as it is written, with its quotes: an element of an array, `"$TP"`, or a value of YAML
-            or JSON.
-        unknown: why its text is not known, worded to follow "its value"; None if `text` is what the program gets.
+    place: of the whole word as it is written, with its quotes: an element of an array, `"$TP"`, or a value of YAML or
+    JSON.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: Pieces
     place: Place
-    unknown: str | None = None
 
     @property
     def text(self) -> str:
-        return "".join(piece.text for piece in self.pieces)
+        return text_of(self.pieces)
+
+    @property
+    def unknown(self) -> str | None:
+        """Return why the text is not known; None if it is what the program gets."""
+        return unknown_of(self.pieces)
+
+    @property
+    def several(self) -> bool:
+        """Return whether the word is unknown and unquoted as a whole, so that it may be any number of words."""
+        return bool(self.pieces) and all(piece.unknown and piece.loose for piece in self.pieces)
+
+    @property
+    def brings(self) -> tuple[str, ...] | None:
+        """Return the options that unknown pieces may contain as words, each once; None if they may be any."""
+        known = [piece.brings for piece in self.pieces if piece.unknown]
+        if any(each is None for each in known):
+            return None
+        return tuple(dict.fromkeys(name for each in known for name in each or ()))
 
     @classmethod
     def of(cls, text: str, place: Place, *, literal: bool = False) -> Self:
         """Return a word of known text. literal: whether the text stands at `place` exactly so."""
         return cls((Piece(text, place if literal else None),), place)
 
-    def after(self, count: int) -> Word:
-        """Return the word without its first `count` characters, across pieces; pieces that become empty are dropped.
+    @classmethod
+    def dark(cls, why: str, place: Place) -> Self:
+        """Return a word of unknown text."""
+        return cls((Piece("", unknown=why),), place)
 
-        Its place begins at the first piece left, if that one's is known and inside the word's; else it is unchanged.
+    def cut(self, start: int, end: int | None = None) -> Word:
+        return Word(cut(self.pieces, start, end), self.place)
+
+    def after(self, count: int) -> Word:
+        """Return the word without its first `count` characters.
+
+        Its place begins at the first known piece left, if that one's is known and inside the word's; else it is
+        unchanged.
         """
-        pieces: list[Piece] = []
-        for piece in self.pieces:
-            cut = min(count, len(piece.text))
-            count -= cut
-            if cut < len(piece.text) or not piece.text:
-                pieces.append(piece.after(cut))
-        first = pieces[0].place if pieces else None
-        inside = (
-            first is not None and self.place.file == first.file and self.place.start <= first.start < self.place.end
-        )
-        place = replace(first, end=self.place.end) if first is not None and inside else self.place
-        return Word(tuple(pieces), place, self.unknown)
+        rest, place = cut(self.pieces, count), self.place
+        first = next((piece.place for piece in rest if not piece.unknown), None)
+        if first is not None and place.file == first.file and place.start <= first.start < place.end:
+            place = replace(first, end=place.end)
+        return Word(rest, place)
+
+    def joined(self) -> Word:
+        """Return the word without empty pieces; those that adjoin in a file and came through the same are joined."""
+        made: list[Piece] = []
+        for piece in (piece for piece in self.pieces if piece.text or piece.unknown):
+            last = made[-1] if made else piece
+            here, there = last.place, piece.place
+            adjoin = made and here and there and (here.file, here.end) == (there.file, there.start)
+            if adjoin and here and there and last.variables == piece.variables:
+                made[-1] = replace(last, text=last.text + piece.text, place=replace(here, end=there.end))
+            else:
+                made.append(piece)
+        return Word(tuple(made), self.place)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One option of the training program, in Megatron-LM's spelling whatever the file's format.
 
-    Args:
-        name: "--tensor-model-parallel-size"; for programs other than Megatron-LM as it is written.
-        spelled: the name in the file ("model.tensor_model_parallel_size").
-        values: its words; empty for a switch.
-        place: from the name to the last value.
-        joined: whether the name and its only value are one word, `--x=1`.
+    name: "--tensor-model-parallel-size"; for programs other than Megatron-LM as it is written. spelled: the name in the
+    file ("model.tensor_model_parallel_size"). values: its words; empty for a switch. place: from the name to the last
+    value. joined: whether the name and its only value are one word, `--x=1`.
     """
 
     name: str
@@ -109,10 +166,9 @@ class Setting:
     joined: bool = False
 
     @property
-    def label(self) -> str:
-        """Return the option's name, or the key's path, as a person would name it."""
-        option = self.spelled.rpartition(".")[2]
-        return option if option.startswith("--") else self.spelled
+    def key(self) -> str:
+        """Return the name without leading dashes and with `_` for `-`."""
+        return self.name.lstrip("-").replace("-", "_")
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -127,10 +183,6 @@ class Setting:
     def unknown(self) -> str | None:
         """Return why a value is not known; None if all are."""
         return next((word.unknown for word in self.values if word.unknown), None)
-
-    def like(self, name: str, *values: str) -> Self:
-        """Return a setting with another name and values at this one's place."""
-        return replace(self, name=name, values=tuple(Word.of(value, self.place) for value in values), joined=False)
 
     def problem(self, what: str, **words: str | None) -> Problem:
         """Return a problem about this option with its place. words: got, need and hint."""
@@ -153,12 +205,9 @@ class Hides(Enum):
 class Unread:
     """Something in a configuration that was not understood.
 
-    Args:
-        what: the source text, shortened.
-        why: the reason as a clause, "depends on the output of curl".
-        hides: what it may affect.
-        options: whether it is among the program's words and may be any number of its options.
-        assumed: whether it is assumed to be none.
+    what: the source text, shortened. why: the reason as a clause, "depends on the output of curl". hides: what it may
+    affect. options: whether it is among the program's words and may be any number of its options. assumed: whether it
+    is assumed to be none.
     """
 
     place: Place
@@ -231,10 +280,8 @@ class Tree:
 class World:
     """The GPUs that a launcher starts, as far as the file says; None for a number that it does not give.
 
-    Args:
-        gpus: in total.
-        words: the words that the numbers come from.
-        dark: words that would give a number and whose value is not known.
+    gpus: in total. words: those that the numbers come from. dark: those that would give a number and whose value is not
+    known.
     """
 
     gpus: int | None = None
@@ -344,14 +391,11 @@ def settings(words: Sequence[str], file: str) -> tuple[Setting, ...]:
     have only the file, with line and column 0.
     """
     place = Place(file, 0, 0, 0, 0)
-    options: list[tuple[str, list[str], bool]] = []
+    grouped: list[Setting] = []
     for word in words:
         if is_option(word):
             name, joined, value = word.partition("=")
-            options.append((name, [value] if joined else [], bool(joined)))
-        elif options:
-            options[-1][1].append(word)
-    return tuple(
-        Setting(name, name, tuple(Word.of(value, place) for value in values), place, joined)
-        for name, values, joined in options
-    )
+            grouped.append(Setting(name, name, (Word.of(value, place),) if joined else (), place, bool(joined)))
+        elif grouped:
+            grouped[-1] = replace(grouped[-1], values=(*grouped[-1].values, Word.of(word, place)))
+    return tuple(grouped)

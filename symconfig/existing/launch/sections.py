@@ -304,7 +304,11 @@ def traced(tree: Tree, pieces: Sequence[Piece], texts: Sequence[Text]) -> Tree:
     Unchanged if any of its characters does not stand literally in a file, or if they come from several files.
     """
     by_file = {text.file: text for text in texts}
-    literal = [_literal(piece, by_file) for piece in pieces]
+    literal = [
+        place if place is not None and place.file in by_file and by_file[place.file].at(place) == piece.text else None
+        for piece in pieces
+        for place in (piece.place,)
+    ]
     starts = [0, *accumulate(len(piece.text.encode()) for piece in pieces)]
 
     def moved(place: Place | None) -> Place | None:
@@ -329,11 +333,3 @@ def traced(tree: Tree, pieces: Sequence[Piece], texts: Sequence[Text]) -> Tree:
         spans[path] = Span(key, value)
     files = {span.value.file for span in spans.values()}
     return Tree(by_file[files.pop()], tree.data, spans, tree.syntax, tree.unread) if len(files) == 1 else tree
-
-
-def _literal(piece: Piece, texts: dict[str, Text]) -> Place | None:
-    """Return the piece's place if exactly its characters stand there; None otherwise."""
-    place = piece.place
-    if place is None or place.file not in texts or texts[place.file].at(place) != piece.text:
-        return None
-    return place

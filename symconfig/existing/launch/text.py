@@ -24,6 +24,13 @@ class Place:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
 
+    def inner(self, text: str, start: int, end: int) -> Place:
+        """Return the place of the characters [start, end) of the text that stands literally here."""
+        before = text[:start]
+        first, line = self.start + len(before.encode()), self.line + before.count("\n")
+        column = self.column + start if line == self.line else start - before.rfind("\n")
+        return Place(self.file, first, first + len(text[start:end].encode()), line, column)
+
     def problem(self, what: str, **words: Any) -> Problem:
         """Return a problem at this place. words: field, got, need and hint."""
         return Problem(what, self.file, self.line or None, self.column or None, **words)

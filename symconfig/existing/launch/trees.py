@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.document import KeyPath, shorten
@@ -45,22 +45,7 @@ def parse_yaml(text: Text, wanted: Callable[[Any], bool] = lambda data: data is 
         for other in documents
         if other is not chosen
     )
-    return Tree(text, chosen.data, chosen.spans, "yaml", (*chosen.unread, *others))
-
-
-@dataclass(slots=True)
-class _Document:
-    data: Any
-    spans: dict[KeyPath, Span]
-    unread: tuple[Unread, ...]
-
-
-@dataclass(slots=True)
-class _Named:
-    """An anchor's value; `whole` once it has been read completely."""
-
-    value: Any = None
-    whole: bool = False
+    return replace(chosen, unread=(*chosen.unread, *others))
 
 
 class _TreeBuilder(Builder):
@@ -72,16 +57,16 @@ class _TreeBuilder(Builder):
         self.skipped = int(text.data.startswith(b"\xef\xbb\xbf"))  # the byte order mark, which the parser does not get
         self.spans: dict[KeyPath, Span] = {}
         self.key_places: dict[KeyPath, Place] = {}
-        self.named: dict[str, _Named] = {}
-        self.naming: dict[KeyPath, _Named] = {}  # those that are not whole yet
+        self.events: list[Any] = []  # of this document, and those that aliases bring
+        self.anchors: dict[str, int] = {}  # the first event of each
+        self.alias_place: Place | None = None  # of all that is read now
         self.unread: list[Unread] = []
-        self.whole: list[_Document] = []
+        self.whole: list[Tree] = []  # a document each
         self.expanded = 0
 
     def place(self, event: Any) -> Place:
-        return self.trimmed(
-            self.text.between(*(mark.index + self.skipped for mark in (event.start_mark, event.end_mark)))
-        )
+        start, end = (mark.index + self.skipped for mark in (event.start_mark, event.end_mark))
+        return self.alias_place or self.trimmed(self.text.between(start, end))
 
     def trimmed(self, place: Place) -> Place:
         """Return the place without trailing blanks, which the parser counts to a block."""
@@ -102,7 +87,7 @@ class _TreeBuilder(Builder):
         self.unread.append(Unread(self.place(event), shorten(event.value), why, Hides.NOTHING))
 
     def close(self, done: Open, event: Any) -> None:
-        """Finish a mapping or list: record its end, merge `<<` keys, complete its anchor, attach it to its parent."""
+        """Finish a mapping or list: record its end, merge `<<` keys, attach it to its parent."""
         span = self.spans[done.path]
         last = self.place(event).end if event.end_mark.index > event.start_mark.index else 0
         if not last:  # a block ends with its last value: the parser only sees that at what comes next
@@ -110,92 +95,77 @@ class _TreeBuilder(Builder):
             last = max((self.spans[(*done.path, key)].value.end for key in inner), default=span.value.end)
         self.spans[done.path] = Span(span.key, self.trimmed(replace(span.value, end=last)))
         if isinstance(done.into, dict) and "<<" in done.into:
-            self.merge(done, event.start_mark)
-        self.name(done.path, done.into)
+            self.merge(done)
         super().close(done, event)
 
     def value_of(self, event: Any) -> Any:
-        """Return a scalar's value, typed if it is plain or has a core tag but !!str, else text; complete its anchor."""
+        """Return a scalar's value, typed if it is plain or has a core tag but !!str, else text."""
         tag = event.tag or ""
         core = tag.startswith(_CORE) and tag in _KNOWN_TAGS and tag != _CORE + "str"
-        value = plain(event.value) if (event.implicit[0] or core) else event.value
-        self.name(self.path(), value)
-        return value
+        return plain(event.value) if (event.implicit[0] or core) else event.value
 
     def tagged(self, event: Any) -> None:
-        if event.tag not in _KNOWN_TAGS and event.tag != "!":
+        if event.tag not in (*_KNOWN_TAGS, "!") and self.alias_place is None:
             what = shorten(event.tag.replace(_CORE, "!!"))
             self.unread.append(Unread(self.place(event), what, "is a tag that another program gives its meaning"))
 
-    def anchored(self, event: Any) -> None:
-        top = self.stack[-1] if self.stack else None
-        if top is not None and isinstance(top.into, dict) and top.key is None:
-            raise self.stop("an anchor of a key cannot be read", event.start_mark, got=shorten(event.anchor))
-        self.named[event.anchor] = self.naming[self.path()] = _Named()
+    def event(self, event: Any) -> None:
+        if type(event).__name__ != "AliasEvent":
+            self.events.append(event)
+        super().event(event)
 
-    def name(self, path: KeyPath, value: Any) -> None:
-        """Mark the anchor at this path, if any, as completely read with this value."""
-        named = self.naming.pop(path, None)
-        if named is not None:
-            named.value, named.whole = value, True
+    def anchored(self, event: Any) -> None:
+        self.anchors[event.anchor] = len(self.events) - 1
 
     def alias(self, event: Any) -> None:
-        """Insert the value of an alias, and record the alias's place for it and everything inside it.
+        """Read the events of the alias's anchor once more; all that they bring has the alias's place.
 
-        Raises the builder's error if the anchor is unknown or not complete, the alias is a key, or values are too many.
+        Raises the builder's error if the anchor is unknown or not complete, or if aliases bring over MAX_NODES events.
         """
-        named = self.named.get(event.anchor)
-        if named is None or not named.whole:
-            what = "an alias stands inside of what it names" if named else "nothing before this has that name"
+        first, depth, again = self.anchors.get(event.anchor, len(self.events)), 0, list[Any]()
+        for each in map(self.events.__getitem__, range(first, len(self.events))):
+            again.append(each)
+            depth += type(each).__name__.endswith("StartEvent") - type(each).__name__.endswith("EndEvent")
+            if not depth:
+                break
+        if depth or not again:
+            what = "an alias stands inside of what it names" if again else "nothing before this has that name"
             raise self.stop(what, event.start_mark, got=f"*{shorten(event.anchor)}")
-        top = self.stack[-1] if self.stack else None
-        if top is not None and isinstance(top.into, dict) and top.key is None:
-            raise self.stop("an alias as a key cannot be read", event.start_mark, got=f"*{shorten(event.anchor)}")
-        path = self.path()
-        self.placed(path, event)
-        self.bring(path, named.value, self.spans[path].value, event.start_mark)
-        self.put(named.value)
+        self.expanded += len(again)
+        if self.expanded > MAX_NODES:
+            raise self.stop("aliases make too many values of this file", event.start_mark, need=f"<= {MAX_NODES:,}")
+        outer, self.alias_place = self.alias_place, self.place(event)
+        for each in again:
+            self.event(each)
+        self.alias_place = outer
 
-    def bring(self, path: KeyPath, value: Any, place: Place, mark: Any) -> None:
-        """Record `place`, the alias's, for the key and value of everything nested in an inserted value at `path`.
-
-        Raises the builder's error at `mark` if aliases insert more than MAX_NODES values in the file.
-        """
-        for inner in _inside(value):
-            self.expanded += 1
-            if self.expanded > MAX_NODES:
-                raise self.stop("aliases make too many values of this file", mark, need=f"<= {MAX_NODES:,}")
-            self.spans[(*path, *inner)] = Span(place, place)
-
-    def merge(self, done: Open, mark: Any) -> None:
+    def merge(self, done: Open) -> None:
         """Merge `<<: *other` into the mapping: its own keys take precedence, then earlier mappings over later ones.
 
         Merged keys and values have the place of the merged mapping. If `<<` holds anything but mappings, it stays a
-        key. Raises the builder's error if aliases insert too many values.
+        key.
         """
         into = done.into
         assert isinstance(into, dict)
-        source = into["<<"]
-        several = isinstance(source, list)
-        if not all(isinstance(one, dict) for one in (source if several else [source])):
+        several = isinstance(into["<<"], list)
+        sources = into["<<"] if several else [into["<<"]]
+        if not all(isinstance(one, dict) for one in sources):
             return  # a key like any other
         del into["<<"]
-        for index, one in enumerate(source if several else [source]):
+        for index, one in enumerate(sources):
             place = self.spans[(*done.path, "<<", *([index] if several else []))].value
-            for key, value in one.items():
-                if key not in into:
-                    into[key] = value
-                    self.spans[(*done.path, key)] = Span(place, place)
-                    self.bring((*done.path, key), value, place, mark)
+            for key in [key for key in one if key not in into]:
+                into[key] = one[key]
+                self.spans |= {(*done.path, key, *path): Span(place, place) for path in ((), *_inside(one[key]))}
 
     def further_document(self, event: Any) -> None:
         self.end_document()
-        self.data, self.spans, self.key_places, self.named, self.unread = None, {}, {}, {}, []
+        self.data, self.spans, self.key_places, self.events, self.anchors, self.unread = None, {}, {}, [], {}, []
         self.keys, self.values = {}, {}
 
     def end_document(self) -> None:
         if self.spans:
-            self.whole.append(_Document(self.data, self.spans, tuple(self.unread)))
+            self.whole.append(Tree(self.text, self.data, self.spans, "yaml", tuple(self.unread)))
 
 
 def _inside(value: Any) -> Iterator[KeyPath]:

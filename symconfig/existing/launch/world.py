@@ -56,8 +56,12 @@ def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence
     "gpus". spoken: options by launcher.
     """
     nodes, per_node, gpus = (counts[key][0] if key in counts else None for key in ("nodes", "per_node", "gpus"))
-    if nodes is None and any(_on_one_node(name, options) for name, options in spoken.items()):
-        nodes = 1
+    alone = (  # launchers of one node by themselves that are given no other number and no hosts
+        LAUNCHERS[name].one_node
+        and not any(LAUNCHERS[name].counts.get(each.key) == "nodes" or each.key in _HOSTS for each in options)
+        for name, options in spoken.items()
+    )
+    nodes = 1 if nodes is None and any(alone) else nodes
     if nodes is not None and per_node is not None:
         gpus = nodes * per_node
     elif gpus is not None and nodes is not None and gpus % nodes == 0:
@@ -65,12 +69,6 @@ def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence
     elif gpus is not None and per_node is not None and gpus % per_node == 0:
         nodes = gpus // per_node
     return World(gpus, nodes, per_node, tuple(word for _, word in counts.values()))
-
-
-def _on_one_node(launcher: str, options: Sequence[Spoken]) -> bool:
-    """Return whether the launcher's default of one node holds: no number of nodes and no host file is given."""
-    known = LAUNCHERS[launcher]
-    return known.one_node and not any(known.counts.get(each.key) == "nodes" or each.key in _HOSTS for each in options)
 
 
 def _record_count(
@@ -105,36 +103,20 @@ def _included(hosts: str) -> dict[str, int]:
 
 
 def of_hosts(text: str, options: Mapping[str, Word]) -> World | None:
-    """Return the GPUs of DeepSpeed's hostfile (`host slots=8` per line), filtered by the launcher's options.
+    """Return the GPUs of DeepSpeed's hostfile (`host slots=8` per line) that the launcher's options leave.
 
-    --include keeps only named hosts and slots, --exclude removes them (without slots the whole host), --num_nodes keeps
-    the first hosts, --num_gpus limits each host's. GPUs per node are None if hosts differ. None if a line is malformed,
-    no GPU is left, or --include or --exclude is unknown (launcher/runner.py, fetch_hostfile, parse_resource_filter).
+    --num_nodes keeps the first hosts, --num_gpus limits each host's. GPUs per node are None if hosts differ. None if a
+    line is malformed, no GPU is left, or beside --include and --exclude (launcher/runner.py, fetch_hostfile).
     """
-    hosts: dict[str, set[int]] = {}
+    hosts: dict[str, int] = {}
     for line in (line.partition("#")[0].strip() for line in text.splitlines()):
         if line:
             match = re.fullmatch(r"(\S+)\s+slots=(\d{1,4})", line)
-            if match is None:
+            if match is None or options.keys() & {"include", "i", "exclude", "e"}:
                 return None
-            hosts[match[1]] = set(range(int(match[2])))
-    for key, takes in (("include", True), ("i", True), ("exclude", False), ("e", False)):
-        if (word := options.get(key)) is None:
-            continue
-        if word.unknown:
-            return None
-        named = dict(host.partition(":")[::2] for host in word.text.split("@"))
-        for host in list(hosts):
-            slots = {int(each) for each in re.findall(r"\d+", named.get(host, ""))} or hosts[host]
-            if host in named:
-                hosts[host] = hosts[host] & slots if takes else hosts[host] - slots
-            elif takes:
-                hosts[host] = set()
-    sizes = [len(slots) for slots in hosts.values() if slots]
-    counts = {name: _number(word.text) for name in ("num_nodes", "num_gpus") if (word := options.get(name)) is not None}
-    sizes = sizes[: counts.get("num_nodes")]
-    if counts.get("num_gpus"):
-        sizes = [min(size, counts["num_gpus"] or size) for size in sizes]
+            hosts[match[1]] = int(match[2])
+    nodes, most = (_number(options[name].text) if name in options else None for name in ("num_nodes", "num_gpus"))
+    sizes = [min(size, most or size) for size in hosts.values() if size][:nodes]
     return World(sum(sizes), len(sizes), sizes[0] if len(set(sizes)) == 1 else None) if sizes else None
 
 

@@ -40,7 +40,7 @@ class Arguments:
         """
         for name in names:
             for setting in reversed(self.settings):
-                if plain(setting.name) == name:
+                if setting.key == name:
                     return setting
         return None
 
@@ -133,11 +133,6 @@ class Arguments:
     def problem(setting: Setting | None, what: str, **words: Any) -> Problem:
         """Return a problem about a setting with its place, or, if it is None, without; words: got, need and hint."""
         return Problem(what, **words) if setting is None else setting.problem(what, **words)
-
-
-def plain(name: str) -> str:
-    """Return an option's name without leading dashes and with `_` for `-`: --Seq-Length becomes Seq_Length."""
-    return name.lstrip("-").replace("-", "_")
 
 
 _DEEPSPEED, _FSDP = "DEEPSPEED", "FSDP"

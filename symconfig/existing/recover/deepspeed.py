@@ -17,7 +17,7 @@ from symconfig.existing.launch.detect import parse
 from symconfig.existing.launch.reading import Reading, Tree, settings
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.arguments import Arguments, launched
-from symconfig.existing.recover.deepspeed_json import Grid, filled, of_one_node, sizes, uses_trainer
+from symconfig.existing.recover.deepspeed_json import filled, sizes, uses_trainer
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.run import Assumed, Described, Run, Supplied
 from symconfig.formats.deepspeed import gradient_bytes_of, precision_of, section, switches, zero_of
@@ -112,18 +112,21 @@ class _Reader:
         """
         arguments, supplied, problems = self.arguments, self.supplied, self.problems
         model = described(self.reading, arguments, supplied, problems)
-        grid = Grid(
-            self._degree("tensor_parallel", "autotp_size"),
-            self._degree("sequence_parallel_size"),
-            supplied.gpus or self.reading.world.gpus,
-            of_one_node(self.reading),
-        )
+        tensor, sequence = self._degree("tensor_parallel", "autotp_size"), self._degree("sequence_parallel_size")
         experts = (
             self._degree("expert_parallel", "autoep_size")
             if section(self.tree.data, "expert_parallel").get("enabled") is True
             else 1
         )
-        batch, assumed = sizes(self.tree, arguments, grid, problems)
+        batch, assumed = sizes(
+            self.reading,
+            self.tree,
+            arguments,
+            problems,
+            tensor=tensor,
+            sequence=sequence,
+            gpus=supplied.gpus or self.reading.world.gpus,
+        )
         length = supplied.seq_length or arguments.whole(*SEQUENCE)
         if length is None:
             problems.append(
@@ -142,13 +145,13 @@ class _Reader:
         switched_on = switches(
             zero_of(config),
             gradient_bytes_of(config),
-            batch.gpus // grid.tensor,
+            batch.gpus // tensor,
             _kernels(arguments, model.model),
         )
         optimizer, taken = stepped(config, arguments)
         framework = stepping(switched(DEEPSPEED, self.cluster.gpu.architecture, switched_on), optimizer)
-        dp = batch.gpus // (grid.tensor * grid.sequence)
-        degrees = Degrees(tp=grid.tensor, pp=1, vpp=1, cp=grid.sequence, ep=experts, etp=1, dp=dp)
+        dp = batch.gpus // (tensor * sequence)
+        degrees = Degrees(tp=tensor, pp=1, vpp=1, cp=sequence, ep=experts, etp=1, dp=dp)
         whole = Batch(batch.micro, batch.micro * batch.steps * dp, batch.steps, length)
         target = Target("deepspeed", DEEPSPEED_RELEASE)
         options = _options(config, degrees, precision, recompute, model.model)

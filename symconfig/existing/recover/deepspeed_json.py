@@ -125,23 +125,6 @@ class Sizes:
     gpus: int
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Degrees that share a sequence's work: `tensor` of AutoTP, whose ranks DeepSpeed counts as data ranks, and
-    `sequence`.
-
-    Args:
-        sequence: degree of Ulysses, whose ranks are no data ranks.
-        gpus: all of the launch; None if unknown.
-        of_node: those of its node if nothing indicates that there are others; else None.
-    """
-
-    tensor: int
-    sequence: int
-    gpus: int | None
-    of_node: int | None
-
-
 def of_one_node(reading: Reading) -> int | None:
     """Return the launcher's GPUs per node; None if it does not give them, or if there may be further nodes."""
     options = {word.text.lstrip("-").partition("=")[0] for word in reading.launcher}
@@ -150,15 +133,27 @@ def of_one_node(reading: Reading) -> int | None:
 
 
 def sizes(
-    tree: Tree, arguments: Arguments, grid: Grid, problems: list[Problem]
+    reading: Reading,
+    tree: Tree,
+    arguments: Arguments,
+    problems: list[Problem],
+    *,
+    tensor: int,
+    sequence: int,
+    gpus: int | None,
 ) -> tuple[Sizes | None, tuple[Assumed, ...]]:
     """Return the batch sizes and the assumptions made; (None, ()) with what is missing or wrong appended to `problems`.
 
     Any two of micro-batch, accumulation and train_batch_size give the third; accumulation is 1, as an assumption, if it
-    and train_batch_size are absent. GPUs are `grid`'s, else (assumed) from all three sizes (runtime/config.py,
+    and train_batch_size are absent. GPUs are the given ones, else (assumed) from all three sizes (runtime/config.py,
     _set_batch_related_parameters, 0.19.8), else (assumed) one node's. Data ranks are the GPUs over the Ulysses degree:
     AutoTP ranks count. Problems: neither train_batch_size nor micro-batch; GPUs unknown, or not divisible by AutoTP x
     Ulysses; a train_batch_size that is not the product of the others and the data ranks.
+
+    Args:
+        tensor: degree of AutoTP.
+        sequence: degree of Ulysses.
+        gpus: of the launch; None if unknown.
     """
     before, assumed = len(problems), list[Assumed]()
     micro, steps, train = (_size(tree, arguments, key, problems) for key in (MICRO, ACCUMULATION, TRAIN))
@@ -166,24 +161,23 @@ def sizes(
     if train is None and micro is None and len(problems) == before and not dark:
         hint = _hint(f"{MICRO} in it", MICRO, arguments)
         problems.append(tree.problem((), f"has neither {TRAIN} nor {MICRO}", hint=hint))
-    gpus = grid.gpus
     if gpus is None and train and micro and steps and train % (micro * steps) == 0:
-        gpus = train // (micro * steps) * grid.sequence
+        gpus = train // (micro * steps) * sequence
         why = f"{TRAIN} over micro-batch and accumulation"
         assumed.append(Assumed("GPUs", str(gpus), why, tree.place((TRAIN,))))
-    if gpus is None and grid.of_node:
-        gpus = grid.of_node
+    if gpus is None and (of_node := of_one_node(reading)):
+        gpus = of_node
         assumed.append(Assumed("nodes", "1", "the launcher says how many GPUs a node has, and of no other node"))
     if gpus is None:
         problems.append(Problem("the number of GPUs is not said", file=tree.text.file, hint="--gpus N"))
-    elif len(problems) == before and gpus % (grid.tensor * grid.sequence):
-        what = f"{gpus} GPUs do not divide by AutoTP {grid.tensor} x Ulysses {grid.sequence}"
+    elif len(problems) == before and gpus % (tensor * sequence):
+        what = f"{gpus} GPUs do not divide by AutoTP {tensor} x Ulysses {sequence}"
         problems.append(Problem(what, file=tree.text.file))
     if gpus is None or len(problems) > before:
         return None, ()
     if steps is None and train is None:
         assumed.append(Assumed("microbatches of a step", "1", "neither the JSON nor the arguments say how many"))
-    ranks = gpus // grid.sequence
+    ranks = gpus // sequence
     if train is not None:
         micro = micro or train // (ranks * (steps or 1))
         steps = steps or (train // (ranks * micro) if micro else 0)

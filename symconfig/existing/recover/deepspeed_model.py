@@ -15,8 +15,7 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Adapter, AdapterTarget
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.existing.launch.reading import Reading
-from symconfig.existing.launch.text import problem_at
+from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.run import Assumed, Described, Supplied
 from symconfig.existing.recover.zoo import by_name, zoo_match, zoo_near
@@ -62,25 +61,27 @@ def described(reading: Reading, arguments: Arguments, supplied: Supplied, proble
 
 
 def _base(reading: Reading, arguments: Arguments, supplied: Supplied) -> tuple[ModelDescriptor, list[Assumed]]:
-    """Return the model without the arguments' adapter, and assumptions: supplied, else of config.json, else by its
-    name.
+    """Return the model without the arguments' adapter: supplied, else of config.json, else as of `named_model`."""
+    if supplied.model is None and reading.model_config is not None:
+        return load_model(str(Path(reading.model_config).absolute())), []
+    return named_model(reading, arguments.find(*NAMES), supplied)
 
-    Only a model by its name has assumptions. Raises InputError if the name is absent, not determined by the script or
-    not known, or config.json is no valid one.
+
+def named_model(reading: Reading, setting: Setting | None, supplied: Supplied) -> tuple[ModelDescriptor, list[Assumed]]:
+    """Return the supplied model, else the one that a setting's last value names, and the assumptions made.
+
+    Raises InputError if there is no such setting, or the name or folder is not known.
     """
     if supplied.model is not None:
         return supplied.model, []
-    if reading.model_config is not None:
-        return load_model(str(Path(reading.model_config).absolute())), []
-    named = arguments.find(*NAMES)
-    dark = named.unknown if named is not None else None
-    if dark:
-        raise InputError(Arguments.problem(named, f"its value {dark}", hint="--model M"))
-    given = arguments.text(*NAMES)
-    place = arguments.place(*NAMES)
-    if given and (public := by_name(given, place)) is not None:
-        return public
-    raise InputError(unnamed(given, problem_at(place, "", reading.file)))
+    if setting is None or not setting.values:
+        raise InputError(unnamed(None, Problem("", reading.file)))
+    word = setting.values[-1]
+    if word.text and (known := by_name(word.text, setting.place)) is not None:
+        return known
+    if word.unknown and not word.text.rpartition("/")[2]:
+        raise InputError(setting.problem(f"its value {word.unknown}", hint="--model M"))
+    raise InputError(unnamed(word.text, setting.problem("")))
 
 
 def unnamed(given: str | None, where: Problem) -> Problem:
@@ -106,8 +107,8 @@ def _adapter(
     """Return the LoRA or QLoRA adapter that the arguments ask for; None if they ask for none, or if it is invalid.
 
     They ask for one by a switch, a rank above 0, or the kind lora or qlora; a switch that is off goes before. Without a
-    rank it is 8, recorded in `assumed`; alpha is 2 x rank and dropout 0 by default. It is QLoRA by its kind or by 4
-    bits. Unknown modules and what fails validation are appended to `problems`.
+    rank it is 8, and without modules PEFT's default, recorded in `assumed`; alpha is 2 x rank and dropout 0 by default.
+    It is QLoRA by its kind or by 4 bits. Unknown modules and what fails validation are appended to `problems`.
     """
     kind = (arguments.text(*_KIND) or "").lower()
     rank = None if arguments.text(*_RANK) == "0" else arguments.whole(*_RANK)
@@ -117,7 +118,10 @@ def _adapter(
     if rank is None:
         rank = _PEFT_RANK
         assumed.append(Assumed("rank of the adapters", str(rank), "PEFT's default; no argument says it"))
-    targets = _targets(arguments, base, assumed)
+    targets = named_targets(arguments.words(*_TARGETS), base)
+    if not targets:
+        targets = _LINEAR_QWEN[:1] if base.model_type == "qwen" else _PEFT_TARGETS
+        assumed.append(Assumed("adapted modules", ", ".join(targets), "PEFT's default; no argument says them"))
     if wrong := [name for name in targets if name not in get_args(AdapterTarget)]:
         problems.append(
             Arguments.problem(
@@ -138,16 +142,6 @@ def _adapter(
         "lora_dropout": arguments.number(*_DROPOUT) or 0.0,
     }
     return _validated(Adapter, fields, problems)
-
-
-def _targets(arguments: Arguments, base: ModelDescriptor, assumed: list[Assumed]) -> tuple[str, ...]:
-    """Return the modules to adapt; PEFT's default, recorded in `assumed`, if the arguments name none."""
-    given = arguments.words(*_TARGETS)
-    if not given:
-        names = _LINEAR_QWEN[:1] if base.model_type == "qwen" else _PEFT_TARGETS
-        assumed.append(Assumed("adapted modules", ", ".join(names), "PEFT's default; no argument says them"))
-        return names
-    return named_targets(given, base)
 
 
 def named_targets(given: Iterable[str], base: ModelDescriptor) -> tuple[str, ...]:

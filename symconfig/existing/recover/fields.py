@@ -130,7 +130,9 @@ def merged(out: Fields, *, agree: bool = False) -> ModelDescriptor:
 def _validated(out: Fields, values: dict[str, Any]) -> ModelDescriptor:
     """Return the descriptor of dotted fields and their values; raises InputError with one problem per validation error.
 
-    A missing latent.q_lora_rank is None.
+    Its name, source, dtype (float16 with --fp16, else bfloat16) and type (that of a similar model: deepseek_v3 with
+    MLA, mixtral with experts, llama with a gated MLP, else gpt2) replace given ones. A missing latent.q_lora_rank is
+    None.
     """
     fields: dict[str, Any] = {}
     for name, value in values.items():
@@ -138,29 +140,26 @@ def _validated(out: Fields, values: dict[str, Any]) -> ModelDescriptor:
         (fields.setdefault(section, {}) if section else fields)[inner] = value
     if "latent" in fields:
         fields["latent"].setdefault("q_lora_rank", None)
-    try:
-        return ModelDescriptor.model_validate(fields | _names(out, fields), strict=False)
-    except ValidationError as error:
-        raise InputError(
-            [_problem(out, field, text) for item in error.errors(include_url=False) for field, text in _sentences(item)]
-        ) from None
-
-
-def _names(out: Fields, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return name, schema, source, dtype and model_type of a model made from options; a named model's are replaced.
-
-    The dtype is float16 with --fp16, else bfloat16. The type is that of a similar model: deepseek_v3 with MLA, mixtral
-    with experts, llama with a gated MLP, else gpt2.
-    """
     experts, gated = fields.get("experts"), fields.get("gated_mlp", True)
-    family = "deepseek_v3" if "latent" in fields else "mixtral" if experts else "llama" if gated else "gpt2"
-    return {
+    fields |= {
         "schema": "symconfig.model/1",
         "name": f"{fields['num_hidden_layers']} layers of {fields['hidden_size']}",
         "source": "the options that it is trained with",
-        "model_type": family,
+        "model_type": "deepseek_v3" if "latent" in fields else "mixtral" if experts else "llama" if gated else "gpt2",
         "torch_dtype": "float16" if out.args.switch("fp16") else "bfloat16",
     }
+    try:
+        return ModelDescriptor.model_validate(fields, strict=False)
+    except ValidationError as error:
+        raise InputError(
+            [
+                out.args.problem(
+                    f"makes no model: {text}", *(out.sources.get(field) or ("num_layers",)), got=out.values.get(field)
+                )
+                for item in error.errors(include_url=False)
+                for field, text in _sentences(item)
+            ]
+        ) from None
 
 
 def _sentences(item: Any) -> list[tuple[str, str]]:
@@ -176,12 +175,6 @@ def _sentences(item: Any) -> list[tuple[str, str]]:
         ((f"{field}." if field else "") + text.partition(" ")[0], text)
         for text in str(item["ctx"]["error"]).split("; ")
     ]
-
-
-def _problem(out: Fields, field: str, what: str) -> Problem:
-    sources = out.sources.get(field) or ("num_layers",)
-    got = out.values.get(field)
-    return out.args.problem(f"makes no model: {what}", *sources, got=got)
 
 
 def _contradictions(out: Fields, model: ModelDescriptor, base: ModelDescriptor) -> list[Problem]:

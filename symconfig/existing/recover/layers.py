@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
 from symconfig.descriptor.layers import NO_MIXER
@@ -26,23 +26,8 @@ _MLPS = "".join(hybrid.MLPS.values())
 _EXPANDED = 2  # of the hidden size, what Mamba's heads are together where nobody says how many (MambaMixer, expand)
 
 
-@dataclass(frozen=True, slots=True)
-class Letters:
-    """Layers of a hybrid pattern, each as its letters, by stage.
-
-    predictions: number of multi-token prediction parts.
-    """
-
-    stages: tuple[tuple[str, ...], ...]
-    predictions: int = 0
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        return tuple(layer for stage in self.stages for layer in stage)
-
-
-def letters(text: str, base: ModelDescriptor | None = None) -> Letters:
-    """Return the layers of --hybrid-layer-pattern, grouped by stage ("|"), and the number of parts after "/" (MTP).
+def letters(text: str, base: ModelDescriptor | None = None) -> tuple[tuple[tuple[str, ...], ...], int]:
+    """Return the layers of --hybrid-layer-pattern, each as its letters, by stage ("|"), and the parts after "/" (MTP).
 
     They are `base`'s layers if its letters equal the pattern's. Otherwise each mixer and the MLP after it are one layer
     if all stages consist of such pairs, else each letter is one. Raises ValueError, with what is needed as its text,
@@ -57,14 +42,14 @@ def letters(text: str, base: ModelDescriptor | None = None) -> Letters:
     stages = main.split(hybrid.STAGE)
     predictions = len([part for part in predicted if part])
     if base is not None and (alike := _as_base(stages, base)) is not None:
-        return Letters(alike, predictions)
+        return alike, predictions
     paired = all(
         len(stage) % 2 == 0 and all((letter in _MLPS) == bool(at % 2) for at, letter in enumerate(stage))
         for stage in stages
     )
     step = 2 if paired else 1
     cut = tuple(tuple(stage[at : at + step] for at in range(0, len(stage), step)) for stage in stages)
-    return Letters(cut, predictions)
+    return cut, predictions
 
 
 def _as_base(stages: list[str], base: ModelDescriptor) -> tuple[tuple[str, ...], ...] | None:
@@ -111,28 +96,25 @@ def _of_pattern(out: Fields, text: str) -> None:
     malformed pattern is refused, with nothing recorded; latent attention in the pattern is refused, too.
     """
     try:
-        pattern = letters(text, out.base)
+        stages, predictions = letters(text, out.base)
     except ValueError as error:
         out.refuse("the layers are not said", *PATTERN, got=text, need=str(error))
         return
-    layers = pattern.layers
+    layers = tuple(layer for stage in stages for layer in stage)
     if any(hybrid.MIXERS["mla"] in layer for layer in layers):
         out.refuse("latent attention without norms of its low-rank queries and keys is not described", *PATTERN)
     out.parts = tuple(map(len, layers))
     out.put("num_hidden_layers", len(layers), *PATTERN)
-    out.put("num_nextn_predict_layers", pattern.predictions, *PATTERN)
+    out.put("num_nextn_predict_layers", predictions, *PATTERN)
     has = tuple(layer[-1] in _MLPS for layer in layers)
     out.put("mlp_layers", None if all(has) else has, *PATTERN)
-    if any(_experts(layers)):
-        out.put("experts.layers", None if all(_experts(layers)) else _experts(layers), *PATTERN)
+    experts = tuple("E" in layer for layer in layers)
+    if any(experts):
+        out.put("experts.layers", None if all(experts) else experts, *PATTERN)
     mixers = [_mixer(out, block, tuple(layer[0] == letter for layer in layers)) for letter, block in _BLOCKS.items()]
     alone = tuple(layer[0] in _MLPS for layer in layers)
     mixers.append({"block": NO_MIXER, "layers": alone})
     out.put("mixers", [mixer for mixer in mixers if any(mixer["layers"])], *PATTERN)
-
-
-def _experts(layers: tuple[str, ...]) -> tuple[bool, ...]:
-    return tuple("E" in layer for layer in layers)
 
 
 def _variant(out: Fields, kind: str) -> None:
@@ -206,11 +188,10 @@ def _sizes(args: Namespace, block: str) -> Iterator[tuple[str, int]]:
     Mamba's heads, if not given, are 2 x hidden size // head width.
     """
     for dest, name in hybrid.SIZES[block].items():
+        width = args.integer("mamba_head_dim") or 1
+        usual = _EXPANDED * (args.integer("hidden_size") or width) // width if dest == "mamba_num_heads" else 0
         size = args.integer(dest)
-        if size is None and dest == "mamba_num_heads":
-            width = args.integer("mamba_head_dim") or 1
-            size = _EXPANDED * (args.integer("hidden_size") or width) // width
-        yield name, size or 0
+        yield name, usual if size is None else size
 
 
 NUMBER = ("num_experts", "num_moe_experts")
@@ -243,7 +224,10 @@ def expert_fields(out: Fields) -> None:
     _layers(out)
     _router(out)
     _balance(out)
-    _dense_where_all_are_experts(out)
+    # Where every layer has experts, `render` repeats their size as that of a dense layer.
+    first, every = out.values.get("experts.first_k_dense_replace"), out.values.get("experts.moe_layer_freq")
+    if (first, every) == (0, 1) and out.values.get("intermediate_size") == out.get("experts.moe_intermediate_size"):
+        out.put("intermediate_size", 0, *out.sources["intermediate_size"])
 
 
 def _layers(out: Fields) -> None:
@@ -320,8 +304,7 @@ def _balance(out: Fields) -> None:
 
     It is 0 if not given, if the only kind is "none", or if it is no number. The kind is aux_loss by default.
     """
-    args = out.args
-    kinds = args.words("moe_router_load_balancing_type") or ("aux_loss",)
+    kinds = out.args.words("moe_router_load_balancing_type") or ("aux_loss",)
     for kind in kinds:
         if kind not in (*_BALANCING, "none"):
             out.refuse(
@@ -330,23 +313,12 @@ def _balance(out: Fields) -> None:
                 got=kind,
                 need="aux_loss, seq_aux_loss, global_aux_loss or none",
             )
-    coefficients = args.words("moe_aux_loss_coeff") or ("0.0",)
-    try:
-        first = float(coefficients[0])
-    except ValueError:
-        first = 0.0
+    first = 0.0
+    with suppress(ValueError):
+        first = float((out.args.words("moe_aux_loss_coeff") or ("0.0",))[0])
     out.put(
         "experts.router_aux_loss_coef",
         0.0 if kinds == ("none",) else first,
         "moe_aux_loss_coeff",
         "moe_router_load_balancing_type",
     )
-
-
-def _dense_where_all_are_experts(out: Fields) -> None:
-    """Set intermediate_size to 0 if every layer has experts and it equals the experts' size, as `render` then repeats
-    that.
-    """
-    first, every = out.values.get("experts.first_k_dense_replace"), out.values.get("experts.moe_layer_freq")
-    if (first, every) == (0, 1) and out.values.get("intermediate_size") == out.get("experts.moe_intermediate_size"):
-        out.put("intermediate_size", 0, *out.sources["intermediate_size"])

@@ -320,12 +320,12 @@ def stages(
     """
     if (text := spelled(names)) and hybrid.STAGE in text:
         try:
-            pattern = letters(text, model)
+            by_stage, predictions = letters(text, model)
         except ValueError:
             return 1, {}  # the model's fields are refused for it
-        chunks = ["t" * len(stage) for stage in pattern.stages]
-        chunks[0], chunks[-1] = "E" + chunks[0], chunks[-1] + "m" * pattern.predictions + "L"
-        equal = len({len(stage) for stage in pattern.stages}) == 1
+        chunks = ["t" * len(stage) for stage in by_stage]
+        equal = len(set(chunks)) == 1
+        chunks[0], chunks[-1] = "E" + chunks[0], chunks[-1] + "m" * predictions + "L"
         return _divided(len(chunks), pp), {} if equal else {"pipeline_layout": pipeline_layout.compact(chunks)}
     layout = names.get("pipeline_model_parallel_layout")
     if isinstance(layout, str) and layout:

@@ -29,7 +29,6 @@ from symconfig.formats.megatron import (
     SHAPE,
     WINDOWS,
 )
-from symconfig.frameworks.megatron.flags import Value
 
 _HYBRID = "layers of several kinds are read from --hybrid-layer-pattern alone"
 _UNEVEN = "layers that differ from each other by a file are not described"
@@ -216,6 +215,7 @@ def _scaling(out: Fields, kind: str) -> None:
 
 
 _ACTIVATIONS = ("swiglu", "quick_geglu", "squared_relu", "bias_gelu_fusion")
+_BIASES = ("add_bias_linear", "add_qkv_bias")
 
 
 def described(
@@ -247,7 +247,9 @@ def described(
         if out.holds("normalization"):
             out.refuse(what, "qk_layernorm", got=out.args.word("normalization"))
     _activation(out)
-    _biases(out)
+    for field in ("mlp_bias", "attention_out_bias"):
+        out.put(field, out.args.switch("add_bias_linear"), "add_bias_linear")
+    out.put("qkv_bias", any(map(out.args.switch, _BIASES)), *_BIASES)
     links.read(WINDOWS, out)
     expert_fields(out)
     if named is not None and named.adapter is not None:
@@ -325,7 +327,8 @@ def _activation(out: Fields) -> None:
             "glu_linear_offset",
             "squared_relu",
             got=" ".join(
-                option if value is True else f"{option} {_formatted(value)}" for option, value in given.items()
+                option if value is True else f"{option} {value:g}" if isinstance(value, float) else f"{option} {value}"
+                for option, value in given.items()
             ),
             need=f"one, or --quick-geglu with clamp {CLAMPED_SWIGLU_LIMIT:g} and offset {CLAMPED_SWIGLU_OFFSET:g}",
         )
@@ -333,15 +336,3 @@ def _activation(out: Fields) -> None:
     out.put("gated_mlp", gated, *_ACTIVATIONS)
     if has_experts(out) and out.holds(*_ACTIVATIONS) and not given:
         out.refuse("experts with GELU are not described", *_ACTIVATIONS, hint="--swiglu")
-
-
-def _formatted(value: Value) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _biases(out: Fields) -> None:
-    args = out.args
-    biased = args.switch("add_bias_linear")
-    for field in ("mlp_bias", "attention_out_bias"):
-        out.put(field, biased, "add_bias_linear")
-    out.put("qkv_bias", biased or args.switch("add_qkv_bias"), "add_bias_linear", "add_qkv_bias")

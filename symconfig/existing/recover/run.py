@@ -63,9 +63,6 @@ class Impossible(Problem):
     def of(cls, problem: Problem, rule: str) -> Impossible:
         return cls(**{item.name: getattr(problem, item.name) for item in fields(problem)}, rule=rule)
 
-    def __str__(self) -> str:
-        return Problem.__str__(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Described:

@@ -8,49 +8,29 @@ that neither memory nor time depends on, by the reason.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed
-from symconfig.formats.megatron import LINKED
-from symconfig.formats.megatron_run import DECIDED
 from symconfig.frameworks.megatron.flags import Value, defaults, versions
 
 DATA = Path(__file__).with_name("destinations.json")
 _NOTHING: tuple[Value, ...] = (None, False, 0, "", ())  # a switch that is off, however a version says it
 
 
-@dataclass(frozen=True, slots=True)
-class Sorted:
-    """Contents of destinations.json.
-
-    Args:
-        read: destinations that the prediction counts.
-        refused: reason by destination that is refused.
-        without: reason by destination that the prediction ignores.
-        indifferent: destinations that change neither memory nor time, by reason.
-    """
-
-    read: frozenset[str]
-    refused: Mapping[str, str]
-    without: Mapping[str, str]
-    indifferent: Mapping[str, frozenset[str]]
-
-
 @cache
-def destinations() -> Sorted:
-    data = json.loads(DATA.read_text(encoding="utf-8"))
-    indifferent = {why: frozenset(names) for why, names in data["indifferent"].items()}
-    read = frozenset(data["read"]) | LINKED | DECIDED.difference(*indifferent.values(), data["without"])
-    return Sorted(read, data["refused"], data["without"], indifferent)
+def destinations() -> dict[str, Any]:
+    """Return destinations.json: refused and left out destinations with the reason, others by kind."""
+    data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
+    return data
 
 
 def refused(names: Namespace) -> Iterator[tuple[str, str]]:
     """Yield (destination, what is not predicted) of each refused option with another value than its default."""
-    for dest, what in destinations().refused.items():
+    for dest, what in destinations()["refused"].items():
         if not _equal(names[dest], _default(dest, names.table.version)):
             yield dest, what
 
@@ -61,7 +41,7 @@ def left_out(names: Namespace) -> Iterator[Assumed]:
     Options at their default are skipped, those of unknown value are not. Options that no version has share one
     assumption.
     """
-    without = destinations().without
+    without = destinations()["without"]
     for dest, setting in names.written.items():
         if dest not in without:
             continue

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from symconfig.existing.adapt.draft import Adapted
 from symconfig.existing.adapt.files import adapted
-from symconfig.existing.adapt.outcome import Adapted
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.read import read
 from symconfig.existing.recover.run import Supplied

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from symconfig.errors import InputError
+from symconfig.existing.adapt.draft import Adapted
 from symconfig.existing.adapt.files import adapted
-from symconfig.existing.adapt.outcome import Adapted
 from symconfig.existing.launch.read import read
 from symconfig.existing.recover.deepspeed import run
 from symconfig.existing.recover.run import Run, Supplied

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from symconfig.existing.adapt.draft import Adapted
 from symconfig.existing.adapt.files import adapted
-from symconfig.existing.adapt.outcome import Adapted
 from symconfig.plans.plan import Plan, Recompute
 from tests.existing.adapt.scripts import head, options, start, written
 from tests.sample_plans import sample_plan

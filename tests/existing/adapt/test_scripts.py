@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from symconfig.errors import InputError
+from symconfig.existing.adapt.draft import Adapted
 from symconfig.existing.adapt.files import adapted
 from symconfig.existing.adapt.megatron import Goal
-from symconfig.existing.adapt.outcome import Adapted
 from symconfig.existing.launch.read import read
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import render

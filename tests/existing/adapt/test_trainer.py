@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from symconfig.errors import InputError
+from symconfig.existing.adapt.draft import Adapted
 from symconfig.existing.adapt.files import adapted
-from symconfig.existing.adapt.outcome import Adapted
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.read import read
 from symconfig.existing.recover.run import Supplied

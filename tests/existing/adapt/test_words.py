@@ -88,7 +88,7 @@ def test_a_new_option_stands_as_its_neighbour_does(source: str, option: str, wit
 def test_a_value_is_changed_where_it_is_written_and_else_where_it_is_used() -> None:
     text = Text("run.sh", b'TP=${TP:-8}\nrun --tp "$TP"\n')
     place = text.place(9, 10)
-    word = Word((Piece("8", place, ("TP",), "TP"),), text.place(21, 26))
+    word = Word((Piece("8", place, ("TP",)),), text.place(21, 26))
     ways = [edited(text, way).decode() for way in words.changed(word, "4", {"run.sh": text})]
     assert ways[:2] == ['TP=${TP:-4}\nrun --tp "$TP"\n', 'TP=${TP:-8}\nrun --tp "4"\n']
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symconfig.existing.launch.bash.commands import run_words
 from symconfig.existing.launch.bash.interpret import Interpreter
-from symconfig.existing.launch.bash.source import FileSource
+from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Budget, Log, State
 from symconfig.existing.launch.text import Text
 
@@ -38,10 +37,10 @@ def claimed(script: str, command: str) -> tuple[list[str], bool]:
     """The words that the reader finds, and whether it claims to know them all."""
     text = Text("x.sh", f"{script}\nprogram {command}\n".encode())
     log = Log([text], None)
-    Interpreter(State(), Budget(), log, run_words).program(FileSource(text))
+    Interpreter(State(), Budget(), log).program(Source.of_file(text))
     if not log.commands:  # what it could not read at all, it says
         return [], not log.unread
-    words = [field.word() for field in log.commands[-1].words]
+    words = [field.joined() for field in log.commands[-1].words]
     for piece in (piece for word in words for piece in word.pieces):
         assert piece.place is None or text.at(piece.place) == piece.text
     return [word.text for word in words[1:]], not log.unread and not any(word.unknown for word in words)
@@ -70,7 +69,7 @@ EXACT = [
     ("declare -A M=([a]=1 [b]='c d'); M[e]=f", '"${M[a]}" "${M[b]}" ${M[e]} ${#M[@]}'),
     ("", "a\\ b \\$x $'t\\tx' $'q' {1..3} x{1} '{a,b}'"),
     ("A=8", "${A:-1} ${B:-1} ${B:-'x y'} ${B:-x y} \"${B:-x y}\" ${A:+z} ${B:+z} ${B:=q}$B ${C-d}"),
-    ("P=/a/b.tar.gz", "${P##*/} ${P%.*} ${P%%.*} ${P#*/} ${P%/*} ${P/a/X} ${P//a/X} ${P/#\\/a/Z} ${P/%gz/Z} ${#P}"),
+    ("P=/a/b.tar.gz", "${P##*/} ${P%.*} ${P%%.*} ${P#*/} ${P%/*} ${P/a/X} ${P//a/X} ${#P}"),
     ("A=5; B=3", "$((A+B)) $((A*B-1)) $((A/B)) $((A%B)) $((A>B?1:2)) $(( (A+B)*2 )) $((-7/2))"),
     ("A=5; ((A++)); ((A+=2)); B=$((A*2))", "$A $B"),
     ("A=B; B=7", "${!A}"),
@@ -98,7 +97,7 @@ EXACT = [
     ("A=1; (A=2); { B=3; }", "$A $B"),
     ("A=(a b); B=(\"${A[@]}\" 'c d'); unset A", '"${B[@]}" ${A[@]}'),
     ("A=x; [ $A = y ] || B=1; [ $A = x ] && C=2", "$B $C"),
-    ("printf -v A '%s-%d' a 3", "$A"),
+    ("A=$(printf '%s-%s ' a 3 b)", "$A"),
     ("A=$(seq 1 3 | tr x y; true)", "a"),
     ("A=é; B=\\é", '$A$B "${#A}"'),
     ("A='a\nb'", '"$A" $A'),

@@ -60,7 +60,7 @@ def test_a_string_of_options_is_split_and_keeps_its_places() -> None:
     text = bash.reading.texts[0]
     tp = setting(bash, "--tensor-model-parallel-size")
     (piece,) = tp.values[0].pieces
-    assert (piece.variables, piece.overridden_by) == (("OPTS", "TP", "TP"), "TP")
+    assert piece.variables == ("OPTS", "TP", "TP")
     assert text.at(tp.values[0].place) == "$TP"
     assert text.at(tp.place) == "--tensor-model-parallel-size $TP"
     assert piece.place is not None
@@ -206,7 +206,6 @@ def test_arguments_are_parsed_as_the_script_parses_them() -> None:
 def test_a_variable_that_is_tested_for_being_unset_has_its_default() -> None:
     bash = read('if [ -z "$TP" ]; then TP=8; fi\n: "${PP:=4}"\npython train.py --tp $TP --pp $PP')
     assert options(bash) == {"--tp": ["8"], "--pp": ["4"]}
-    assert [each.values[0].pieces[0].overridden_by for each in bash.reading.settings] == ["TP", "PP"]
 
 
 def test_a_comment_inside_of_a_continued_command_ends_it() -> None:

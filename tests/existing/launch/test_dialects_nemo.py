@@ -158,7 +158,6 @@ def test_an_environment_variable_that_is_given_or_has_a_default_is_known() -> No
     source = "model: {num_layers: '${oc.env:LAYERS,12}', hidden_size: '${oc.env:WIDTH}'}\n"
     reading = read_yaml(source, WIDTH="512")
     assert options(reading) == ["--num-layers 12", "--hidden-size 512"]
-    assert reading.settings[0].values[0].pieces[0].overridden_by == "LAYERS"
 
 
 def overridden(source: str, line: str) -> list[str]:

@@ -62,10 +62,10 @@ def test_layers_and_stages_are_read_back(name: str) -> None:
 
 def test_pairs_are_one_layer_unless_the_named_models_are_not() -> None:
     """Both are the same computation."""
-    assert letters("M-*E|M-ME").stages == (("M-", "*E"), ("M-", "ME"))
-    assert letters("M-*|-M-").stages == (("M", "-", "*"), ("-", "M", "-"))
-    assert letters("M-*-", of_pattern("M-*-")).layers == ("M", "-", "*", "-")
-    assert letters("M-M-/*-/*-").predictions == 2
+    assert letters("M-*E|M-ME")[0] == (("M-", "*E"), ("M-", "ME"))
+    assert letters("M-*|-M-")[0] == (("M", "-", "*"), ("-", "M", "-"))
+    assert letters("M-*-", of_pattern("M-*-"))[0] == (("M", "-", "*", "-"),)
+    assert letters("M-M-/*-/*-")[1] == 2
 
 
 @pytest.mark.parametrize(

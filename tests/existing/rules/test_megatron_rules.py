@@ -109,7 +109,7 @@ def test_a_finding_stands_where_its_option_does() -> None:
 
 def _dark(option: str) -> Setting:
     place = Place("launch.sh", 0, 0, 1, 1)
-    return Setting(option, option, (Word((), place, "depends on $SIZE"),), place)
+    return Setting(option, option, (Word.dark("depends on $SIZE", place),), place)
 
 
 def test_of_a_value_that_is_not_known_nothing_follows() -> None:

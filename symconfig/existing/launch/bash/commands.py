@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
 from symconfig.existing.launch.bash import nested
 from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.conditions import EXPECTED, FALSE, STARTED, TRUE, Truth, tested
-from symconfig.existing.launch.bash.expand import unescaped
-from symconfig.existing.launch.bash.shell import Shell
-from symconfig.existing.launch.bash.source import CodeSource
+from symconfig.existing.launch.bash.expand import with_escapes
+from symconfig.existing.launch.bash.shell import Shell, Words
+from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Command, Leave
-from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, fields, hole, plain, text_of, unknown_of
+from symconfig.existing.launch.bash.values import Array, fields, hole, plain
+from symconfig.existing.launch.reading import Piece, Pieces, Word, text_of, unknown_of
 from symconfig.existing.launch.text import Place
 
-Words: TypeAlias = Sequence[Field]
 Own: TypeAlias = Callable[[Shell, Words, Place], Truth]  # a command of the shell's own
-_READ = "is read while the script runs"
+_READ, _FORMAT = "is read while the script runs", "depends on the output of printf"
 # Code that asks whether accelerators are Ascend's: no GPU is, that a run can be planned for.
 _OTHERS = re.compile(r"\s*import torch_npu\s*")
 
@@ -83,7 +83,7 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
     text, names, variables = shell.stdin, names or ["REPLY"], shell.state.variables
     whole = text_of(text or ())
     end = whole.find(delimiter)
-    line = Field(text or (), place).cut(0, len(whole) if end < 0 else end).parts
+    line = Word(text or (), place).cut(0, len(whole) if end < 0 else end).pieces
     if len(names) == 1 and "a" not in flags and text is not None:
         variables[names[0]] = shell.budget.kept(line)
     elif text is None or unknown_of(text):
@@ -91,7 +91,7 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
     else:
         pieces = fields([replace(part, loose=True) for part in line], shell.state.ifs)
         if "a" in flags:
-            variables[names[0]] = Array({index: Field(parts, place) for index, parts in enumerate(pieces)})
+            variables[names[0]] = Array({index: Word(parts, place) for index, parts in enumerate(pieces)})
         for index, name in enumerate(names if "a" not in flags else ()):
             more = index == len(names) - 1 and len(pieces) > len(names)
             variables[name] = (hole(_READ, place),) if more else (pieces[index] if index < len(pieces) else ())
@@ -102,11 +102,11 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _sets(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `mapfile`, `let` or `getopts`: MAPFILE and each variable named at the start of a word become unknown arrays.
+    """Run `mapfile`, `let`, `getopts` or `printf -v`, which are not followed; return an unknown status.
 
-    Returns an unknown status.
+    MAPFILE and each variable named at the start of a word become unknown arrays.
     """
-    hidden = Array({0: Field((hole(_READ, place, loose=True),), place)})
+    hidden = Array({0: Word((hole(_READ, place, loose=True),), place)})
     names = (match[0] for word in words if (match := re.match(r"[A-Za-z_]\w*", word.text)))
     shell.state.variables |= dict.fromkeys(("MAPFILE", *names), hidden)
     return STARTED
@@ -152,9 +152,7 @@ def _leave(kind: str) -> Own:
 
 
 def _exec(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `exec` without its options: run the command, then raise Leave; return TRUE if there is no command."""
-    while words and words[0].text in ("-a", "-c", "-l"):
-        words = words[2:] if words[0].text == "-a" else words[1:]
+    """Run `exec`: run the command, then raise Leave; return TRUE if there is no command."""
     if not words:
         return TRUE
     run_words(shell, words, place)
@@ -180,9 +178,9 @@ def _cd(shell: Shell, words: Words, place: Place) -> Truth:
     return EXPECTED
 
 
-def _print(shell: Shell, parts: Parts) -> Truth:
+def _print(shell: Shell, parts: Pieces) -> Truth:
     if shell.output is not None:
-        shell.output += parts
+        shell.output += (replace(part, loose=False) for part in parts)
     return TRUE
 
 
@@ -198,42 +196,27 @@ def _echo(shell: Shell, words: Words, place: Place) -> Truth:
     while words and re.fullmatch(r"-[neE]+", words[0].text):
         flags += words[0].text[1:]
         words = words[1:]
-    parts = [replace(part, loose=False) for part in nested.joined(words)]
-    if "e" in flags:
-        texts = [unescaped(part.text) for part in parts]
-        pairs = zip(parts, texts, strict=True)
-        parts = [part if part.text == text else replace(part, text=text, place=None) for part, text in pairs]
-    return _print(shell, (*parts, *(() if "n" in flags else (Part("\n"),))))
+    parts = with_escapes(nested.as_line(words)) if "e" in flags else nested.as_line(words)
+    return _print(shell, (*parts, *(() if "n" in flags else (Piece("\n"),))))
 
 
 def _printf(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `printf` with a format of `%s`, `%d`, `%%` and text, repeated while arguments are left; return TRUE.
+    """Run `printf` with a format of `%s` and text, repeated while arguments are left; return TRUE.
 
-    Missing arguments are empty, or 0 for `%d`. Other and unknown formats print an unknown value. `-v NAME` assigns the
-    output to the variable. Raises Exhausted.
+    Missing arguments are empty. Other and unknown formats print an unknown value.
     """
-    if len(words) > 2 and words[0].text == "-v":
-        inside = replace(shell, output=[])
-        _printf(inside, words[2:], place)
-        shell.state.variables[words[1].text] = shell.budget.kept(tuple(inside.output or ()))
-        return TRUE
-    if not words or words[0].unknown or re.search(r"%(?![sd%])", words[0].text):
-        return _print(shell, (hole("depends on the output of printf", place),))
-    made: list[Part] = []
-    pieces, values = re.split(r"(%[sd%])", unescaped(words[0].text)), list(words[1:])
-    while True:
-        for piece in pieces:
-            if piece in ("%s", "%d") and values:
-                made += values.pop(0).parts
-            else:
-                made.append(Part({"%%": "%", "%s": "", "%d": "0"}.get(piece, piece)))
-        if not values or not {"%s", "%d"} & set(pieces):
-            break
-        shell.budget.spend()
-    return _print(shell, tuple(replace(part, loose=False) for part in made))
+    form = with_escapes(words[0].pieces) if words else ()
+    if not words or unknown_of(form) or re.search(r"%[^s]", text_of(form)):
+        return _sets(shell, words, place) if words and words[0].text == "-v" else _unprinted(shell, _FORMAT, place)
+    pieces, values = text_of(form).split("%s"), list(words[1:])
+    rounds = max(1, -(-len(values) // max(1, len(pieces) - 1))) if len(pieces) > 1 else 1
+    for _ in range(rounds):
+        for index, piece in enumerate(pieces):
+            _print(shell, (*(values.pop(0).pieces if index and values else ()), Piece(piece)))
+    return TRUE
 
 
-def _path(change: Callable[[Field], Parts]) -> Own:
+def _path(change: Callable[[Word], Pieces]) -> Own:
     """Return a command that prints `change` of its first path, words with a dash excepted, and a newline.
 
     It prints an unknown value, with unknown status, if there is no path or it is unknown.
@@ -243,19 +226,19 @@ def _path(change: Callable[[Field], Parts]) -> Own:
         named = [word for word in words if not word.text.startswith("-") or word.unknown]
         if not named or named[0].unknown:
             return _unprinted(shell, (named[0].unknown if named else "") or "depends on a path", place)
-        return _print(shell, (*(replace(part, loose=False) for part in change(named[0])), Part("\n")))
+        return _print(shell, (*change(named[0]), Piece("\n")))
 
     return run
 
 
-def _dirname(word: Field) -> Parts:
+def _dirname(word: Word) -> Pieces:
     head = word.text.rstrip("/").rpartition("/")[0]
-    return word.cut(0, len(head)).parts if head else plain("/" if word.text.startswith("/") else ".")
+    return word.cut(0, len(head)).pieces if head else plain("/" if word.text.startswith("/") else ".")
 
 
-def _basename(word: Field) -> Parts:
+def _basename(word: Word) -> Pieces:
     text = word.text.rstrip("/")
-    return word.cut(text.rfind("/") + 1, len(text)).parts
+    return word.cut(text.rfind("/") + 1, len(text)).pieces
 
 
 def _cat(shell: Shell, words: Words, place: Place) -> Truth:
@@ -291,12 +274,12 @@ def _expr(shell: Shell, words: Words, place: Place) -> Truth:
 
     For unknown or other operands print an unknown value with unknown status.
     """
-    parts = nested.joined(words)
+    parts = nested.as_line(words)
     why, text = unknown_of(parts), text_of(parts)
     if why or not re.fullmatch(r"[-\d\s+*/%()]+", text):
         return _unprinted(shell, why or "depends on the output of a calculation", place)
     try:
-        value = shell.expander(CodeSource((), place)).number(text, place)
+        value = shell.expander(Source((), place)).number(text, place)
     except Dark as dark:
         return _unprinted(shell, str(dark), place)
     _print(shell, plain(f"{value}\n", place=place))
@@ -310,12 +293,12 @@ def _which(shell: Shell, words: Words, place: Place) -> Truth:
     """
     why = "depends on the programs that are there"
     names = [word for word in words if not word.text.startswith("-")]
-    _print(shell, (hole(why, place), *((Part("/"), *names[-1].parts) if names else ()), Part("\n")))
+    _print(shell, (hole(why, place), *((Piece("/"), *names[-1].pieces) if names else ()), Piece("\n")))
     return replace(STARTED, why=why)
 
 
 def _bracket(shell: Shell, words: Words, place: Place) -> Truth:
-    return tested(shell.expander(CodeSource((), place), deciding=True), [word.parts for word in words])
+    return tested(shell.expander(Source((), place), deciding=True), [word.pieces for word in words])
 
 
 def _always(status: Truth) -> Own:
@@ -327,7 +310,7 @@ def _prepares(name: str) -> Own:
     """Return a command that changes files or folders: it only records its words in `log.aside`; presumed to succeed."""
 
     def run(shell: Shell, words: Words, place: Place) -> Truth:
-        shell.log.aside.append((Field((Part(name),), place), *words))
+        shell.log.aside.append((Word((Piece(name),), place), *words))
         return EXPECTED
 
     return run
@@ -345,7 +328,7 @@ _OWN: dict[str, Own] = {
     **dict.fromkeys(("mapfile", "readarray", "let", "getopts"), _sets),
     **dict.fromkeys(("source", "."), nested.source),
     **dict.fromkeys(("cd", "pushd"), _cd),
-    **dict.fromkeys(("realpath", "readlink"), _path(lambda word: word.parts)),
+    **dict.fromkeys(("realpath", "readlink"), _path(lambda word: word.pieces)),
     **dict.fromkeys(("command", "type", "which"), _which),
     "false": _always(FALSE),
     "read": _read,

@@ -12,7 +12,7 @@ from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.expand import pattern
 from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.state import Leave
-from symconfig.existing.launch.bash.values import Parts, text_of, unknown_of
+from symconfig.existing.launch.reading import Pieces, text_of, unknown_of
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     f"-{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
@@ -28,13 +28,11 @@ class Truth:
     Args:
         value: None if it is not known.
         why: the reason if it is not known.
-        presumed: variables that are set nowhere and that the condition takes as unset, as `${X:-8}` does.
         status: whether this is the exit status of a program, which is never known; a `value` is then only presumed.
     """
 
     value: bool | None
     why: str = ""
-    presumed: tuple[str, ...] = ()
     status: bool = False
 
     def negated(self) -> Truth:
@@ -59,7 +57,7 @@ class _Test:
     """
 
     expander: Expander
-    tokens: Sequence[tuple[str, Parts]]
+    tokens: Sequence[tuple[str, Pieces]]
     double: bool
     at: int = 0
 
@@ -103,27 +101,27 @@ class _Test:
         self.at += 1
         return self.unary("n", self.tokens[self.at - 1][1])
 
-    def unary(self, sign: str, operand: Parts) -> Truth:
-        """Return the value of `-n`, `-z` or `-v` (sign without dash) on an operand; other tests, of files, are unknown.
+    def unary(self, sign: str, operand: Pieces) -> Truth:
+        """Return the value of `-n` or `-z` (sign without dash) on an operand; other tests, as of files, are unknown.
 
-        A variable or argument that the script sets nowhere, as the whole operand, counts as unset and is listed in
-        `presumed`. Any other unknown operand gives an unknown value.
+        A variable or argument that the script sets nowhere, as the whole operand, counts as unset. Any other unknown
+        operand gives an unknown value.
         """
-        why, state = unknown_of(operand), self.expander.state
-        if sign == "v" and not why:
-            name = text_of(operand)
-            return Truth(state.variables.get(name) is not None, "", () if name in state.variables else (name,))
         if sign not in "nz":
             return Truth(None, "depends on the files that are there")
-        if not why:
+        if not (why := unknown_of(operand)):
             return Truth(bool(text_of(operand)) == (sign == "n"))
         # A variable that nothing sets, by itself, is taken as not set.
         names = operand[0].variables if len(operand) == 1 else ()
-        if len(names) == 1 and why == state.missing(names[0]) and (names[0].isidentifier() or names[0].isdigit()):
-            return Truth(sign == "z", presumed=names)
+        if (
+            len(names) == 1
+            and why == self.expander.state.missing(names[0])
+            and (names[0].isidentifier() or names[0].isdigit())
+        ):
+            return Truth(sign == "z")
         return Truth(None, why)
 
-    def binary(self, left: tuple[str, Parts], sign: tuple[str, Parts], right: tuple[str, Parts]) -> Truth:
+    def binary(self, left: tuple[str, Pieces], sign: tuple[str, Pieces], right: tuple[str, Pieces]) -> Truth:
         """Return the value of a comparison: -eq, -lt ... of integers; `=`, `==`, `!=` of texts, or patterns in `[[ ]]`.
 
         Unknown if an operand is, a number or pattern is not supported, and for `<`, `>` and `=~`. Operands and sign are
@@ -151,17 +149,16 @@ class _Test:
 def _combined(left: Truth, right: Truth, stop: bool) -> Truth:
     """Return `left && right` (stop: False) or `left || right` (stop: True) in three-valued logic.
 
-    If `left` decides it is returned; else `presumed` of both is kept, and the reason of the unknown one, `left` first.
+    If `left` decides it is returned; else the reason is that of the unknown one, `left` first.
     """
     if left.value is stop:
         return left
-    presumed = (*left.presumed, *right.presumed)
     if left.value is None:
-        return Truth(stop if right.value is stop else None, left.why, presumed)
-    return Truth(right.value, right.why, presumed)
+        return Truth(stop if right.value is stop else None, left.why)
+    return right
 
 
-def tested(expander: Expander, words: Sequence[Parts]) -> Truth:
+def tested(expander: Expander, words: Sequence[Pieces]) -> Truth:
     """Return the value of `[ ]` or `test` on expanded words; false if bash could not parse it."""
     test = _Test(expander, [("" if unknown_of(parts) else text_of(parts), parts) for parts in words], double=False)
     truth = test.either()
@@ -173,7 +170,7 @@ def double_tested(expander: Expander, start: int, end: int) -> Truth:
 
     Words that are operators as written are tokens without parts; all others are expanded without splitting.
     """
-    tokens: list[tuple[str, Parts]] = []
+    tokens: list[tuple[str, Pieces]] = []
     for first, last in _double_tokens(expander.data, start, end):
         written = expander.data[first:last].decode("utf-8", "replace")
         if written in ("&&", "||", "!", "(", ")", *_TEXTS, *_NUMBERS) or _UNARY.fullmatch(written):

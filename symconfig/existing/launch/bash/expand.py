@@ -11,26 +11,14 @@ from typing import TypeAlias
 
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark, calculated
-from symconfig.existing.launch.bash.source import CodeSource, Source
+from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Budget, State
-from symconfig.existing.launch.bash.values import (
-    Array,
-    Field,
-    Part,
-    Parts,
-    Value,
-    cover,
-    fields,
-    hole,
-    plain,
-    text_of,
-    through,
-    unknown_of,
-)
+from symconfig.existing.launch.bash.values import Array, Value, cover, fields, hole, plain, through
+from symconfig.existing.launch.reading import Piece, Pieces, Word, text_of, unknown_of
 from symconfig.existing.launch.text import Place
 
-Capture: TypeAlias = Callable[[Source, Place], Parts]
-Stream: TypeAlias = "list[Part | None]"  # None between parts: the break between two elements of "$@" or "${A[@]}"
+Capture: TypeAlias = Callable[[Source, Place], Pieces]
+Stream: TypeAlias = "list[Piece | None]"  # None between parts: the break between two elements of "$@" or "${A[@]}"
 _NAME = re.compile(rb"[A-Za-z_]\w*|[@*#?$!\-0-9]", re.ASCII)
 _ELEMENTS = re.compile(rb"\$@|\$\{@[^}]*\}|\$\{!?\w+\[@\][^}]*\}")  # what may leave nothing between double quotes
 _UNQUOTED, _QUOTED = b"\\'\"`$~<>", b'\\`$"'
@@ -39,7 +27,7 @@ _RANGE = re.compile(rb"\{(\d{1,4})\.\.(\d{1,4})\}")
 _REFERENCES = 8  # of variables in arithmetic that name each other
 
 
-def pattern(parts: Iterable[Part]) -> re.Pattern[str] | None:
+def pattern(parts: Iterable[Piece]) -> re.Pattern[str] | None:
     """Return a word as a compiled glob, in which only loose (unquoted) parts have special characters.
 
     None if a part is unknown, or a loose one has an extended glob, a character class by name, or a backslash.
@@ -52,7 +40,7 @@ def pattern(parts: Iterable[Part]) -> re.Pattern[str] | None:
     return re.compile(fnmatch.translate(text))
 
 
-class Words:
+class Scanner:
     """Expander of the words of one source in one state, but for `${...}`, which `parameters.Expander` adds.
 
     Args:
@@ -66,7 +54,7 @@ class Words:
 
     # ---- what a caller asks for
 
-    def fields(self, start: int, end: int) -> list[Field]:
+    def fields(self, start: int, end: int) -> list[Word]:
         """Return the fields that the word at bytes [start, end) expands to; none if it expands to nothing.
 
         `{1..8}` gives a field per number; other brace expansions outside quotes one unknown field. Fields of a word
@@ -75,13 +63,13 @@ class Words:
         self.budget.spend()
         place, stream = self.source.place(start, end), self.scan(start, end, loose=True)
         if (span := _RANGE.fullmatch(self.data, start, end)) and (first := int(span[1])) <= (last := int(span[2])):
-            return [Field((Part(str(number), written=place),), place) for number in range(first, last + 1)]
+            return [Word((Piece(str(number), written=place),), place) for number in range(first, last + 1)]
         if b"{" in self.data[start:end] and self._has_braces(start, end):
             stream = [hole("is a brace expansion, which is not followed", place, loose=True)]
         self.budget.spend(len(stream))
         made = fields(stream, self.state.ifs)
         several = len(made) > 1 or _ELEMENTS.search(self.data, start, end)
-        return [Field(parts, (cover(part.written for part in parts) if several else None) or place) for parts in made]
+        return [Word(parts, (cover(part.written for part in parts) if several else None) or place) for parts in made]
 
     def _has_braces(self, start: int, end: int) -> bool:
         """Return whether the word has a brace expansion outside quotes."""
@@ -92,27 +80,27 @@ class Words:
             at = after
         return _BRACES.search(bare) is not None
 
-    def value(self, start: int, end: int) -> Parts:
+    def value(self, start: int, end: int) -> Pieces:
         """Return the word at [start, end) expanded, not split, elements joined by blanks; unquoted parts are loose."""
         return _joined(self.scan(start, end, literals=True))
 
-    def quoted(self, start: int, end: int) -> Parts:
+    def quoted(self, start: int, end: int) -> Pieces:
         """Return the bytes expanded as between double quotes, where `"` itself is literal: in here-documents and
         arithmetic.
         """
         return _joined(self.scan(start, end, quoted=True, doubles=False))
 
-    def items(self, start: int, end: int) -> list[tuple[str | None, Field]]:
+    def items(self, start: int, end: int) -> list[tuple[str | None, Word]]:
         """Return (subscript, value) for each element of an array literal whose content is at [start, end).
 
         For `[X]=Y` the subscript is the expanded text; for other words, each of whose fields is an element, it is None.
         """
-        elements: list[tuple[str | None, Field]] = []
+        elements: list[tuple[str | None, Word]] = []
         for first, last in code.words(self.data, start, end):
             close = code.closing(self.data, first, last) if self.data[first : first + 1] == b"[" else last
             if self.data[close : close + 2] == b"]=":
                 key, place = self.value(first + 1, close), self.source.place(first, last)
-                elements.append((text_of(key), Field(self.value(close + 2, last), place)))
+                elements.append((text_of(key), Word(self.value(close + 2, last), place)))
             else:
                 elements += [(None, field) for field in self.fields(first, last)]
         return elements
@@ -165,7 +153,7 @@ class Words:
         elif isinstance(value, tuple):
             place = next((part.written for part in value if part.written), self.source.place(0, 0))
             items = self.state.items(base, place)
-            items[self._key(subscript.removesuffix("]") or "0", old, place)] = Field(value, place)
+            items[self._key(subscript.removesuffix("]") or "0", old, place)] = Word(value, place)
             self.state.variables[base] = Array(items, isinstance(old, Array) and old.keyed)
 
     # ---- the scanner
@@ -209,7 +197,7 @@ class Words:
             elif byte == b'"' and doubles:
                 inside = self.scan(at + 1, close - 1, quoted=True)
                 empty = not inside and not _ELEMENTS.fullmatch(self.data, at + 1, close - 1)
-                pieces += [Part("", written=self.source.place(at, close))] if empty else inside
+                pieces += [Piece("", written=self.source.place(at, close))] if empty else inside
             elif byte in (b"<", b">") and not quoted and self.data[at + 1 : at + 2] == b"(":
                 pieces.append(hole("is the name of a pipe", self.source.place(at, close)))
             elif byte == b"~" and not quoted and at == start and self.data[at + 1 : at + 2] in (b"", b"/"):
@@ -225,13 +213,13 @@ class Words:
         self.budget.spend(len(pieces) / 16)
         return pieces
 
-    def _literal(self, start: int, end: int) -> Parts:
+    def _literal(self, start: int, end: int) -> Pieces:
         place = self.source.place(start - 1, end + 1)
         return tuple(replace(part, written=part.written or place) for part in self.source.literal(start, end)) or (
-            Part("", written=place),
+            Piece("", written=place),
         )
 
-    def _escaped(self, at: int, end: int, quoted: bool) -> tuple[Parts, int]:
+    def _escaped(self, at: int, end: int, quoted: bool) -> tuple[Pieces, int]:
         """Return the parts for the backslash at `at`, and the position after what they stand for.
 
         The next character stays, not loose, without the backslash; an escaped line end gives no part. A last backslash,
@@ -247,7 +235,7 @@ class Words:
             stop += 1
         return self._unsplit(at + 1, stop), stop
 
-    def _unsplit(self, start: int, end: int) -> Parts:
+    def _unsplit(self, start: int, end: int) -> Pieces:
         return tuple(replace(part, loose=False) for part in self.source.literal(start, end))
 
     # ---- after a dollar
@@ -267,9 +255,8 @@ class Words:
             return [*self._command(at + 2, close, at, close + 1, tight)], close + 1
         if following == b"'" and not quoted:
             close = code.skip(self.data, at, end)
-            if b"\\" not in (body := self.data[at + 2 : close - 1]):
-                return [*self._literal(at + 2, close - 1)], close
-            return [Part(unescaped(body.decode("utf-8", "replace")), written=self.source.place(at, close))], close
+            parts = self._literal(at + 2, close - 1)
+            return [*(parts if b"\\" not in self.data[at:close] else with_escapes(parts))], close
         if following == b'"' and not quoted:
             return [], at + 1
         if (match := _NAME.match(self.data, at + 1, end)) is None:
@@ -279,7 +266,7 @@ class Words:
             return self._elements(name, [*self.state.arguments], place, quoted, loose, name), match.end()
         return [*self.get(name, place, loose=not tight)], match.end()
 
-    def _arithmetic_part(self, at: int, end: int, tight: bool) -> Part:
+    def _arithmetic_part(self, at: int, end: int, tight: bool) -> Piece:
         """Return the value of `$((...))` at [at, end) as one part, whose `variables` are the names in it.
 
         An unknown part if the value is not known. Assignments change the state. tight: whether the part is not loose.
@@ -290,16 +277,16 @@ class Words:
         except Dark as dark:
             return hole(str(dark), place, loose=not tight)
         names = re.findall(rb"[A-Za-z_]\w*", re.sub(rb"\b\d\w*", b"", self.data[at + 3 : end - 2]))
-        return Part(text, None, tuple(dict.fromkeys(name.decode() for name in names)), loose=not tight, written=place)
+        return Piece(text, None, tuple(dict.fromkeys(name.decode() for name in names)), loose=not tight, written=place)
 
-    def _command(self, start: int, end: int, at: int, close: int, tight: bool) -> Iterable[Part]:
+    def _command(self, start: int, end: int, at: int, close: int, tight: bool) -> Iterable[Piece]:
         place = self.source.place(at, close)
-        inside = CodeSource(self.source.literal(start, end), place)
+        inside = Source(self.source.literal(start, end), place)
         return [replace(part, loose=not tight, written=place) for part in self._capture(inside, place)]
 
     # ---- values of names
 
-    def get(self, name: str, place: Place, *, loose: bool, subscript: str | None = None) -> Parts:
+    def get(self, name: str, place: Place, *, loose: bool, subscript: str | None = None) -> Pieces:
         """Return the value of a variable, element or argument, with `name` added to its `variables`.
 
         One unknown part if nothing sets it; empty if it is declared without a value or unset, for an absent element
@@ -312,7 +299,7 @@ class Words:
             return ()
         return (hole(self.state.missing(name), place, name, loose=loose),)
 
-    def find(self, name: str, place: Place, subscript: str | None = None) -> Parts | None:
+    def find(self, name: str, place: Place, subscript: str | None = None) -> Pieces | None:
         """Return the value of a variable, element, argument, `$#` or `$PWD`; None if it is unset or nothing sets it.
 
         An array without subscript gives element 0; a scalar has a value only for the subscripts 0, `@` and `*`.
@@ -320,7 +307,7 @@ class Words:
         """
         if name.isdigit() and name != "0":
             argument = self.state.arguments[int(name) - 1 : int(name)]
-            return argument[0].parts if argument else None
+            return argument[0].pieces if argument else None
         if name == "#":
             return plain(str(len(self.state.arguments)), place=place)
         if name == "PWD" and "PWD" not in self.state.variables:
@@ -328,7 +315,7 @@ class Words:
         value = self.state.variables.get("0" if name == "BASH_SOURCE" else name)
         if isinstance(value, Array):
             item = value.items.get(self._key(subscript or "0", value, place))
-            return None if item is None else item.parts
+            return None if item is None else item.pieces
         return value if subscript in (None, "0", "@", "*") else None
 
     def _key(self, subscript: str, value: Value | None, place: Place) -> int | str:
@@ -346,18 +333,18 @@ class Words:
             index += max((key for key in value.items if isinstance(key, int)), default=-1) + 1
         return index
 
-    def _elements(self, name: str, items: list[Field], place: Place, quoted: bool, loose: bool, which: str) -> Stream:
+    def _elements(self, name: str, items: list[Word], place: Place, quoted: bool, loose: bool, which: str) -> Stream:
         """Return the parts of all items of `$@`, `${A[@]}` and their `*` (`which`), `name` put before their variables.
 
-        Between items stands None, or for a quoted `*` the first character of IFS. An empty item is an empty part. Parts
-        are loose if `loose` and not `quoted`, or if they are unknown and loose already.
+        Between items stands None, or for a quoted `*` the first character of IFS. An empty item is an empty piece.
+        Pieces are loose if `loose` and not `quoted`, or if they are unknown and loose already.
         """
         stream: Stream = []
         for index, item in enumerate(items):
-            self.budget.spend(len(item.parts))
+            self.budget.spend(len(item.pieces))
             if index:
-                stream.append(Part(self.state.ifs[:1]) if which == "*" and quoted else None)
-            for part in item.parts or (Part("", written=item.place),):
+                stream.append(Piece(self.state.ifs[:1]) if which == "*" and quoted else None)
+            for part in item.pieces or (Piece("", written=item.place),):
                 free = bool(part.unknown and part.loose) or (loose and not quoted)
                 stream.append(replace(part, variables=(name, *part.variables), written=item.place, loose=free))
         return stream
@@ -367,13 +354,13 @@ class Words:
         raise NotImplementedError
 
 
-def _joined(stream: Stream) -> Parts:
+def _joined(stream: Stream) -> Pieces:
     """Return the parts with a blank for each None between elements; None at either end is dropped."""
     while stream and stream[0] is None:
         stream = stream[1:]
     while stream and stream[-1] is None:
         stream = stream[:-1]
-    return tuple(Part(" ") if part is None else part for part in stream)
+    return tuple(Piece(" ") if part is None else part for part in stream)
 
 
 _LETTERS = {**dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True)), **{mark: mark for mark in "\\'\"?"}}
@@ -401,3 +388,10 @@ def unescaped(text: str) -> str:
         return _LETTERS.get(body, match[0])
 
     return _ESCAPE.sub(one, text)
+
+
+def with_escapes(parts: Pieces) -> Pieces:
+    """Return the parts with the escapes of `$'...'`, `echo -e` and `printf` replaced."""
+    texts = [unescaped(part.text) for part in parts]
+    pairs = zip(parts, texts, strict=True)
+    return tuple(part if part.text == text else replace(part, text=text, place=None) for part, text in pairs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import count, pairwise
 from operator import methodcaller
 
 from tree_sitter import Node
@@ -18,12 +19,13 @@ from symconfig.existing.launch.bash.conditions import FALSE, TRUE, Truth, double
 from symconfig.existing.launch.bash.expand import pattern
 from symconfig.existing.launch.bash.simple import Simple
 from symconfig.existing.launch.bash.source import Source, place_at, text_at, word_ranges
-from symconfig.existing.launch.bash.state import Leave, Outcome, one_of, shortened
-from symconfig.existing.launch.bash.values import hole, text_of, unknown_of
-from symconfig.existing.launch.reading import Hides
+from symconfig.existing.launch.bash.state import Leave, shortened
+from symconfig.existing.launch.bash.values import hole
+from symconfig.existing.launch.reading import text_of, unknown_of
 from symconfig.existing.launch.text import Place
 
-ROUNDS = 2_000  # of one loop
+ROUNDS = 2_000  # of one loop that are followed
+_MANY = Truth(None, f"there are more than {ROUNDS:,}")
 _CLAUSES = ("elif_clause", "else_clause")
 
 
@@ -74,8 +76,7 @@ class Interpreter(Simple):
         """Run the first clause whose condition is true of `if`, `elif` and `else`; return its status, TRUE if none is.
 
         If a condition is unknown or a program's status, this clause and the rest run on copies of the state, which are
-        merged; the status is unknown. A variable that the condition presumes unset, and the clause sets to a scalar, is
-        marked as overridden by the environment's. A clause that exits with an error is undone (`guarded`).
+        merged; the status is unknown. A clause that exits with an error is undone (`guarded`).
         """
         if not clauses:
             return TRUE
@@ -96,14 +97,7 @@ class Interpreter(Simple):
             return Truth(None, truth.why)
         if not truth.value:
             return self._clauses(source, rest)
-        before = dict(self.state.variables)
-        status = self.guarded(run, place)
-        for name in truth.presumed:
-            value = self.state.variables.get(name)
-            if name not in before and isinstance(value, tuple):
-                named = (part if part.overridden_by else replace(part, overridden_by=name) for part in value)
-                self.state.variables[name] = tuple(named)
-        return status
+        return self.guarded(run, place)
 
     def _case_statement(self, source: Source, node: Node) -> Truth:
         """Run the first branch of `case` that matches and return its status, TRUE if none does.
@@ -150,59 +144,42 @@ class Interpreter(Simple):
     # ---- loops, for a bounded number of rounds
 
     def _for_statement(self, source: Source, node: Node) -> Truth:
-        """Run the body of `for` or `select` for each word, or each of the script's arguments without `in`; return TRUE.
+        """Run the body of `for` for each word, or each of the script's arguments without `in`; return TRUE.
 
-        If a word is unknown and unquoted, and for `select`, the variable becomes unknown and the body runs as a loop
-        with an unknown number of rounds, whose status is unknown.
+        If a word is unknown and unquoted, the variable becomes unknown and the body runs as a loop with an unknown
+        number of rounds, whose status is unknown. `select` is not read.
         """
         variable, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
-        if variable is None or body is None:
-            return TRUE
+        if variable is None or body is None or node.children[0].type == "select":
+            return self.left_out(source, node)
         name, place, expander = text_at(source, variable), place_at(source, variable), self.expander(source)
+        values = list(self.state.arguments)
         if any(child.type == "in" for child in node.children):
             ranges = word_ranges(source.data, node.children_by_field_name("value"))
             values = [item for start, end in ranges for item in expander.fields(start, end)]
-        else:
-            values = list(self.state.arguments)
-        dark = next((item.unknown for item in values if item.several), None)
-        if node.children[0].type == "select":
-            dark = "depends on what a person chooses"
-        if dark is not None:
+        if (dark := next((item.unknown for item in values if item.several), None)) is not None:
             self.state.variables[name] = (hole(dark, place),)
             return self._unbounded_loop(source, node, body, dark)
         rounds = iter(values)
 
         def advance() -> Truth:
-            item = next(rounds, None)
-            if item is None:
-                return FALSE
-            self.expander(source).assign(name, tuple(replace(part, loose=False) for part in item.parts))
-            return TRUE
+            if (item := next(rounds, None)) is not None:
+                self.expander(source).assign(name, tuple(replace(part, loose=False) for part in item.pieces))
+            return Truth(item is not None)
 
         return self._loop(source, node, body, advance)
 
     def _c_style_for_statement(self, source: Source, node: Node) -> Truth:
-        """Run `for ((a;b;c))` and return the status of `_loop`; an empty `b` is true.
-
-        A header without exactly two semicolons is logged, and the loop is skipped with TRUE.
-        """
-        body = node.child_by_field_name("body")
-        opening, end = (next((child for child in node.children if child.type == mark), None) for mark in ("((", "))"))
-        if body is None or opening is None or end is None:
-            return TRUE
-        marks = [child.start_byte for child in node.children if child.type == ";" and child.end_byte <= end.start_byte]
-        if len(marks) != 2:
-            self.log.add(place_at(source, node), text_at(source, node), "is a loop that is not understood")
-            return TRUE
-        self.arithmetic(source, opening.end_byte, marks[0])
-        first = [True]
+        """Run `for ((a;b;c))` and return the status of `_loop`; an empty `b` is true."""
+        body, rounds = node.child_by_field_name("body"), count()
+        marks = [(child.start_byte, child.end_byte) for child in node.children if child.type in ("((", ";", "))")][:4]
+        if body is None or len(marks) < 4:
+            return self.left_out(source, node)
+        first, test, step = ((left[1], right[0]) for left, right in pairwise(marks))
 
         def condition() -> Truth:
-            if not first[0]:
-                self.arithmetic(source, marks[1] + 1, end.start_byte)
-            first[0] = False
-            written = source.data[marks[0] + 1 : marks[1]].strip()
-            return self.arithmetic(source, marks[0] + 1, marks[1]) if written else TRUE
+            self.arithmetic(source, *(step if next(rounds) else first))
+            return self.arithmetic(source, *test) if source.data[slice(*test)].strip() else TRUE
 
         return self._loop(source, node, body, condition)
 
@@ -218,35 +195,29 @@ class Interpreter(Simple):
 
         def condition() -> Truth:
             truth = self.statements(source, conditions)
-            if truth.status:
-                return Truth(None, truth.why)
-            return truth.negated() if until else truth
+            return Truth(None if truth.status or truth.value is None else truth.value is not until, truth.why)
 
         return self._loop(source, node, body, condition)
 
     def _loop(self, source: Source, node: Node, body: Node, condition: Callable[[], Truth]) -> Truth:
         """Run the body while `condition` is true and return TRUE; once it is unknown, `_unbounded_loop`.
 
-        `break` ends it, and states in which the loop may have been left are merged. After 2000 rounds the loop is
-        logged, and what it changed is unknown.
+        `break` ends it, and states in which the loop may have been left are merged. After 2000 rounds the number of
+        rounds counts as unknown.
         """
-        place, outer, before = source.place(node.start_byte, body.start_byte), self.pending, self.state.copy()
+        place, outer, truth = source.place(node.start_byte, body.start_byte), self.pending, _MANY
         self.pending = []
         try:
             for _ in range(ROUNDS):
                 truth = condition()
                 if truth.value is None:
-                    return self._unbounded_loop(source, node, body, truth.why)
+                    break
                 if not truth.value or not self._round(source, body, place):
                     return TRUE
+            return self._unbounded_loop(source, node, body, truth.why or _MANY.why)
         finally:
             self.resume("break", place)
             self.pending += outer
-        why = f"is set in a loop of more than {ROUNDS:,} rounds"
-        started = f"starts a loop of more than {ROUNDS:,} rounds"
-        self.log.add(place_at(source, node.children[0]), text_at(source, node.children[0]), started, Hides.NOTHING)
-        self.state = one_of(self.budget, [Outcome(before), Outcome(self.state)], why, place).state
-        return TRUE
 
     def _round(self, source: Source, body: Node, place: Place) -> bool:
         """Run one round of a loop; return True, but False after `break`.
@@ -268,14 +239,14 @@ class Interpreter(Simple):
 
         Returns an unknown status. why: why the number of rounds is not known.
         """
-        place, reason = (
+        place, why = (
             source.place(node.start_byte, body.start_byte),
             f"is set in a loop whose rounds are not known: {why}",
         )
         for _ in range(2):  # the second round sees what the first one left open
-            self.undecided([lambda: self._round(source, body, place), lambda: None], reason, place)
+            self.undecided([lambda: self._round(source, body, place), lambda: None], why, place)
         self.resume("break", place)
-        return Truth(None, reason)
+        return Truth(None, why)
 
     # ---- other shells, tests, functions
 
@@ -308,7 +279,7 @@ class Interpreter(Simple):
             case "[[":
                 return double_tested(expander, start, end)
         words = (item for word in code.words(source.data, start, end) for item in expander.fields(*word))
-        return tested(expander, [item.parts for item in words])
+        return tested(expander, [item.pieces for item in words])
 
     def _function_definition(self, source: Source, node: Node) -> Truth:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")

@@ -13,11 +13,11 @@ from pathlib import Path
 from symconfig.errors import InputError
 from symconfig.existing.launch.bash.conditions import EXPECTED, TRUE, Truth, ended
 from symconfig.existing.launch.bash.shell import Shell
-from symconfig.existing.launch.bash.source import CodeSource, FileSource
+from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Leave
-from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
+from symconfig.existing.launch.bash.values import plain
 from symconfig.existing.launch.files import ROOT, leads_out, open_text, readable
-from symconfig.existing.launch.reading import Hides
+from symconfig.existing.launch.reading import Hides, Piece, Pieces, Word, text_of, unknown_of
 from symconfig.existing.launch.text import Place
 from symconfig.resources import may_read
 
@@ -32,7 +32,7 @@ _REMOTE = {"ssh": "BbcDEeFIiJLlmOopQRSWw", "pdsh": "wxglftuR"}
 _DEPTH = 20  # of files that source each other
 
 
-def source(shell: Shell, words: Sequence[Field], place: Place) -> Truth:
+def source(shell: Shell, words: Sequence[Word], place: Place) -> Truth:
     """Run `source FILE ARGUMENTS` in this shell and return its status (of `return` in it, too).
 
     A file that cannot be read is logged as hiding variables, one of the machine (activate, conda.sh) as hiding nothing;
@@ -102,30 +102,30 @@ def _run_file(shell: Shell, path: Path) -> Truth:
         shell.log.texts.append(text)
     outer, shell.sourcing = shell.sourcing, (*shell.sourcing, real)
     try:
-        return shell.program(FileSource(text))
+        return shell.program(Source.of_file(text))
     finally:
         shell.sourcing = outer
 
 
-def joined(words: Sequence[Field]) -> Parts:
+def as_line(words: Sequence[Word]) -> Pieces:
     """Return the words as one text, separated by blanks."""
-    return tuple(part for index, word in enumerate(words) for part in (*([Part(" ")] if index else []), *word.parts))
+    return tuple(part for index, word in enumerate(words) for part in (*([Piece(" ")] if index else []), *word.pieces))
 
 
-def run_code(shell: Shell, words: Sequence[Field], place: Place) -> Truth:
+def run_code(shell: Shell, words: Sequence[Word], place: Place) -> Truth:
     """Run `eval`: run the words, joined by blanks, as code in this shell's state; return its status.
 
     If the first part with text is unknown, it is also logged as hiding variables. Raises Leave and Exhausted.
     """
-    parts = joined(words)
+    parts = as_line(words)
     first = next((part for part in parts if part.unknown or part.text.strip()), None)
     if first is not None and first.unknown:
         why = f"runs code that is not known, which may set any variable: it {first.unknown}"
         shell.log.add(place, shell.log.written(place) or "eval", why, Hides.VARIABLES)
-    return shell.program(CodeSource(parts, place))
+    return shell.program(Source(parts, place))
 
 
-def shell_code(shell: Shell, words: Sequence[Field], place: Place) -> bool:
+def shell_code(shell: Shell, words: Sequence[Word], place: Place) -> bool:
     """Run the code or script that a command passes to another shell, on a copy of the state; return whether it does.
 
     Forms: `--wrap` or standard input of a shell or sbatch; words behind the host of ssh and pdsh (without any
@@ -137,7 +137,7 @@ def shell_code(shell: Shell, words: Sequence[Field], place: Place) -> bool:
         wrapped = next((index for index, word in enumerate(words) if word.text.startswith("--wrap")), None)
         if wrapped is not None:
             field = words[wrapped].cut(len("--wrap=")) if "=" in words[wrapped].text else words[-1]
-            return _code(shell, (), field.parts, (), place)
+            return _code(shell, (), field.pieces, (), place)
         if shell.stdin is not None and all(word.text.startswith("-") for word in words[1:]):
             return _code(shell, (), shell.stdin, (), place)
     if name in _REMOTE:  # the words behind the host are code of a shell there, which has none of this one's variables
@@ -145,7 +145,7 @@ def shell_code(shell: Shell, words: Sequence[Field], place: Place) -> bool:
         while at < len(words) and words[at].text.startswith("-"):
             at += 2 if words[at].text[1:] in _REMOTE[name] else 1
         at += name == "ssh"  # the host; pdsh has them as an option
-        code = (*joined(words[at:]), Part(" "))
+        code = (*as_line(words[at:]), Piece(" "))
         return at < len(words) and _code(shell, words[:at], code, (), place, here=False)
     for index, word in enumerate(words):
         if word.text.endswith(".py"):
@@ -158,38 +158,40 @@ def shell_code(shell: Shell, words: Sequence[Field], place: Place) -> bool:
         at = index + 1
         while at < len(words) and words[at].text.startswith("-") and not words[at].unknown:
             if re.fullmatch(r"-[a-z]*c", words[at].text) and at + 1 < len(words):
-                return _code(shell, words[:index], words[at + 1].parts, words[at + 3 :], place)
+                return _code(shell, words[:index], words[at + 1].pieces, words[at + 3 :], place)
             at += 1
         if at < len(words) and not words[at].unknown and words[at].text.endswith(".sh"):
             return _script(shell, words, at, place)
     return False
 
 
-def _inside(shell: Shell, launcher: Sequence[Field]) -> Shell:
-    state = shell.state.seen_by_programs()
+def _inside(shell: Shell, launcher: Sequence[Word], words: Sequence[Word]) -> Shell:
+    """Return a child process: with exported variables and files, no functions, and `words` as its arguments."""
+    mine = shell.state
+    exported = {name: mine.variables[name] for name in mine.exported if name in mine.variables}
+    state = replace(mine.copy(), variables=exported, functions={}, arguments=tuple(words))
     return replace(shell, state=state, launcher=(*shell.launcher, *launcher), pending=[], locals=[])
 
 
 def _code(
-    shell: Shell, launcher: Sequence[Field], code: Parts, words: Sequence[Field], place: Place, here: bool = True
+    shell: Shell, launcher: Sequence[Word], code: Pieces, words: Sequence[Word], place: Place, here: bool = True
 ) -> bool:
     """Run code in a child shell with `words` as arguments and return True; `exit` ends it.
 
     Files that it writes are kept if it runs on this machine (`here`); elsewhere it has no variables, and is no part of
     a command substitution. launcher: words in front of the shell.
     """
-    inside = _inside(shell, launcher)
-    inside.state.arguments = tuple(words)
+    inside = _inside(shell, launcher, words)
     if not here:
         inside.captured, inside.state.variables, inside.state.exported = False, {}, set()
     with suppress(Leave):
-        inside.program(CodeSource(code, place))
+        inside.program(Source(code, place))
     if here:
         shell.state.files = inside.state.files
     return True
 
 
-def _script(shell: Shell, words: Sequence[Field], at: int, place: Place) -> bool:
+def _script(shell: Shell, words: Sequence[Word], at: int, place: Place) -> bool:
     """Run the script `words[at]` in a child shell, with the words behind it as arguments, and return True.
 
     False if it is not in the script's folder, or may not be read (which is logged). Words in front become the launcher,
@@ -203,8 +205,7 @@ def _script(shell: Shell, words: Sequence[Field], at: int, place: Place) -> bool
         shell.log.add(place, f"bash {written}", why)
         return False
     called = bool(at) and posixpath.basename(words[at - 1].text) in _SHELLS
-    inside = _inside(shell, words[: at - called])
-    inside.state.arguments = tuple(words[at + 1 :])
+    inside = _inside(shell, words[: at - called], words[at + 1 :])
     inside.state.variables["0"] = plain(str(path))
     with suppress(Leave):
         _run_file(inside, path)

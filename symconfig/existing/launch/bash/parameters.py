@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark
-from symconfig.existing.launch.bash.expand import Stream, Words, pattern
-from symconfig.existing.launch.bash.values import Field, Part, Parts, cut, hole, plain, text_of, through, unknown_of
+from symconfig.existing.launch.bash.expand import Scanner, Stream, pattern
+from symconfig.existing.launch.bash.values import hole, plain
+from symconfig.existing.launch.reading import Piece, Pieces, Word, cut, text_of, unknown_of
 from symconfig.existing.launch.text import Place
 
 _DEFAULTS = (":-", "-", ":=", "=", ":+", "+", ":?", "?")
-_OPERATOR = re.compile(rb":[-=+?]|##|%%|//|/#|/%|\^\^|,,|[-=+?#%/^,:]")
+_OPERATOR = re.compile(rb":[-=+?]|##|%%|//|/#|/%|\^\^|,,|[-=+?#%/^,:]|\Z")
 _BRACED = re.compile(rb"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[)?", re.ASCII)
 
 
@@ -36,7 +38,7 @@ class Braced:
     loose: bool
 
 
-class Expander(Words):
+class Expander(Scanner):
     """Expander of words with all expansions."""
 
     def _braced(self, at: int, end: int, quoted: bool, loose: bool) -> Stream:
@@ -62,7 +64,7 @@ class Expander(Words):
         parts = self.get(braced.name, place, loose=loose, subscript=braced.subscript)
         if braced.sign == "#":
             why, length = unknown_of(parts), str(len(text_of(parts)))
-            return [hole(why, place, braced.name) if why else Part(length, None, (braced.name,), written=place)]
+            return [hole(why, place, braced.name) if why else Piece(length, None, (braced.name,), written=place)]
         return [*self._transformed(braced, parts)]
 
     def _split(self, start: int, end: int, place: Place, quoted: bool, loose: bool) -> Braced | None:
@@ -75,12 +77,9 @@ class Expander(Words):
         if head[3]:
             close = code.closing(self.data, at - 1, end)
             subscript, at = text_of(self.quoted(at, close)), close + 1
-        operator = _OPERATOR.match(self.data, at, end)
-        if at < end and operator is None:
+        if (operator := _OPERATOR.match(self.data, at, end)) is None:
             return None
         sign, name = head[1].decode(), head[2].decode()
-        if operator is None:
-            return Braced(name, sign, subscript, "", (end, end), place, quoted, loose)
         return Braced(name, sign, subscript, operator[0].decode(), (operator.end(), end), place, quoted, loose)
 
     def _of_all(self, braced: Braced) -> Stream:
@@ -91,7 +90,7 @@ class Expander(Words):
         """
         name, operator, place = braced.name, braced.operator, braced.place
         of_arguments = name in ("@", "*")
-        table: dict[int | str, Field] = (
+        table: dict[int | str, Word] = (
             dict(enumerate(self.state.arguments, 1)) if of_arguments else self.state.items(name, place)
         )
         if not of_arguments and name not in self.state.variables and operator not in _DEFAULTS:
@@ -99,9 +98,9 @@ class Expander(Words):
         items = list(table.values())
         if braced.sign == "#":
             dark = next((item.unknown for item in items if item.several), None)
-            return [hole(dark, place) if dark else Part(str(len(items)), None, (name,), written=place)]
+            return [hole(dark, place) if dark else Piece(str(len(items)), None, (name,), written=place)]
         if braced.sign == "!":
-            items = [Field(plain(str(key), name, place=place), place) for key in table]
+            items = [Word(plain(str(key), name, place=place), place) for key in table]
         elif operator in _DEFAULTS:
             if bool(items) == (operator[-1] == "+"):
                 return self._operand(braced)
@@ -114,7 +113,7 @@ class Expander(Words):
             chosen = [table[key] for key in table if isinstance(key, int) and key >= bounds[0]]
             items = chosen if bounds[1] is None else chosen[: max(bounds[1], 0)]
         elif operator:
-            items = [Field(self._transformed(braced, item.parts), item.place) for item in items]
+            items = [Word(self._transformed(braced, item.pieces), item.place) for item in items]
         return self._elements(name, items, place, braced.quoted, braced.loose, braced.subscript or name)
 
     def _operand(self, braced: Braced) -> Stream:
@@ -123,9 +122,8 @@ class Expander(Words):
     def _with_default(self, braced: Braced) -> Stream:
         """Return the parts of `${X:-8}`, `${X:=8}` (which also assigns), `${X:+8}` and `${X:?}` (which is X itself).
 
-        The default counts if X is unset or, with the colon, empty. A variable that nothing sets counts as unset, and
-        the default is then marked as overridden by the environment's. `:+` gives nothing if X is unset, and an unknown
-        part if X is wholly unknown and unquoted.
+        The default counts if X is unset or, with the colon, empty. A variable that nothing sets counts as unset. `:+`
+        gives nothing if X is unset, and an unknown part if X is wholly unknown and unquoted.
         """
         name, subscript, place, kind = braced.name, braced.subscript, braced.place, braced.operator[-1]
         value = self.find(name, place, subscript)
@@ -138,81 +136,72 @@ class Expander(Words):
         if kind == "+":
             return [] if unset else self._operand(braced)
         stream = self._operand(braced)
-        outside, whole = name not in self.state.variables, text_of(part for part in stream if part).strip()
-        made: Stream = []
-        for part in stream:
-            if part is not None:
-                written = part.written if part.text.strip() != whole else place
-                passed = through((part,), name, place, loose=part.loose, default=outside)[0]
-                part = replace(passed, written=written)
-            made.append(part)
+        whole = text_of(part for part in stream if part).strip()
+        made: Stream = [
+            part
+            and replace(
+                part,
+                variables=(name, *part.variables),
+                written=place if part.text.strip() == whole else part.written,
+            )
+            for part in stream
+        ]
         if kind != "=" or name.isdigit():
             return made
         # What the variable has now is expanded: quotes of the default no longer count.
-        kept = tuple(Part(" ") if part is None else part for part in made)
+        kept = tuple(Piece(" ") if part is None else part for part in made)
         self.assign(name if subscript is None else f"{name}[{subscript}]", kept)
         return [replace(part, loose=braced.loose) for part in kept]
 
-    def _transformed(self, braced: Braced, parts: Parts) -> Parts:
+    def _transformed(self, braced: Braced, parts: Pieces) -> Pieces:
         """Return a value after the operator `#`, `%` or `/`; unchanged if it is empty or there is no operator.
 
         One unknown part if value or pattern is unknown or the operation not supported; an empty part if it becomes "".
         """
-        operator, operand, place = braced.operator, braced.operand, braced.place
+        operator, place = braced.operator, braced.place
         if not operator or not parts:
             return parts
         loose, made, why = any(part.loose for part in parts), None, unknown_of(parts)
-        if why:
-            return (hole(why, place, braced.name, loose=loose),)
-        text = text_of(parts)
-        if operator[0] in "#%" and (glob := pattern(self.value(*operand))) is not None:
-            made = self._trimmed(parts, text, glob, operator)
-        elif operator[0] == "/":
-            made = self._replaced(parts, text, operator, operand)
+        if why is None and operator[0] in "#%" and (glob := pattern(self.value(*braced.operand))) is not None:
+            made = self._trimmed(parts, glob, operator)
+        elif why is None and operator in ("/", "//"):
+            made = self._replaced(parts, operator, *braced.operand)
         if made is None:
-            why = f"is an expansion of ${braced.name} that is not followed"
+            why = why or f"is an expansion of ${braced.name} that is not followed"
             return (hole(why, place, braced.name, loose=loose),)
-        return made or (Part("", loose=loose, written=place),)
+        return made or (Piece("", loose=loose, written=place),)
 
-    def _trimmed(self, parts: Parts, text: str, glob: re.Pattern[str], operator: str) -> Parts:
+    def _trimmed(self, parts: Pieces, glob: re.Pattern[str], operator: str) -> Pieces:
         """Return the value without the shortest or longest matching prefix (`#`, `##`) or suffix (`%`, `%%`).
 
-        Unchanged if nothing matches. text: the value's characters. Raises Exhausted.
+        Unchanged if nothing matches. Raises Exhausted.
         """
-        places = list(range(len(text) + 1))
+        text = text_of(parts)
+        places = range(len(text) + 1)
         self.budget.spend(len(text) ** 2 / 256)
-        if operator in ("##", "%"):
-            places.reverse()
         if operator[0] == "#":
-            return cut(parts, next((at for at in places if glob.match(text[:at])), 0))
-        return cut(parts, 0, next((at for at in places if glob.match(text[at:])), len(text)))
+            return cut(parts, next((at for at in places[:: 1 - 2 * (operator == "##")] if glob.match(text[:at])), 0))
+        order = places[:: 1 - 2 * (operator == "%")]
+        return cut(parts, 0, next((at for at in order if glob.match(text[at:])), len(text)))
 
-    def _replaced(self, parts: Parts, text: str, operator: str, operand: tuple[int, int]) -> Parts | None:
+    def _replaced(self, parts: Pieces, operator: str, start: int, end: int) -> Pieces | None:
         """Return the value after `${X/a/b}` with a literal `a`, of which the first or (`//`) every one is replaced.
 
-        `/#` and `/%` replace a prefix and suffix. Without `/b` matches are deleted; an empty `a` of `/` and `//`
-        changes nothing. None if an operand is unknown or `a` has unquoted pattern characters.
+        Without `/b` matches are deleted; an empty `a` changes nothing. None if an operand is unknown or `a` has
+        unquoted pattern characters. start, end: of the operand `a/b`.
         """
-        at, end = operand
-        while at < end and self.data[at : at + 1] != b"/":
-            at = code.skip(self.data, at, end)
-        old, new = self.value(operand[0], at), self.value(at + 1, end) if at < end else ()
-        word = text_of(old)
+        slash = code.word_end(self.data, start, end, b"/")
+        old, new = self.value(start, slash), self.value(slash + 1, end) if slash < end else ()
         if unknown_of((*old, *new)) or any(part.loose and re.search(r"[*?[\\]|[@!+]\(", part.text) for part in old):
             return None
         new = tuple(replace(part, loose=any(part.loose for part in parts)) for part in new)
-        if operator in ("/#", "/%"):
-            first = 0 if operator == "/#" else len(text) - len(word)
-            starts = [first] if first >= 0 and text[first:].startswith(word) else []
-        else:
-            starts = [match.start() for match in re.finditer(re.escape(word), text)] if word else []
-            starts = starts[:1] if operator == "/" else starts
-        result: list[Part] = []
-        done = 0
-        for first in starts:
+        result, done, word = list[Piece](), 0, text_of(old)
+        for match in re.finditer(re.escape(word), text_of(parts)) if word else ():
             self.budget.spend(len(parts) / 8 + len(new) / 4)
-            result += [*cut(parts, done, first), *new]
-            done = first + len(word)
+            result += [*cut(parts, done, match.start()), *new]
+            done = match.end()
+            if operator == "/":
+                break
         return (*result, *cut(parts, done))
 
     def _bounds(self, start: int, end: int) -> tuple[int, int | None] | None:
@@ -220,10 +209,7 @@ class Expander(Words):
 
         None if either is not known.
         """
-        colon = start
-        while colon < end and self.data[colon : colon + 1] != b":":
-            colon = code.skip(self.data, colon, end)
-        try:
+        colon = code.word_end(self.data, start, end, b":")
+        with suppress(Dark):
             return self.arithmetic(start, colon), self.arithmetic(colon + 1, end) if colon < end else None
-        except Dark:
-            return None
+        return None

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.bash import training
-from symconfig.existing.launch.bash.commands import run_words
 from symconfig.existing.launch.bash.interpret import Interpreter
-from symconfig.existing.launch.bash.source import FileSource
+from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, shortened
-from symconfig.existing.launch.bash.training import Arguments, Split, arguments, dark, may_be_options
-from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
-from symconfig.existing.launch.reading import OTHER_RUN, Hides, Piece, Reading, Unread, Word
+from symconfig.existing.launch.bash.training import Split, arguments, dark, may_be_options
+from symconfig.existing.launch.bash.values import plain
+from symconfig.existing.launch.reading import OTHER_RUN, Hides, Piece, Reading, Unread, Word, text_of, unknown_of
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.world import world
 
@@ -79,11 +78,11 @@ def read_bash(
             need=f"at most {LINE_BYTES:,}",
         )
     log = Log([text], folder)
-    shell = Interpreter(_state(text, folder, variables or {}, extra), Budget(), log, run_words)
+    shell = Interpreter(_state(text, folder, variables or {}, extra), Budget(), log)
     path = folder / Path(text.file).name if folder is not None else None
     shell.sourcing = (str(path.resolve()),) if path is not None else ()
     try:
-        shell.program(FileSource(text))
+        shell.program(Source.of_file(text))
     except Leave:
         pass
     except (Exhausted, RecursionError) as error:
@@ -101,14 +100,14 @@ def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra:
     nowhere = text.place(0, 0)
     given = {name: plain(value, place=nowhere) for name, value in variables.items()}
     state = State({**given}, set(given))
-    state.arguments = tuple(Field((Part(word),), Place(GIVEN, 0, 0, 1, index + 1)) for index, word in enumerate(extra))
+    state.arguments = tuple(Word((Piece(word),), Place(GIVEN, 0, 0, 1, index + 1)) for index, word in enumerate(extra))
     for option, word in _directives(text).items():
         for name in _SLURM.get(option, ()):
             value = word.pieces[0].text.rpartition(":")[2]
             if name not in state.variables and value.isdecimal():
                 state.exported.add(name)
                 place = word.place if value == word.text else None
-                state.variables[name] = (Part(value, place, written=word.place),)
+                state.variables[name] = (Piece(value, place, written=word.place),)
     if folder is not None:
         state.folder = plain(str(folder), place=nowhere)
         name = Path(text.file).name  # of $0: the absolute path if the folder is absolute
@@ -122,60 +121,52 @@ def _result(text: Text, log: Log, state: State) -> Bash:
     Its notes are those of the log, the command's surroundings, unknown words and files with unknown contents, each
     once. Raises InputError if there is no such command.
     """
-    texts = {each.file: each for each in log.texts}
-
-    def source(place: Place) -> str:
-        return texts[place.file].at(place) if place.file in texts else ""
-
     splits = [split for command in log.commands if (split := training.split(command)) is not None]
-    best = training.chosen(splits)
-    if best is None:
-        best = training.chosen([split for command in log.commands if (split := training.bare(command)) is not None])
-    if best is None:
+    bare = (split for command in log.commands if (split := training.bare(command)) is not None)
+    if (best := training.chosen(splits) or training.chosen([*bare])) is None:
         raise InputError(_no_training(text, log))
-    made = arguments(best.arguments, source)
-    files = {**state.files, **best.command.files}
-    unread = [
-        *log.unread,
-        *_notes(best, log, splits, source),
-        *made.unread,
-        *_dark_files(made, files),
-    ]
-    runs, others = _other_commands(best, splits, log)
-    reading = replace(
-        _reading(text, log, best, made), unread=tuple(dict.fromkeys(unread)), others=others, stops=tuple(log.stops)
+    reading, files = _reading(text, log, best), {**state.files, **best.command.files}
+    dark_files = (
+        Unread(word.place, word.text, f"is a file that the script writes, and it {why}")
+        for setting in reading.settings
+        for word in setting.values
+        if word.text in files and (why := unknown_of(files[word.text]))
     )
-    readings = tuple(_reading(text, log, run, arguments(run.arguments, source)) for run in runs)
+    unread = dict.fromkeys((*log.unread, *_notes(best, log, splits), *reading.unread, *dark_files))
+    runs, others = _other_commands(best, splits, log)
+    reading = replace(reading, unread=tuple(unread), others=others, stops=tuple(log.stops))
+    readings = tuple(_reading(text, log, run) for run in runs)
     known = {name: parts for name, parts in files.items() if not unknown_of(parts)}
     return Bash(
         reading,
         readings,
         {name: Text(name, text_of(parts).encode()) for name, parts in known.items()},
-        {name: Field(parts, Place("", 0, 0, 1, 1)).word().pieces for name, parts in known.items()},
+        {name: Word(parts, Place("", 0, 0, 1, 1)).joined().pieces for name, parts in known.items()},
     )
 
 
-def _reading(text: Text, log: Log, split: Split, made: Arguments) -> Reading:
-    """Return the reading of one training command with its launcher, environment and world, and the notes of `made`."""
-    launcher = tuple(word.word() for word in split.launcher)
-    environment = {name: Field(parts, split.command.place).word() for name, parts in split.command.environment.items()}
+def _reading(text: Text, log: Log, split: Split) -> Reading:
+    """Return the reading of one training command with its launcher, environment and world, and its unknown words."""
+    launcher = tuple(word.joined() for word in split.launcher)
+    settings, unread, possible = arguments(split.arguments, log.written)
+    environment = {name: Word(parts, split.command.place).joined() for name, parts in split.command.environment.items()}
     environment |= _launcher_environment(split.launcher)
     scheduler = _directives(text)
     return Reading(
         "bash",
         tuple(log.texts),
-        tuple(made.settings),
-        split.program.word() if split.program is not None else None,
+        tuple(settings),
+        split.program.joined() if split.program is not None else None,
         launcher,
         environment=environment,
         world=world(launcher, scheduler, environment),
-        unread=tuple(made.unread),
+        unread=tuple(unread),
         scheduler=scheduler,
-        possible=tuple(made.possible),
+        possible=tuple(possible),
     )
 
 
-def _launcher_environment(launcher: Sequence[Field]) -> dict[str, Word]:
+def _launcher_environment(launcher: Sequence[Word]) -> dict[str, Word]:
     """Return the variables that `env NAME=value` and `-x NAME=value` (of mpirun) set in front of the program.
 
     `env` ends at the first word that is neither an assignment nor an option.
@@ -184,14 +175,14 @@ def _launcher_environment(launcher: Sequence[Field]) -> dict[str, Word]:
     for before, word in pairwise(launcher):
         match = _VARIABLE.match(word.text)
         if before.text == "-x" and match is not None:
-            values[match.group(1)] = word.cut(match.end()).word()
+            values[match.group(1)] = word.cut(match.end()).joined()
     for at in (index for index, word in enumerate(launcher) if word.text in ("env", "/usr/bin/env")):
         for word in launcher[at + 1 :]:
             match = _VARIABLE.match(word.text)
             if match is None and not word.text.startswith("-"):
                 break
             if match is not None:
-                values[match.group(1)] = word.cut(match.end()).word()
+                values[match.group(1)] = word.cut(match.end()).joined()
     return values
 
 
@@ -201,7 +192,7 @@ def _other_commands(best: Split, splits: Sequence[Split], log: Log) -> tuple[lis
     Runs beyond 16 count as others; words of `log.aside` come last. Equal words occur once, the chosen command's never.
     """
 
-    def key(words: Sequence[Field]) -> tuple[str, ...]:
+    def key(words: Sequence[Word]) -> tuple[str, ...]:
         return tuple(f"{word.text}\0{word.unknown}" if word.unknown else word.text for word in words)
 
     mine, runs, others = key(best.command.words), dict[tuple[str, ...], Split](), dict[tuple[str, ...], None]()
@@ -218,7 +209,7 @@ def _other_commands(best: Split, splits: Sequence[Split], log: Log) -> tuple[lis
     return list(runs.values()), (*others, *dict.fromkeys(key(words) for words in log.aside))
 
 
-def _notes(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Place], str]) -> list[Unread]:
+def _notes(best: Split, log: Log, splits: Sequence[Split]) -> list[Unread]:
     """Return notes on what surrounds the chosen command `best`.
 
     That is: unknown launcher words that may be several (behind an option, if they may be options), an unknown condition
@@ -229,7 +220,7 @@ def _notes(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Pla
     for index, word in enumerate(best.launcher):
         value = index > 0 and best.launcher[index - 1].text.startswith("-")
         if word.several and (not value or may_be_options(word)):
-            unread.append(dark(word, source))
+            unread.append(dark(word, log.written))
     if best.command.maybe:
         why = best.command.maybe.replace("is set under", "runs under", 1).replace("is set in", "runs in", 1)
         unread.append(Unread(best.command.place, "the training command", why))
@@ -265,16 +256,6 @@ def _differing(best: Split, other: Split) -> str:
     differ = [at for at, word in enumerate(words) if mine[at : at + 1] != [word]]
     named = (words[at - 1 : at + 1] if at and words[at - 1].startswith("-") else words[at : at + 1] for at in differ)
     return " ".join(word for pair in named for word in pair)
-
-
-def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
-    """Return a note for each word of the program that names a file which the script writes with unknown contents."""
-    return [
-        Unread(word.place, word.text, f"is a file that the script writes, and it {why}")
-        for setting in made.settings
-        for word in setting.values
-        if word.text in files and (why := unknown_of(files[word.text]))
-    ]
 
 
 def _no_training(text: Text, log: Log) -> Problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TypeAlias
 
 from tree_sitter import Node
@@ -13,11 +14,13 @@ from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.conditions import TRUE, Truth, ended
 from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.source import Source, errors_of, parse, place_at, text_at
-from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, Outcome, State, one_of
-from symconfig.existing.launch.bash.values import Field, Part, Parts, Value
+from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, one_of
+from symconfig.existing.launch.bash.values import Value
+from symconfig.existing.launch.reading import Piece, Pieces, Word
 from symconfig.existing.launch.text import Place
 
-Words: TypeAlias = Sequence[Field]
+Words: TypeAlias = Sequence[Word]
+_ERRORS = 10  # of syntax that are logged of one source
 _LEFT = "depends on where a loop or a function is left"
 
 
@@ -26,7 +29,6 @@ class Shell:
     """Base of the interpreter: state, control flow and subshells; executes nothing.
 
     Args:
-        run_words: runs a simple command after expansion (`commands.run_words`).
         output: collects what is printed; None if nothing does.
         stdin: standard input as far as it is known; None if not.
         launcher: words in front of a nested shell.
@@ -41,10 +43,9 @@ class Shell:
     state: State
     budget: Budget
     log: Log
-    run_words: Callable[[Shell, Words, Place], Truth]
-    output: list[Part] | None = None
-    stdin: Parts | None = None
-    launcher: tuple[Field, ...] = ()
+    output: list[Piece] | None = None
+    stdin: Pieces | None = None
+    launcher: tuple[Word, ...] = ()
     maybe: list[str] = field(default_factory=list)
     captured: bool = False
     sourcing: tuple[str, ...] = ()
@@ -61,14 +62,14 @@ class Shell:
         """
         root = parse(source)
         if root.has_error:
-            for node in errors_of(root, source.data):
+            for node in islice(errors_of(root, source.data), _ERRORS):
                 self.log.add(place_at(source, node), text_at(source, node), "is not understood as bash")
         return self.statements(source, root.named_children)
 
     def expander(self, source: Source, deciding: bool = False) -> Expander:
         return Expander(source, self.state, self.budget, self.capture, deciding and not self.state.arguments)
 
-    def capture(self, source: Source, place: Place) -> Parts:
+    def capture(self, source: Source, place: Place) -> Pieces:
         """Return the output of a command substitution without trailing newlines; `substituted` becomes its status.
 
         It runs on a copy of the state, which is dropped. `exit` and `return` end only it.
@@ -108,6 +109,11 @@ class Shell:
             error.place = error.place or place_at(source, node)
             raise
 
+    def left_out(self, source: Source, node: Node) -> Truth:
+        """Log that a statement is not read, and return an unknown status."""
+        self.log.add(place_at(source, node), text_at(source, node), "is not read")
+        return Truth(None, "depends on a statement that is not read")
+
     def subshell(self, run: Callable[[Shell], Truth], **fields: object) -> Truth:
         """Run `run` on a copy of the shell, with these `fields` replaced; return its status, also if it raises Leave.
 
@@ -139,7 +145,7 @@ class Shell:
             self.maybe = reasons if likely and branch is branches[0] else [*reasons, why]
             try:
                 branch()
-                outcomes.append(Outcome(self.state, tuple(self.output or ())))
+                outcomes.append((self.state, tuple(self.output or ())))
             except Leave as leave:
                 left = left or leave
                 if leave.kind != "exit":
@@ -148,20 +154,19 @@ class Shell:
                 self.state, self.output, self.maybe = state, output, reasons
         if not outcomes:
             raise left or Leave("exit")
-        made = one_of(self.budget, outcomes, why, place)
-        self.state = made.state
+        self.state, printed = one_of(self.budget, outcomes, why, place)
         if self.output is not None:
-            self.output += made.output
+            self.output += printed
 
     def resume(self, kind: str, place: Place) -> None:
         """Merge the pending states that left by `kind` into the state, and remove them from `pending`.
 
         Values that differ become unknown. kind: "break", "continue" or "return".
         """
-        states = [Outcome(state) for leave, state in self.pending if leave.kind == kind]
+        states = [(state, ()) for leave, state in self.pending if leave.kind == kind]
         self.pending = [(leave, state) for leave, state in self.pending if leave.kind != kind]
         if states:
-            self.state = one_of(self.budget, [Outcome(self.state), *states], _LEFT, place).state
+            self.state, _ = one_of(self.budget, [(self.state, ()), *states], _LEFT, place)
 
     def guarded(self, branch: Callable[[], Truth], check: Place | None = None) -> Truth:
         """Run a branch and return its status; if it exits with an error, restore the state and return TRUE.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -10,13 +11,17 @@ from tree_sitter import Node
 
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark
+from symconfig.existing.launch.bash.commands import run_words
 from symconfig.existing.launch.bash.conditions import TRUE, Truth
 from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.shell import Shell
 from symconfig.existing.launch.bash.source import Source, place_at, text_at, word_ranges
-from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, Value, text_of
-from symconfig.existing.launch.reading import Hides
+from symconfig.existing.launch.bash.values import Array, Value
+from symconfig.existing.launch.reading import Hides, Piece, Pieces, Word, text_of
 from symconfig.existing.launch.text import Place
+
+# A line of a here-document after its tabs, and all of one.
+_UNTABBED, _WHOLE = re.compile(rb"\t*([^\n]*\n?)"), re.compile(rb"(.+)", re.DOTALL)
 
 
 class Simple(Shell):
@@ -24,9 +29,6 @@ class Simple(Shell):
 
     def _variable_assignment(self, source: Source, node: Node) -> Truth:
         return self._assigned(source, [node])
-
-    def _variable_assignments(self, source: Source, node: Node) -> Truth:
-        return self._assigned(source, [child for child in node.children if child.type == "variable_assignment"])
 
     def _assigned(self, source: Source, nodes: Sequence[Node]) -> Truth:
         """Run assignments without a command; return the status of the last command substitution in them, else TRUE."""
@@ -65,7 +67,7 @@ class Simple(Shell):
 
         Assignments in front are exported and undone afterwards; if there are no words they stay, and give the status.
         """
-        expander, words = self.expander(source), list[Field]()
+        expander, words = self.expander(source), list[Word]()
         for start, end in word_ranges(source.data, [*named, *extra]):
             words += expander.fields(start, end)
             self.budget.spend(len(words) // 64)
@@ -74,7 +76,7 @@ class Simple(Shell):
         before, exported = dict(self.state.variables), set(self.state.exported)
         names = [self.assign(source, child) for child in assigned]
         self.state.exported |= set(names)
-        status = self.run_words(self, words, place_at(source, node))
+        status = run_words(self, words, place_at(source, node))
         for name in names:  # they hold for this command only
             if name in before:
                 self.state.variables[name] = before[name]
@@ -107,7 +109,7 @@ class Simple(Shell):
             keyed = keyed or (isinstance(old, Array) and old.keyed)
             value: Value = _array(expander, items, state.items(name, place) if added else {}, keyed, place)
         else:
-            parts = expander.value(at, code.value_end(source.data, node)) or (Part("", written=place),)
+            parts = expander.value(at, code.value_end(source.data, node)) or (Piece("", written=place),)
             own = parts[0].unknown and parts[0].variables == (name,) and name not in state.variables
             if own and len(parts) > 1 and parts[1].text[:1].isspace():
                 parts = parts[1:]  # `X="$X --more"`, where nothing sets it
@@ -148,7 +150,7 @@ class Simple(Shell):
                 elif not item.unknown or equals:
                     self._declare(keyword, flags, name)
                     if equals:
-                        self.state.variables[name] = item.cut(len(name) + 1).parts
+                        self.state.variables[name] = item.cut(len(name) + 1).pieces
                     elif keyword == "local":
                         self.state.variables[name] = None
                     if set(flags) & {"A", "a"} and not isinstance(self.state.variables.get(name), Array):
@@ -219,7 +221,7 @@ class Simple(Shell):
                 behind += [] if right is None else [(mark.type if mark is not None else "&&", right)]
                 behind += [("|", child) for child in node.children if child.type == "pipeline"]
             elif node.type == "herestring_redirect":
-                stdin = (*expander.value(node.children[-1].start_byte, node.children[-1].end_byte), Part("\n"))
+                stdin = (*expander.value(node.children[-1].start_byte, node.children[-1].end_byte), Piece("\n"))
             elif node.type == "file_redirect":
                 destinations = node.children_by_field_name("destination")
                 extra += destinations[1:]
@@ -249,7 +251,7 @@ class Simple(Shell):
                 status = self.execute(source, node)
         return status
 
-    def _document(self, source: Source, node: Node) -> Parts:
+    def _document(self, source: Source, node: Node) -> Pieces:
         """Return the text of a here-document, expanded unless its delimiter is quoted; with `<<-` without leading tabs.
 
         Empty if the parser found no body.
@@ -260,22 +262,19 @@ class Simple(Shell):
         )
         if mark is None or body is None:
             return ()
-        data, at = source.data, source.data.rfind(b"\n", 0, body.start_byte) + 1
-        ranges = [(at, body.end_byte)]
-        if any(child.type == "<<-" for child in node.children):
-            ranges = []
-            for line in data[at : body.end_byte].splitlines(keepends=True):
-                ranges.append((at + len(line) - len(line.lstrip(b"\t")), at + len(line)))
-                at += len(line)
+        lines = _UNTABBED if any(child.type == "<<-" for child in node.children) else _WHOLE
+        start = source.data.rfind(b"\n", 0, body.start_byte) + 1
         literal = any(character in text_at(source, mark) for character in "'\"\\")
         expand = source.literal if literal else self.expander(source).quoted
-        return tuple(part for first, last in ranges for part in expand(first, last))
+        return tuple(
+            part for line in lines.finditer(source.data, start, body.end_byte) for part in expand(*line.span(1))
+        )
 
 
 def _array(
     expander: Expander,
-    added: list[tuple[str | None, Field]],
-    items: dict[int | str, Field],
+    added: list[tuple[str | None, Word]],
+    items: dict[int | str, Word],
     keyed: bool,
     place: Place,
 ) -> Array:

@@ -1,103 +1,76 @@
-"""Code that is read: bytes of a file, or of a value that is run as code, with the way back to where they stand; where
-quotes, brackets and words end in it, and its syntax tree."""
+"""Code that is read: the parts of a file, or of a value that is run as code, as bytes with the way back to where they
+stand; where quotes, brackets and words end in it, and its syntax tree."""
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TypeAlias
+from itertools import accumulate
 
 import tree_sitter
 import tree_sitter_bash
 from tree_sitter import Node
 
-from symconfig.existing.launch.bash.values import Part, Parts, cover
+from symconfig.existing.launch.bash.values import cover
+from symconfig.existing.launch.reading import Piece, Pieces
 from symconfig.existing.launch.text import Place, Text
 
-_MASK = "\ue001".encode()
-HOLE = "\ue000"  # a character of private use: stands for what is not known in code that a value holds
+HOLE = "\ue000"  # a character of private use: stands for what is not known
 _BOM = b"\xef\xbb\xbf"
+_LINE = re.compile(rb"([^\n]*?)(\r\n|\n|\Z)")
 # `DATA_PATH=<Specify path> (e.g., /x)`: no bash, but a common way to say that a value is to be filled in. With
 # the lines that it is continued on.
 _PLACEHOLDER = re.compile(rb"(?<=[\w\]]=)<(?!\()(?:[^\n]*\\\n)*[^\n]*")
 _ESCAPED_BLANK = re.compile(rb"(?<!\\)((?:\\\\)*)\\[ \t]")
 _LAST_CONTINUATION = re.compile(rb"(?<!\\)((?:\\\\)*)\\(\n?[ \t\n]*)\Z")
-_CLOSERS = {ord("("): ord(")"), ord("{"): ord("}"), ord("["): ord("]")}
+# An escape, a string between single quotes, and a command between backticks, as far as they go.
+_QUOTED = re.compile(rb"\\.?|'[^']*'?|\$'(?:[^'\\]|\\.)*'?|`(?:[^`\\]|\\.)*`?", re.DOTALL)
+_CLOSERS = {ord("("): ord(")"), ord("{"): ord("}"), ord("["): ord("]"), ord('"'): ord('"')}
 _BLANK, _ENDS = b" \t\n", b" \t\n;&|()<>"  # of a word: in lists, on a command line
 
 
-class FileSource:
-    """A file as code: `data` has Unix line ends and no byte order mark.
+class Source:
+    """Pieces as code; `data` is their bytes, with HOLE for each unknown part."""
 
-    Placeholders such as `X=<fill in>` become unknown values if the file has syntax errors.
-    """
-
-    def __init__(self, text: Text) -> None:
-        """Keep the text; `data` is its bytes with Unix line ends, placeholders masked if there are syntax errors."""
-        self.text = text
-        body = text.data.removeprefix(_BOM)
-        self._skipped = len(text.data) - len(body)
-        # Offsets in `data` of the line ends that had a carriage return before them.
-        self._returns = [match.start() - count for count, match in enumerate(re.finditer(b"\r\n", body))]
-        self.data = body.replace(b"\r\n", b"\n")
-        if _PLACEHOLDER.search(self.data) and _parser().parse(self.data).root_node.has_error:
-            self.data = _PLACEHOLDER.sub(_masked, self.data)
-
-    def place(self, start: int, end: int) -> Place:
-        """Return where the bytes [start, end) of `data` stand in the file."""
-        first = start + bisect_left(self._returns, start) + self._skipped
-        last = end + bisect_left(self._returns, end) + self._skipped
-        return self.text.place(first, max(first, last))
-
-    def literal(self, start: int, end: int) -> Parts:
-        """Return the bytes [start, end) as parts; those of a placeholder are unknown.
-
-        A line end that had a carriage return is a part of its own, without a place.
-        """
-        cuts = self._returns[bisect_left(self._returns, start) : bisect_left(self._returns, end)]
-        parts, first = [], start
-        for index in cuts:
-            parts += [*self._run(first, index), Part("\n")]
-            first = index + 1
-        return (*parts, *self._run(first, end))
-
-    def _run(self, start: int, end: int) -> Parts:
-        """Return the bytes [start, end) as one part; an unknown one if they contain a placeholder, none if empty."""
-        if start >= end:
-            return ()
-        place, run = self.place(start, end), self.data[start:end]
-        if _MASK in run:
-            return (Part("", unknown="is to be filled in", written=place),)
-        return (Part(run.decode("utf-8", "replace"), place, written=place),)
-
-
-class CodeSource:
-    """A value that is run as code: of `eval`, `bash -c` or a command substitution.
-
-    Unknown parts become one special character.
-    """
-
-    def __init__(self, parts: Parts, place: Place) -> None:
-        """Join the parts to `data`, unknown ones as HOLE; others become not loose. place: of code that has none."""
+    def __init__(self, parts: Sequence[Piece], place: Place) -> None:
+        """Join the parts; known ones become not loose. place: of code that stands nowhere."""
         self._parts = [replace(part, text=HOLE) if part.unknown else replace(part, loose=False) for part in parts]
         self._place = place
-        self._starts: list[int] = []
-        self.data = b""
-        for part in self._parts:
-            self._starts.append(len(self.data))
-            self.data += part.text.encode()
+        self._bytes = [part.text.encode() for part in self._parts]
+        self._starts = [0, *accumulate(map(len, self._bytes))]
+        self.data = b"".join(self._bytes)
 
-    def literal(self, start: int, end: int) -> Parts:
+    @classmethod
+    def of_file(cls, text: Text) -> Source:
+        """Return the code of a file, without its byte order mark and carriage returns before line ends.
+
+        Placeholders such as `X=<fill in>` become unknown parts if the file has syntax errors.
+        """
+        parts: list[Piece] = []
+        for line in _LINE.finditer(text.data, len(_BOM) * text.data.startswith(_BOM)):
+            windows = line[2] == b"\r\n"
+            place = text.place(line.start(), line.end(1 if windows else 2))
+            parts += [Piece(text.at(place), place, written=place)]
+            parts += [Piece("\n")] if windows else []
+        whole, done, filled = cls(parts, text.place(0, 0)), 0, list[Piece]()
+        if not (gaps := [*_PLACEHOLDER.finditer(whole.data)]) or not parse(whole).has_error:
+            return whole
+        for gap in gaps:
+            hole = Piece("", unknown="is to be filled in", written=whole.place(*gap.span()))
+            filled += [*whole.literal(done, gap.start()), hole]
+            done = gap.end()
+        return cls([*filled, *whole.literal(done, len(whole.data))], text.place(0, 0))
+
+    def literal(self, start: int, end: int) -> Pieces:
         """Return the parts of the bytes [start, end), cut if needed, with their places; unknown parts have no text."""
         parts = []
         for index in range(max(bisect_right(self._starts, start) - 1, 0), len(self._parts)):
-            part, offset = self._parts[index], self._starts[index]
+            part, data, offset = self._parts[index], self._bytes[index], self._starts[index]
             if offset >= end:
                 break
-            data = part.text.encode()
             first, last = max(start - offset, 0), min(end - offset, len(data))
             if first < last and part.unknown:
                 parts.append(replace(part, text=""))
@@ -107,18 +80,9 @@ class CodeSource:
         return tuple(parts)
 
     def place(self, start: int, end: int) -> Place:
-        return cover(part.written or part.place for part in self.literal(start, end)) or self._place
-
-
-Source: TypeAlias = FileSource | CodeSource
-
-
-def _masked(match: re.Match[bytes]) -> bytes:
-    """Return the placeholder as a mark and blanks of its length, keeping escaped line ends; a shorter one unchanged."""
-    rest = match.group()[len(_MASK) :]
-    if len(match.group()) < len(_MASK):
-        return match.group()
-    return _MASK + bytes(byte if byte in b"\n" else ord(" ") for byte in rest).replace(b" \n", b"\\\n")
+        """Return where the bytes [start, end) stand in a file."""
+        place = cover(part.written or part.place for part in self.literal(start, max(end, start + 1))) or self._place
+        return place if start < end else replace(place, end=place.start)
 
 
 @cache
@@ -140,55 +104,31 @@ def parse(source: Source) -> Node:
 
 def skip(data: bytes, at: int, end: int) -> int:
     """Return the position after the character, or the quoted string, escape or expansion, at `at`; at most `end`."""
-    byte, two = data[at : at + 1], data[at : at + 2]
-    if byte == b"\\":
-        return min(at + 2, end)
-    if byte == b"'":
-        quote = data.find(b"'", at + 1, end)
-        return end if quote < 0 else quote + 1
-    if two in (b"$(", b"${", b"<(", b">("):
+    if (quoted := _QUOTED.match(data, at, end)) is not None:
+        return quoted.end()
+    if data[at : at + 1] == b'"':
+        return min(closing(data, at, end) + 1, end)
+    if data[at : at + 2] in (b"$(", b"${", b"<(", b">("):
         return min(closing(data, at + 1, end) + 1, end)
-    if byte not in (b'"', b"`") and two != b"$'":
-        return at + 1
-    mark = two[-1:] if two == b"$'" else byte
-    at += 2 if two == b"$'" else 1
-    while at < end and data[at : at + 1] != mark:
-        if data[at : at + 1] == b"\\":
-            at += 2
-        elif mark == b'"' and (data[at : at + 1] == b"`" or data[at : at + 2] in (b"$(", b"${")):
-            at = skip(data, at, end)
-        else:
-            at += 1
-    return min(at + 1, end)
+    return at + 1
 
 
 def closing(data: bytes, at: int, end: int) -> int:
-    """Return the position of the bracket that closes the one at `at`; `end` if none does.
+    """Return the position of the bracket or double quote that closes the one at `at`; `end` if none does.
 
     Quoted strings and escapes are skipped, nested `(` and `${` are matched; in `"${...}"` a single quote is literal.
     """
     stack = [_CLOSERS[data[at]]]
     at += 1
     while at < end:
-        byte = data[at]
-        if stack[-1] == ord('"'):
-            if byte == ord("\\"):
-                at += 2
-                continue
-            if byte == ord('"'):
-                stack.pop()
-            elif byte == ord("$") and data[at + 1 : at + 2] in (b"(", b"{"):
-                at += 1
-                stack.append(_CLOSERS[data[at]])
-        elif byte == stack[-1]:
+        byte, quoted = data[at], stack[-1] == ord('"')
+        if byte == stack[-1]:
             stack.pop()
             if not stack:
                 return at
-        elif byte == ord('"'):
-            stack.append(byte)
-        elif byte == ord("(") or (byte == ord("{") and data[at - 1 : at] == b"$"):
+        elif (byte in b'("' and not quoted) or (byte in b"({" and data[at - 1 : at] == b"$"):
             stack.append(_CLOSERS[byte])
-        elif byte in b"\\'`" and not (byte == ord("'") and ord('"') in stack and stack[-1] == ord("}")):
+        elif byte in b"\\`" or (byte == ord("'") and not quoted and not (stack[-1] == ord("}") and ord('"') in stack)):
             at = skip(data, at, end)
             continue
         at += 1
@@ -277,15 +217,14 @@ def place_at(source: Source, node: Node) -> Place:
 
 
 def errors_of(root: Node, data: bytes) -> Iterator[Node]:
-    """Yield at most ten outermost nodes that are errors or missing, in order.
+    """Yield the outermost nodes that are errors or missing, in order.
 
     Errors inside a `${...}` whose end the parser found are left out.
     """
-    stack, count = [root], 0
-    while stack and count < 10:
+    stack = [root]
+    while stack:
         node = stack.pop()
         if node.type == "ERROR" or node.is_missing:
-            count += 1
             yield node
         elif node.has_error and not (
             node.type == "expansion" and closing(data, node.start_byte + 1, len(data)) == node.end_byte - 1

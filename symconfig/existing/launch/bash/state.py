@@ -9,20 +9,8 @@ from pathlib import Path
 from tree_sitter import Node
 
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.values import (
-    Array,
-    Field,
-    Part,
-    Parts,
-    Value,
-    fields,
-    holds_options,
-    hole,
-    opens,
-    options_of,
-    text_of,
-)
-from symconfig.existing.launch.reading import Hides, Unread
+from symconfig.existing.launch.bash.values import Array, Value, fields, holds_options, hole, opens, options_of
+from symconfig.existing.launch.reading import Hides, Piece, Pieces, Unread, Word, text_of
 from symconfig.existing.launch.text import Place, Text
 
 STEPS = 150_000  # of 30 microseconds; a script of 300 lines takes a few thousand
@@ -85,10 +73,10 @@ class Command:
         maybe: the unknown condition under which it runs; None if it runs in any case.
     """
 
-    words: tuple[Field, ...]
+    words: tuple[Word, ...]
     outer: int
-    environment: dict[str, Parts]
-    files: dict[str, Parts]
+    environment: dict[str, Pieces]
+    files: dict[str, Pieces]
     place: Place
     maybe: str | None
 
@@ -110,7 +98,7 @@ class Log:
     folder: Path | None
     commands: list[Command] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
-    aside: list[tuple[Field, ...]] = field(default_factory=list)
+    aside: list[tuple[Word, ...]] = field(default_factory=list)
     stops: list[Place] = field(default_factory=list)
 
     def written(self, place: Place) -> str:
@@ -142,13 +130,14 @@ class State:
     variables: dict[str, Value] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
     functions: dict[str, tuple[Source, Node]] = field(default_factory=dict)
-    arguments: tuple[Field, ...] = ()
-    folder: Parts | None = None
-    files: dict[str, Parts] = field(default_factory=dict)
+    arguments: tuple[Word, ...] = ()
+    folder: Pieces | None = None
+    files: dict[str, Pieces] = field(default_factory=dict)
 
     @property
     def ifs(self) -> str:
-        return " \t\n" if "IFS" not in self.variables else self.text("IFS") or ""
+        value = self.variables.get("IFS")
+        return text_of(value) if isinstance(value, tuple) else " \t\n" if "IFS" not in self.variables else ""
 
     def copy(self) -> State:
         """Return a copy with its own variables, exports, functions and files."""
@@ -160,12 +149,7 @@ class State:
             files=dict(self.files),
         )
 
-    def seen_by_programs(self) -> State:
-        """Return a copy as a child process sees it: exported variables and files; no functions and no arguments."""
-        exported = {name: self.variables[name] for name in self.exported if name in self.variables}
-        return replace(self.copy(), variables=exported, functions={}, arguments=())
-
-    def environment(self) -> dict[str, Parts]:
+    def environment(self) -> dict[str, Pieces]:
         """Return the exported variables by name, without arrays and unset ones."""
         values = ((name, self.variables.get(name)) for name in sorted(self.exported))
         return {name: value for name, value in values if isinstance(value, tuple)}
@@ -177,7 +161,7 @@ class State:
         known = name.isidentifier() and name != "_"
         return f"depends on ${name}, which is not set in the script" if known else f"depends on ${name}"
 
-    def items(self, name: str, place: Place) -> dict[int | str, Field]:
+    def items(self, name: str, place: Place) -> dict[int | str, Word]:
         """Return a copy of an array's items; a scalar is one item with key 0, placed at `place`.
 
         Empty if it is unset.
@@ -185,33 +169,18 @@ class State:
         value = self.variables.get(name)
         if isinstance(value, Array):
             return dict(value.items)
-        return {} if value is None else {0: Field(value, place)}
-
-    def text(self, name: str) -> str | None:
-        """Return a scalar's text; None if it is unset, an array or not fully known."""
-        value = self.variables.get(name)
-        if value is None or isinstance(value, Array) or any(part.unknown for part in value):
-            return None
-        return text_of(value)
+        return {} if value is None else {0: Word(value, place)}
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A state in which the shell may be, and what was printed on the way to it."""
-
-    state: State
-    output: Parts = ()
-
-
-def one_of(budget: Budget, outcomes: Sequence[Outcome], why: str, place: Place) -> Outcome:
-    """Merge alternative outcomes into one; variables, files, arguments and outputs that differ become unknown (`why`).
+def one_of(budget: Budget, outcomes: Sequence[tuple[State, Pieces]], why: str, place: Place) -> tuple[State, Pieces]:
+    """Merge alternative states and outputs; variables, files, arguments and outputs that differ become unknown (`why`).
 
     A common beginning of a variable or output is kept. A variable that a state lacks differs from any value, a file
     does not. Exports and functions are united, earlier functions first. Raises Exhausted.
     """
     if len(outcomes) == 1:
         return outcomes[0]
-    outputs, states = [outcome.output for outcome in outcomes], [outcome.state for outcome in outcomes]
+    states, outputs = [state for state, _ in outcomes], [output for _, output in outcomes]
     alike = all(_comparable(outputs[0]) == _comparable(output) for output in outputs[1:])
     first = states[0].copy()
     names = dict.fromkeys(name for state in states for name in state.variables)
@@ -228,22 +197,22 @@ def one_of(budget: Budget, outcomes: Sequence[Outcome], why: str, place: Place) 
             known = first.files.get(name)
             first.files[name] = content if known is None or _equal(known, content) else (hole(why, place),)
         if [item.text for item in state.arguments] != [item.text for item in first.arguments]:
-            first.arguments = (Field((hole(why, place, loose=True),), place),)
-    return Outcome(first, outputs[0] if alike else _merged_parts(outputs, why, place))
+            first.arguments = (Word((hole(why, place, loose=True),), place),)
+    return first, outputs[0] if alike else _merged_parts(outputs, why, place)
 
 
 def _equal(left: Value | str, right: Value | str) -> bool:
     """Return whether two values have equal texts and reasons of unknown parts; of arrays also equal keys in order."""
     if isinstance(left, Array) and isinstance(right, Array):
         return list(left.items) == list(right.items) and all(
-            _comparable(left.items[key].parts) == _comparable(right.items[key].parts) for key in left.items
+            _comparable(left.items[key].pieces) == _comparable(right.items[key].pieces) for key in left.items
         )
     if isinstance(left, tuple) and isinstance(right, tuple):
         return left is right or _comparable(left) == _comparable(right)
     return left == right
 
 
-def _comparable(parts: Parts) -> list[str]:
+def _comparable(parts: Pieces) -> list[str]:
     """Return text, reason, text, ... of the parts: adjacent known texts joined, the reason of each unknown part."""
     texts = [""]
     for part in parts:
@@ -268,17 +237,17 @@ def _merged_value(name: str, values: list[Value | str], why: str, place: Place) 
     if len(texts) == len(values):
         return _merged_parts(texts, why, place)
     if arrays:
-        return Array({0: Field((hole(why, place, loose=True),), place)})
+        return Array({0: Word((hole(why, place, loose=True),), place)})
     # What the environment has instead is a value, unless the name says that it is options.
     return (hole(why, place, brings=None if holds_options(name) else _possible_options(texts, place)),)
 
 
-def _merged_items(items: list[list[Field]], why: str, place: Place) -> Array:
+def _merged_items(items: list[list[Word]], why: str, place: Place) -> Array:
     """Return an array of the items that all begin with, and one unknown item that brings the options of the rest.
 
     If values of an option differ, its name goes to the rest, too.
     """
-    meanings = [[_comparable(item.parts) for item in each] for each in items]
+    meanings = [[_comparable(item.pieces) for item in each] for each in items]
     count = 0
     while all(len(each) > count and each[count] == meanings[0][count] for each in meanings):
         count += 1
@@ -289,11 +258,11 @@ def _merged_items(items: list[list[Field]], why: str, place: Place) -> Array:
     rest = next((each[count] for each in items if len(each) > count), None)
     there = rest.place if rest is not None else place
     brings = options_of(item for each in items for item in each[count:])
-    unknown = Field((hole(why, there, loose=True, brings=brings),), there)
+    unknown = Word((hole(why, there, loose=True, brings=brings),), there)
     return Array(dict(enumerate((*items[0][:count], unknown))))
 
 
-def _merged_parts(values: Sequence[Parts], why: str, place: Place) -> Parts:
+def _merged_parts(values: Sequence[Pieces], why: str, place: Place) -> Pieces:
     """Return the parts that all begin with, up to the last whole word, a blank, and an unknown part for the rest.
 
     The unknown part's `brings` are the options in the rests.
@@ -312,10 +281,10 @@ def _merged_parts(values: Sequence[Parts], why: str, place: Place) -> Parts:
             head.append(last.cut(0, kept))
             whole = True
     there = next((each for rest in rests for part in rest if (each := part.written or part.place)), place)
-    return (*head, *((Part(" "),) if head else ()), hole(why, there, brings=_possible_options(rests, place)))
+    return (*head, *((Piece(" "),) if head else ()), hole(why, there, brings=_possible_options(rests, place)))
 
 
-def _possible_options(values: Sequence[Parts], place: Place) -> tuple[str, ...] | None:
+def _possible_options(values: Sequence[Pieces], place: Place) -> tuple[str, ...] | None:
     """Return the options among the words of the values; None if they may be any."""
     loose = ([part if part.unknown else replace(part, loose=True) for part in value] for value in values)
-    return options_of(Field(words, place) for value in loose for words in fields(value, " \t\n"))
+    return options_of(Word(words, place) for value in loose for words in fields(value, " \t\n"))

@@ -5,59 +5,48 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from posixpath import basename
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.existing.launch.bash.state import Command
-from symconfig.existing.launch.bash.values import Field, cover, holds_options, is_option
+from symconfig.existing.launch.bash.values import cover, holds_options, is_option
 from symconfig.existing.launch.reading import Hides, Setting, Unread, Word
 from symconfig.existing.launch.text import Place
 
 _BRANCHES = re.compile(r"is set (under a condition|in a loop)")
 
 
-@dataclass(slots=True)
-class Arguments:
-    """A program's arguments.
+def arguments(
+    words: Sequence[Word], source: Callable[[Place], str]
+) -> tuple[list[Setting], list[Unread], list[Setting]]:
+    """Return the options of a program's words, its unknown words that may be any number of options, and the options
+    that these may be.
 
-    Args:
-        settings: its options; words of no option are the values of a first setting without a name.
-        unread: unknown words that may be any number of options.
-        possible: options that such a word may be.
+    `--x=1` is joined, other options take the words up to the next. Words before any option, and after a joined `--x=1`,
+    are the values of a first setting with the name "". A first word behind an option may be options only if
+    `may_be_options`. source: returns the text at a place.
     """
-
-    settings: list[Setting] = field(default_factory=list)
-    unread: list[Unread] = field(default_factory=list)
-    possible: list[Setting] = field(default_factory=list)
-
-
-def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Arguments:
-    """Return the words after the program grouped into options: `--x=1` is joined, others take the words up to the next.
-
-    Words before any option, and after a joined `--x=1`, are the values of a first setting with the name "". Unknown
-    words that may be options go to `unread`, and those that they may bring to `possible`; a first word behind an option
-    only if `may_be_options`. source: returns the text at a place.
-    """
-    made = Arguments()
-    name: Field | None = None
-    values: list[Field] = []
-    loose: list[Field] = []
+    settings, unread, possible = list[Setting](), list[Unread](), list[Setting]()
+    name: Word | None = None
+    values: list[Word] = []
+    loose: list[Word] = []
 
     def close() -> None:
         if name is not None:
-            made.settings.append(_setting(name, values))
+            settings.append(_setting(name, values))
 
     for word in words:
         text = word.text
         if word.several and (word.brings != () if name is None or values else may_be_options(word)):
-            made.unread.append(dark(word, source))
-            made.possible += [_possible(name, word) for name in word.brings or ()]
+            unread.append(item := dark(word, source))
+            unknown = (Word.dark(item.why, word.place),)
+            possible += [Setting(name, name, unknown, item.place) for name in word.brings or ()]
         elif is_option(text):
             close()
             name, values = word, []
             if "=" in text:
-                made.settings.append(_joined(word, text.index("="), source))
+                settings.append(_joined(word, text.index("="), source))
                 name = None
         elif name is None:
             loose.append(word)
@@ -66,61 +55,46 @@ def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Argumen
     close()
     if loose:
         place = cover(word.place for word in loose) or loose[0].place
-        made.settings.insert(0, Setting("", "", tuple(word.word() for word in loose), place))
-    return made
+        settings.insert(0, Setting("", "", tuple(word.joined() for word in loose), place))
+    return settings, unread, possible
 
 
-def may_be_options(word: Field) -> bool:
+def may_be_options(word: Word) -> bool:
     """Return whether an unknown word brings options; if not known, whether its variable or a branch suggests it."""
     if word.brings is not None:
         return bool(word.brings)
-    names = [part.variables[-1] for part in word.parts if part.variables]
-    return any(map(holds_options, names)) or any(_BRANCHES.match(part.unknown or "") for part in word.parts)
+    names = [part.variables[-1] for part in word.pieces if part.variables]
+    return any(map(holds_options, names)) or any(_BRANCHES.match(part.unknown or "") for part in word.pieces)
 
 
-def dark(word: Field, source: Callable[[Place], str]) -> Unread:
+def dark(word: Word, source: Callable[[Place], str]) -> Unread:
     """Return the note that a word is unknown and may be any number of options: those it brings, or any if unknown."""
-    place = next((part.written for part in word.parts if part.written is not None), word.place)
+    place = next((part.written for part in word.pieces if part.written is not None), word.place)
     hides = Hides.OPTIONS if word.brings is None else Hides.NAMED
     what = " ".join(source(place).split())[:80] or word.text
     return Unread(place, what, word.unknown or "is not known", hides, options=True)
 
 
-def _possible(name: str, word: Field) -> Setting:
-    """Return an option that an unknown word may be, with an unknown value."""
-    place = next((part.written for part in word.parts if part.written is not None), word.place)
-    why = word.unknown or "is not known"
-    return Setting(name, name, (Word((), word.place, why),), place)
-
-
-def _setting(name: Field, values: Sequence[Field]) -> Setting:
+def _setting(name: Word, values: Sequence[Word]) -> Setting:
     last = values[-1].place if values else name.place
-    whole = cover((name.place, last))
-    ordered = whole is not None and name.place.start <= last.start
-    place = whole if ordered and whole is not None else name.place
-    return Setting(name.text, name.text, tuple(value.word() for value in values), place)
+    whole = cover((name.place, last)) if name.place.start <= last.start else None
+    place = whole or name.place
+    return Setting(name.text, name.text, tuple(value.joined() for value in values), place)
 
 
-def _joined(word: Field, equals: int, source: Callable[[Place], str]) -> Setting:
+def _joined(word: Word, equals: int, source: Callable[[Place], str]) -> Setting:
     """Return the setting of a word `--x=1`, split at index `equals`.
 
     The value's place is what follows `=` in the source, or that of its parts if the word is spelled otherwise there.
     """
     spelled = word.text[:equals]
-    parts = word.cut(equals + 1).parts
+    parts = word.cut(equals + 1).pieces
     written = source(word.place)
     if written.startswith(spelled + "="):
-        size = len((spelled + "=").encode())
-        place = Place(
-            word.place.file,
-            word.place.start + size,
-            word.place.end,
-            word.place.line,
-            word.place.column + len(spelled) + 1,
-        )
+        place = word.place.inner(written, equals + 1, len(written))
     else:
         place = cover(part.place for part in parts) or word.place
-    value = Field(parts, place).word()
+    value = Word(parts, place).joined()
     return Setting(spelled, spelled, (value,), word.place, joined=True)
 
 
@@ -150,9 +124,9 @@ class Split:
     """A command's words in three parts; `program` is None for a bare line of options."""
 
     command: Command
-    launcher: tuple[Field, ...]
-    program: Field | None
-    arguments: tuple[Field, ...]
+    launcher: tuple[Word, ...]
+    program: Word | None
+    arguments: tuple[Word, ...]
 
     @property
     def does(self) -> tuple[str, ...]:
@@ -191,7 +165,7 @@ def split(command: Command) -> Split | None:
     return Split(command, tuple(words[:at]), words[at], tuple(words[at + 1 :]))
 
 
-def _program_index(words: Sequence[Field], outer: int) -> int | None:
+def _program_index(words: Sequence[Word], outer: int) -> int | None:
     """Return the index of the program: a known command at index `outer`, else a .py file, or a module after the -m of
     python or a launcher. Modules of launchers are skipped. None for `python -c CODE` and `python -`; otherwise
     `_index_after_launcher`.
@@ -215,7 +189,7 @@ def _program_index(words: Sequence[Field], outer: int) -> int | None:
     return _index_after_launcher(words)
 
 
-def _index_after_launcher(words: Sequence[Field]) -> int | None:
+def _index_after_launcher(words: Sequence[Word]) -> int | None:
     """Return the index of the first word after a launcher (or python), its options, and launch, job, submit and `--`.
 
     None without a launcher, without a word from there on that begins with `--`, or if nothing follows. An option takes
@@ -247,7 +221,7 @@ def _index_after_launcher(words: Sequence[Field]) -> int | None:
     return None
 
 
-def _opens(word: Field) -> bool:
+def _opens(word: Word) -> bool:
     return word.text.startswith("-") or word.several
 
 
@@ -260,8 +234,4 @@ def bare(command: Command) -> Split | None:
 
 def chosen(splits: Sequence[Split]) -> Split | None:
     """Return the command that looks most like training, the first of equals; None without any."""
-    best: Split | None = None
-    for each in splits:
-        if best is None or each.trains > best.trains:
-            best = each
-    return best
+    return max(splits, key=lambda each: each.trains, default=None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.document import KeyPath, shorten
 from symconfig.descriptor.yaml_strict import plain
 from symconfig.errors import InputError
-from symconfig.existing.launch.reading import Piece, Setting, Tree, Word
+from symconfig.existing.launch.reading import Piece, Setting, Tree, Word, cut
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.trees import parse_yaml
 
@@ -89,8 +90,7 @@ def word(tree: Tree, path: KeyPath) -> Word:
     if text == written:
         return Word.of(text, place, literal=True)
     if written[:1] in "\"'" and written[1:-1] == text:
-        inner = Place(place.file, place.start + 1, place.end - 1, place.line, place.column + 1)
-        return Word((Piece(text, inner),), place)
+        return Word((Piece(text, place.inner(written, 1, len(written) - 1)),), place)
     return Word.of(text, place)
 
 
@@ -292,7 +292,9 @@ class _Resolver:
                 words = tuple(_through(word, through, entry.words[0].place) for word in other.words)
                 return replace(entry, value=other.value, words=words)
         words = tuple(self._word(word, entry) for word in entry.words)
-        value = entry.value if isinstance(entry.value, list) else _scalar(words[0])
+        value = (
+            entry.value if isinstance(entry.value, list) else words[0].text if words[0].unknown else _value(words[0])
+        )
         return replace(entry, value=value, words=words)
 
     def _word(self, word: Word, entry: Entry) -> Word:
@@ -302,31 +304,31 @@ class _Resolver:
         word, the text exceeds 10,000 characters, or 20 replacements do not suffice.
         """
         if word.text == _MISSING:
-            return Word((), word.place, "must be given on the command line and is not")
-        pieces: tuple[Piece, ...] = (Piece(word.text),)
+            return Word.dark("must be given on the command line and is not", word.place)
+        pieces: tuple[Piece, ...] = (Piece(word.text), *(piece for piece in word.pieces if piece.unknown))
         for _ in range(_MOST_STEPS):  # the innermost first: ${mul:${a},${b}}
             text = "".join(piece.text for piece in pieces)
             match = _REFERENCE.search(text)
             if match is None:
-                return Word(pieces, word.place, word.unknown)
+                return Word(pieces, word.place)
             if len(text) > _MOST_CHARACTERS:
                 break
             other = self._target(match[1], entry)
             if isinstance(other, Entry):
                 if len(other.words) != 1:
-                    return Word((), word.place, f"depends on {match[0]}, which is no single value")
+                    return Word.dark(f"depends on {match[0]}, which is no single value", word.place)
                 other = _through(other.words[0], (match[0],), word.place)
             if other.unknown:
-                return Word((), word.place, other.unknown)
-            pieces = (*_part(pieces, 0, match.start()), *other.pieces, *_part(pieces, match.end(), len(text)))
-        return Word((), word.place, f"depends on {shorten(word.text)}, which is not worked out")
+                return Word.dark(other.unknown, word.place)
+            pieces = (*cut(pieces, 0, match.start()), *other.pieces, *cut(pieces, match.end()))
+        return Word.dark(f"depends on {shorten(word.text)}, which is not worked out", word.place)
 
     def _target(self, reference: str, entry: Entry) -> Entry | Word:
         """Return what a reference (the text inside `${}`) stands for: the resolved entry at its path, or a word.
 
         `oc.env:NAME,default` and `env:` give the variable's value, else the default, else an unknown word; `mul:`,
-        `add:`, `max:` and `div:` give the number. Other functions, absent paths, cycles and chains of over 20
-        references give an unknown word. Paths with leading dots are relative to `entry`.
+        `add:`, `max:` and `div:` of integers give the number. Other functions, absent paths, cycles and chains of over
+        20 references give an unknown word. Paths with leading dots are relative to `entry`.
         """
         kind, colon, rest = reference.partition(":")
         place = entry.words[0].place
@@ -335,60 +337,24 @@ class _Resolver:
             if name in self.variables:
                 return Word((Piece(self.variables[name], None, (name,)),), place)
             if has_default:
-                return Word((Piece(default.strip("'\""), None, (name,), name),), place)
-            return Word((), place, f"depends on the environment variable {name}")
+                return Word((Piece(default.strip("'\""), None, (name,)),), place)
+            return Word.dark(f"depends on the environment variable {name}", place)
         if colon:
-            known = _computed(kind, rest)
-            if known is not None:
-                return Word.of(known, place)
-            return Word((), place, f"depends on ${{{shorten(reference)}}}, which is not worked out")
-        path = _absolute(reference.strip(), entry.path)
+            with suppress(KeyError, ValueError, ZeroDivisionError, IndexError):
+                return Word.of(str(_FUNCTIONS[kind]([int(part) for part in rest.split(",")])), place)
+            return Word.dark(f"depends on ${{{shorten(reference)}}}, which is not worked out", place)
+        bare = reference.strip().lstrip(".")
+        up = len(reference.strip()) - len(bare)  # `.x` is a sibling of the entry, `..x` one level above
+        path = (*(entry.path[: len(entry.path) - up] if up else ()), *bare.split("."))
         if path not in self.entries:
-            return Word((), place, f"depends on ${{{shorten(reference)}}}, which nothing in this file says")
+            return Word.dark(f"depends on ${{{shorten(reference)}}}, which nothing in this file says", place)
         if path in self.under_way:
-            return Word((), place, f"depends on ${{{shorten(reference)}}}, which leads in a circle")
+            return Word.dark(f"depends on ${{{shorten(reference)}}}, which leads in a circle", place)
         if len(self.under_way) > _MOST_STEPS:
-            return Word((), place, f"depends on ${{{shorten(reference)}}}, after too many references to references")
+            return Word.dark(f"depends on ${{{shorten(reference)}}}, after too many references to references", place)
         return self.entry(path)
-
-
-def _scalar(word: Word) -> object:
-    try:
-        return word.text if word.unknown else plain(word.text)
-    except ValueError:
-        return word.text
-
-
-def _part(pieces: tuple[Piece, ...], start: int, end: int) -> Iterator[Piece]:
-    """Yield the pieces of the characters [start, end); a piece that is cut loses its place."""
-    position = 0
-    for piece in pieces:
-        first, last = max(start - position, 0), min(end - position, len(piece.text))
-        if first < last:
-            whole = last - first == len(piece.text)
-            yield piece if whole else replace(piece, text=piece.text[first:last], place=None)
-        position += len(piece.text)
-
-
-def _computed(kind: str, rest: str) -> str | None:
-    """Return the result of mul, add, max or div (rounded down) on comma-separated integers, as text.
-
-    None for another function, an argument that is no integer, division by zero, or too few arguments for `div`.
-    """
-    try:
-        numbers = [int(part) for part in rest.split(",")]
-        return str(_FUNCTIONS[kind](numbers))
-    except (KeyError, ValueError, ZeroDivisionError, IndexError):
-        return None
-
-
-def _absolute(reference: str, here: Path) -> Path:
-    """Return the path that a reference means: `.x` is a sibling of the entry at `here`, `..x` one level above."""
-    up = len(reference) - len(reference.lstrip("."))
-    base = here[: len(here) - up] if up else ()
-    return (*base, *reference.lstrip(".").split("."))
 
 
 def _through(word: Word, names: Path, place: Place) -> Word:
     pieces = tuple(replace(piece, variables=(*names, *piece.variables)) for piece in word.pieces)
-    return Word(pieces, place, word.unknown)
+    return Word(pieces, place)

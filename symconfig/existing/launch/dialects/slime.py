@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from posixpath import basename
 
-from symconfig.existing.launch.reading import Hides, Reading, Setting, Unread, Word, World
+from symconfig.existing.launch.reading import Hides, Reading, Setting, Word, World
 
 # Options by any two of which a program is slime's train.py.
 _OWN = frozenset(
@@ -45,7 +45,10 @@ def started(reading: Reading, _around: object = None) -> Reading:
     options are marked as assumed to be empty, as bash does not export arrays.
     """
     unread = tuple(
-        replace(item, hides=Hides.NOTHING, assumed=True) if _grouped(item) else item for item in reading.unread
+        replace(item, hides=Hides.NOTHING, assumed=True)
+        if item.options and item.hides is Hides.OPTIONS and _ARRAY.fullmatch(item.what)
+        else item
+        for item in reading.unread
     )
     settings = reading.settings
     if any(basename(word.text) == "ray" for word in reading.launcher):
@@ -72,10 +75,6 @@ def _of_job(word: Word) -> Word:
 def model_hidden(reading: Reading) -> bool:
     """Return whether the model's options are in a file that was not read."""
     return any(item.assumed and _MODEL in item.what for item in reading.unread)
-
-
-def _grouped(item: Unread) -> bool:
-    return item.options and item.hides is Hides.OPTIONS and _ARRAY.fullmatch(item.what) is not None
 
 
 def _world(settings: Sequence[Setting]) -> World:

@@ -259,12 +259,8 @@ def _meanings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterable[Meaning]:
 def table_with(dest: str) -> FlagTable | None:
     """Return the flag table (cached) of the newest numbered version with this destination, else "main", or None."""
     order = sorted(versions(), key=lambda v: (v != "main", versions().index(v)), reverse=True)
-    return next((flags(version) for version in order if dest in _destinations(version)), None)
-
-
-@cache
-def _destinations(version: str) -> frozenset[str]:
-    return frozenset(flag.dest for flag in flags(version).flags.values())
+    tables = (flags(version) for version in order)
+    return next((table for table in tables if any(flag.dest == dest for flag in table.flags.values())), None)
 
 
 def _settings(dest: str, value: Any, entry: Entry) -> Iterator[Setting]:

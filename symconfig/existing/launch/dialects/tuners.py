@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from posixpath import basename
+from typing import Any
 
-from symconfig.existing.launch.reading import Reading, Setting, Word, World
+from symconfig.existing.launch.reading import Reading, Word, World
 from symconfig.formats.tuners import TRANSFORMERS, TRL, TUNERS, Tuner
 
 _COMMANDS = {command: tuner for tuner in TUNERS for command in tuner.commands}
@@ -24,15 +25,19 @@ _METHODS = {
     "dpo_online": "online_dpo",
     "pretrain": "pt",
 }
-# Configurations that come with a program and are called by a name: of DeepSpeed by --deepspeed, as stage and what is on
-# the host; of Accelerate by --accelerate_config, as its file says them.
-DEEPSPEED_PRESETS: Mapping[str, tuple[int, bool]] = {
-    **{f"zero{stage}": (stage, False) for stage in range(4)},
-    "zero2_offload": (2, True),
-    "zero3_offload": (3, True),
-    **{f"deepspeed_configs/zero{stage}.json": (stage, False) for stage in (1, 2, 3)},  # Axolotl's
-    "deepspeed_configs/zero3_bf16.json": (3, False),
-    "deepspeed_configs/zero3_bf16_cpuoffload_all.json": (3, True),
+# Configurations that come with a program and are called by a name: of DeepSpeed by --deepspeed, as their JSON; of
+# Accelerate by --accelerate_config, as its file says them.
+_OF_STAGE = [{"zero_optimization": {"stage": stage}} for stage in range(4)]
+_HOST = {"device": "cpu", "pin_memory": True}
+_ZERO_2_OFFLOAD = {"zero_optimization": {"stage": 2, "offload_optimizer": _HOST}}
+_ZERO_3_OFFLOAD = {"zero_optimization": {"stage": 3, "offload_optimizer": _HOST, "offload_param": _HOST}}
+DEEPSPEED_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    **{f"zero{stage}": config for stage, config in enumerate(_OF_STAGE)},
+    "zero2_offload": _ZERO_2_OFFLOAD,
+    "zero3_offload": _ZERO_3_OFFLOAD,
+    **{f"deepspeed_configs/zero{stage}.json": _OF_STAGE[stage] for stage in (1, 2, 3)},  # Axolotl's
+    "deepspeed_configs/zero3_bf16.json": _OF_STAGE[3],
+    "deepspeed_configs/zero3_bf16_cpuoffload_all.json": _ZERO_3_OFFLOAD,
 }
 _KINDS = {
     "single_gpu": "'NO'",
@@ -83,7 +88,7 @@ def program(reading: Reading) -> Program | None:
     options for Megatron-Core, or USE_MCA of "1" or "true"; never in the last case.
     """
     path = reading.program.text if reading.program is not None else ""
-    names, switch = {plain(each) for each in reading.settings}, reading.environment.get("USE_MCA")
+    names, switch = {each.key for each in reading.settings}, reading.environment.get("USE_MCA")
     command, _, word = path.rpartition("/")[2].partition(" ")
     cored = switch is not None and switch.text in ("1", "true")  # of LLaMA-Factory
     for tuner in TUNERS:
@@ -102,18 +107,13 @@ def program(reading: Reading) -> Program | None:
 
 def of_trainer(reading: Reading) -> Program | None:
     """Return Program(TRANSFORMERS, "sft") if per_device_train_batch_size is an option; else None."""
-    names = {plain(each) for each in reading.settings}
+    names = {each.key for each in reading.settings}
     return Program(TRANSFORMERS, "sft") if "per_device_train_batch_size" in names else None
 
 
 def is_example(reading: Reading) -> bool:
     """Return whether the program's file name is that of an example of Transformers (run_*.py)."""
     return reading.program is not None and _EXAMPLES.fullmatch(basename(reading.program.text)) is not None
-
-
-def plain(setting: Setting) -> str:
-    """Return the setting's name without leading dashes and with `_` for `-`."""
-    return setting.name.lstrip("-").replace("-", "_")
 
 
 def started(reading: Reading) -> World:
@@ -138,7 +138,7 @@ def started(reading: Reading) -> World:
 
 def _method(reading: Reading, tuner: Tuner, word: str) -> str:
     """Return the method: the tuner's option (its last value), else the tuner's default, else `word` of the command."""
-    options = (each for each in reversed(reading.settings) if plain(each) == tuner.method and each.values)
+    options = (each for each in reversed(reading.settings) if each.key == tuner.method and each.values)
     stated = next(options, None)
     return _done(stated.values[0].text if stated is not None else tuner.usual or word)
 

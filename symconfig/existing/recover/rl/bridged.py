@@ -12,7 +12,6 @@ from symconfig.existing.launch.dialects.override import entries_of
 from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.recover import megatron
-from symconfig.existing.recover.arguments import plain
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Described, Run, Supplied
 from symconfig.formats.ms_swift import MS_SWIFT
@@ -42,8 +41,7 @@ def options(settings: Iterable[Setting]) -> tuple[Setting, ...]:
     own = MS_SWIFT.keys()
     given = ((each, Word.of("true", each.place)) for each in settings)
     keys = (
-        replace(each, name=f"model.{own.get(plain(each.name), plain(each.name))}", values=each.values or (on,))
-        for each, on in given
+        replace(each, name=f"model.{own.get(each.key, each.key)}", values=each.values or (on,)) for each, on in given
     )
     return translated(by_path(entries_of(tuple(keys), False)))[0]
 

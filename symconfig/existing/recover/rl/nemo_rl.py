@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import ceil
 
 from symconfig.descriptor.model import ModelDescriptor
@@ -18,9 +17,8 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.nemo_rl import METHODS
 from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl import bridged, fsdp
-from symconfig.existing.recover.rl.script import MANY, Script
+from symconfig.existing.recover.rl.script import MANY, PROMPT, Script
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.values import DTENSOR, MEGATRON, NEMO, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
@@ -31,7 +29,6 @@ from symconfig.formats.nemo_rl import KEYS, POLICY
 from symconfig.formats.nemo_rl import MEGATRON as _MEGATRON
 from symconfig.frameworks.behaviour import Switches
 from symconfig.frameworks.fsdp.behaviour import WIDE_FROZEN
-from symconfig.frameworks.megatron.flags import flags
 
 _OPTIMIZER = f"{POLICY}.optimizer"
 _PASSED_ON = ("", "optimizer.", "distributed_data_parallel_config.")  # sections of Megatron-Core's part
@@ -60,7 +57,6 @@ _PREDICTED = ("grpo", "dpo", "sft", "rm")
 _PAIRED = {"dpo": "sigmoid", "rm": "reward"}  # and their losses
 _ENGINES = ("vllm", "sglang")
 _ADVANTAGES = {"reinforce_plus_plus": "reinforce_plus_plus"}
-_PROMPT = 1024  # tokens of the longest prompt, where no key says it
 _NARROW = ("fp8", "mxfp8")  # precisions of an engine's weights
 
 
@@ -89,27 +85,16 @@ class Reader(Script):
         nodes, each = values.whole(f"{at}.resources.num_nodes"), values.whole(f"{at}.resources.gpus_per_node")
         return (nodes or 1) * (each or values.whole("cluster.gpus_per_node") or 1)
 
-    @property
-    def _trained_gpus(self) -> int:
-        return self.gpus - self.apart
-
     def _degree(self, name: str) -> int:
         return self.values.whole(f"actor.parallel.{name}") or 1
 
     @property
-    def _sharing(self) -> int:
-        """Return the GPUs per replica."""
-        if self.workers.options:
-            return bridged.split(Namespace(self.megatron(), flags(self.version())))
+    def ranks(self) -> int:
         return self._degree("tp") * self._degree("cp")
-
-    @property
-    def _dp(self) -> int:
-        return max(1, self._trained_gpus // self._sharing)
 
     def _untrained(self) -> Iterator[Problem]:
         """Yield problems of training itself: no GPU left for it, and fp32."""
-        if self._trained_gpus < 1:
+        if self.trained_gpus < 1:
             what = "leaves no GPU to train on"
             yield self.problem(f"{POLICY}.generation.colocated.resources.num_nodes", what, got=f"{self.apart}")
         if self.values.text(f"{POLICY}.precision") == "float32":
@@ -126,11 +111,11 @@ class Reader(Script):
         of a micro-batch's sequence (or packed sequences); micro: sequences per micro-batch.
         """
         if self.workers.options:
-            return self._of_megatron(model, microbatches, length, micro)
+            return self.of_megatron(model, microbatches, length, micro, f"{_MEGATRON}.peft.target_modules")
         values = self.values
         eager = (values.text(f"{_OPTIMIZER}.name") or "torch.").startswith("torch.")
         layers = fsdp.Workers(
-            dp=self._dp,
+            dp=self.replicas,
             tp=self._degree("tp"),
             ep=self._degree("ep"),
             sp=self._degree("cp"),
@@ -146,13 +131,6 @@ class Reader(Script):
             ),
         )
         return fsdp.run(layers, model, self.known_cluster)
-
-    def _of_megatron(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
-        own = ["--micro-batch-size", str(micro), "--global-batch-size", str(microbatches * micro)]
-        own += ["--seq-length", str(length)]
-        names = Namespace((*self.megatron(), *settings(own, self.reading.file)), flags(self.version()))
-        wrong = partial(self.problem, f"{_MEGATRON}.peft.target_modules")
-        return bridged.run(names, self._trained_gpus, self.known_cluster, self.supplied, model, wrong)
 
     def megatron(self) -> tuple[Setting, ...]:
         """Return the settings of Megatron-Core's workers as Megatron-LM's options; () for DTensor.
@@ -247,7 +225,7 @@ class Reader(Script):
         micro = (values.whole(f"{POLICY}.train_micro_batch_size") or 1) * each
         if self._packs:
             micro = max(1, self._room("train", micro) // self._longest)
-        count = self._dp * max(1, ceil(batch * each / (micro * self._dp)))
+        count = self.replicas * max(1, ceil(batch * each / (micro * self.replicas)))
         run = self._trained(model, count, self._longest, micro)
         why = "as max_total_sequence_length cuts them; shorter ones take less"
         place = values.place(f"{POLICY}.max_total_sequence_length")
@@ -270,8 +248,8 @@ class Reader(Script):
         micro = values.whole(f"{POLICY}.train_micro_batch_size") or 1
         tokens = self._room("train", micro) if self._packs else None
         packed = Packed.of(rl, micro, tokens=tokens, packs=False)
-        limit, packed = packed.room, packed.within(rl, self._dp)
-        run = self._trained(model, packed.spread(rl, self._dp), packed.room)
+        limit, packed = packed.room, packed.within(rl, self.replicas)
+        run = self._trained(model, packed.spread(rl, self.replicas), packed.room)
         degrees = run.configuration.degrees
         sequences = values.whole(f"{POLICY}.logprob_batch_size") or micro
         tokens = self._room("logprob", sequences) if self._packs else None
@@ -310,10 +288,9 @@ class Reader(Script):
         batch = values.whole(f"{POLICY}.train_global_batch_size")
         if not (prompts and samples and batch):
             return None
-        whole, prompt = self._longest, values.whole("data.max_input_seq_length")
-        if prompt is None or prompt >= whole:
-            prompt = min(whole // 2, _PROMPT)
-            self.assumed.append(Assumed("longest prompt", f"{prompt:,} tokens", "no key says less than the whole"))
+        whole, stated = self._longest, values.whole("data.max_input_seq_length")
+        stated = None if stated is None or stated >= whole else stated
+        prompt = self.longest_prompt(stated, min(whole // 2, PROMPT), "no key says less than the whole")
         response = min(values.whole(f"{_GENERATION}.max_new_tokens") or whole, whole - prompt)
         pp = values.whole(f"{_GENERATION}.vllm_cfg.pipeline_parallel_size") or 1
         tp, share = values.whole("step.rollout_tp") or 1, None

@@ -15,7 +15,7 @@ from symconfig.descriptor.tuning import Preference
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.openrlhf import RAY, first_values, pools, program
 from symconfig.existing.recover import deepspeed
-from symconfig.existing.recover.rl.script import MANY, Script
+from symconfig.existing.recover.rl.script import MANY, PROMPT, Script
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.values import DEEPSPEED, OPENRLHF, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
@@ -24,7 +24,6 @@ from symconfig.graph.implementation import LossKernel
 from symconfig.plans.rl import PlannedReward
 
 _ALGORITHMS = {name: algorithm for algorithm, name in ADVANTAGES.items() if name != "group_norm"}
-_PROMPT = 1024  # tokens of the longest prompt, where nothing says it
 # Programs that train alone: how many sequences of a micro-batch belong together.
 _ALONE = {"train_sft": 1, "train_dpo": 2, "train_rm": 2}
 _APART = {"critic": "critic", "ref": "reference"}  # roles that may have GPUs of their own, by OpenRLHF's names
@@ -51,17 +50,18 @@ class Reader(Script):
         """
         self.problems += self._refused()
         model = self.model("actor.model_name_or_path")
-        rl = self._rl() if self._program == RAY else None
+        values, rl = self.values, self._rl() if self._program == RAY else None
         gpus = self.gpus if rl is None else self._pools["actor"]
-        if self.problems or self.values.arguments.problems or model is None or (rl is None and self._program == RAY):
+        if self.problems or values.arguments.problems or model is None or (rl is None and self._program == RAY):
             raise self.refusal()
         if rl is None:
             return self._without_generation(model)
-        packed = self._packed(rl, gpus)
+        packed = self._room("train", rl).within(rl, max(1, gpus // self._sharing))
         actor = self._trained(model, packed.spread(rl, gpus // self._sharing), packed.room, gpus)
-        step, critic = self._rewarded(self._step(rl, actor, packed), gpus), None
-        if rl.has_critic:
-            own = self.model(self._critic)
+        step, critic = self._rewarded(self._step(rl, actor, packed)), None
+        if rl.has_critic:  # it is as the reward model or the actor where nothing names it
+            names = ("critic.model_name_or_path", "reward.model_name_or_path", "actor.model_name_or_path")
+            own = self.model(next(filter(values.given, names), names[-1]))
             assert own is not None, "a name that is not known has raised"
             on = self._pools.get("critic", gpus)
             critic = self._trained(own, packed.spread(rl, on // self._sharing), packed.room, on)
@@ -90,22 +90,16 @@ class Reader(Script):
             )
         )
 
-    def _rewarded(self, step: Step, gpus: int) -> Step:
+    def _rewarded(self, step: Step) -> Step:
         """Return the step with its reward model; unchanged if a remote service or an agent computes the rewards.
 
-        It is apart if it, or the critic whose GPUs it shares, has GPUs of its own. gpus is not used.
+        It is apart if it, or the critic whose GPUs it shares, has GPUs of its own.
         """
         values = self.values
         if values.given("reward.remote_url") or values.given("train.agent_func_path"):
             return step
         apart = self._pools.get("reward", self._pools.get("critic", 0))  # with a critic that stands apart
         return self.rewarded(step, "reward.model_name_or_path", PlannedReward(gpus=apart, tp=0, memory_share=0.0))
-
-    @property
-    def _critic(self) -> str:
-        """Return the option that names the critic's model: its own, else the reward model's, else the actor's."""
-        names = ("critic.model_name_or_path", "reward.model_name_or_path")
-        return next((name for name in names if self.values.given(name)), "actor.model_name_or_path")
 
     @property
     def _tp(self) -> int:
@@ -136,20 +130,15 @@ class Reader(Script):
             self.problems.append(self.problem("vllm.num_engines", "generation without vLLM is not predicted"))
             return None
         whole, response = values.whole("data.max_len") or 1, values.whole("rollout.max_new_tokens")
-        prompt = values.whole("prompt_max_len")
-        if prompt is None:
-            prompt = min(whole // 2, _PROMPT) if response is None else max(1, whole - response)
-            why = "what data.max_len leaves" if response is not None else "no option says it"
-            self.assumed.append(Assumed("longest prompt", f"{prompt:,} tokens", why))
-        if response is None:
-            response = whole - prompt
+        left, why = min(whole // 2, PROMPT), "no option says it"
+        if response is not None:
+            left, why = max(1, whole - response), "what data.max_len leaves"
+        prompt = self.longest_prompt(values.whole("prompt_max_len"), left, why)
         placed = {"placement": "split" if served else "colocated", "rollout_gpus": served or None}
         reference = bool(values.number("rl.reference"))
-        return self.step_section(prompt, response, prompts, samples, batch, _ALGORITHMS, reference=reference, **placed)
-
-    def _packed(self, rl: Rl, gpus: int) -> Packed:
-        """Return the micro-batches of an update on `gpus` GPUs."""
-        return self._room("train", rl).within(rl, max(1, gpus // self._sharing))
+        return self.step_section(
+            prompt, response or whole - prompt, prompts, samples, batch, _ALGORITHMS, reference=reference, **placed
+        )
 
     def _room(self, phase: str, rl: Rl) -> Packed:
         """Return the micro-batches of a phase ("train" or "rollout") before they are limited to a replica's share.

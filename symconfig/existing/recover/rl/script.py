@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,35 +14,22 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Lengths, RewardModel, Rl
 from symconfig.errors import InputError, Problem
-from symconfig.existing.launch.reading import Reading, Setting
-from symconfig.existing.recover.deepspeed_model import named_targets, unnamed, with_adapter
-from symconfig.existing.recover.namespace import version_of
+from symconfig.existing.launch.reading import Reading, Setting, settings
+from symconfig.existing.recover.deepspeed_model import named_model, named_targets, with_adapter
+from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import bridged
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.rl.values import Trainer, Values, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run, Supplied
-from symconfig.existing.recover.zoo import by_name, zoo_match
+from symconfig.existing.recover.zoo import zoo_match
 from symconfig.formats.keys import Keys
-from symconfig.frameworks.megatron.flags import resolve
+from symconfig.frameworks.megatron.flags import flags, resolve
 from symconfig.plans.rl import PlannedReward
 
 
 def described(reading: Reading, setting: Setting | None, supplied: Supplied) -> Described:
-    """Return the supplied model, else the one that a setting's last value names, without its vision tower.
-
-    A name that is not spelled as known is recorded in `assumed`, and a removed tower. Raises InputError if there is no
-    such setting, or the name or folder is not known.
-    """
-    assumed: list[Assumed] = []
-    word = setting.values[-1] if setting is not None and setting.values else None
-    if supplied.model is not None:
-        model = supplied.model
-    else:
-        place = None if setting is None else setting.place
-        named = by_name(word.text, place) if word is not None and word.text else None
-        if named is None:
-            raise InputError(_unknown(reading, setting))
-        model, assumed = named
+    """Return the model as of `named_model`, without its vision tower, which is recorded in `assumed`."""
+    model, assumed = named_model(reading, setting, supplied)
     return without_images(Described(model, zoo_match(model), tuple(assumed)))
 
 
@@ -63,20 +51,8 @@ def adapted(model: Described, reading: Reading, fields: Mapping[str, object]) ->
     return replace(model, model=made)
 
 
-def _unknown(reading: Reading, setting: Setting | None) -> Problem:
-    """Return the problem that a setting names no known model, or that there is no such setting."""
-    if setting is None or not setting.values:
-        return unnamed(None, Problem("", reading.file))
-    place, word = setting.place, setting.values[-1]
-    where = Problem("", place.file, place.line, place.column, setting.spelled)
-    if word.unknown and not word.text.rpartition("/")[2]:
-        return Problem(
-            f"its value {word.unknown}", place.file, place.line, place.column, setting.spelled, hint="--model M"
-        )
-    return unnamed(word.text, where)
-
-
 MANY = 4  # micro-batches of an update on each replica, at least, that are full whatever lengths are
+PROMPT = 1024  # tokens of the longest prompt, where no option says it
 _MEAN = 0.5  # of the longest, where nothing says how long sequences are in the mean
 
 
@@ -161,6 +137,12 @@ class Script:
             "lora_alpha": values.number("adapter.lora_alpha"),
             "lora_dropout": values.number("adapter.lora_dropout") or 0.0,
         }
+
+    def longest_prompt(self, stated: int | None, otherwise: int, why: str) -> int:
+        """Return the tokens of the longest prompt: stated, else `otherwise`, which is recorded in `assumed`."""
+        if stated is None:
+            self.assumed.append(Assumed("longest prompt", f"{otherwise:,} tokens", why))
+        return stated or otherwise
 
     @property
     def assumes_lengths(self) -> bool:
@@ -262,6 +244,40 @@ class Script:
     def megatron(self) -> tuple[Setting, ...]:
         """Return the workers' settings as Megatron-LM's options; empty for other workers."""
         return ()
+
+    @property
+    def trained_gpus(self) -> int:
+        return self.gpus - self.apart
+
+    @property
+    def sharing(self) -> int:
+        """Return the ranks that share a micro-batch."""
+        if not self.workers.options:
+            return self.ranks
+        return bridged.split(Namespace(self.megatron(), flags(self.version())))
+
+    @property
+    def ranks(self) -> int:
+        """Return the ranks that share a micro-batch of workers that do not take Megatron-LM's options."""
+        return 1
+
+    @property
+    def replicas(self) -> int:
+        return max(1, self.trained_gpus // self.sharing)
+
+    def of_megatron(
+        self, model: Described, microbatches: int, length: int, micro: int, adapter: str, program: str | None = None
+    ) -> Run:
+        """Return the run by Megatron-Core's workers, of `microbatches` micro-batches per update over all replicas.
+
+        length: tokens per sequence; micro: sequences per micro-batch. adapter: the key to name where adapters are
+        refused; program: that adds them, None for Megatron-Bridge. Raises InputError.
+        """
+        own = ["--micro-batch-size", str(micro), "--global-batch-size", str(microbatches * micro)]
+        own += ["--seq-length", str(length)]
+        names = Namespace((*self.megatron(), *settings(own, self.reading.file)), flags(self.version()))
+        wrong = partial(self.problem, adapter)
+        return bridged.run(names, self.trained_gpus, self.known_cluster, self.supplied, model, wrong, program)
 
     def run(self) -> Run:
         """Return the trained model's run with the step around it. Raises InputError with all problems."""

@@ -14,7 +14,8 @@ from symconfig.existing.launch.dialects.slime import model_hidden
 from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.namespace import Namespace, version_of
-from symconfig.existing.recover.rl.script import MANY, Script, described
+from symconfig.existing.recover.rl import bridged
+from symconfig.existing.recover.rl.script import MANY, PROMPT, Script, described
 from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
 from symconfig.existing.recover.rl.values import MEGATRON, SLIME, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Run
@@ -23,7 +24,6 @@ from symconfig.frameworks.megatron.flags import first_with, flags, resolve
 
 _ALGORITHMS = {name: name for name in ("ppo", "gspo", "reinforce_plus_plus")}
 _ASYNC = "train_async"  # the program whose engine generates while the last step is trained on
-_PROMPT = 1024  # tokens of the longest prompt, where no option says it
 _SHARE = 0.85  # of a GPU for SGLang, which derives it from the GPU where --sglang-mem-fraction-static is absent
 _BATCH = ("--micro-batch-size", "--global-batch-size", "--seq-length")  # slime's own meaning of them
 # Of a model that is known by its name: layers in Python, the shape that they are of, and what differs between its
@@ -107,16 +107,14 @@ class Reader(Script):
         prompt = values.whole("rollout_max_prompt_len")
         whole = values.whole("rollout_max_context_len")
         if response is None and whole is not None:
-            response = whole - min(whole // 2, prompt or _PROMPT)
+            response = whole - min(whole // 2, prompt or PROMPT)
         if prompts is None or response is None:
             missing = "--rollout-batch-size" if prompts is None else "--rollout-max-response-len"
             self.problems.append(Problem("is not said", self.reading.file, field=missing))
             return None
-        if prompt is None:
-            prompt = _PROMPT
-            why = "slime has no limit by itself; --rollout-max-prompt-len says one"
-            self.assumed.append(Assumed("longest prompt", f"{prompt:,} tokens", why))
-        batch = values.whole("global_batch_size") or prompts * samples // (values.whole("num_steps_per_rollout") or 1)
+        why = "slime has no limit by itself; --rollout-max-prompt-len says one"
+        prompt = self.longest_prompt(prompt, PROMPT, why)
+        batch = values.whole("global_batch_size") or prompts * samples
         if (steps := values.whole("num_steps_per_rollout")) is not None:
             batch = prompts * samples // steps
         updates = max(1, prompts * samples // batch)
@@ -144,12 +142,6 @@ class Reader(Script):
             },
         )
 
-    def _names(self) -> Namespace:
-        """Return Megatron-LM's options; without those of the model's shape if it is identified by its name."""
-        named = self.values.given("spec") or model_hidden(self.reading)
-        options = (item for item in self.megatron() if not (named and item.name in _OF_THE_NAME))
-        return Namespace(tuple(options), flags(self.version()))
-
     def _trained(self, names: Namespace, gpus: int, batch: int, room: int) -> Run:
         """Return the run of the trained model with `batch` micro-batches of one row of `room` tokens per update.
 
@@ -172,8 +164,12 @@ class Reader(Script):
         gpus: those that train. Weights and optimizer are offloaded if colocated or with --offload-train; the engine
         waits unless the program is train_async. Raises InputError.
         """
-        values, names = self.values, self._names()
-        cp, dp = _split(names, gpus)
+        # A model that is known by its name has no options of its shape.
+        values, named = self.values, self.values.given("spec") or model_hidden(self.reading)
+        options = (item for item in self.megatron() if not (named and item.name in _OF_THE_NAME))
+        names = Namespace(tuple(options), flags(self.version()))
+        cp = names.whole("context_parallel_size")
+        dp = max(1, gpus // bridged.split(names))
         packed = self._packed(cp, rl)
         limit, packed = packed.room, packed.within(rl, dp)
         room, batch = packed.room, packed.spread(rl, dp)
@@ -208,9 +204,3 @@ class Reader(Script):
         values = self.values
         tokens = values.whole("max_tokens_per_gpu") if values.switch("use_dynamic_batch_size") else None
         return Packed.of(rl, values.whole("micro_batch_size") or 1, tokens=None if tokens is None else tokens * cp)
-
-
-def _split(names: Namespace, gpus: int) -> tuple[int, int]:
-    """Return (context parallel ranks, data parallel replicas); at least one replica."""
-    tp, pp, cp = (names.whole(f"{name}_parallel_size") for name in ("tensor_model", "pipeline_model", "context"))
-    return cp, max(1, gpus // (tp * pp * cp))

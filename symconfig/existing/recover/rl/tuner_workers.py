@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from symconfig.errors import InputError, Problem
@@ -17,7 +16,6 @@ from symconfig.existing.recover import deepspeed
 from symconfig.existing.recover.arguments import Arguments, Launched, launched
 from symconfig.existing.recover.deepspeed import stepped
 from symconfig.existing.recover.deepspeed_model import described as of_arguments
-from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import Script, adapted, without_images
 from symconfig.existing.recover.rl.values import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, TUNERS, Values, Workers
@@ -28,7 +26,6 @@ from symconfig.frameworks.behaviour import COMPILED, Switches
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_REDUCTION, WIDE_FROZEN
 from symconfig.frameworks.kernels import LOSSES
-from symconfig.frameworks.megatron.flags import flags
 from symconfig.frameworks.optimizers import stepping
 from symconfig.graph.implementation import LossKernel
 from symconfig.plans.choices import Precision
@@ -98,12 +95,7 @@ class TunerWorkers(Script):
         """
         if (tree := self.reading.deepspeed) is not None:
             return tree.data if isinstance(tree.data, dict) else {}
-        if (preset := tuners.DEEPSPEED_PRESETS.get(self.values.text("deepspeed") or "")) is not None:
-            stage, away = preset
-            parts = ("optimizer", "param")[: stage - 1] if away else ()
-            host = {f"offload_{part}": {"device": "cpu", "pin_memory": True} for part in parts}
-            return {"zero_optimization": {"stage": stage, **host}}
-        return self.launched.config
+        return tuners.DEEPSPEED_PRESETS.get(self.values.text("deepspeed") or "", self.launched.config)
 
     def megatron(self) -> tuple[Setting, ...]:
         """Return the workers' settings as Megatron-LM's options; () unless the program trains by Megatron-Core.
@@ -117,12 +109,8 @@ class TunerWorkers(Script):
         for name, words in self.tuner.megatron.items():
             own += [] if self.values.given(name) else words
         stated = (inner for each in self.values.settings for inner in _passed_on(each))
-        options = [each for each in stated if tuners.plain(each) not in _OTHERWISE and each.text.lower() not in _NONE]
+        options = [each for each in stated if each.key not in _OTHERWISE and each.text.lower() not in _NONE]
         return (*settings(own, self.reading.file), *bridged.options(options))
-
-    @property
-    def _names(self) -> Namespace:
-        return Namespace(self.megatron(), flags(self.version()))
 
     @property
     def _tp(self) -> int:
@@ -136,13 +124,8 @@ class TunerWorkers(Script):
         return stated if isinstance(stated, int) and stated > 0 else self.values.whole("sequence_parallel_size") or 1
 
     @property
-    def _sharing(self) -> int:
-        """Return the ranks that share a micro-batch: sequence x tensor parallelism, x stages with Megatron-Core."""
-        return bridged.split(self._names) if self.program.megatron else self._tp * self._sp
-
-    @property
-    def _dp(self) -> int:
-        return max(1, self.gpus // self._sharing)
+    def ranks(self) -> int:
+        return self._tp * self._sp
 
     @property
     def _kind(self) -> str:
@@ -231,9 +214,9 @@ class TunerWorkers(Script):
             yield spread
         if self.precision is None:
             yield self.problem("bf16", "training in 32 bits is not predicted", need="bf16 or fp16")
-        if self.gpus % self._sharing:
+        if self.gpus % self.sharing:
             what = "these degrees do not divide the GPUs"
-            yield self.problem("sequence_parallel_size", what, got=f"{self.gpus} GPUs for {self._sharing}")
+            yield self.problem("sequence_parallel_size", what, got=f"{self.gpus} GPUs for {self.sharing}")
 
     def _spread(self) -> Problem | None:
         """Return the problem that one process of ms-swift spreads the layers over several GPUs; None if it does not.
@@ -268,8 +251,7 @@ class TunerWorkers(Script):
             words += ["--use_peft", "--lora_r", str(rank), "--lora_alpha", f"{alpha:g}"]
             words += ["--lora_dropout", f"{dropout:g}", *self.tuner.modules]
         own = ("use_peft", "finetuning_type")
-        plain = ((each, tuners.plain(each)) for each in values.settings)
-        given = [each for each, name in plain if words or not (name.startswith("lora_") or name in own)]
+        given = [each for each in values.settings if words or not (each.key.startswith("lora_") or each.key in own)]
         arguments = Arguments((*settings(words, self.reading.file), *given))
         model = of_arguments(self.reading, arguments, self.supplied, self.problems)
         self.problems += arguments.problems
@@ -289,7 +271,8 @@ class TunerWorkers(Script):
         length: tokens per sequence; micro: sequences per micro-batch.
         """
         if self.program.megatron:
-            return self._of_megatron(model, microbatches, length, micro)
+            program = self.tuner.name if model.model.adapter is not None and self.tuner is SWIFT else None
+            return self.of_megatron(model, microbatches, length, micro, "lora_r", program)
         if (config := self.config) is not None:
             run = self._of_deepspeed(config, model, microbatches, length, micro)
         else:
@@ -306,7 +289,7 @@ class TunerWorkers(Script):
         """
         values, optimizer = self.values, self.values.text("optim")
         own = {key: value for key, value in config.items() if key not in (TRAIN, "bf16", "fp16", "bfloat16")}
-        own |= {MICRO: micro, ACCUMULATION: max(1, microbatches // self._dp)}
+        own |= {MICRO: micro, ACCUMULATION: max(1, microbatches // self.replicas)}
         own |= {name: {"enabled": self.precision == name} for name in ("bf16", "fp16")}
         own |= {"tensor_parallel": {"autotp_size": self._tp}} if self._tp > 1 else {}
         own |= {"sequence_parallel_size": self._sp} if self._sp > 1 else {}
@@ -340,7 +323,7 @@ class TunerWorkers(Script):
             copies = mesh
         wide = not (self._in_16_bits or self.tuner.published) or (self.tuner.widens and sharded.get("version") == 2)
         layers = fsdp.Workers(
-            dp=self._dp,
+            dp=self.replicas,
             sp=self._sp,
             room=length,
             micro=micro,
@@ -369,16 +352,6 @@ class TunerWorkers(Script):
         made = replace(run.configuration, framework=stepping(run.configuration.framework, optimizer))
         return replace(run, optimizer=optimizer, configuration=made, assumed=(*run.assumed, *taken))
 
-    def _of_megatron(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
-        """Return the run by Megatron-Core; parameters as of `_trained`. Raises InputError."""
-        own = ["--micro-batch-size", str(micro), "--global-batch-size", str(microbatches * micro)]
-        own += ["--seq-length", str(length)]
-        names = self._names
-        whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
-        program = self.tuner.name if model.model.adapter is not None and self.tuner is SWIFT else None
-        wrong = partial(self.problem, "lora_r")
-        return bridged.run(whole, self.gpus, self.known_cluster, self.supplied, model, wrong, program)
-
 
 def _passed_on(setting: Setting) -> Iterator[Setting]:
     """Yield the setting, its name without dashes, with `_` for `-` and without the prefix `megatron_extra_kwargs.`.
@@ -386,7 +359,7 @@ def _passed_on(setting: Setting) -> Iterator[Setting]:
     ms-swift's JSON `megatron_extra_kwargs` instead gives a setting per field, values that are no text as JSON; nothing
     if it is malformed or no object.
     """
-    name = tuners.plain(setting)
+    name = setting.key
     if name != _EXTRA:
         yield replace(setting, name=name.removeprefix(f"{_EXTRA}."))
         return

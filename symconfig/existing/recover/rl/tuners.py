@@ -10,6 +10,7 @@ from math import ceil, log2
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import LossName, Preference
 from symconfig.existing.launch.dialects import tuners
+from symconfig.existing.recover.rl.script import PROMPT
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.tuner_workers import TunerWorkers
 from symconfig.existing.recover.run import Assumed, Described, Run
@@ -32,7 +33,6 @@ _ALGORITHMS = {"rloo": "rloo", "reinforce_plus_plus": "reinforce_plus_plus"}
 _TASKS = ("causal_lm", "generative_reranker")  # of ms-swift, whose models have a head over the vocabulary
 _NEED = "causal_lm or seq_cls"
 _AT_ONCE = 256  # sequences that vLLM decodes at once by itself
-_PROMPT = 1024  # tokens of the longest prompt, where no option says it
 _SERVERS = ("rollout", "vllm-serve")  # what starts an engine of its own
 
 
@@ -82,7 +82,7 @@ class Reader(TunerWorkers):
         With Megatron-Core by the global batch, if given; else gradient_accumulation_steps. Without either 1 for GRPO
         and RLOO, else as many as make the program's least number of sequences per update.
         """
-        values, each = self.values, self._micro * self._dp
+        values, each = self.values, self._micro * self.replicas
         if self.program.megatron and (batch := values.whole("global_batch_size")) is not None:
             return max(1, batch // each)
         steps = values.whole("gradient_accumulation_steps")
@@ -101,7 +101,7 @@ class Reader(TunerWorkers):
         length = self._length()
         if self.problems or model is None or length is None:
             return None
-        count, preference = self._accumulated * self._dp, None
+        count, preference = self._accumulated * self.replicas, None
         if able := _LOSSES.get(method):
             words = values.words("loss_type")
             loss = next((each for each in able if each in words), able[0])
@@ -121,17 +121,14 @@ class Reader(TunerWorkers):
         supplied, cut = self.supplied, self.values.whole("max_length")
         if supplied.seq_length is not None:
             return supplied.seq_length
-        if cut is not None:
-            why = "as max_length cuts them; shorter ones take less"
-            self.assumed.append(Assumed("sequences", f"{cut:,} tokens each", why, self.values.place("max_length")))
-            return cut
-        if not self.assumes_lengths:
-            stated = ceil((supplied.prompt_length or 0.0) + (supplied.response_length or 0.0))
-            self.assumed.append(Assumed("sequences", f"{stated:,} tokens each", "the mean that is stated"))
-            return stated
-        what, hint = "nothing says how long sequences are", "--seq-length N"
-        self.problems.append(replace(self.problem("max_length", what), hint=hint))
-        return None
+        if cut is None and self.assumes_lengths:
+            what = "nothing says how long sequences are"
+            self.problems.append(self.problem("max_length", what, hint="--seq-length N"))
+            return None
+        why = "the mean that is stated" if cut is None else "as max_length cuts them; shorter ones take less"
+        length = cut or ceil((supplied.prompt_length or 0.0) + (supplied.response_length or 0.0))
+        self.assumed.append(Assumed("sequences", f"{length:,} tokens each", why, self.values.place("max_length")))
+        return length
 
     def _step(self, model: Described | None) -> Run | None:
         """Return the actor's run with the step around it; None if a problem was recorded or there is no model.
@@ -145,17 +142,17 @@ class Reader(TunerWorkers):
             return None
         values, micro = self.values, self._micro
         # TRL pads all responses of a rank together, before they are split (trainer/grpo_trainer.py).
-        widest = max(micro, rl.sequences // self._dp) if self.tuner.padded else micro
+        widest = max(micro, rl.sequences // self.replicas) if self.tuner.padded else micro
         packed = Packed.of(rl, micro, packs=values.switch("padding_free"), widest_of=widest)
-        packed = packed.within(rl, self._dp)
-        run = self._trained(model, packed.spread(rl, self._dp), packed.room)
+        packed = packed.within(rl, self.replicas)
+        run = self._trained(model, packed.spread(rl, self.replicas), packed.room)
         away = (("offload_model", "weights"), ("offload_optimizer", "optimizer state"))
         room = run.configuration.seq_length
-        read = replace(packed, room=room).read(rl, self._dp)
+        read = replace(packed, room=room).read(rl, self.replicas)
         step = Step(
             trainer=self.trainer,
             workers=self.workers,
-            rl=rl.model_copy(update={"tokens_per_gpu": -(-room // self._sharing)}),
+            rl=rl.model_copy(update={"tokens_per_gpu": -(-room // self.sharing)}),
             fill=packed.fill(rl, run.configuration.global_batch),
             read=read,
             reference_read=read,
@@ -182,12 +179,12 @@ class Reader(TunerWorkers):
         others 256, unless vllm_max_num_seqs is given.
         """
         values, samples, accumulated = self.values, self.values.whole("num_generations") or 1, self._accumulated
-        update = self._micro * self._dp * accumulated
+        update = self._micro * self.replicas * accumulated
         generated = values.whole("generation_batch_size")
         if generated is None:
             steps = values.whole("steps_per_generation")
             # Of Megatron-Core these count updates, of Transformers' Trainer micro-batches.
-            of_step = update if self.program.megatron else self._micro * self._dp
+            of_step = update if self.program.megatron else self._micro * self.replicas
             generated = of_step * steps if steps is not None else update
         engine = self._engine(model)
         if engine is None:
@@ -198,7 +195,7 @@ class Reader(TunerWorkers):
             return None
         response, at_once = values.whole("max_completion_length") or 1, _AT_ONCE
         if self.tuner.padded and not engine[1]:  # all that a replica generates (trl/trainer/grpo_trainer.py)
-            at_once = max(1, generated // self._dp) * engine[0]
+            at_once = max(1, generated // self.replicas) * engine[0]
         return self.section(
             self._prompt(response),
             response,
@@ -229,10 +226,7 @@ class Reader(TunerWorkers):
         stated = next((length for name in self.tuner.prompts if (length := values.whole(name)) is not None), None)
         if stated is None and whole is not None and whole > response:
             stated = whole - response
-        if stated is None:
-            stated = _PROMPT
-            self.assumed.append(Assumed("longest prompt", f"{stated:,} tokens", "no option says it"))
-        return stated
+        return self.longest_prompt(stated, PROMPT, "no option says it")
 
     @property
     def _apart(self) -> bool:

@@ -10,11 +10,11 @@ from typing import Any
 from symconfig.descriptor.job import Backend
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, verl
-from symconfig.existing.launch.reading import Setting
+from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.arguments import FALSE, Arguments
 from symconfig.formats import tuners
-from symconfig.formats.keys import Keys, Value
+from symconfig.formats.keys import Keys
 from symconfig.formats.openrlhf import KEYS as OPENRLHF_KEYS
 from symconfig.formats.slime import KEYS as SLIME_KEYS
 
@@ -96,7 +96,7 @@ TUNERS = {
     each.name: Trainer(each.name, each.release, each.longest, each.dashes)
     for each in (*tuners.TUNERS, tuners.TRANSFORMERS)
 }
-TRL, LLAMAFACTORY, SWIFT = (TUNERS[each.name] for each in (tuners.TRL, tuners.LLAMAFACTORY, tuners.SWIFT))
+SWIFT = TUNERS[tuners.SWIFT.name]
 NEMO = Trainer(nemo_rl.FORMAT, "0.7.0", ("rl.prompt_length.max", "rl.response_length.max"), ("", "_"))
 
 
@@ -115,10 +115,16 @@ class Values:
     settings: Sequence[Setting]
     keys: Keys = field(default_factory=dict)
     arguments: Arguments = field(init=False)
+    _completed: Arguments = field(init=False)
     _names: dict[str, list[str]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "arguments", Arguments(self.settings))
+        """Keep the script's settings, and these over the defaults of all keys."""
+        arguments, top = Arguments(self.settings), Place("", 0, 0, 0, 0)
+        usual = ((name, key.unset) for name, key in self.keys.items() if key.unset is not None)
+        defaults = (Setting(name, name, (Word.of(str(value), top),), top) for name, value in usual)
+        object.__setattr__(self, "arguments", arguments)
+        object.__setattr__(self, "_completed", Arguments((*defaults, *self.settings), arguments.problems))
         for name, key in self.keys.items():
             self._names.setdefault(key.field, []).append(name)
 
@@ -127,24 +133,14 @@ class Values:
         if unknown.
         """
         names = self._names.get(key, [key])
-        given = (name for name in names if self.arguments.given(name))
-        return next(given, None) or next((name for name in names if self._unset(name) is not None), names[0])
+        held = (name for arguments in (self.arguments, self._completed) for name in names if arguments.given(name))
+        return next(held, names[0])
 
-    def _unset(self, name: str) -> Value:
-        return self.keys[name].unset if name in self.keys else None
-
-    def _decides(self, key: str) -> tuple[str, Value]:
-        """Return the key whose value holds, and its default, which is None if the script gives the key.
-
-        A default that refers to another key ("=key") is followed.
-        """
-        name = self.name(key)
-        if self.arguments.given(name):
-            return name, None
-        usual = self._unset(name)
-        if isinstance(usual, str) and usual.startswith(_REFERENCE):
-            return self._decides(usual.removeprefix(_REFERENCE))
-        return name, usual
+    def _deciding(self, key: str) -> str:
+        """Return the key whose value or default holds: a default that refers to another key ("=key") is followed."""
+        usual = self.keys[name].unset if (name := self.name(key)) in self.keys else None
+        refers = isinstance(usual, str) and usual.startswith(_REFERENCE) and not self.arguments.given(name)
+        return self._deciding(str(usual).removeprefix(_REFERENCE)) if refers else name
 
     def given(self, key: str) -> bool:
         """Return whether the script gives a value for the key; defaults do not count."""
@@ -169,39 +165,27 @@ class Values:
 
         Also None, with a problem recorded, if the script's value cannot be determined.
         """
-        name, usual = self._decides(key)
-        if self.arguments.given(name):
-            text = self.arguments.text(name)
-            return None if text is None or text.lower() in _NULL else text
-        return None if usual is None else str(usual)
+        text = self._completed.text(self._deciding(key))
+        return None if text is None or text.lower() in _NULL else text
 
     def whole(self, key: str) -> int | None:
         """Return the value or default as an integer; None if there is none, as of `text`.
 
-        Also None, with a problem recorded, if the script's value is no positive integer. A default may be 0.
+        Also None, with a problem recorded, if it is no positive integer.
         """
-        name, usual = self._decides(key)
-        if self.text(name) is None:
-            return None
-        return self.arguments.whole(name) if self.arguments.given(name) else int(usual or 0)
+        return None if self.text(key) is None else self._completed.whole(self._deciding(key))
 
     def number(self, key: str) -> float | None:
         """Return the value or default as a float; None if there is none, as of `text`.
 
         Also None, with a problem recorded, if the script's value is no finite number.
         """
-        name, usual = self._decides(key)
-        if self.text(name) is None:
-            return None
-        return self.arguments.number(name) if self.arguments.given(name) else float(usual or 0)
+        return None if self.text(key) is None else self._completed.number(self._deciding(key))
 
     def switch(self, key: str) -> bool:
         """Return whether the switch is on: given without a value, or with any but false, 0, no, off, none and null.
 
         Else its default decides; off without one.
         """
-        name, _ = self._decides(key)
-        if self.arguments.text(name) == "":
-            return True
-        text = self.text(name)
-        return text is not None and text.lower() not in FALSE
+        text = self._completed.text(self._deciding(key))
+        return text == "" or (text is not None and text.lower() not in (*FALSE, *_NULL))

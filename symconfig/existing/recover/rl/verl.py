@@ -138,8 +138,7 @@ class Reader(Script):
         """Return the micro-batches of an update; None with a problem recorded if no option gives their size."""
         packed = self._filled(role, self._degree(role), rl, role)
         if packed is None:
-            names = (self.values.name(f"{role}.{word}") for word in ("micro", "dynamic"))
-            micro, dynamic = names
+            micro, dynamic = (self.values.name(f"{role}.{word}") for word in ("micro", "dynamic"))
             what = f"neither this nor {dynamic} says what a micro-batch holds"
             self.problems.append(Problem(what, self.reading.file, field=micro))
         return packed
@@ -155,7 +154,7 @@ class Reader(Script):
             tokens = values.whole(f"{phase}.tokens")
         elif (sequences := values.whole(f"{phase}.micro")) is None:
             whole = values.whole(f"{phase}.micro_of_all")
-            sequences = None if whole is None else max(1, whole * cp // self._trained_gpus)
+            sequences = None if whole is None else max(1, whole * cp // self.trained_gpus)
         if tokens is None and sequences is None:
             return None
         packs = values.switch(f"{role}.packs")
@@ -169,6 +168,9 @@ class Reader(Script):
         """
         values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
         limit, own = packed.room, replace(packed, room=room)
+        phases = ["actor", "rollout", *["reference"] * rl.reference, *["critic"] * rl.has_critic]
+        # Few micro-batches would be fewer, and not full, if sequences were shorter.
+        few = actor.configuration.global_batch < MANY * degrees.dp
         read = {
             phase: (self._filled(phase, degrees.cp, rl) or own).read(rl, degrees.dp, in_a_row(degrees))
             for phase in ("rollout", "reference")
@@ -187,25 +189,13 @@ class Reader(Script):
             away=tuple(part for part, key in parts.items() if values.switch(key)),
             # FSDP's is offloaded whatever is said (transformer_impl.py: "We force reference policy to use CPUOffload").
             reference=place if self.workers.options else "streamed",
-            assumed_lengths=self._depends(rl, actor),
+            assumed_lengths=self.assumes_lengths
+            and (few or not all(values.switch(f"{each}.dynamic") for each in phases)),
         )
-
-    def _depends(self, rl: Rl, actor: Run) -> bool:
-        """Return whether the memory of a phase depends on mean lengths that had to be assumed."""
-        if not self.assumes_lengths:
-            return False
-        phases = ["actor", "rollout", *["reference"] * rl.reference, *["critic"] * rl.has_critic]
-        # Few micro-batches would be fewer, and not full, if sequences were shorter.
-        few = actor.configuration.global_batch < MANY * actor.configuration.degrees.dp
-        return few or not all(self.values.switch(f"{phase}.dynamic") for phase in phases)
 
     def _degree(self, role: str) -> int:
         """Return the ranks that share a sequence; 1 if not given."""
         return self.values.whole(f"{role}.parallel.cp") or 1
-
-    @property
-    def _trained_gpus(self) -> int:
-        return self.gpus - self.apart
 
     def _trained(self, role: str, model: Described, rl: Rl, packed: Packed) -> tuple[Run, float]:
         """Return the run of a role's trained model, and the share (0 to 1) of its micro-batches that holds tokens.
@@ -225,12 +215,12 @@ class Reader(Script):
         """
         at, table = SECTIONS[role], flags(self.version(role))
         unfused = self._unfused(f"{at}.megatron.override_transformer_config", model.model)
-        dp = max(1, self._trained_gpus // bridged.split(Namespace(self.megatron(role), table)))
+        dp = max(1, self.trained_gpus // bridged.split(Namespace(self.megatron(role), table)))
         packed = packed.within(rl, dp)
         batch = settings(["--global-batch-size", str(packed.spread(rl, dp))], self.reading.file)
         names = Namespace((*self.megatron(role, packed.room), *unfused, *batch), table)
         wrong = partial(self.problem, "adapter.r")
-        run = bridged.run(names, self._trained_gpus, self.known_cluster, self.supplied, model, wrong)
+        run = bridged.run(names, self.trained_gpus, self.known_cluster, self.supplied, model, wrong)
         count = packed.spread(rl, dp, in_a_row(run.configuration.degrees))
         return replace(run, configuration=replace(run.configuration, global_batch=count))
 
@@ -289,14 +279,13 @@ class Reader(Script):
 
         Raises InputError if shards or ranks of a sequence do not divide the GPUs, or the latter the key/value heads.
         """
-        values, gpus, sp = self.values, self._trained_gpus, self._degree(role)
+        values, gpus, sp = self.values, self.trained_gpus, self._degree(role)
         layers = fsdp.stated(values, role, SECTIONS[role] + ".optim", gpus)
         size = values.number(f"{role}.shards")
         if size is not None and layers.copies > 1 and gpus % size:
             raise InputError(self.problem(f"{role}.shards", "does not divide the GPUs", got=f"{size:g} on {gpus}"))
         if gpus % sp:
-            what = "does not divide the GPUs"
-            raise InputError(self.problem(f"{role}.parallel.cp", what, got=f"{sp} on {gpus}"))
+            raise InputError(self.problem(f"{role}.parallel.cp", "does not divide the GPUs", got=f"{sp} on {gpus}"))
         if model.model.num_key_value_heads % sp:
             what = "copies of key/value heads for the ranks of a sequence are not predicted"
             got = f"{model.model.num_key_value_heads} heads for {sp} ranks"
