@@ -190,7 +190,7 @@ def _differences(audit: Audit, log: TrainingLog) -> Iterator[Difference]:
     if not isinstance(audit.reader, MegatronConfiguration) or not log.arguments or not audit.reader.parsed:
         return
     script, printed = audit.reader.names(), printed_namespace(log.arguments)
-    for dest in sorted(destinations().read & script.written.keys()):
+    for dest in sorted(frozenset(destinations()["read"]) & script.written.keys()):
         if dest in script.dark or dest not in log.arguments or log.arguments[dest] is None:
             continue
         ours, theirs = _text(script[dest]), _text(printed[dest])
