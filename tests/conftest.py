@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.cli.support import asked as asked  # fixtures of every test of a command
+from tests.cli.support import run as run
 from tests.warm import warm
 
 # How long an example takes by the clock says how busy the machine is.

@@ -11,10 +11,8 @@ import pytest
 from symconfig.api.planning import PlanResult
 from symconfig.errors import InputError
 from symconfig.plans.file import load_plan
-from tests.cli.support import Run, run
+from tests.cli.support import Run
 from tests.sample_plans import sample_plan
-
-__all__ = ["run"]
 
 
 def written(folder: Path, **degrees: Any) -> Path:
@@ -47,22 +45,6 @@ def test_numbers_agree_with_themselves(run: Run, plan: Path) -> None:
         assert 0 < stage["busy_s"] <= stage["finish_s"] <= data["pipeline_s"]
     peaks = [stage["peak_bytes"] for stage in data["stages"]]
     assert max(peaks[1:3]) < peaks[0]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("--candidate", "3"), "out of range (got 3, need a whole number from 1 to 2)"),
-        (("--candidate", "best"), "--candidate"),
-        (("--trace", "trace.txt"), "this file is JSON (got trace.txt, need a name that ends in .json)"),
-        (("--trace", "no/such/folder/a.json"), "there is no such folder"),
-    ],
-)
-def test_bad_input_is_said_in_a_sentence(run: Run, plan: Path, words: tuple[str, ...], says: str) -> None:
-    outcome = run("explain", "--timeline", plan, *words)
-    assert outcome.code == 2
-    assert says in outcome.err
-    assert not outcome.out
 
 
 @pytest.mark.parametrize("degrees", [{"tp": 2, "pp": 4, "dp": 2}, {"backend": "deepspeed", "dp": 16}])
@@ -115,9 +97,3 @@ def test_a_trace_is_written_and_only_replaced_with_force(run: Run, plan: Path, t
     assert json.loads(path.read_text())["traceEvents"]
     assert run(*words).code == 2
     assert run(*words, "--force").code == 0
-
-
-def test_options_of_the_schedule_need_it(run: Run, plan: Path) -> None:
-    ended = run("explain", plan, "--force")
-    assert ended.code == 2
-    assert "--force: is of the schedule (need --timeline)" in ended.err

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 import symconfig
-from tests.cli.support import Run, run
-
-__all__ = ["run"]
+from tests.cli.support import Run
 
 PINS = {"pp": 1, "cp": 1, "tp": "1..2", "mbs": "1..2"}
 
@@ -37,10 +35,3 @@ def test_data(run: Run, plan: Path) -> None:
     assert line["ranges"][0]["from"] == 0.9
     assert line["ranges"][-1]["to"] == 1.1
     assert line["ranges"][0]["step_s_from"] > line["ranges"][-1]["step_s_to"]
-
-
-def test_everything_wrong_is_said_at_once(run: Run, plan: Path) -> None:
-    outcome = run("whatif", plan, "--vary", "colour=1..2", "--vary", "network=2..1x")
-    assert outcome.code == 2
-    for part in ("cannot be varied (got colour", "is an empty range"):
-        assert part in outcome.err
