@@ -55,20 +55,12 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     subprocess.run(
         [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            str(python),
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--no-index",
+            sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index",
             str(wheel),
         ],
         check=True,
         timeout=300,
-    )
+    )  # fmt: skip
     return python
 
 
@@ -123,18 +115,9 @@ def test_an_installed_wheel_works_away_from_the_checkout(installed: Path, tmp_pa
         assert str(installed.parent.parent) in folder["path"]
     assert data["models"] == sorted(path.stem for path in (ROOT / "model_zoo" / "models").glob("*.yaml"))
     plan = run(
-        "plan",
-        "--model",
-        "llama2-7b",
-        "--cluster",
-        "a100-80gb",
-        "--gpus",
-        "8",
-        "--global-batch-size",
-        "64",
-        "--out",
+        "plan", "--model", "llama2-7b", "--cluster", "a100-80gb", "--gpus", "8", "--global-batch-size", "64", "--out",
         "out",
-    )
+    )  # fmt: skip
     assert plan.returncode == 0, plan.stderr
     assert (tmp_path / "out" / "launch.sh").is_file()
 

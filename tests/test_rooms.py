@@ -11,28 +11,10 @@ from benchmarks import house
 
 # From the top down: a room may import those after it, and what all share.
 ROOMS = (
-    "__main__",
-    "cli",
-    "deepspeed",
-    "megatron",
-    "transformers",
-    "serve",
-    "api",
-    "report",
-    "runs",
-    "measured",
-    "verify",
-    "existing",
-    "render",
-    "formats",
-    "solve",
-    "frameworks",
-    "cost",
-    "schedule",
-    "graph",
-    "plans",
+    "__main__", "cli", "deepspeed", "megatron", "transformers", "serve", "api", "report", "runs", "measured",
+    "verify", "existing", "render", "formats", "solve", "frameworks", "cost", "schedule", "graph", "plans",
     "descriptor",
-)
+)  # fmt: skip
 SHARED = ("errors", "format", "install", "resources", "units")
 MOST_AT_THE_ROOT = 10
 MODULES = house.sources()

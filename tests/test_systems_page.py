@@ -9,30 +9,10 @@ from symconfig.cli.main import GROUPS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "evidence" / "systems.md"
 SYSTEMS = [
-    "SymTensor",
-    "symbolic analytical formulas",
-    "TAP",
-    "Alpa",
-    "Galvatron",
-    "vTrain",
-    "InternEvo",
-    "Calculon",
-    "AMPeD",
-    "Mist",
-    "DAPPLE",
-    "Piper",
-    "Tarnawski",
-    "FlexFlow",
-    "Unity",
-    "GShard",
-    "GSPMD",
-    "Mesh-TensorFlow",
-    "Tofu",
-    "Whale",
-    "Metis",
-    "ColocRL",
-    "parameter server",
-]
+    "SymTensor", "symbolic analytical formulas", "TAP", "Alpa", "Galvatron", "vTrain", "InternEvo", "Calculon",
+    "AMPeD", "Mist", "DAPPLE", "Piper", "Tarnawski", "FlexFlow", "Unity", "GShard", "GSPMD", "Mesh-TensorFlow",
+    "Tofu", "Whale", "Metis", "ColocRL", "parameter server",
+]  # fmt: skip
 
 
 def _rows() -> list[list[str]]:

@@ -13,15 +13,11 @@ from symconfig.cli.completion import SHELLS
 from symconfig.cli.main import main
 
 CASES = {
-    "symconfig pl": "plan",
-    "symconfig plan --glo": "--global-batch-size",
-    "symconfig plan --cluster h2": "h200",
-    "symconfig plan --model llama2-1": "llama2-13b",
-    "symconfig plan --target transf": "transformers",
-    "symconfig list models qwen2.5-7": "qwen2.5-7b",
-    "symconfig audit lau": "launch.sh",
+    "symconfig pl": "plan", "symconfig plan --glo": "--global-batch-size", "symconfig plan --cluster h2": "h200",
+    "symconfig plan --model llama2-1": "llama2-13b", "symconfig plan --target transf": "transformers",
+    "symconfig list models qwen2.5-7": "qwen2.5-7b", "symconfig audit lau": "launch.sh",
     "symconfig completion fi": "fish",
-}
+}  # fmt: skip
 BASH = r"""
 source ./script
 complete=$(complete -p symconfig)

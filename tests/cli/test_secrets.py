@@ -61,14 +61,10 @@ def test_a_file_that_an_option_names_outside_of_the_folder_is_not_read(run: Run,
 @pytest.mark.parametrize(
     "text",
     [
-        "export HF_TOKEN=abc-123-def",
-        "wandb: {api_key: 'abc-123-def'}",
-        '"aws_secret_access_key": "abc-123-def"',
-        "curl --password abc-123-def https://x",
-        "DB_PASSWD = abc-123-def",
-        f"echo {SHAPED}",
+        "export HF_TOKEN=abc-123-def", "wandb: {api_key: 'abc-123-def'}", '"aws_secret_access_key": "abc-123-def"',
+        "curl --password abc-123-def https://x", "DB_PASSWD = abc-123-def", f"echo {SHAPED}",
     ],
-)
+)  # fmt: skip
 def test_what_is_a_secret(text: str) -> None:
     masks.forget()
     masks.learn(text)

@@ -16,15 +16,9 @@ from tests.sample_models import sample_cluster, sample_model
 
 RANKS, SEQUENCES, LENGTH, STEPS = 2, 8, 32, 8
 TINY: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 256,
-    "max_position_embeddings": 128,
-}
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 256, "max_position_embeddings": 128,
+}  # fmt: skip
 EXPERTS = {
     "num_experts": 4,
     "num_experts_per_tok": 2,
@@ -41,13 +35,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("mixtral-8x7b", {"experts": EXPERTS, "intermediate_size": 0}),
 }
 TRAINING: dict[str, Any] = {
-    "lr": 2e-3,
-    "min_lr": 2e-4,
-    "lr_warmup_iters": 2,
-    "train_iters": STEPS,
-    "log_interval": 1,
-    "save_interval": 1000,
-}
+    "lr": 2e-3, "min_lr": 2e-4, "lr_warmup_iters": 2, "train_iters": STEPS, "log_interval": 1, "save_interval": 1000,
+}  # fmt: skip
 ZERO = ("deepspeed", "transformers", "accelerate", "llamafactory")
 NODES = ("torchrun", "slurm", "ray")
 ON_DEEPSPEED = (*ZERO, *NODES)  # whose trainer is DeepSpeed
@@ -139,21 +128,17 @@ CASES = (
     Case("llama, ZeRO-2, two nodes", "llama", "deepspeed", NODES, {"zero": 2}, nodes=2),
     Case("llama, ZeRO-3", "llama", "deepspeed", ZERO, {"zero": 3}),
     Case(
-        "qwen2 with LoRA, ZeRO-2",
-        "qwen2 with LoRA",
-        "deepspeed",
-        ("deepspeed", "transformers", "accelerate"),
+        "qwen2 with LoRA, ZeRO-2", "qwen2 with LoRA", "deepspeed", ("deepspeed", "transformers", "accelerate"),
         {"zero": 2},
     ),
     Case("llama, AutoTP", "llama", "deepspeed", ("deepspeed", "transformers", "accelerate"), {"tp": 2, "zero": 1}),
     Case(
-        "llama, Ulysses, ZeRO-2",
-        "llama",
-        "deepspeed",
-        ("deepspeed", "transformers", "accelerate"),
+        "llama, Ulysses, ZeRO-2", "llama", "deepspeed", ("deepspeed", "transformers", "accelerate"),
         {"cp": 2, "zero": 2},
     ),
-    Case("mixtral, ZeRO-3", "mixtral", "deepspeed", ("deepspeed", "transformers", "accelerate"), {"zero": 3, "ep": 1}),
+    Case(
+        "mixtral, ZeRO-3", "mixtral", "deepspeed", ("deepspeed", "transformers", "accelerate"), {"zero": 3, "ep": 1},
+    ),
     Case("llama, FSDP 2", "llama", "fsdp", ("transformers",)),
     Case("llama, distributed optimizer", "llama", "megatron", MEGATRON, {"tp": 1, "pp": 1}),
     Case("llama, tp 2", "llama", "megatron", MEGATRON, {"tp": 2, "sp": 0}),
@@ -164,7 +149,7 @@ CASES = (
     Case("llama, distributed optimizer, with Bridge", "llama", "megatron", ("bridge",), {"tp": 1, "pp": 1}),
     Case("llama, tp 2 with sequence parallelism, with Bridge", "llama", "megatron", ("bridge",), {"tp": 2, "sp": 1}),
     Case("llama, pp 2, with Bridge", "llama", "megatron", ("bridge",), {"pp": 2, "vpp": 1}),
-)
+)  # fmt: skip
 TUNED = ("llamafactory", "ms-swift-deepspeed")
 PAIRED = ("trl", *TUNED)
 ROOM = 128  # tokens, for ms-swift puts a sentence before each chat of Llama's
@@ -174,13 +159,9 @@ LABELLED = {"preference": {"answers": SEQUENCES, "loss": "kto"}, "seq_length": R
 REWARDS = {"preference": {"pairs": SEQUENCES // 2, "loss": "reward"}, "seq_length": ROOM}
 FREE = {"preference": {"pairs": SEQUENCES // 2, "loss": "cpo"}, "seq_length": ROOM}
 GRPO: dict[str, Any] = {
-    "prompts": 8,
-    "samples": 16,
-    "updates": 2,
-    "reference": False,
-    "prompt_length": {"mean": 6, "max": 8},
+    "prompts": 8, "samples": 16, "updates": 2, "reference": False, "prompt_length": {"mean": 6, "max": 8},
     "response_length": {"mean": 16, "max": 16},
-}
+}  # fmt: skip
 CASES = (
     *CASES,
     Case("llama, answers to learn, ZeRO-2", "llama", "deepspeed", TUNED, {"zero": 2}, job=ANSWERS),
@@ -223,13 +204,9 @@ FAMILIES |= {
     "qwen3_moe, wide": ("qwen3-30b-a3b", WIDE | {"experts": EXPERTS, "rope_theta": 10000.0}),
 }
 STEPPED: dict[str, Any] = {
-    "prompts": 16,
-    "samples": 8,
-    "updates": 2,
-    "prompt_length": {"mean": 8, "max": 8},
-    "response_length": {"mean": 16, "p95": 48, "max": 100},
-    "tokens_per_gpu": 320,
-}
+    "prompts": 16, "samples": 8, "updates": 2, "prompt_length": {"mean": 8, "max": 8},
+    "response_length": {"mean": 16, "p95": 48, "max": 100}, "tokens_per_gpu": 320,
+}  # fmt: skip
 WORKERS, MEGATRON_WORKERS = ("verl-fsdp",), ("verl",)
 CASES = (
     *CASES,

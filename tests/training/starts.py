@@ -107,14 +107,9 @@ def _script(name: str, plan: Plan, folder: Path, material: Material | None) -> d
     assert material is not None
     adapter = {"ADAPTER": str(folder)} if plan.model.adapter is not None else {}
     return {
-        **CPU,
-        "SCRIPT": str(SCRIPTS / name),
-        "MODEL": str(material.weights),
-        "DATA": str(material.ids),
-        "PLAN": str(folder / "plan.json"),
-        "PYTHONPATH": str(HERE / "trainer_on_cpu"),
-        **adapter,
-    }
+        **CPU, "SCRIPT": str(SCRIPTS / name), "MODEL": str(material.weights), "DATA": str(material.ids),
+        "PLAN": str(folder / "plan.json"), "PYTHONPATH": str(HERE / "trainer_on_cpu"), **adapter,
+    }  # fmt: skip
 
 
 def llamafactory(plan: Plan, folder: Path, material: Material | None) -> Start:
@@ -235,17 +230,7 @@ def verl(plan: Plan, folder: Path, material: Material | None) -> Start:
 
 
 STARTS: dict[str, Starter] = {
-    "deepspeed": deepspeed,
-    "transformers": transformers,
-    "accelerate": accelerate,
-    "llamafactory": llamafactory,
-    "ms-swift-deepspeed": ms_swift,
-    "trl": trl,
-    "verl-fsdp": verl_fsdp,
-    "verl": verl,
-    "megatron": megatron,
-    "bridge": bridge,
-    "torchrun": torchrun,
-    "slurm": slurm,
-    "ray": ray,
-}
+    "deepspeed": deepspeed, "transformers": transformers, "accelerate": accelerate, "llamafactory": llamafactory,
+    "ms-swift-deepspeed": ms_swift, "trl": trl, "verl-fsdp": verl_fsdp, "verl": verl, "megatron": megatron,
+    "bridge": bridge, "torchrun": torchrun, "slurm": slurm, "ray": ray,
+}  # fmt: skip

@@ -28,31 +28,15 @@ SEQUENCE, VOCABULARY = 24, 200
 # Kernels, number formats and the transport of tokens between GPUs: none changes what is computed.
 DROPPED = {"--bf16", "--moe-grouped-gemm", "--moe-permute-fusion", "--moe-router-fusion"}
 IMPLEMENTATION = [
-    "--transformer-impl",
-    "local",
-    "--use-cpu-initialization",
-    "--no-persist-layer-norm",
-    "--no-gradient-accumulation-fusion",
-    "--no-rope-fusion",
-    "--no-bias-swiglu-fusion",
-    "--no-masked-softmax-fusion",
-    "--no-bias-dropout-fusion",
-    "--moe-token-dispatcher-type",
-    "allgather",
-]
+    "--transformer-impl", "local", "--use-cpu-initialization", "--no-persist-layer-norm",
+    "--no-gradient-accumulation-fusion", "--no-rope-fusion", "--no-bias-swiglu-fusion", "--no-masked-softmax-fusion",
+    "--no-bias-dropout-fusion", "--moe-token-dispatcher-type", "allgather",
+]  # fmt: skip
 TINY: dict[str, Any] = {
-    "schema": "symconfig.model/1",
-    "name": "tiny",
-    "source": "this test",
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": VOCABULARY,
-    "max_position_embeddings": 128,
-}
+    "schema": "symconfig.model/1", "name": "tiny", "source": "this test", "hidden_size": 64, "intermediate_size": 96,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "vocab_size": VOCABULARY, "max_position_embeddings": 128,
+}  # fmt: skip
 EXPERTS: dict[str, Any] = {
     "num_experts": 4,
     "num_experts_per_tok": 2,
@@ -67,34 +51,20 @@ MODELS: dict[str, dict[str, Any]] = {
         "rope_theta": 500000.0,
         "max_position_embeddings": 131072,
         "rope_scaling": {
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192,
         },
     },
     "qwen2: biases of q, k, v, tied, all heads have keys": {
-        "model_type": "qwen2",
-        "rope_theta": 1e6,
-        "qkv_bias": True,
-        "norm_eps": 1e-6,
-        "tie_word_embeddings": True,
+        "model_type": "qwen2", "rope_theta": 1e6, "qkv_bias": True, "norm_eps": 1e-6, "tie_word_embeddings": True,
         "num_key_value_heads": 4,
     },
     "qwen3: normed q and k, wide heads": {
-        "model_type": "qwen3",
-        "rope_theta": 1e6,
-        "qk_norm": True,
-        "norm_eps": 1e-6,
-        "head_dim": 32,
+        "model_type": "qwen3", "rope_theta": 1e6, "qk_norm": True, "norm_eps": 1e-6, "head_dim": 32,
     },
     "mixtral": {"model_type": "mixtral", "intermediate_size": 0, "rope_theta": 1e6, "experts": EXPERTS},
     "qwen3 moe: probabilities as they are": {
-        "model_type": "qwen3_moe",
-        "rope_theta": 1e6,
-        "qk_norm": True,
-        "norm_eps": 1e-6,
+        "model_type": "qwen3_moe", "rope_theta": 1e6, "qk_norm": True, "norm_eps": 1e-6,
         "experts": {**EXPERTS, "norm_topk_prob": False},
     },
     "gpt-oss: sinks, windows, clamped experts with biases, YaRN": {
@@ -103,12 +73,8 @@ MODELS: dict[str, dict[str, Any]] = {
         "rope_theta": 150000.0,
         "hidden_act": "clamped_swiglu",
         "rope_scaling": {
-            "rope_type": "yarn",
-            "factor": 32.0,
-            "original_max_position_embeddings": 4096,
-            "beta_fast": 32.0,
-            "beta_slow": 1.0,
-            "truncate": False,
+            "rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "beta_fast": 32.0,
+            "beta_slow": 1.0, "truncate": False,
         },
         "max_position_embeddings": 131072,
         "qkv_bias": True,
@@ -124,51 +90,25 @@ MODELS: dict[str, dict[str, Any]] = {
         "attention": "mla",
         "num_key_value_heads": 4,
         "rope_scaling": {
-            "rope_type": "yarn",
-            "factor": 40.0,
-            "original_max_position_embeddings": 4096,
-            "beta_fast": 32.0,
-            "beta_slow": 1.0,
-            "mscale": 1.0,
-            "mscale_all_dim": 1.0,
+            "rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096, "beta_fast": 32.0,
+            "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
         },
         "max_position_embeddings": 163840,
         "latent": {
-            "q_lora_rank": 32,
-            "kv_lora_rank": 16,
-            "qk_nope_head_dim": 16,
-            "qk_rope_head_dim": 8,
-            "v_head_dim": 16,
+            "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
         },
         "experts": {
-            **EXPERTS,
-            "num_experts": 8,
-            "num_experts_per_tok": 4,
-            "scoring_func": "sigmoid",
-            "n_group": 4,
-            "topk_group": 2,
-            "routed_scaling_factor": 2.5,
-            "e_score_correction_bias": True,
-            "shared_expert_intermediate_size": 32,
-            "first_k_dense_replace": 1,
+            **EXPERTS, "num_experts": 8, "num_experts_per_tok": 4, "scoring_func": "sigmoid", "n_group": 4,
+            "topk_group": 2, "routed_scaling_factor": 2.5, "e_score_correction_bias": True,
+            "shared_expert_intermediate_size": 32, "first_k_dense_replace": 1,
         },
     },
     "gpt2: learned positions, biases, LayerNorm, GELU": {
-        "model_type": "gpt2",
-        "intermediate_size": 256,
-        "num_key_value_heads": 4,
-        "tie_word_embeddings": True,
-        "hidden_act": "gelu_tanh",
-        "gated_mlp": False,
-        "mlp_bias": True,
-        "norm": "layernorm",
-        "position": "learned",
-        "qkv_bias": True,
-        "attention_out_bias": True,
-        "attention_dropout": 0.1,
-        "hidden_dropout": 0.1,
+        "model_type": "gpt2", "intermediate_size": 256, "num_key_value_heads": 4, "tie_word_embeddings": True,
+        "hidden_act": "gelu_tanh", "gated_mlp": False, "mlp_bias": True, "norm": "layernorm", "position": "learned",
+        "qkv_bias": True, "attention_out_bias": True, "attention_dropout": 0.1, "hidden_dropout": 0.1,
     },
-}
+}  # fmt: skip
 # transformers' own names where the family's are not the descriptor's: those of its class's configuration.
 SHAPE = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
@@ -196,18 +136,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
 MODELS |= {
     "smollm3: a layer without rope": {"model_type": "smollm3", "rope_layers": [True, False]},
     "granite: factors": {
-        "model_type": "granite",
-        "embedding_multiplier": 12.0,
-        "logits_multiplier": 2.0,
+        "model_type": "granite", "embedding_multiplier": 12.0, "logits_multiplier": 2.0,
         "query_pre_attn_scalar": 512.0,
     },
     "qwen3 next: a gate, partial rope": {
-        "model_type": "qwen3_next",
-        "partial_rotary_factor": 0.25,
-        "qk_norm": True,
-        "attention_gate": "channel",
+        "model_type": "qwen3_next", "partial_rotary_factor": 0.25, "qk_norm": True, "attention_gate": "channel",
     },
-}
+}  # fmt: skip
 # The model on which it must show, a rendered argument, and what it is replaced by.
 WRONG: dict[str, tuple[str, str, str]] = {
     "rope base": ("llama", "--rotary-base=5000", "--rotary-base=10000"),

@@ -67,15 +67,9 @@ CASES = {
 def planned(case: Case) -> Plan:
     model: ModelDescriptor = load_model(case.model).model_copy(update=case.change)
     return symconfig.plan(
-        model=model,
-        cluster=case.cluster,
-        gpus=case.gpus,
-        global_batch_size=case.batch,
-        seq_length=4096,
-        pins=case.pins,
-        megatron_version=case.version,
-        top=1,
-    ).plan
+        model=model, cluster=case.cluster, gpus=case.gpus, global_batch_size=case.batch, seq_length=4096,
+        pins=case.pins, megatron_version=case.version, top=1,
+    ).plan  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -21,14 +21,10 @@ from tests.existing.audit.corpus_cases import CORPUS, EXPECTED, Case, cases
 READ = [case for case in cases() if case.refused is None]
 REFUSED = [case for case in cases() if case.refused is not None]
 DESTS = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "micro": "micro_batch_size",
-    "global": "global_batch_size",
+    "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size", "micro": "micro_batch_size", "global": "global_batch_size",
     "seq": "seq_length",
-}
+}  # fmt: skip
 # Why bash itself starts no training from these here.
 NOT_STARTED = {
     "sites/kubernetes_elastic.sh": "stops where it enters a folder of its container",
@@ -117,15 +113,9 @@ def test_what_cannot_be_read_is_refused(case: Case) -> None:
 def audited(case: Case) -> Audit:
     asked = case.asked
     return audit(
-        case.path,
-        asked.get("cluster", "h100"),
-        asked.get("gpus"),
-        model=asked.get("model"),
-        seq_length=asked.get("seq_length"),
-        variables=case.variables,
-        arguments=case.extra,
-        plan=False,
-    )
+        case.path, asked.get("cluster", "h100"), asked.get("gpus"), model=asked.get("model"),
+        seq_length=asked.get("seq_length"), variables=case.variables, arguments=case.extra, plan=False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("case", READ, ids=str)

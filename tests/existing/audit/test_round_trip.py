@@ -146,14 +146,9 @@ def _planned(model: str, case: Case) -> Plan:
     """Return the plan, without the comparisons with others that a person is also shown."""
     backend = {} if case.backend is None else {"backend": case.backend}
     job = Job(
-        model=model,
-        cluster=case.cluster,
-        gpus=case.gpus,
-        global_batch_size=case.batch,
-        seq_length=case.seq,
-        pins=case.pins,
-        **backend,
-    )
+        model=model, cluster=case.cluster, gpus=case.gpus, global_batch_size=case.batch, seq_length=case.seq,
+        pins=case.pins, **backend,
+    )  # fmt: skip
     return best_plan(load_model(model), load_cluster(case.cluster), job, top=1)
 
 

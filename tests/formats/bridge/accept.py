@@ -231,16 +231,10 @@ def _layers(model: Any) -> list[int]:
 def _hugging_face(peft: Any) -> list[str]:
     """The names that PEFT has for what these modules are."""
     parts = {
-        "linear_q": "q_proj",
-        "linear_k": "k_proj",
-        "linear_v": "v_proj",
-        "linear_proj": "o_proj",
-        "linear_fc1_gate": "gate_proj",
-        "linear_fc1_up": "up_proj",
-        "linear_fc2": "down_proj",
-        "linear_qkv": "qkv_proj",
-        "linear_fc1": "gate_up_proj",
-    }
+        "linear_q": "q_proj", "linear_k": "k_proj", "linear_v": "v_proj", "linear_proj": "o_proj",
+        "linear_fc1_gate": "gate_proj", "linear_fc1_up": "up_proj", "linear_fc2": "down_proj",
+        "linear_qkv": "qkv_proj", "linear_fc1": "gate_up_proj",
+    }  # fmt: skip
     return [parts[name] for name in peft.target_modules]
 
 

@@ -64,24 +64,13 @@ def _called(beside: str, sequence_parallel: bool) -> dict[tuple[str, str, int], 
     peft: Any = importlib.import_module("megatron.bridge.peft.utils")
     core: Any = importlib.import_module("megatron.core.transformer.transformer_config")
     config = core.TransformerConfig(
-        num_layers=1,
-        hidden_size=HIDDEN,
-        num_attention_heads=4,
-        tensor_model_parallel_size=TP,
-        sequence_parallel=sequence_parallel,
-        use_cpu_initialization=True,
-        gradient_accumulation_fusion=False,
-    )
+        num_layers=1, hidden_size=HIDDEN, num_attention_heads=4, tensor_model_parallel_size=TP,
+        sequence_parallel=sequence_parallel, use_cpu_initialization=True, gradient_accumulation_fusion=False,
+    )  # fmt: skip
     adapter = peft.ParallelLinearAdapter(
-        HIDDEN,
-        HIDDEN,
-        RANK,
-        "linear",
-        activation="identity",
-        input_is_parallel=beside == "rows",
-        model_parallel_config=config,
-        disable_sequence_parallel_comm=beside == "columns",
-    )
+        HIDDEN, HIDDEN, RANK, "linear", activation="identity", input_is_parallel=beside == "rows",
+        model_parallel_config=config, disable_sequence_parallel_comm=beside == "columns",
+    )  # fmt: skip
     width = HIDDEN // TP if beside == "rows" else HIDDEN
     x = torch.randn(TOKENS, 1, width, requires_grad=True)
     calls: Counter[tuple[str, str, int]] = Counter()

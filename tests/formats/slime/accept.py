@@ -28,35 +28,17 @@ from symconfig.verify import megatron_shims, megatron_source
 
 _ASKING = ("sglang", "sglang_router", "slime")
 _SAME = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "sequence_parallel": "sequence_parallel",
-    "recompute_method": "recompute_method",
-    "num_hidden_layers": "num_layers",
-    "hidden_size": "hidden_size",
-    "num_attention_heads": "num_attention_heads",
-    "num_experts": "num_experts",
-    "lr": "lr",
-    "min_lr": "min_lr",
-    "weight_decay": "weight_decay",
-    "clip_grad": "clip_grad",
-    "adam_beta2": "adam_beta2",
-    "lr_warmup_iters": "lr_warmup_iters",
-    "seed": "seed",
-    "prompts": "rollout_batch_size",
-    "samples": "n_samples_per_prompt",
-    "updates": "num_steps_per_rollout",
-    "longest": "rollout_max_context_len",
-    "replica_gpus": "sglang_tp_size",
-    "rollout_dp": "sglang_dp_size",
-    "reward_url": "rm_url",
-    "memory_share": "sglang_mem_fraction_static",
-    "train_iters": "num_rollout",
-    "overlap_grad_reduce": "overlap_grad_reduce",
-    "overlap_param_gather": "overlap_param_gather",
-}
+    "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size", "sequence_parallel": "sequence_parallel",
+    "recompute_method": "recompute_method", "num_hidden_layers": "num_layers", "hidden_size": "hidden_size",
+    "num_attention_heads": "num_attention_heads", "num_experts": "num_experts", "lr": "lr", "min_lr": "min_lr",
+    "weight_decay": "weight_decay", "clip_grad": "clip_grad", "adam_beta2": "adam_beta2",
+    "lr_warmup_iters": "lr_warmup_iters", "seed": "seed", "prompts": "rollout_batch_size",
+    "samples": "n_samples_per_prompt", "updates": "num_steps_per_rollout", "longest": "rollout_max_context_len",
+    "replica_gpus": "sglang_tp_size", "rollout_dp": "sglang_dp_size", "reward_url": "rm_url",
+    "memory_share": "sglang_mem_fraction_static", "train_iters": "num_rollout",
+    "overlap_grad_reduce": "overlap_grad_reduce", "overlap_param_gather": "overlap_param_gather",
+}  # fmt: skip
 
 
 class Finder:

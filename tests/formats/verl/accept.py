@@ -143,12 +143,8 @@ def _ends(told: Any) -> Values:
 def _critic(engine: Any) -> Values:
     """Return what the critic's workers of Megatron-LM are told."""
     names = {
-        "tp": "tensor_model",
-        "pp": "pipeline_model",
-        "cp": "context",
-        "ep": "expert_model",
-        "etp": "expert_tensor",
-    }
+        "tp": "tensor_model", "pp": "pipeline_model", "cp": "context", "ep": "expert_model", "etp": "expert_tensor",
+    }  # fmt: skip
     degrees = {name: getattr(engine, f"{word}_parallel_size") for name, word in names.items()}
     return {
         "critic": {
