@@ -214,8 +214,6 @@ def test_the_page_of_an_index_has_no_link_that_leads_nowhere(wheel: Path) -> Non
 def test_links_are_absolute_where_the_source_has_an_address() -> None:
     pytest.importorskip("hatchling")
     spec = importlib.util.spec_from_file_location("index_readme", ROOT / ".ci" / "index_readme.py")
-    assert spec is not None
-    assert spec.loader is not None
     page = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(page)
     made = page.of_index(

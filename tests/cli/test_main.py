@@ -43,7 +43,6 @@ def test_options_reach_the_search_as_the_job(run: Run, asked: Asked) -> None:
         *JOB,
     )
     job = asked.job
-    assert job is not None
     assert (job.model, job.cluster, job.gpus, job.global_batch_size) == ("llama2-13b", "a100-80gb", 64, 1024)
     assert (job.seq_length, job.backend, job.task, job.precision) == (2048, "deepspeed", "sft", "fp16")
     assert (job.limits.memory_margin, job.limits.expert_imbalance) == (0.1, 1.5)
@@ -51,7 +50,6 @@ def test_options_reach_the_search_as_the_job(run: Run, asked: Asked) -> None:
     assert asked.top == 7
     words = "plan --save /s --load /l --tokenizer t --train-iters 50 --lr 1e-5 --data-path 0.7 web --data-path 0.3 code"
     run.done(words, *JOB)
-    assert asked.job is not None
     training = asked.job.training
     assert (training.save, training.load, training.tokenizer_model) == ("/s", "/l", "t")
     assert (training.train_iters, training.lr) == (50, 1e-5)
@@ -67,7 +65,6 @@ def test_a_job_file_says_the_same_and_options_override_it(run: Run, asked: Asked
         encoding="utf-8",
     )
     run.done("plan --gpus 128 --pin tp=8 --expert-imbalance 2", job)
-    assert asked.job is not None
     assert asked.job.gpus == 128
     assert asked.job.pins == {"tp": "8", "pp": "2"}
     assert (asked.job.limits.memory_margin, asked.job.limits.expert_imbalance) == (0.1, 2.0)
@@ -134,7 +131,6 @@ def test_import_gives_a_descriptor_that_plan_takes(run: Run, asked: Asked, confi
     found = []
     for model in (descriptor, config):
         run.done("plan --model", model, *JOB[2:])
-        assert asked.model is not None
         found.append(asked.model.model_dump(exclude={"name", "source", "notes"}))
     assert found[0] == found[1]
     descriptor.write_text("precious", encoding="utf-8")

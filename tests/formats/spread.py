@@ -26,7 +26,6 @@ class Spread:
     def plan(self) -> Plan:
         model = load_model(self.model)
         if self.adapter:
-            assert model.adapter is not None
             model = model.model_copy(update={"adapter": model.adapter.model_copy(update=self.adapter)})
         return symconfig.plan(model, self.cluster, self.gpus, self.global_batch_size, top=1, **self.job).plan
 

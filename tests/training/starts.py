@@ -48,7 +48,6 @@ CPU = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "
 
 
 def deepspeed(plan: Plan, folder: Path, material: Material | None) -> Start:
-    assert material is not None
     given = {"MODEL": str(material.weights), "DATA": str(material.ids)}
     return Start(LAUNCH, {**CPU, **given}, logs.of_train_py, ("DS_ACCELERATOR=cpu",))
 
@@ -88,7 +87,6 @@ def accelerate(plan: Plan, folder: Path, material: Material | None) -> Start:
 
 def _script(name: str, plan: Plan, folder: Path, material: Material | None) -> dict[str, str]:
     """For a training script of one's own, which gets its files by variables."""
-    assert material is not None
     adapter = {"ADAPTER": str(folder)} if plan.model.adapter is not None else {}
     return {
         **CPU, "SCRIPT": str(SCRIPTS / name), "MODEL": str(material.weights), "DATA": str(material.ids),
@@ -97,7 +95,6 @@ def _script(name: str, plan: Plan, folder: Path, material: Material | None) -> d
 
 
 def llamafactory(plan: Plan, folder: Path, material: Material | None) -> Start:
-    assert material is not None
     if plan.training.data_path:
         return tuned(plan, folder, material)
     weights, texts = f"model_name_or_path={material.weights}", f"dataset_dir={material.texts}"

@@ -60,7 +60,6 @@ def _item(name: str) -> Rendered:
     if name not in CHUNKS:
         return rendered(plan)
     split = laid_out(sequence(plan.model), plan.best.parallel.pp, CHUNKS[name])
-    assert split is not None
     stages = tuple(replace(stage, chunks=split.stage(place)) for place, stage in enumerate(plan.best.stages))
     return rendered(replace(plan, best=replace(plan.best, stages=stages)))
 

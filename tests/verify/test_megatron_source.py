@@ -39,14 +39,11 @@ def test_the_named_place_comes_before_the_variable_and_that_before_the_cache(
     assert megatron_source.find() is None
     cached = checkout(megatron_source.cache_dir(), 19)
     found = megatron_source.find()
-    assert found is not None
     assert (found.root, found.version, found.chosen) == (cached.resolve(), "0.19.1", False)
     monkeypatch.setenv("MEGATRON_PATH", str(checkout(tmp_path / "variable", 13)))
     found = megatron_source.find()
-    assert found is not None
     assert (found.release, found.chosen) == ((0, 13), True)
     found = megatron_source.find(checkout(tmp_path / "named", 12))
-    assert found is not None
     assert found.release == (0, 12)
 
 
@@ -59,7 +56,6 @@ def test_an_installed_package_without_a_trainer_is_passed_over(tmp_path: Path, m
     installed = checkout(tmp_path / "site")
     monkeypatch.setattr(megatron_source, "_installed", lambda: [installed])
     found = megatron_source.find()
-    assert found is not None
     assert found.origin == "the installed package"
     (installed / "megatron/training/arguments.py").unlink()
     assert megatron_source.find() is None

@@ -63,7 +63,6 @@ def test_a_file_is_read_for_what_it_is(case: Case) -> None:
     if "gpus" in case.says:
         assert found.world.gpus == case.gpus
     if case.recipe is not None:
-        assert found.recipe is not None
         assert found.recipe.text == case.recipe
     for name, value in case.environment.items():
         assert found.environment[name].text == value
@@ -132,7 +131,6 @@ def test_what_is_wrong_is_found_and_nothing_else_is(case: Case) -> None:
 @pytest.mark.parametrize("case", [case for case in READ if case.predicted], ids=str)
 def test_a_prediction_is_of_the_model_and_the_run_that_stand_there(case: Case) -> None:
     judged = audited(case).judged
-    assert judged is not None
     best = judged.plan.best
     if "model" in case.says:
         assert judged.run.described.zoo == case.model

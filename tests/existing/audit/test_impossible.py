@@ -45,7 +45,6 @@ def test_a_number_that_no_run_has_is_not_predicted(option: str, value: str) -> N
 )
 def test_what_megatron_refuses_is_predicted_as_if(options: str, what: str | None) -> None:
     judged = run(f"{SEVENTY} {options}").judged
-    assert judged is not None
     assert [item.what for item in judged.run.assumed] == ([what] if what is not None else [])
     layers = sum(chunk.count("dense") for stage in judged.plan.best.stages for chunk in stage.chunks)
     assert layers == load_model("llama3.1-70b").num_hidden_layers

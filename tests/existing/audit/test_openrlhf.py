@@ -55,11 +55,8 @@ def tuned(program: str, *more: str) -> Audit:
 
 def test_both_spellings_of_its_options_are_one_run() -> None:
     new, old = ray(), audited(OLD)
-    assert new.judged is not None
-    assert old.judged is not None
     assert not new.findings
     plan, rl = new.judged.plan, new.judged.plan.job.rl
-    assert rl is not None
     assert (rl.prompts, rl.samples, rl.updates, rl.batch, rl.longest) == (128, 8, 4, 256, 4096)
     assert (plan.best.options.zero_stage, plan.best.batch.num_microbatches) == (3, 256 / 2 / 8)
     assert plan.rl == old.judged.plan.rl
@@ -116,13 +113,11 @@ def test_roles_with_gpus_of_their_own_work_beside_each_other() -> None:
     by_name = phases(found)
     assert "critic's optimizer state" not in by_name["update"].holds
     assert not {name for name in by_name["update of the critic"].holds if name.startswith("actor's")}
-    assert found.judged is not None
     step = found.judged.plan.rl[0]
     of_critic = sum(phase.seconds for phase in step.phases if phase.name in ("values", "update of the critic"))
     of_actor = sum(phase.seconds for phase in step.phases[1:]) - of_critic
     assert step.step_s == pytest.approx(step.phases[0].seconds + max(of_actor, of_critic))
     beside = audited(text.replace("--vllm.enable_sleep", "--train.async_enable"))
-    assert beside.judged is not None
     assert beside.judged.plan.rl[0].step_s == pytest.approx(max(step.phases[0].seconds, of_actor, of_critic))
 
 
@@ -133,8 +128,6 @@ def held(found: Audit, name: str) -> Any:
 
 def test_pairs_are_twice_as_many_sequences_and_a_reference_reads_them() -> None:
     dpo, sft = tuned("train_dpo"), tuned("train_sft")
-    assert dpo.judged is not None
-    assert sft.judged is not None
     assert (dpo.judged.plan.best.batch.micro, sft.judged.plan.best.batch.micro) == (4, 2)
     assert dpo.judged.plan.best.batch.num_microbatches == sft.judged.plan.best.batch.num_microbatches == 64 / 2 / 8
     assert held(dpo, "update")["reference"] == held(dpo, "update")["weights"]

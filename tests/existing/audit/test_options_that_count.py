@@ -20,13 +20,11 @@ def run(line: str) -> Audit:
 
 def framework(line: str) -> Framework:
     judged = run(line).judged
-    assert judged is not None
     return judged.run.configuration.framework
 
 
 def memory_and_time(line: str) -> tuple[float, float]:
     judged = run(line).judged
-    assert judged is not None
     return judged.plan.best.predicted.peak_bytes, judged.plan.best.predicted.step_s
 
 
@@ -105,7 +103,6 @@ EXPERTS = (
 
 def _seconds(line: str) -> tuple[float, float]:
     judged = audited(f"{EXPERTS} {line}", 16, "mixtral-8x7b", plan=False).judged
-    assert judged is not None
     predicted = judged.plan.best.predicted
     return predicted.step_s, predicted.time["layer communication"]
 

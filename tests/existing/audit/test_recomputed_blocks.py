@@ -12,7 +12,6 @@ LINE = (CORPUS / "megatron" / "arguments.txt").read_text().replace("--recompute-
 
 def step_and_peak(how: str) -> tuple[float, float]:
     judged = audit(f"{LINE} --recompute-granularity full {how}", "h100", 16, plan=False).judged
-    assert judged is not None
     return judged.plan.best.predicted.step_s, judged.plan.best.predicted.peak_bytes
 
 

@@ -50,12 +50,10 @@ def test_slime_with_its_own_defaults(tmp_path: Path, model: bool) -> None:
     """bf16 and the distributed optimizer are slime's; a model in a file that is not there has the checkpoint's name."""
     found = audited(str(script(tmp_path, model=model)))
     assert [(finding.rule, str(finding.problem)) for finding in found.findings] == []
-    assert found.judged is not None
     plan = found.judged.plan
     assert (found.judged.run.described.zoo, found.reader.gpus) == ("qwen3-8b", 8)
     assert plan.best.options.zero_stage == 1
     rl = plan.job.rl
-    assert rl is not None
     assert (rl.prompts, rl.samples, rl.updates, rl.tokens_per_gpu, rl.placement) == (32, 8, 2, 9216, "colocated")
     assert plan.rl[0].away == ("weights", "optimizer state")  # --colocate offloads
     assert "bf16" not in {item.what for item in found.judged.run.assumed}
@@ -66,9 +64,7 @@ def test_slimes_updates_are_of_global_batches_of_samples(tmp_path: Path) -> None
     path = script(tmp_path)
     path.write_text(path.read_text().replace("--global-batch-size 128", "--num-steps-per-rollout 4"))
     found = audited(str(path))
-    assert found.judged is not None
     rl = found.judged.plan.job.rl
-    assert rl is not None
     assert (rl.updates, rl.batch) == (4, 64)
 
 

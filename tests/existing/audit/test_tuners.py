@@ -135,7 +135,6 @@ def test_frozen_weights_in_the_shards_of_fsdp_are_as_wide_as_its_accelerate_has_
     held = (width * (count.total - count.trainable) + 4 * count.trainable) / 8
     assert update.holds["weights"] == pytest.approx(held)
     again = audited(files(plan, tmp_path), gpus=8).judged
-    assert again is not None
     for one, other in zip(plan.tuned[0].phases, again.plan.tuned[0].phases, strict=True):
         assert (one.name, one.holds) == (other.name, pytest.approx(other.holds, rel=1e-3))
 
@@ -188,7 +187,6 @@ def test_nemo_rl_inherits_and_replaces(tmp_path: Path) -> None:
     assert found.judged is not None, found.unpredicted
     assert not found.findings
     best, rl = found.judged.plan.best, found.judged.plan.job.rl
-    assert rl is not None
     assert (best.parallel.tp, best.parallel.dp, best.batch.seq_length, best.options.sequence_parallel) == (
         4, 2, 8192, True,
     )  # fmt: skip

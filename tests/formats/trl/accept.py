@@ -50,8 +50,6 @@ def _program(words: list[str]) -> tuple[ModuleType, list[str]]:
         return import_module(words[start]), words[start + 1 :]
     start = next(place for place, word in enumerate(words) if word.endswith(".py"))
     spec = importlib.util.spec_from_file_location("own", words[start])
-    assert spec is not None
-    assert spec.loader is not None
     spec.loader.exec_module(made := importlib.util.module_from_spec(spec))
     return made, words[start + 1 :]
 
