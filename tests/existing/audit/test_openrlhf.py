@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 
-from symconfig.api import existing
 from symconfig.descriptor.load import load_model
 from symconfig.existing.audit.audit import Audit
 from symconfig.graph.count import parameters
-from symconfig.render import openrlhf
 from tests.existing.audit.verl_scripts import audited, phases
-from tests.runs.rl.support import planned
 
 COUNT = parameters(load_model("qwen3-8b")).total
 RAY = """#!/bin/bash
@@ -73,35 +70,6 @@ def test_zero_3_keeps_sixteen_bytes_of_a_parameter_in_shards_and_the_reference_t
     assert "actor's optimizer state" not in phases(found)["generation"].holds
     assert "reference" not in phases(ray("--ref.offload"))["update"].holds
     assert "reference" in phases(ray("--ref.offload --ds.zero_stage 2 --train.micro_batch_size 1"))["update"].holds
-
-
-@pytest.mark.parametrize(
-    ("rewards", "said"),
-    [
-        ({}, "--reward.remote_url x.py"),
-        (
-            {"reward_model": {"model": "qwen3-4b"}},
-            "--reward.model_name_or_path Qwen/Qwen3-4B --reward.num_nodes 1 --reward.num_gpus_per_node 8",
-        ),
-    ],
-)
-def test_a_plan_written_for_it_comes_back(rewards: dict[str, Any], said: str) -> None:
-    step = {"tokens_per_gpu": 4096, "response_length": {"mean": 300.0, "max": 1024}}
-    plan = planned("qwen3-8b", target="openrlhf", **step, **rewards)
-    line = " ".join((
-        "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path Qwen/Qwen3-8B --actor.num_nodes 1",
-        f"--actor.num_gpus_per_node 8 --ref.num_nodes 1 --ref.num_gpus_per_node 8 {said}",
-        *openrlhf.words(plan),
-    ))  # fmt: skip
-    found = existing.audit(line, "h100", prompt_length=100.0, response_length=300.0, plan=False)
-    assert not [finding.rule for finding in found.findings if finding.severity == "error"]
-    assert found.judged is not None, found.unpredicted
-    again = found.judged.plan
-    assert (again.best.options.zero_stage, again.best.parallel.dp) == (plan.best.options.zero_stage, 8)
-    mine, theirs = plan.rl[0], again.rl[0]
-    assert (theirs.rollout_tp, theirs.memory_share, theirs.away) == (mine.rollout_tp, mine.memory_share, mine.away)
-    for one, other in zip(mine.phases, theirs.phases, strict=True):
-        assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-3))
 
 
 def test_roles_with_gpus_of_their_own_work_beside_each_other() -> None:
