@@ -18,19 +18,16 @@ def run(line: str) -> Audit:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("--tensor-model-parallel-size", "0"), ("--context-parallel-size", "-1"), ("--global-batch-size", "0"),
-        ("--micro-batch-size", "0"), ("--seq-length", "-5"), ("--recompute-num-layers", "0"), ("--kv-channels", "0"),
-        ("--num-layers-per-virtual-pipeline-stage", "0"), ("--decoder-first-pipeline-num-layers", "0"),
-        ("--optimizer-offload-fraction", "nan"), ("--optimizer-offload-fraction", "7"),
-        ("--optimizer-offload-fraction", "-1"),
-    ],
+    "option",
+    ["--tensor-model-parallel-size 0", "--context-parallel-size -1", "--global-batch-size 0", "--micro-batch-size 0",
+     "--seq-length -5", "--recompute-num-layers 0", "--kv-channels 0", "--num-layers-per-virtual-pipeline-stage 0",
+     "--decoder-first-pipeline-num-layers 0", "--optimizer-offload-fraction nan", "--optimizer-offload-fraction 7",
+     "--optimizer-offload-fraction -1"],
 )  # fmt: skip
-def test_a_number_that_no_run_has_is_not_predicted(option: str, value: str) -> None:
-    found = run(f"{SEVENTY} --optimizer-cpu-offload --use-precision-aware-optimizer {option} {value}")
+def test_a_number_that_no_run_has_is_not_predicted(option: str) -> None:
+    found = run(f"{SEVENTY} --optimizer-cpu-offload --use-precision-aware-optimizer {option}")
     assert found.judged is None
-    assert option in {problem.field for problem in found.unpredicted}
+    assert option.split()[0] in {problem.field for problem in found.unpredicted}
 
 
 @pytest.mark.parametrize(
