@@ -124,11 +124,6 @@ def test_every_command_refuses_them_at_once(odd: dict[str, Path], command: tuple
     """In one process, since each would wait for ever."""
     code = "from symconfig.cli.main import main\nfor path in sys.argv[2:]: print(main([*sys.argv[1].split(), path]))"
     names = [str(path) for name, path in odd.items() if name != "folder"]
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys\n{code}", " ".join(command), *names],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    words = [sys.executable, "-c", f"import sys\n{code}", " ".join(command), *names]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.split() == ["2"] * len(names), done.stderr

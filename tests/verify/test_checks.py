@@ -25,6 +25,8 @@ from symconfig.verify import checks, megatron_source
 from symconfig.verify.checks import Check, Options
 from tests.sample_plans import sample_plan
 
+STILL: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 8, "sequence_parallel": False, "recompute": Recompute("none")}
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -98,19 +100,15 @@ def test_a_check_that_breaks_is_a_failed_check_and_the_next_module_still_runs(
     }
     monkeypatch.setattr(checks, "frameworks", lambda: modules)
     found = checks.verify(folder)
-    assert [(check.name, check.status) for check in found] == [
-        ("first", "passed"),
-        ("bad", "failed"),
-        ("last", "passed"),
-    ]
+    said = [(check.name, check.status) for check in found]
+    assert said == [("first", "passed"), ("bad", "failed"), ("last", "passed")]
     assert "RuntimeError: out of luck" in found[1].detail
 
 
 @pytest.mark.parametrize("target", ["megatron", "deepspeed"])
 def test_files_for_another_target_than_the_plan_s_are_held_against_that_target(tmp_path: Path, target: str) -> None:
     other = "deepspeed" if target == "megatron" else "megatron"
-    still: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 8, "sequence_parallel": False, "recompute": Recompute("none")}
-    plan = sample_plan("qwen2.5-7b", "h100", backend=other, **still)
+    plan = sample_plan("qwen2.5-7b", "h100", backend=other, **STILL)
     write(render_for(plan, target), tmp_path / "out")
     found = [check.name for check in checks.verify(tmp_path / "out")]
     assert any("ds_config.json" in name for name in found) == (target == "deepspeed")
@@ -124,9 +122,6 @@ def _plan_folder(tmp_path: Path, target: str = "megatron") -> Path:
     files = render_for(plan, target)
     write(Files((*files, manifest.manifest(files, target, ("slurm",), None))), tmp_path / "out")
     return tmp_path / "out"
-
-
-STILL: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 8, "sequence_parallel": False, "recompute": Recompute("none")}
 
 
 def _edit(folder: Path, name: str, place: Path) -> None:
