@@ -47,12 +47,8 @@ def test_it_says_how_each_operator_is_split_what_moves_and_what_is_held(
     outcome = run.done(*MODEL)
     assert outcome.out.startswith("llama2-7b on 8 x NVIDIA H100")
     for words in (
-        "folded into",
-        "layers.*.gate_up_proj",
-        "How parameters are kept",
-        "What moves in a step",
-        "In total",
-    ):
+        "folded into", "layers.*.gate_up_proj", "How parameters are kept", "What moves in a step", "In total",
+    ):  # fmt: skip
         assert words in outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 125
     assert not any(line.endswith(" ") for line in outcome.out.splitlines())

@@ -30,12 +30,9 @@ def of_config(config: dict[str, Any]) -> Values:
 
 # Trainer's schedules in the words of the job.
 _STYLES = {
-    "constant_with_warmup": "constant",
-    "cosine_with_min_lr": "cosine",
-    "polynomial": "linear",
-    "inverse_sqrt": "inverse-square-root",
-    "warmup_stable_decay": "WSD",
-}
+    "constant_with_warmup": "constant", "cosine_with_min_lr": "cosine", "polynomial": "linear",
+    "inverse_sqrt": "inverse-square-root", "warmup_stable_decay": "WSD",
+}  # fmt: skip
 
 
 def of_trainer(arguments: Any) -> Values:

@@ -55,14 +55,9 @@ def test_targets_are_judged_by_the_median_and_the_worst_source_and_by_kind() -> 
 
 
 NEAR: dict[str, Any] = {
-    "prior": 0.8,
-    "prior_uncertainty": 0.1,
-    "basis": "6 kernels (cudnn-fe)",
-    "value": 0.78,
-    "uncertainty": 0.05,
-    "deviations": None,
-    "rows": {},
-}
+    "prior": 0.8, "prior_uncertainty": 0.1, "basis": "6 kernels (cudnn-fe)", "value": 0.78, "uncertainty": 0.05,
+    "deviations": None, "rows": {},
+}  # fmt: skip
 FAR = NEAR | {"value": 0.4, "deviations": -3.1, "rows": {"a-run": 0.54, "b-run": 0.2}}
 
 

@@ -126,17 +126,10 @@ SENTENCE = "one two three four five six seven eight nine ten eleven twelve thirt
 
 def test_text_is_wrapped_and_an_item_of_a_list_stays_one() -> None:
     assert narrow(f"# {SENTENCE}\n\n{SENTENCE}\n\n- {SENTENCE}\n", 40).split("\n") == [
-        f"# {SENTENCE}",
-        "",
-        "one two three four five six seven eight",
-        "nine ten eleven twelve thirteen fourteen",
-        "fifteen sixteen",
-        "",
-        "- one two three four five six seven",
-        "  eight nine ten eleven twelve thirteen",
-        "  fourteen fifteen sixteen",
-        "",
-    ]
+        f"# {SENTENCE}", "", "one two three four five six seven eight", "nine ten eleven twelve thirteen fourteen",
+        "fifteen sixteen", "", "- one two three four five six seven", "  eight nine ten eleven twelve thirteen",
+        "  fourteen fifteen sixteen", "",
+    ]  # fmt: skip
 
 
 def test_commands_and_drawings_stay_as_they_are() -> None:

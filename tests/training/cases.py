@@ -20,12 +20,9 @@ TINY: dict[str, Any] = {
     "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 256, "max_position_embeddings": 128,
 }  # fmt: skip
 EXPERTS = {
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64,
-    "norm_topk_prob": True,
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True,
     "router_aux_loss_coef": 0.02,
-}
+}  # fmt: skip
 ADAPTER = {"r": 8, "lora_alpha": 16.0, "target_modules": ["q_proj", "v_proj"]}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama2-13b", {}),

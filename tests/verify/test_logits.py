@@ -38,12 +38,9 @@ TINY: dict[str, Any] = {
     "vocab_size": VOCABULARY, "max_position_embeddings": 128,
 }  # fmt: skip
 EXPERTS: dict[str, Any] = {
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "norm_topk_prob": True,
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True,
     "router_aux_loss_coef": 0.01,
-}
+}  # fmt: skip
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", "rope_theta": 5000.0},
     "llama 3.1: scaled rope": {

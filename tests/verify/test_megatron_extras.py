@@ -50,13 +50,10 @@ EDITS: dict[str, tuple[str, str, list[str], str]] = {
     "no user buffers": ("user buffers", "--tp-comm-overlap", [], "overlap.tp_comm"),
     "wide gradients": ("bf16 gradients", "--grad-reduce-in-bf16", [], "grad_bytes"),
     "wide gradients of fsdp": (
-        "bf16 gradients of fsdp",
-        "--grad-reduce-in-bf16",
-        ["--megatron-fsdp-main-grads-dtype", "fp32"],
-        "grad_bytes",
+        "bf16 gradients of fsdp", "--grad-reduce-in-bf16", ["--megatron-fsdp-main-grads-dtype", "fp32"], "grad_bytes",
     ),
     "whole weights": ("fp8", "--fp8-param-gather", [], "fp8_param_gather"),
-}
+}  # fmt: skip
 
 
 def planned(name: str) -> Rendered:

@@ -44,13 +44,10 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # The chunks, where the sample's equal shares are not those of the options.
 CHUNKS = {
-    "layout": "Et*9|t*11|t*11|t*9L",
-    "counts": "Et*12|t*10|t*10|t*8L",
-    "ends alone, an empty chunk": "E|t*20||t*19|t|L",
-    "MTP alone": "Et*20|t*20|t*21m|L",
-    "a stage of nothing": "Et*20||t*20|L",
-    "split": "Et*6|t*7|t*7|t*7|t*7|t*6L",
-}
+    "layout": "Et*9|t*11|t*11|t*9L", "counts": "Et*12|t*10|t*10|t*8L",
+    "ends alone, an empty chunk": "E|t*20||t*19|t|L", "MTP alone": "Et*20|t*20|t*21m|L",
+    "a stage of nothing": "Et*20||t*20|L", "split": "Et*6|t*7|t*7|t*7|t*7|t*6L",
+}  # fmt: skip
 BOUNDS = (30.0, 2 * 2**30)  # seconds and bytes of a rank; seconds of a processor, which others' work does not lengthen
 
 

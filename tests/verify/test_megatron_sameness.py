@@ -73,7 +73,8 @@ OVERLAPPED = sample_plan("qwen3-30b-a3b", "h100", tp=1, pp=4, vpp=2, overlap_moe
 
 def of(model: str | Plan) -> Rendered:
     """Return what is rendered for a sample, one of STRUCTURES or a plan."""
-    return rendered(sample_plan(structured(model), "h100") if model in STRUCTURES else model, cluster="h100")
+    known = isinstance(model, str) and model in STRUCTURES
+    return rendered(sample_plan(structured(model), "h100") if known else model, cluster="h100")
 
 
 # An accepted list that is another model or another plan: the model, the option, its values, the field that says so.

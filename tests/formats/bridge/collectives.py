@@ -16,12 +16,9 @@ import torch
 
 TP, TOKENS, HIDDEN, RANK = 4, 64, 32, 8
 _CALLS = {
-    "all_reduce": "all-reduce",
-    "all_gather_into_tensor": "all-gather",
-    "_all_gather_base": "all-gather",
-    "reduce_scatter_tensor": "reduce-scatter",
-    "_reduce_scatter_base": "reduce-scatter",
-}
+    "all_reduce": "all-reduce", "all_gather_into_tensor": "all-gather", "_all_gather_base": "all-gather",
+    "reduce_scatter_tensor": "reduce-scatter", "_reduce_scatter_base": "reduce-scatter",
+}  # fmt: skip
 # (beside, sequence parallel) -> (phase, kind, elements of the whole tensor) -> how often.
 EXPECTED: dict[tuple[str, bool], dict[tuple[str, str, int], int]] = {
     ("columns", True): {("forward", "all-gather", TOKENS * RANK): 1, ("backward", "all-reduce", TOKENS * RANK): 1},
