@@ -12,9 +12,7 @@ from symconfig.errors import InputError
 from symconfig.plans.pipeline_layout import written
 from symconfig.plans.plan import Candidate
 from symconfig.runs.replan.keep import _VALUES
-from tests.cli.support import Run, run
-
-__all__ = ["run"]
+from tests.cli.support import Run
 
 JOBS: dict[str, tuple[str, str, int, dict[str, Any]]] = {
     "chunks": ("llama2-13b", "h100", 64, {}),

@@ -43,7 +43,7 @@ def test_without_in_place_only_the_diff_is_shown(run: Run, script: Path, tmp_pat
 
 def test_in_place_the_file_has_it_and_keeps_its_mode(run: Run, script: Path, tmp_path: Path) -> None:
     before, goal = script.read_text(), saved(tmp_path, plan(tp=2, dp=4))
-    assert run("adapt", script, "--plan", goal, "--in-place").code == 0
+    run.done("adapt", script, "--plan", goal, "--in-place")
     assert script.read_text() == before.replace(f"{TP} 4", f"{TP} 2")
     assert script.stat().st_mode & 0o777 == 0o755
     again = run("adapt", script, "--plan", goal, "--in-place")
@@ -77,7 +77,7 @@ def test_variables_and_arguments_are_the_scripts(run: Run, script: Path, tmp_pat
         .replace("    --micro-batch-size 1\n", "")
     )
     goal = saved(tmp_path, plan())
-    assert run("adapt", script, "--plan", goal, "--set", "TP=4", "--", "--micro-batch-size", "1").code == 0
+    run.done("adapt", script, "--plan", goal, "--set", "TP=4", "--", "--micro-batch-size", "1")
     assert run("adapt", script, "--plan", goal, "--", "--micro-batch-size", "1").code == 1
 
 

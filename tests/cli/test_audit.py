@@ -23,7 +23,7 @@ def test_a_script_that_runs_out_of_memory_ends_with_1_and_names_the_stage(run: R
 
 
 def test_a_script_that_runs_ends_with_0_and_strictly_with_1(run: Run) -> None:
-    assert run(*FITS).code == 0
+    run.done(*FITS)
     assert run(*FITS, "--strict").code == 1  # it has warnings
 
 
@@ -53,7 +53,7 @@ def test_json_has_the_run_the_best_plan_and_the_steps(run: Run, tmp_path: Path) 
     assert json.loads((tmp_path / "best.json").read_text(encoding="utf-8"))["alternatives"]  # for adapt to choose from
     copy = tmp_path / "mine.sh"
     copy.write_bytes(EXAMPLE.read_bytes())
-    assert run("adapt", copy, "--plan", tmp_path / "best.json", "--in-place").code == 0
+    run.done("adapt", copy, "--plan", tmp_path / "best.json", "--in-place")
     again = run("audit", copy, "--cluster", "h200", "--json").json()
     assert again["steps"] == []
     # A run is by itself: only a search judges its plans among others.

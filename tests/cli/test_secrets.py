@@ -8,7 +8,6 @@ import pytest
 
 from symconfig import format as masks
 from tests.cli.support import Run
-from tests.cli.support import run as run
 
 TRAIN = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 $MORE\n"
 OUTSIDE, OWN, SHAPED = "correct-horse-42", "battery.staple/77", f"hf_{'Ab3' * 11}"
@@ -40,7 +39,7 @@ def test_no_output_of_an_audit_has_a_secret(run: Run, script: Path, tmp_path: Pa
 
 def test_no_diff_of_an_adaptation_has_one(run: Run, script: Path, tmp_path: Path) -> None:
     job = ("--model", "llama2-7b", "--cluster", "h100", "--gpus", 8, "--global-batch-size", 64)
-    assert run("plan", *job, "--out", tmp_path / "out").code == 0
+    run.done("plan", *job, "--out", tmp_path / "out")
     for more in ((), ("--json",)):
         ended = run("adapt", script, "--plan", tmp_path / "out", "--root", tmp_path, *more)
         assert not any(secret in ended.out + ended.err for secret in (OUTSIDE, OWN, SHAPED))

@@ -22,7 +22,7 @@ NAME = "a100-80gb with network=4x200Gb/s"
 
 
 def test_plan_lays_it_over_the_cluster_and_the_job_records_it(run: Run, asked: Asked) -> None:
-    assert run("plan", *JOB, "--set", NETWORK, "--set", "gpu_memory=70GB").code == 0
+    run.done("plan", *JOB, "--set", NETWORK, "--set", "gpu_memory=70GB")
     assert asked.job.cluster == asked.cluster.name == f"{NAME} and gpu_memory=70GB"
     assert asked.cluster == load_cluster(asked.job.cluster)
     assert asked.cluster.levels[-1].bandwidth_bytes_per_s.value == 12.5e9
@@ -32,11 +32,11 @@ def test_it_is_laid_over_a_file_and_over_the_cluster_of_a_job(run: Run, asked: A
     (tmp_path / "ours.yaml").write_text("base: h100\nnetwork: 1x100Gb/s\ngpu_memory: 60GB\n", encoding="utf-8")
     job = tmp_path / "job.yaml"
     job.write_text("model: llama2-13b\ncluster: ours.yaml\ngpus: 64\nglobal_batch_size: 1024\n", encoding="utf-8")
-    assert run("plan", job, "--set", NETWORK).code == 0
+    run.done("plan", job, "--set", NETWORK)
     assert asked.cluster.name == f"ours with {NETWORK}"
     assert asked.cluster.gpu.memory_bytes.value == 60e9
     assert asked.cluster.levels[-1].bandwidth_bytes_per_s.value == 12.5e9
-    assert run("plan", *JOB[:2], "--cluster", "h100 with network=1x100Gb/s", *JOB[4:], "--set", NETWORK).code == 0
+    run.done("plan", *JOB[:2], "--cluster", "h100 with network=1x100Gb/s", *JOB[4:], "--set", NETWORK)
     assert asked.cluster.name == f"h100 with {NETWORK}"
 
 
@@ -50,8 +50,8 @@ def test_a_plan_records_the_cluster_whole_with_its_digest_and_names_it_above_the
     data = json.loads((out / "plan.json").read_text(encoding="utf-8"))
     assert data["inputs"]["job"]["cluster"] == data["inputs"]["cluster"]["name"] == NAME
     assert load_plan(out / "plan.json").cluster == load_cluster(NAME)
-    assert run("verify", "--frozen", out).code == 0
-    assert run("explain", out).code == 0
+    run.done("verify", "--frozen", out)
+    run.done("explain", out)
     data["inputs"]["cluster"]["levels"][1]["bandwidth_bytes_per_s"]["value"] = 1e9
     (out / "plan.json").write_text(json.dumps(data), encoding="utf-8")
     assert "cluster" in run.refused("explain", out)
@@ -109,8 +109,8 @@ def test_check_sees_that_the_file_below_the_changes_is_another_one(run: Run, tmp
     ours, out = tmp_path / "ours.yaml", tmp_path / "out"
     ours.write_text("base: a100-80gb\ngpu_memory: 75GB\n", encoding="utf-8")
     words = ("--model", "llama2-7b", "--cluster", ours, "--gpus", "8", "--global-batch-size", "16", "--pin", "tp=1")
-    assert run("plan", *words, "--set", NETWORK, "--out", out).code == 0
-    assert run("verify", "--frozen", out).code == 0
+    run.done("plan", *words, "--set", NETWORK, "--out", out)
+    run.done("verify", "--frozen", out)
     ours.write_text("base: a100-80gb\ngpu_memory: 70GB\n", encoding="utf-8")
     ended = run("verify", "--frozen", out)
     assert ended.code == 1

@@ -24,8 +24,7 @@ def runs(tmp_path: Path) -> Path:
 
 def test_a_table_for_people(run: Run, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    outcome = run("validate", runs)
-    assert outcome.code == 0
+    outcome = run.done("validate", runs)
     assert outcome.err == ""
     for word in ("MAPE", "bias", "worst row", "tau", "regret", "recall", "false alarms", "the median's", "too low by"):
         assert word in outcome.out, word

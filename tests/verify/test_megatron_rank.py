@@ -21,7 +21,6 @@ from symconfig.verify.megatron import Rendered
 from symconfig.verify.megatron_session import Job, Result
 from symconfig.verify.rank_states import Parameter
 from tests.cli.support import Run
-from tests.cli.support import run as run
 from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import LIMIT_S, rendered, replaced, source
 
