@@ -11,8 +11,7 @@ from symconfig.existing.audit.audit import Audit
 from symconfig.graph.count import parameters
 from symconfig.graph.implementation import LossKernel
 from symconfig.units import GIB
-
-CASES = Path(__file__).with_name("cases")
+from tests.existing.audit.support import CASES
 
 
 def case(name: str, **more: object) -> Audit:

@@ -9,37 +9,13 @@ import pytest
 from symconfig.descriptor.load import load_model
 from symconfig.existing.audit.audit import Audit
 from symconfig.graph.count import parameters
+from tests.existing.audit.support import text
 from tests.existing.audit.verl_scripts import audited, phases
 
 COUNT = parameters(load_model("qwen3-8b")).total
-RAY = """#!/bin/bash
-python3 -m openrlhf.cli.train_ppo_ray \\
-   --ref.num_nodes 1 --ref.num_gpus_per_node 8 --actor.num_nodes 1 --actor.num_gpus_per_node 8 \\
-   --vllm.num_engines 4 --vllm.tensor_parallel_size 2 --train.colocate_all --vllm.enable_sleep --ds.enable_sleep \\
-   --vllm.gpu_memory_utilization 0.5 --actor.model_name_or_path Qwen/Qwen3-8B --reward.remote_url reward.py \\
-   --train.batch_size 256 --train.micro_batch_size 2 --rollout.batch_size 128 --rollout.micro_batch_size 4 \\
-   --rollout.n_samples_per_prompt 8 --data.max_len 4096 --rollout.max_new_tokens 3072 --ds.zero_stage 3 \\
-   --algo.advantage.estimator group_norm --actor.gradient_checkpointing_enable --ds.packing_samples MORE
-"""
-OLD = """#!/bin/bash
-python3 -m openrlhf.cli.train_ppo_ray \\
-   --ref_num_nodes 1 --ref_num_gpus_per_node 8 --actor_num_nodes 1 --actor_num_gpus_per_node 8 \\
-   --vllm_num_engines 4 --vllm_tensor_parallel_size 2 --colocate_all_models --vllm_enable_sleep \\
-   --deepspeed_enable_sleep --vllm_gpu_memory_utilization 0.5 --pretrain Qwen/Qwen3-8B --remote_rm_url reward.py \\
-   --train_batch_size 256 --micro_train_batch_size 2 --rollout_batch_size 128 --micro_rollout_batch_size 4 \\
-   --n_samples_per_prompt 8 --prompt_max_len 1024 --generate_max_len 3072 --zero_stage 3 --bf16 \\
-   --advantage_estimator group_norm --gradient_checkpointing --packing_samples
-"""
-TUNED = """#!/bin/bash
-read -r -d '' training_commands <<EOT
-openrlhf.cli.PROGRAM \\
-   --data.max_len 2048 --train.batch_size 64 --train.micro_batch_size 2 --ds.zero_stage 3 \\
-   --model.model_name_or_path Qwen/Qwen3-8B --ds.packing_samples --model.gradient_checkpointing_enable MORE
-EOT
-if [[ ${1} != "slurm" ]]; then
-    deepspeed --num_gpus 8 --module $training_commands
-fi
-"""
+RAY = text("openrlhf_ray.sh")
+OLD = text("openrlhf_old_names.sh")
+TUNED = text("openrlhf_tuned.sh")
 
 
 def ray(*more: str) -> Audit:
