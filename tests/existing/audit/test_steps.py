@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from symconfig.api.planning import plan as planned
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster
-from symconfig.existing.audit.audit import audit
+from symconfig.existing.audit.audit import Audit, audit
 from symconfig.existing.audit.steps import DECISIONS
 from symconfig.existing.recover.run import Supplied
 from symconfig.plans.degrees import Degrees
@@ -18,9 +19,14 @@ from symconfig.solve.configuration import Configuration
 from tests.existing.audit.support import OVERLAPS, SEVENTY, audited, reading
 
 
+@cache
+def of_128(line: str) -> Audit:
+    return audited(line, 128)
+
+
 @pytest.mark.parametrize("line", [SEVENTY, f"{SEVENTY} {OVERLAPS}"])
 def test_the_gains_multiply_to_the_whole_gain(line: str) -> None:
-    found = audited(line, 128)
+    found = of_128(line)
     now, best = found.judged.plan.best.predicted.step_s, found.better.best.predicted.step_s
     assert found.gain == pytest.approx(1 - best / now)
     assert math.prod(1 - step.gain for step in found.way) == pytest.approx(best / now, rel=1e-9)
@@ -30,7 +36,7 @@ def test_the_gains_multiply_to_the_whole_gain(line: str) -> None:
 
 
 def test_the_best_plan_is_the_planners_own_where_the_run_has_its_kernels() -> None:
-    found = audited(f"{SEVENTY} {OVERLAPS}", 128)
+    found = of_128(f"{SEVENTY} {OVERLAPS}")
     own = planned("llama3.1-70b", "h100", 128, 256, 8192, top=1)
     assert found.better.best == own.best
 

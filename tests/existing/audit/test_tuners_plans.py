@@ -26,7 +26,7 @@ ROOM = {"tokens_per_gpu": 4096, "response_length": {"mean": 300.0, "max": 1024}}
 STEP = {"backend": "fsdp", "target": "trl", "rl": section(reference=False)}
 PLANS: dict[str, Callable[[], Plan]] = {
     "trl, GRPO": lambda: planned("qwen3-8b", target="trl"),
-    "nemo-rl, GRPO": lambda: planned("qwen3-8b", target="nemo-rl", **ROOM),
+    "nemo-rl, GRPO": lambda: planned("qwen3-8b", target="nemo-rl", pins={"pp": "1", "cp": "1"}, **ROOM),
     "openrlhf, GRPO": lambda: planned("qwen3-8b", target="openrlhf", **ROOM),
     "openrlhf, rewards": lambda: planned("qwen3-8b", target="openrlhf", reward_model={"model": "qwen3-4b"}, **ROOM),
     # Through Accelerate's own file, which TRL's script is started with in DeepSpeed's place.
