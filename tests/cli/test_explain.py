@@ -27,7 +27,7 @@ def plan(tmp_path: Path) -> Path:
 
 
 def test_it_has_a_row_for_each_stage(run: Run, plan: Path) -> None:
-    outcome = run.done("explain", "--timeline", plan)
+    outcome = run.done("explain --timeline", plan)
     lines = outcome.out.splitlines()
     assert lines[0].endswith("1F1B, 4 stages, 16 microbatches")
     assert [line.split()[0] for line in lines if line.lstrip()[:1].isdigit() and line.count("%") == 1][:4] == list(
@@ -36,7 +36,7 @@ def test_it_has_a_row_for_each_stage(run: Run, plan: Path) -> None:
 
 
 def test_numbers_agree_with_themselves(run: Run, plan: Path) -> None:
-    data = run("explain", "--timeline", plan, "--json").json()
+    data = run("explain --timeline", plan, "--json").json()
     assert data["schema"] == "symconfig.timeline/1"
     assert (data["schedule"], data["num_microbatches"], len(data["stages"])) == ("1f1b", 16, 4)
     for stage in data["stages"]:
@@ -73,12 +73,12 @@ def test_a_plan_that_cannot_be_retraced_is_written_without_a_trace(
     run.done("render", plan, "--out", out)
     assert not (out / "trace.json").exists()
     assert "dense_of_another_version" in (out / "REPORT.md").read_text()
-    assert "cannot retrace" in run.refused("explain", "--timeline", plan)
+    assert "cannot retrace" in run.refused("explain --timeline", plan)
 
 
 def test_from_python_the_same_step_is_simulated(run: Run, plan: Path) -> None:
     result = PlanResult(load_plan(plan))
-    said = run("explain", "--timeline", plan, "--json").json()
+    said = run("explain --timeline", plan, "--json").json()
     assert [result.timeline().idle(stage) for stage in range(4)] == [stage["idle"] for stage in said["stages"]]
     with pytest.raises(InputError, match="need 1 to 2"):
         result.timeline(candidate=3)

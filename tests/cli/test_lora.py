@@ -15,7 +15,7 @@ PARTS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_p
 
 
 def test_one_option_is_enough(run: Run, tmp_path: Path) -> None:
-    outcome = run.done("plan", "--model", "llama3.1-8b", "--task", "lora", *JOB, "--out", tmp_path / "out")
+    outcome = run.done("plan --model llama3.1-8b --task lora", *JOB, "--out", tmp_path / "out")
     assert "LoRA of rank 16, alpha 32, on all-linear: 41,943,040 parameters are trained\n" in outcome.out
     launch = (tmp_path / "out" / "launch.sh").read_text()
     assert f"--lora-target-modules={','.join(PARTS)}" in launch
@@ -34,7 +34,7 @@ def test_options_reach_the_search_as_the_section_does(run: Run, asked: Asked, tm
     run.done("plan", job)
     section = asked.model
     options = ("--lora-r", "8", "--lora-alpha", "4", "--lora-targets", "q_proj,v_proj", "--lora-dropout", "0.1")
-    run.done("plan", "--model", "llama2-7b", *JOB, *options)
+    run.done("plan --model llama2-7b", *JOB, *options)
     assert asked.model == section
     assert section.adapter.model_dump() == {
         "method": "lora", "r": 8, "lora_alpha": 4.0, "lora_dropout": 0.1, "target_modules": ("q_proj", "v_proj")
@@ -60,7 +60,7 @@ def test_what_cannot_be_is_said_in_the_words_of_the_command_line(words: str, mes
 
 def test_plans_are_made_again_with_other_adapters_or_over_another_model(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    run.done("plan", "--model", "llama2-7b", "--task", "lora", *JOB, "--out", out)
+    run.done("plan --model llama2-7b --task lora", *JOB, "--out", out)
     unchanged = symconfig.replan(out, top=1).new
     assert unchanged.plan.model.adapter is not None
     assert unchanged.to_dict()["inputs"] == json.loads((out / "plan.json").read_text())["inputs"]
@@ -71,4 +71,4 @@ def test_plans_are_made_again_with_other_adapters_or_over_another_model(run: Run
     assert (other.model.name, other.job.task, other.best.target.backend) == ("llama2-13b", "lora", "deepspeed")
     fused = symconfig.replan(out, backend="megatron", top=1).new.plan
     assert "qkv_proj" in fused.model.adapter.target_modules
-    assert "Nothing is edited or stale" in run("verify", "--frozen", out).out
+    assert "Nothing is edited or stale" in run("verify --frozen", out).out

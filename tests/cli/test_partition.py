@@ -93,7 +93,7 @@ def test_a_program_on_a_mesh_of_a_file(run: Run, program: Path, tmp_path: Path) 
 
 
 def test_no_flat_leaves_no_weight_in_smaller_parts_than_it_is_used(run: Run, program: Path) -> None:
-    data = run("partition", "--program", program, *SMALL, "--no-flat", "--json").json()
+    data = run("partition --program", program, *SMALL, "--no-flat", "--json").json()
     assert all(set(parameter["zero"].values()) == {0} for parameter in data["parameters"])
 
 
@@ -191,10 +191,10 @@ def test_stages_are_shown_written_and_add_up_to_the_step(
 
 def test_a_module_and_a_program_are_cut_into_stages(run: Run, program: Path) -> None:
     words = ("--cluster", "h100", "--gpus", "4", "--num-microbatches", "8", "--stages", "2..4", "--json")
-    data = run("partition", "--program", program, *words).json()
+    data = run("partition --program", program, *words).json()
     assert 2 <= len(data["stages"]) <= 3
     pytest.importorskip("torch", reason="modules are traced with torch")
-    data = run("partition", "--module", "tests.solve.partition.small_modules:rows", *words).json()
+    data = run("partition --module tests.solve.partition.small_modules:rows", *words).json()
     assert 2 <= len(data["stages"]) <= 4
 
 

@@ -71,13 +71,13 @@ def test_whatever_is_not_refused_bash_leaves_alone(found: list[str]) -> None:
 def test_every_target_with_words_says_those_of_its_files(run: Run, tmp_path: Path) -> None:
     plan = sample_plan(backend="deepspeed", training={"lr_decay_style": "constant"})
     path = written(tmp_path, plan)
-    data = run("render", "--print", path, "--json").json()
+    data = run("render --print", path, "--json").json()
     assert data["schema"] == "symconfig.args/1"
     assert (data["target"], data["world_size"]) == ("deepspeed", 16)
     assert f"--seq-length={plan.best.batch.seq_length}" in data["words"]
     assert {"megatron", "deepspeed", "transformers"} <= set(with_words())
     for name in ("deepspeed", "transformers"):
-        assert run("render", "--print", path, "--target", name).out.splitlines() == words(plan, name)
+        assert run("render --print", path, "--target", name).out.splitlines() == words(plan, name)
 
 
 @pytest.mark.parametrize("target", with_words())
@@ -92,10 +92,10 @@ def test_another_number_of_gpus_is_a_check_that_failed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path, sample_plan(backend="deepspeed", version="0.19.8"))
-    run.done("render", "--print", path, "--world-size", "16")
-    ended = run("render", "--print", path, "--world-size", "24")
+    run.done("render --print", path, "--world-size", "16")
+    ended = run("render --print", path, "--world-size", "24")
     assert ended.code == 1
     assert ended.out == ""
     assert "the plan is for another number of ranks (got 24, need 16)" in ended.err
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert "(got 8, need 16)" in run("render", "--print", path, "--check").err
+    assert "(got 8, need 16)" in run("render --print", path, "--check").err

@@ -50,7 +50,7 @@ def test_a_plan_records_the_cluster_whole_with_its_digest_and_names_it_above_the
     data = json.loads((out / "plan.json").read_text(encoding="utf-8"))
     assert data["inputs"]["job"]["cluster"] == data["inputs"]["cluster"]["name"] == NAME
     assert load_plan(out / "plan.json").cluster == load_cluster(NAME)
-    run.done("verify", "--frozen", out)
+    run.done("verify --frozen", out)
     run.done("explain", out)
     data["inputs"]["cluster"]["levels"][1]["bandwidth_bytes_per_s"]["value"] = 1e9
     (out / "plan.json").write_text(json.dumps(data), encoding="utf-8")
@@ -110,8 +110,8 @@ def test_check_sees_that_the_file_below_the_changes_is_another_one(run: Run, tmp
     ours.write_text("base: a100-80gb\ngpu_memory: 75GB\n", encoding="utf-8")
     words = ("--model", "llama2-7b", "--cluster", ours, "--gpus", "8", "--global-batch-size", "16", "--pin", "tp=1")
     run.done("plan", *words, "--set", NETWORK, "--out", out)
-    run.done("verify", "--frozen", out)
+    run.done("verify --frozen", out)
     ours.write_text("base: a100-80gb\ngpu_memory: 70GB\n", encoding="utf-8")
-    ended = run("verify", "--frozen", out)
+    ended = run("verify --frozen", out)
     assert ended.code == 1
     assert "cluster" in ended.out

@@ -54,19 +54,19 @@ def test_what_was_just_written_passes(run: Run, out: Path) -> None:
     (out / "notes.txt").write_text("mine")
     for place in (out, out / "plan.json"):
         assert "Nothing is edited or stale: 6 files" in run.done("verify --frozen", place).out
-    assert found(run("verify", "--frozen", out, "--json")) == []
+    assert found(run("verify --frozen", out, "--json")) == []
     assert symconfig.verify_frozen(out).passed
 
 
 def test_an_edited_file_is_named_with_its_first_line_that_differs(run: Run, out: Path) -> None:
     edit(out / "launch.sh", "--lr 0.0003", "--lr 0.1")
-    ended = run("verify", "--frozen", out, "--json")
+    ended = run("verify --frozen", out, "--json")
     assert ended.code == 1
     (finding,) = ended.json()["findings"]
     lines = (out / "launch.sh").read_text().splitlines()
     assert finding["line"] == next(number for number, line in enumerate(lines, start=1) if "--lr 0.1" in line)
     assert (finding["written"].strip(), finding["found"].strip()) == ("--lr 0.0003", "--lr 0.1")
-    text = run("verify", "--frozen", out)
+    text = run("verify --frozen", out)
     assert "written:     --lr 0.0003" in text.out
     assert f"symconfig render {out}/plan.json --target megatron --launcher slurm --out {out} --force" in text.out
 
@@ -76,7 +76,7 @@ def test_files_that_are_gone_or_no_programs_any_more_or_have_other_line_ends(run
     (out / "launch.sh").chmod(0o644)
     args = out / "megatron_args.txt"
     args.write_bytes(args.read_bytes().replace(b"\n", b"\r\n"))
-    ended = run("verify", "--frozen", out, "--json")
+    ended = run("verify --frozen", out, "--json")
     assert ended.code == 1
     said = {each["path"]: each for each in ended.json()["findings"]}
     assert said["trace.json"]["kind"] == "missing"
@@ -99,7 +99,7 @@ def test_what_another_symconfig_would_write_is_stale_not_edited(
 
     monkeypatch.setattr(api_frozen, "files", changed)
     edit(out / "sbatch.sh", "#SBATCH", "# SBATCH")
-    ended = run("verify", "--frozen", out, "--json")
+    ended = run("verify --frozen", out, "--json")
     assert ended.code == 1
     assert found(ended) == [("edited", "sbatch.sh"), ("stale", "REPORT.md"), ("stale", "new.txt")]
     assert "would write something else now" in ended.json()["findings"][0]["said"]
@@ -108,13 +108,13 @@ def test_what_another_symconfig_would_write_is_stale_not_edited(
 def test_an_edited_plan_is_a_failed_check_and_one_that_cannot_be_read_bad_input(run: Run, out: Path) -> None:
     whole = (out / "plan.json").read_text()
     edit(out / "plan.json", '"micro": 1', '"micro": 2')
-    ended = run("verify", "--frozen", out, "--json")
+    ended = run("verify --frozen", out, "--json")
     assert ended.code == 1
     assert found(ended) == [("edited", "plan.json")]
     assert ended.json()["findings"][0]["said"].startswith("best: was edited")
-    assert "--accept-edits" in run("verify", "--frozen", out).out
+    assert "--accept-edits" in run("verify --frozen", out).out
     (out / "plan.json").write_text(whole[:700])
-    assert run("verify", "--frozen", out).code == 2
+    assert run("verify --frozen", out).code == 2
 
 
 def test_inputs_that_changed_since_are_named_by_field(run: Run, out: Path, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_inputs_that_changed_since_are_named_by_field(run: Run, out: Path, tmp_p
     data["inputs"]["model"]["notes"] = ["of another time"]
     lone = tmp_path / "older.json"
     lone.write_text(signed(data))
-    ended = run("verify", "--frozen", lone, "--json")
+    ended = run("verify --frozen", lone, "--json")
     assert ended.code == 1
     assert found(ended) == [("input", "inputs.model"), ("input", "inputs.cluster")]
     assert "a100-80gb is another one now: gpus_per_node 4 -> 8" in ended.json()["findings"][1]["said"]
@@ -137,7 +137,7 @@ def test_the_hint_names_the_model_that_has_changed(run: Run, tmp_path: Path, pla
     data = json.loads(plan.to_json())
     data["inputs"]["job"]["model"] = str(model)
     lone.write_text(signed(data))
-    ended = run("verify", "--frozen", lone)
+    ended = run("verify --frozen", lone)
     assert ended.code == 1
     assert f"symconfig replan {lone} --model '{tmp_path}/my model.yaml' --out NEW" in " ".join(ended.out.split())
 
@@ -148,13 +148,13 @@ def test_templates_of_ones_own_must_be_named_and_are_held_too(run: Run, tmp_path
     (mine / "megatron" / "own.txt.j2").write_text("tp {{ best.parallel.tp }}\n")
     out = tmp_path / "out"
     api.write(plan, out, Wanted(launchers=("slurm:env.A=a b",), templates=mine), force=False)
-    run.done("verify", "--frozen", out, "--templates", mine)
+    run.done("verify --frozen", out, "--templates", mine)
     assert "--templates DIR" in run.refused("verify --frozen", out)
     (mine / "megatron" / "own.txt.j2").write_text("tp: {{ best.parallel.tp }}\n")
-    ended = run("verify", "--frozen", out, "--templates", mine, "--json")
+    ended = run("verify --frozen", out, "--templates", mine, "--json")
     assert ended.code == 1
     assert found(ended) == [("templates", str(mine)), ("stale", "own.txt")]
-    again = " ".join(run("verify", "--frozen", out, "--templates", mine).out.split())
+    again = " ".join(run("verify --frozen", out, "--templates", mine).out.split())
     assert f"--target megatron --launcher 'slurm:env.A=a b' --templates {mine} --out {out} --force" in again
 
 
@@ -184,7 +184,7 @@ def test_edits_that_force_replaces_are_named(run: Run, out: Path) -> None:
 )
 def test_a_manifest_that_is_none_is_bad_input_or_cannot_be_written(run: Run, out: Path, text: str, said: str) -> None:
     (out / "manifest.json").write_text(text)
-    ended = run("verify", "--frozen", out)
+    ended = run("verify --frozen", out)
     assert ended.code == (1 if said == "cobol" else 2)
     assert said in ended.err + ended.out
 
