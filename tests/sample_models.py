@@ -11,11 +11,9 @@ from symconfig.descriptor.model import ModelDescriptor
 _COMMON: dict[str, Any] = {"schema": "symconfig.model/1", "source": "config.json of the model on Hugging Face"}
 
 _MODELS: dict[str, dict[str, Any]] = {
-    "llama2-13b": {
-        "model_type": "llama", "hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 40,
-        "num_attention_heads": 40, "num_key_value_heads": 40, "head_dim": 128, "vocab_size": 32000,
-        "max_position_embeddings": 4096, "huggingface_id": "meta-llama/Llama-2-13b-hf",
-    },
+    "llama2-13b": {"model_type": "llama", "hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 40,
+                   "num_attention_heads": 40, "num_key_value_heads": 40, "head_dim": 128, "vocab_size": 32000,
+                   "max_position_embeddings": 4096, "huggingface_id": "meta-llama/Llama-2-13b-hf"},
     "llama3.1-70b": {
         "model_type": "llama",
         "hidden_size": 8192,
@@ -32,11 +30,9 @@ _MODELS: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 8192,
         },
     },
-    "qwen2.5-7b": {
-        "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
-        "num_attention_heads": 28, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 152064,
-        "max_position_embeddings": 131072, "rope_theta": 1000000.0, "norm_eps": 1e-6, "qkv_bias": True,
-    },
+    "qwen2.5-7b": {"model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+                   "num_attention_heads": 28, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 152064,
+                   "max_position_embeddings": 131072, "rope_theta": 1000000.0, "norm_eps": 1e-6, "qkv_bias": True},
     "qwen3-30b-a3b": {
         "model_type": "qwen3_moe",
         "hidden_size": 2048,
@@ -126,13 +122,11 @@ _MODELS: dict[str, dict[str, Any]] = {
             "softmax_after_topk": True, "router_bias": True, "expert_bias": True, "router_aux_loss_coef": 0.9,
         },
     },
-    "gpt3-175b": {
-        "model_type": "gpt2", "hidden_size": 12288, "intermediate_size": 49152, "num_hidden_layers": 96,
-        "num_attention_heads": 96, "num_key_value_heads": 96, "head_dim": 128, "vocab_size": 50257,
-        "max_position_embeddings": 2048, "tie_word_embeddings": True, "hidden_act": "gelu_tanh", "gated_mlp": False,
-        "mlp_bias": True, "norm": "layernorm", "position": "learned", "qkv_bias": True, "attention_out_bias": True,
-        "attention_dropout": 0.1, "hidden_dropout": 0.1,
-    },
+    "gpt3-175b": {"model_type": "gpt2", "hidden_size": 12288, "intermediate_size": 49152, "num_hidden_layers": 96,
+                  "num_attention_heads": 96, "num_key_value_heads": 96, "head_dim": 128, "vocab_size": 50257,
+                  "max_position_embeddings": 2048, "tie_word_embeddings": True, "hidden_act": "gelu_tanh",
+                  "gated_mlp": False, "mlp_bias": True, "norm": "layernorm", "position": "learned", "qkv_bias": True,
+                  "attention_out_bias": True, "attention_dropout": 0.1, "hidden_dropout": 0.1},
 }  # fmt: skip
 _MODELS["llama2-13b-lora"] = {
     **_MODELS["llama2-13b"],

@@ -77,17 +77,12 @@ LOGS: dict[str, tuple[logs.Reader, str, list[Step]]] = {
         f"12%| 1/8\r  {TRAINER.format(5.362, 0.001, 1, NORM)}25%| 2/8\r  {TRAINER.format(5.212, 0.002, 2, NORM)}",
         [Step(5.362 * 32 / 31, 0.0, 8, 1.1), Step(5.212 * 32 / 31, 0.001, 8, 1.1)],
     ),
-    "Trainer's own optimizer": (
-        logs.of_answers,
+    "Trainer's own optimizer": (logs.of_answers,
         TRAINER.format(0.69, 0, 1, ", 'global_step/max_steps': '1/8'") + TRAINER.format(0.5, 0.001, 2, ""),
-        [Step(0.69, 0.0, 8), Step(0.5, 0.001, 8)],
-    ),
-    "GRPO": (
-        logs.of_rewards,
-        TRAINER.format(0.1, 0.001, 0.5, REWARD) + TRAINER.format(0.1, 0.002, 1, ""),
-        [Step(-0.5, 0.0, 64), Step(-0.5, 0.001, 64)],
-    ),
-}
+        [Step(0.69, 0.0, 8), Step(0.5, 0.001, 8)]),
+    "GRPO": (logs.of_rewards, TRAINER.format(0.1, 0.001, 0.5, REWARD) + TRAINER.format(0.1, 0.002, 1, ""),
+             [Step(-0.5, 0.0, 64), Step(-0.5, 0.001, 64)]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LOGS)

@@ -52,18 +52,14 @@ MODELS: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 8192,
         },
     },
-    "qwen2: biases of q, k, v, tied, all heads have keys": {
-        "model_type": "qwen2", "rope_theta": 1e6, "qkv_bias": True, "norm_eps": 1e-6, "tie_word_embeddings": True,
-        "num_key_value_heads": 4,
-    },
+    "qwen2: biases of q, k, v, tied, all heads have keys": {"model_type": "qwen2", "rope_theta": 1e6,
+        "qkv_bias": True, "norm_eps": 1e-6, "tie_word_embeddings": True, "num_key_value_heads": 4},
     "qwen3: normed q and k, wide heads": {
         "model_type": "qwen3", "rope_theta": 1e6, "qk_norm": True, "norm_eps": 1e-6, "head_dim": 32,
     },
     "mixtral": {"model_type": "mixtral", "intermediate_size": 0, "rope_theta": 1e6, "experts": EXPERTS},
-    "qwen3 moe: probabilities as they are": {
-        "model_type": "qwen3_moe", "rope_theta": 1e6, "qk_norm": True, "norm_eps": 1e-6,
-        "experts": {**EXPERTS, "norm_topk_prob": False},
-    },
+    "qwen3 moe: probabilities as they are": {"model_type": "qwen3_moe", "rope_theta": 1e6, "qk_norm": True,
+        "norm_eps": 1e-6, "experts": {**EXPERTS, "norm_topk_prob": False}},
     "gpt-oss: sinks, windows, clamped experts with biases, YaRN": {
         "model_type": "gpt_oss",
         "intermediate_size": 0,
@@ -113,23 +109,13 @@ SHAPE = {
     "pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "tie_word_embeddings": False,
 }  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
-    "smollm3: a layer without rope": {
-        "no_rope_layers": [1, 0],
-        "use_sliding_window": False,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-    },
-    "granite: factors": {
-        "embedding_multiplier": 12.0,
-        "logits_scaling": 0.5,
-        "attention_multiplier": 512.0**-0.5,
-        "residual_multiplier": 1.0,
-    },
-    "qwen3 next: a gate, partial rope": {
-        "layer_types": ["full_attention"] * 2,
-        "mlp_only_layers": [0, 1],
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
-    },
-}
+    "smollm3: a layer without rope": {"no_rope_layers": [1, 0], "use_sliding_window": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "granite: factors": {"embedding_multiplier": 12.0, "logits_scaling": 0.5, "attention_multiplier": 512.0**-0.5,
+                         "residual_multiplier": 1.0},
+    "qwen3 next: a gate, partial rope": {"layer_types": ["full_attention"] * 2, "mlp_only_layers": [0, 1],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}},
+}  # fmt: skip
 MODELS |= {
     "smollm3: a layer without rope": {"model_type": "smollm3", "rope_layers": [True, False]},
     "granite: factors": {
@@ -147,22 +133,17 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "epsilon": ("llama", "--norm-epsilon=1e-05", "--norm-epsilon=0.1"),
     "renormalised": ("qwen3 moe: probabilities as they are", "--moe-router-pre-softmax", ""),
     "window": ("gpt-oss: sinks, windows, clamped experts with biases, YaRN", "--window-size=7,0", "--window-size=8,0"),
-    "rounded YaRN range": (
-        "gpt-oss: sinks, windows, clamped experts with biases, YaRN",
-        "--no-yarn-correction-range-round-to-int",
-        "",
-    ),
+    "rounded YaRN range": ("gpt-oss: sinks, windows, clamped experts with biases, YaRN",
+                           "--no-yarn-correction-range-round-to-int", ""),
     "softmax scale": (
-        "deepseek v3: latent attention, groups of experts, a bias of the choice, a shared expert, YaRN",
-        "--mscale-all-dim=1.0",
-        "--mscale-all-dim=0.0",
-    ),
+                      "deepseek v3: latent attention, groups of experts, a bias of the choice, a shared expert, YaRN",
+                      "--mscale-all-dim=1.0", "--mscale-all-dim=0.0"),
     "rope everywhere": ("smollm3: a layer without rope", "--no-rope-freq=([0]*1+[1]*1)", ""),
     "another scale of scores": ("granite: factors", "--mup-base-head-dim=0.03125", "--mup-base-head-dim=1.0"),
     "another factor of logits": ("granite: factors", "--mup-output-mult=2.0", "--mup-output-mult=1.0"),
     "other rotary channels": ("qwen3 next: a gate, partial rope", "--rotary-percent=0.25", "--rotary-percent=0.5"),
     "one expert": ("mixtral", "--moe-router-topk=2", "--moe-router-topk=3"),
-}
+}  # fmt: skip
 
 
 def _joined(args: list[str]) -> list[str]:

@@ -61,31 +61,18 @@ def _item(name: str) -> Rendered:
 
 
 WRONG: dict[str, tuple[Callable[[], Rendered], str]] = {
-    "lost layers": (
-        lambda: replaced(_item("virtual stages and cp"), "--num-layers", "60"),
-        "the stages do not hold every layer once",
-    ),
-    "experts that do not divide": (
-        lambda: replaced(_item("experts"), "--num-experts", "10"),
-        "Number of experts should be a multiple of expert model parallel_size",
-    ),
-    "an empty stage": (
-        lambda: replaced(_item("layout"), "--pipeline-model-parallel-layout", "Et*20|t*20||L"),
-        "stages",
-    ),
-    "a misspelt flag": (
-        lambda: replaced(_item("experts"), "--moe-grouped-gemm", "--moe-grouped-gem"),
-        "unrecognized arguments: --moe-grouped-gem",
-    ),
-    "more experts": (
-        lambda: replaced(_item("experts"), "--num-experts", "16"),
-        "linear_fc1.weight (58,720,256)",
-    ),
-    "another width": (
-        lambda: replaced(_item("fp16"), "--ffn-hidden-size", "13312"),
-        "it has decoder.layers.0.mlp.linear_fc1.weight (34,078,720)",
-    ),
-}
+    "lost layers": (lambda: replaced(_item("virtual stages and cp"), "--num-layers", "60"),
+                    "the stages do not hold every layer once"),
+    "experts that do not divide": (lambda: replaced(_item("experts"), "--num-experts", "10"),
+        "Number of experts should be a multiple of expert model parallel_size"),
+    "an empty stage": (lambda: replaced(_item("layout"), "--pipeline-model-parallel-layout", "Et*20|t*20||L"),
+                       "stages"),
+    "a misspelt flag": (lambda: replaced(_item("experts"), "--moe-grouped-gemm", "--moe-grouped-gem"),
+                        "unrecognized arguments: --moe-grouped-gem"),
+    "more experts": (lambda: replaced(_item("experts"), "--num-experts", "16"), "linear_fc1.weight (58,720,256)"),
+    "another width": (lambda: replaced(_item("fp16"), "--ffn-hidden-size", "13312"),
+                      "it has decoder.layers.0.mlp.linear_fc1.weight (34,078,720)"),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -44,14 +44,8 @@ CASES = {
         "1 layer on the last",
         cluster="h200",  # in the memory of an h100 the first stages get fewer layers than those after them
     ),
-    "DeepSeek-V3 with an empty chunk": Case(
-        "deepseek-v3",
-        61,
-        2048,
-        8192,
-        {"tp": "1", "ep": "64", "cp": "1", "layout": "Et*3|(tt|)*29,|mL"},
-        "Et*3|(tt|)*29|mL",
-    ),
+    "DeepSeek-V3 with an empty chunk": Case("deepseek-v3", 61, 2048, 8192,
+        {"tp": "1", "ep": "64", "cp": "1", "layout": "Et*3|(tt|)*29,|mL"}, "Et*3|(tt|)*29|mL"),
     "GLM-4.5-Air on PP4": Case(str(GLM), 46, 64, 512, {"pp": "4", "vpp": "1", "ep": "8"}, "on the first stage"),
     "30 layers on PP4": Case("llama3.1-8b", 30, 32, 256, {"pp": "4", "vpp": "1"}, "", change={"num_hidden_layers": 30}),
     "30 layers on PP4, without layout strings": Case(
@@ -61,7 +55,7 @@ CASES = {
     "12 layers with chunks of no layer": Case(
         "llama3.1-8b", 12, 32, 256, {"layout": "E|t*3||(tt|)*4tL"}, "E|t*3||(tt|)*4tL", change={"num_hidden_layers": 12}
     ),
-}
+}  # fmt: skip
 
 
 def planned(case: Case) -> Plan:

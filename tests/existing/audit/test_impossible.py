@@ -70,17 +70,13 @@ GRIDS = {
     "pp": (TORCHRUN + "--pipeline-model-parallel-size 3", r"got 8, need a multiple of tp x pp x cp = 3"),
     "cp": (TORCHRUN + "--context-parallel-size 16", r"got 8, need a multiple of tp x pp x cp = 16"),
     "batch": (TORCHRUN + "--global-batch-size 63", r"dp 8 x micro-batch 1 does not divide the batch of 63"),
-    "heads": (
-        TORCHRUN + "--tensor-model-parallel-size 8 --num-attention-heads 36",
-        r"36 attention heads cannot be split over tp 8",
-    ),
+    "heads": (TORCHRUN + "--tensor-model-parallel-size 8 --num-attention-heads 36",
+              r"36 attention heads cannot be split over tp 8"),
     "options unknown": (TORCHRUN + "$EXTRA_ARGS --tensor-model-parallel-size 16", r"got 8, need a multiple of tp = 16"),
-    "file unread": (
-        f". gone.sh\n{TORCHRUN}--pipeline-model-parallel-size $PP --tensor-model-parallel-size 16",
-        r"got 8, need a multiple of tp x cp = 16",
-    ),
+    "file unread": (f". gone.sh\n{TORCHRUN}--pipeline-model-parallel-size $PP --tensor-model-parallel-size 16",
+                    r"got 8, need a multiple of tp x cp = 16"),
     "recipe": (RECIPE + "model.tensor_model_parallel_size=16", r"got 8, need a multiple of tp = 16"),
-}
+}  # fmt: skip
 JSONS = {
     "AutoTP": (f'{MICRO}, "tensor_parallel": {{"autotp_size": 16}}', "8 GPUs do not divide by 16"),
     "Ulysses": (f'{MICRO}, "sequence_parallel_size": 3', "8 GPUs do not divide by 3"),

@@ -41,31 +41,20 @@ CASES: dict[str, tuple[Case, ...]] = {
     "glm-4.5-air": (Case("h200", 64, 256, 4096, {"tp": "1", "pp": "2", "ep": "8"}),),
     "gpt-oss-120b": (Case("h100", 64, 256, 4096, {"tp": "1", "pp": "1"}),),
     "gpt3-175b": (Case("a100-80gb", 128, 256, 2048, {"tp": "8", "pp": "8", "vpp": "3", "recompute": "full"}),),
-    "llama2-13b": (
-        Case("a100-80gb", 16, 64, 4096, {"zero": "3"}),
-        Case("h100", 8, 64, 4096, {"cp": "2"}),
-        Case("h100", 8, 32, 4096, {"tp": "4"}, "deepspeed"),
-    ),
+    "llama2-13b": (Case("a100-80gb", 16, 64, 4096, {"zero": "3"}), Case("h100", 8, 64, 4096, {"cp": "2"}),
+                   Case("h100", 8, 32, 4096, {"tp": "4"}, "deepspeed")),
     "llama2-70b": (Case("a100-80gb", 64, 128, 4096, {"recompute": "full", "pp": "8"}),),
     "llama2-70b-lora": (Case("a100-80gb", 8, 16, 4096),),
-    "llama2-7b": (
-        Case("l40s", 8, 32, 2048),
-        Case("a100-40gb", 4, 32, 2048, {"optimizer_offload": "0.5"}),
-        Case("h100", 8, 16, 2048, {"precision": "fp8"}),
-        Case("a100-80gb", 8, 16, 2048, {"cp": "2"}, "deepspeed"),
-    ),
+    "llama2-7b": (Case("l40s", 8, 32, 2048), Case("a100-40gb", 4, 32, 2048, {"optimizer_offload": "0.5"}),
+                  Case("h100", 8, 16, 2048, {"precision": "fp8"}),
+                  Case("a100-80gb", 8, 16, 2048, {"cp": "2"}, "deepspeed")),
     "llama3.1-405b": (Case("h100", 1024, 512, 8192, {"tp": "8", "pp": "16", "vpp": "8"}),),
-    "llama3.1-70b": (
-        Case("h100", 128, 256, 8192, {"tp": "4", "pp": "8", "vpp": "1"}),
-        Case("mi300x", 64, 128, 8192, {"tp": "8", "pp": "1"}),
-    ),
-    "llama3.1-8b": (
-        Case("h100", 64, 512, 8192),
-        Case("b200", 8, 64, 8192, {"precision": "mxfp8"}),
-        Case("b200", 16, 64, 8192, {"tp": "2", "user_buffers": "on", "cuda_graphs": "all"}),
-        Case("h100", 16, 64, 8192, {"precision": "fp8", "fp8_param_gather": "on", "grad_dtype": "bf16"}),
-        Case("h100", 8, 32, 8192, {"zero": "3"}, "deepspeed"),
-    ),
+    "llama3.1-70b": (Case("h100", 128, 256, 8192, {"tp": "4", "pp": "8", "vpp": "1"}),
+                     Case("mi300x", 64, 128, 8192, {"tp": "8", "pp": "1"})),
+    "llama3.1-8b": (Case("h100", 64, 512, 8192), Case("b200", 8, 64, 8192, {"precision": "mxfp8"}),
+                    Case("b200", 16, 64, 8192, {"tp": "2", "user_buffers": "on", "cuda_graphs": "all"}),
+                    Case("h100", 16, 64, 8192, {"precision": "fp8", "fp8_param_gather": "on", "grad_dtype": "bf16"}),
+                    Case("h100", 8, 32, 8192, {"zero": "3"}, "deepspeed")),
     "mixtral-8x22b": (Case("h100", 128, 256, 4096, {"pp": "4", "ep": "8"}),),
     "mixtral-8x7b": (Case("h100", 64, 256, 4096, {"ep": "8"}), Case("h100", 16, 32, 4096, {"ep": "4"}, "deepspeed")),
     "qwen-7b": (Case("a100-80gb", 8, 64, 2048),),
@@ -98,7 +87,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "olmo2-32b": (Case("h200", 32, 64, 4096, backend="deepspeed"),),
     "smollm3-3b": (Case("h100", 8, 64, 4096),),
     "seed-oss-36b": (Case("h100", 64, 64, 4096, {"tp": "8"}),),
-}
+}  # fmt: skip
 
 
 # A model that names no case has the job at which `python -m tools verify real` builds it.

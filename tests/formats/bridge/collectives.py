@@ -22,23 +22,13 @@ _CALLS = {
 # (beside, sequence parallel) -> (phase, kind, elements of the whole tensor) -> how often.
 EXPECTED: dict[tuple[str, bool], dict[tuple[str, str, int], int]] = {
     ("columns", True): {("forward", "all-gather", TOKENS * RANK): 1, ("backward", "all-reduce", TOKENS * RANK): 1},
-    ("columns", False): {
-        ("forward", "all-gather", TOKENS * RANK): 1,
-        ("backward", "all-reduce", TOKENS * RANK): 1,
-        ("backward", "all-reduce", TOKENS * HIDDEN): 1,
-    },
-    ("rows", True): {
-        ("forward", "all-reduce", TOKENS * RANK): 1,
-        ("forward", "all-gather", TOKENS * HIDDEN): 1,
-        ("backward", "all-gather", TOKENS * HIDDEN): 1,
-        ("backward", "all-reduce", TOKENS * RANK): 1,
-    },
-    ("rows", False): {
-        ("forward", "all-reduce", TOKENS * RANK): 1,
-        ("forward", "all-gather", TOKENS * HIDDEN): 1,
-        ("backward", "all-reduce", TOKENS * RANK): 1,
-    },
-}
+    ("columns", False): {("forward", "all-gather", TOKENS * RANK): 1, ("backward", "all-reduce", TOKENS * RANK): 1,
+                         ("backward", "all-reduce", TOKENS * HIDDEN): 1},
+    ("rows", True): {("forward", "all-reduce", TOKENS * RANK): 1, ("forward", "all-gather", TOKENS * HIDDEN): 1,
+                     ("backward", "all-gather", TOKENS * HIDDEN): 1, ("backward", "all-reduce", TOKENS * RANK): 1},
+    ("rows", False): {("forward", "all-reduce", TOKENS * RANK): 1, ("forward", "all-gather", TOKENS * HIDDEN): 1,
+                      ("backward", "all-reduce", TOKENS * RANK): 1},
+}  # fmt: skip
 
 
 def check() -> None:
