@@ -13,9 +13,7 @@ from tests.cli.support import Run
 OLMO = ("--model", "olmo2-32b", "--cluster", "h100", "--gpus", "64", "--global-batch-size", "64", "--top", "1")
 
 
-def test_a_model_that_no_target_of_the_framework_can_be_told_has_its_table_and_no_files(
-    run: Run, tmp_path: Path
-) -> None:
+def test_a_model_that_no_target_of_the_framework_expresses_has_no_files(run: Run, tmp_path: Path) -> None:
     told = run.done("plan", *OLMO, "--backend", "megatron")
     assert "olmo2-32b on 64 x" in told.out
     assert "megatron does not support this model's qk_norm_of, " in told.err

@@ -64,9 +64,7 @@ def model_file(**changes: Any) -> str:
         ("plan.json", "\x00", "plan.json"),
     ],
 )
-def test_a_file_that_is_wrong_is_told_where(
-    run: Run, asked: Asked, tmp_path: Path, name: str, text: str, said: str
-) -> None:
+def test_a_wrong_file_is_told_where(run: Run, asked: Asked, tmp_path: Path, name: str, text: str, said: str) -> None:
     path, out = tmp_path / name, tmp_path / "out"
     path.write_text(text, encoding="utf-8")
     commands: dict[str, list[tuple[str, *tuple[object, ...]]]] = {

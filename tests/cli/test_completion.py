@@ -67,9 +67,7 @@ def test_a_shell_completes(shell: str, line: str, folder: Path, capsys: pytest.C
     assert CASES[line] in offered, ended.stdout + ended.stderr
 
 
-def test_without_shtab_the_way_to_it_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_shtab_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 1
     assert "completion needs shtab" in " ".join(capsys.readouterr().err.split())

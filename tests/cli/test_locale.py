@@ -46,8 +46,6 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_data_and_files_are_the_same_bytes_on_every_machine(
-    machine: str, usual: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_data_and_files_are_the_same_on_every_machine(machine: str, usual: dict[str, bytes], tmp_path: Path) -> None:
     assert answers(tmp_path, MACHINES[machine]) == usual
     assert all(SAVED.encode() in usual[name] for name in ("words", "out/megatron_args.txt"))

@@ -71,7 +71,7 @@ def test_a_job_file_says_the_same_and_options_override_it(run: Run, asked: Asked
     assert asked.job.training.lr == 1e-4
 
 
-def test_paths_in_a_job_file_start_where_it_lies(
+def test_paths_in_a_job_start_beside_it(
     run: Run, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "jobs"

@@ -40,9 +40,7 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_says_how_each_operator_is_split_what_moves_and_what_is_held(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_says_how_operators_are_split_what_moves_and_what_is_held(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     outcome = run.done(*MODEL)
     assert outcome.out.startswith("llama2-7b on 8 x NVIDIA H100")
@@ -165,9 +163,7 @@ STAGES = ("partition", "--model", "llama2-7b", "--cluster", "h100", "--gpus", "8
           "--num-microbatches", "32")  # fmt: skip
 
 
-def test_stages_are_shown_written_and_add_up_to_the_step(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stages_are_written_and_add_up_to_the_step(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     run.done(*MODEL, "--out", tmp_path / "out")
     outcome = run.done(*STAGES, "--stages", "4", "--out", tmp_path / "out", "--force")

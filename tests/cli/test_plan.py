@@ -76,7 +76,7 @@ def test_the_same_job_gives_the_same_bytes_in_two_processes(tmp_path: Path) -> N
     ],
     ids=["no division fits the batch", "more GPUs than the batch can feed", "nothing fits in memory"],
 )  # fmt: skip
-def test_what_cannot_be_planned_names_what_can(
+def test_a_refusal_names_what_can_be_done(
     run: Run, tmp_path: Path, words: str, codes: tuple[int, ...], said: str
 ) -> None:
     outcome = run(f"plan {words} --out", tmp_path / "out")
@@ -118,7 +118,7 @@ def test_what_was_chosen_for_the_run_and_what_is_missing_stands_behind_the_files
 
 
 @pytest.mark.parametrize(("length", "longer"), [(4096, False), (8192, True)])
-def test_sequences_beyond_the_positions_of_a_model_are_said_to_be(
+def test_sequences_beyond_the_positions_of_a_model_are_said(
     run: Run, tmp_path: Path, length: int, longer: bool
 ) -> None:
     out = tmp_path / "out"

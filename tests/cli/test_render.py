@@ -88,9 +88,7 @@ def test_every_target_that_is_offered_gives_words(run: Run, tmp_path: Path, targ
     assert any("=" in word or word.startswith("--") for word in ended.out.split("\0"))
 
 
-def test_another_number_of_gpus_is_a_check_that_failed(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_number_of_gpus_fails(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, sample_plan(backend="deepspeed", version="0.19.8"))
     run.done("render --print", path, "--world-size", "16")
     ended = run("render --print", path, "--world-size", "24")

@@ -40,9 +40,7 @@ def test_it_is_laid_over_a_file_and_over_the_cluster_of_a_job(run: Run, asked: A
     assert asked.cluster.name == f"h100 with {NETWORK}"
 
 
-def test_a_plan_records_the_cluster_whole_with_its_digest_and_names_it_above_the_table(
-    run: Run, tmp_path: Path
-) -> None:
+def test_a_plan_records_the_whole_cluster_and_names_it_above_the_table(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = "plan --model llama2-7b --cluster a100-80gb --gpus 8 --global-batch-size 16 --pin tp=1"
     ended = run.done(words, "--set", NETWORK, "--out", out)
@@ -67,9 +65,7 @@ def test_replan_changes_the_recorded_cluster_though_its_file_is_gone(run: Run, a
     assert asked.cluster.levels[-1].bandwidth_bytes_per_s.value == 12.5e9
 
 
-def test_fewer_nodes_make_the_plan_again_for_the_changed_cluster(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_fewer_nodes_plan_for_the_changed_cluster(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(sample_plan("llama2-13b").to_json(), encoding="utf-8")
     seen: list[tuple[str, object]] = []
 

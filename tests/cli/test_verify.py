@@ -84,9 +84,7 @@ def test_files_that_are_gone_or_no_programs_any_more_or_have_other_line_ends(run
     assert said["megatron_args.txt"]["found"].endswith("\\r\\n")
 
 
-def test_what_another_symconfig_would_write_is_stale_not_edited(
-    run: Run, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_symconfig_would_write_is_stale(run: Run, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = api.files
 
     def changed(plan: Plan, wanted: Wanted) -> Files:

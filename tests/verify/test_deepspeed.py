@@ -141,7 +141,7 @@ def test_a_json_that_is_no_object_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("rope_theta", 5e5), ("num_hidden_layers", 39)])
-def test_a_file_that_is_not_the_plan_s_is_told(
+def test_a_file_of_another_plan_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, value: object
 ) -> None:
     monkeypatch.setattr(deepspeed, "run", lambda requests, timeout_s: [{"ok": False, "error": "not asked"}] * 2)
@@ -156,9 +156,7 @@ def test_a_file_that_is_not_the_plan_s_is_told(
 @pytest.mark.parametrize(
     ("name", "value"), [("zero_stage", 3), ("lr", 1e-4), ("precision", "fp16"), ("autotp_size", 2)]
 )
-def test_what_deepspeed_resolves_otherwise_is_told(
-    name: str, value: object, answers: dict[str, list[dict[str, Any]]]
-) -> None:
+def test_another_resolved_value_is_told(name: str, value: object, answers: dict[str, list[dict[str, Any]]]) -> None:
     case = next(iter(CASES))
     answer = answers[case][0]
     found = deepspeed._accepted(

@@ -126,9 +126,7 @@ def checked() -> dict[str, list[Check]]:
 
 
 @pytest.mark.parametrize("model", [*MODELS, *STRUCTURES])
-def test_megatron_itself_takes_what_is_rendered_and_builds_the_same_model(
-    model: str, checked: dict[str, list[Check]]
-) -> None:
+def test_megatron_takes_what_is_rendered_and_builds_the_same_model(model: str, checked: dict[str, list[Check]]) -> None:
     assert [str(check) for check in checked[model] if check.status != "passed"] == []
     assert len(checked[model]) == 8
 

@@ -33,9 +33,7 @@ def nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(megatron_source, "_installed", list)
 
 
-def test_the_named_place_comes_before_the_variable_and_that_before_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_named_place_comes_before_the_variable_and_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert megatron_source.find() is None
     cached = checkout(megatron_source.cache_dir(), 19)
     found = megatron_source.find()
@@ -84,9 +82,7 @@ def test_a_wheel_with_another_digest_is_refused_and_leaves_nothing(tmp_path: Pat
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_a_user_without_a_home_or_with_a_closed_one_has_no_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_without_a_home_has_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(uid: int) -> None:
         raise KeyError(uid)
 
@@ -101,9 +97,7 @@ def test_a_user_without_a_home_or_with_a_closed_one_has_no_cache(
         megatron_source.download()
 
 
-def test_a_cache_that_cannot_be_written_is_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_closed_cache_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def closed() -> Path:
         raise PermissionError(13, "Permission denied", "/root/.cache")
 

@@ -80,7 +80,7 @@ def results(plans: dict[str, Plan]) -> dict[str, Result]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_megatron_builds_every_layer_where_the_plan_has_it(
+def test_megatron_builds_layers_where_the_plan_has_them(
     name: str, plans: dict[str, Plan], results: dict[str, Result]
 ) -> None:
     case, plan, result = CASES[name], plans[name], results[name]

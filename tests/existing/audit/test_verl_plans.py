@@ -33,9 +33,7 @@ def test_what_is_planned_and_written_for_verl_comes_back(target: str, changed: d
     "pins", [{"tp": "2", "vpp": "1", "layout": "equal"}, {"tp": "2", "vpp": "4"}, {"tp": "1", "vpp": "2"}]
 )
 @pytest.mark.parametrize("updates", [2, 8])
-def test_stages_of_a_pipeline_take_as_many_micro_batches_as_the_script_makes(
-    pins: dict[str, str], updates: int
-) -> None:
+def test_stages_take_as_many_micro_batches_as_the_script_makes(pins: dict[str, str], updates: int) -> None:
     """A search has batches that every number of replicas divides; a program makes as few micro-batches as it can."""
     comes_back("verl", {"pp": "2", "cp": "1", **pins}, {"updates": updates})
 
@@ -51,9 +49,7 @@ def test_a_critic_computes_again_what_its_plan_has(pins: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize(("named", "fused"), [("Qwen/Qwen3-8B", False), ("meta-llama/Llama-3.1-8B", True)])
-def test_kernels_that_neither_the_script_nor_megatron_bridge_fuses_are_counted(
-    named: str, fused: bool, tmp_path: Path
-) -> None:
+def test_kernels_that_neither_script_nor_bridge_fuses_are_counted(named: str, fused: bool, tmp_path: Path) -> None:
     """Megatron-Bridge switches them on for Llama and not for Qwen; apart, an activation is kept beside the gate."""
     words = (f"{MEGATRON}.tensor_model_parallel_size=2", f"actor_rollout_ref.model.path={named}")
     at = f"+{MEGATRON}.override_transformer_config"
