@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from symconfig.cli.main import main
-from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.job import Job
-from symconfig.descriptor.model import ModelDescriptor
-from symconfig.plans.plan import Plan
-from tests.sample_plans import sample_plan
+
+if TYPE_CHECKING:
+    from symconfig.descriptor.cluster import ClusterDescriptor
+    from symconfig.descriptor.job import Job
+    from symconfig.descriptor.model import ModelDescriptor
+    from symconfig.plans.plan import Plan
 
 LLAMA_CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
@@ -86,6 +87,8 @@ def replace_search(monkeypatch: pytest.MonkeyPatch, answer: Callable[..., Plan])
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """The search answers with a plan for the backend that was asked for, and remembers its arguments."""
+    from tests.sample_plans import sample_plan
+
     seen = Asked()
 
     def search(
