@@ -20,9 +20,9 @@ NOT_RUN = {
     "measure": "needs a GPU",
     "calibrate": "needs measured runs",
     "validate": "needs measured runs",
-    "size": "makes plans for a quarter of a minute; tests/cli/test_set.py runs a smaller one",
+    "size": "makes plans for a quarter of a minute; tests/runs/sweep/test_size.py runs a smaller one",
     "serve": "listens until it is stopped; tests/serve asks it",
-    "whatif": "makes dozens of plans; tests/cli/test_whatif.py runs a smaller one",
+    "whatif": "makes dozens of plans; tests/cli/test_replan.py runs a smaller one",
     "verify": "starts the real frameworks, as tests/verify does",
 }
 

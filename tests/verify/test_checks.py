@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from symconfig.api import planning
 from symconfig.errors import InputError
 from symconfig.plans.file import load_plan
 from symconfig.plans.plan import Plan, Recompute
@@ -206,3 +207,24 @@ def test_without_accelerate_the_trainer_s_part_is_skipped(tmp_path: Path, monkey
     found = by_name(checks.verify(folder))
     assert found["ds_config_hf.json: filled in by Trainer"].status == "skipped"
     assert checks.passed(list(found.values()))
+
+
+@pytest.fixture
+def of_bridge(tmp_path: Path) -> Path:
+    planning.write(sample_plan(version="core_v0.16.1"), tmp_path / "out", planning.Wanted("bridge"), force=False)
+    return tmp_path / "out"
+
+
+def test_scripts_are_checked_and_the_frameworks_part_is_skipped(of_bridge: Path) -> None:
+    found = {check.name: check for check in checks.verify(of_bridge)}
+    skipped = found["megatron's own checks"]
+    assert skipped.status == "skipped"
+    assert "bridge" in skipped.detail
+    assert found["launch.sh with DRY_RUN=1"].status == "passed"
+    assert all(check.status != "failed" for check in found.values())
+
+
+@pytest.mark.parametrize("asked", ["build", "trace"])
+def test_ranks_of_such_a_folder_are_not_built(of_bridge: Path, asked: str) -> None:
+    with pytest.raises(InputError, match=r"files for bridge.*--target megatron"):
+        checks.verify(of_bridge, **{asked: True})  # type: ignore[arg-type]
