@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.cli.support import asked as asked  # fixtures of every test of a command
+from tests.cli.support import run as run
 from tests.warm import warm
 
 # How long an example takes by the clock says how busy the machine is.
@@ -35,43 +37,17 @@ HERE = Path(__file__).parent
 # Those that take most, longest first by the seconds of a whole run: begun last, each would be waited for. All others
 # follow as they are collected.
 LONGEST = (
-    "test_pages.py",
-    "test_spread.py",
-    "graph/test_families.py",
-    "render/test_deepspeed_train.py",
-    "solve/partition/test_quality.py",
-    "verify/test_megatron_rank.py",
-    "cli/test_process.py",
-    "solve/test_brute_force.py",
-    "runs/rl/test_step.py",
-    "solve/partition/test_executed.py",
-    "cli/test_width.py",
-    "descriptor/test_copies.py",
-    "graph/program/test_fold.py",
-    "verify/test_stages.py",
-    "runs/rl/test_rewards.py",
-    "existing/audit/test_rl.py",
-    "existing/audit/test_tuners.py",
-    "existing/audit/test_tuners_plans.py",
-    "verify/test_deepspeed_build.py",
-    "serve/test_serve.py",
-    "existing/audit/test_steps.py",
-    "solve/test_monotone.py",
-    "existing/audit/test_round_trip.py",
-    "solve/test_counters.py",
-    "render/test_target_pins.py",
-    "existing/audit/test_openrlhf.py",
-    "verify/test_rank_states.py",
-    "graph/program/test_of_model.py",
-    "measured/test_accuracy.py",
-    "existing/recover/test_deepspeed.py",
-    "runs/rl/test_shards.py",
-    "solve/test_pins.py",
-    "runs/rl/test_tuned.py",
-    "descriptor/test_parameter_counts.py",
-    "existing/adapt/test_scripts.py",
-    "verify/test_logits.py",
-    "cli/test_help.py",
+    "test_pages.py", "test_spread.py", "graph/test_families.py", "render/test_deepspeed_train.py",
+    "solve/partition/test_quality.py", "verify/test_megatron_rank.py", "cli/test_process.py",
+    "solve/test_brute_force.py", "runs/rl/test_step.py", "solve/partition/test_executed.py", "cli/test_width.py",
+    "descriptor/test_copies.py", "graph/program/test_fold.py", "verify/test_stages.py", "runs/rl/test_rewards.py",
+    "existing/audit/test_rl.py", "existing/audit/test_tuners.py", "existing/audit/test_tuners_plans.py",
+    "verify/test_deepspeed_build.py", "serve/test_serve.py", "existing/audit/test_steps.py", "solve/test_monotone.py",
+    "existing/audit/test_round_trip.py", "solve/test_counters.py", "render/test_target_pins.py",
+    "existing/audit/test_openrlhf.py", "verify/test_rank_states.py", "graph/program/test_of_model.py",
+    "measured/test_accuracy.py", "existing/recover/test_deepspeed.py", "runs/rl/test_shards.py", "solve/test_pins.py",
+    "runs/rl/test_tuned.py", "descriptor/test_parameter_counts.py", "existing/adapt/test_scripts.py",
+    "verify/test_logits.py", "cli/test_help.py",
 )  # fmt: skip
 
 

@@ -125,15 +125,9 @@ def sample_plan(
     )
     other = replace(candidate, predicted=replace(candidate.predicted, step_s=step * 1.05))
     return Plan(
-        model=model,
-        cluster=cluster,
-        job=job,
-        best=candidate,
-        alternatives=(other,),
-        search=Search(123456, 789, 0.5),
-        binding="memory of stage 0: 55.0 GB of 82.0 GB",
-        symconfig_version="0.1.0",
-    )
+        model=model, cluster=cluster, job=job, best=candidate, alternatives=(other,), search=Search(123456, 789, 0.5),
+        binding="memory of stage 0: 55.0 GB of 82.0 GB", symconfig_version="0.1.0",
+    )  # fmt: skip
 
 
 def _whole(model: ModelDescriptor, job: Job) -> Job:
@@ -220,17 +214,8 @@ def learning_plan(
         PlannedPhase("update", 5.0, 60e9, {"all": 60e9}),
     )
     planned = PlannedRl(
-        rollout_tp=2,
-        rollout_gpus=8,
-        memory_share=0.6,
-        at_once=64,
-        tokens_per_gpu=1024,
-        away=away,
-        host_bytes=40e9,
-        step_s=15.0,
-        interval=(12.0, 20.0),
-        generated_per_s_per_gpu=3000.0,
-        phases=phases,
-    )
+        rollout_tp=2, rollout_gpus=8, memory_share=0.6, at_once=64, tokens_per_gpu=1024, away=away, host_bytes=40e9,
+        step_s=15.0, interval=(12.0, 20.0), generated_per_s_per_gpu=3000.0, phases=phases,
+    )  # fmt: skip
     job = plan.job.model_copy(update={"task": "rl", "rl": rl, "gpus": 8})
     return replace(plan, job=job, rl=(planned,), alternatives=())

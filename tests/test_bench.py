@@ -24,39 +24,29 @@ def package(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("folder", record.SOLVER)
-def test_a_change_of_the_solver_changes_its_fingerprint(package: Path, folder: str) -> None:
-    before = record.fingerprint(package)
-    (package / folder / "part" / "a.py").write_text("x = 2\n", encoding="utf-8")
-    assert record.fingerprint(package) != before
-
-
-def test_a_file_of_another_name_changes_the_fingerprint(package: Path) -> None:
-    before = record.fingerprint(package)
+def test_the_fingerprint_is_of_the_solvers_sources_and_their_names(package: Path) -> None:
+    found = [record.fingerprint(package)]
+    for folder in record.SOLVER:
+        (package / folder / "part" / "a.py").write_text("x = 2\n", encoding="utf-8")
+        found.append(record.fingerprint(package))
     (package / "solve" / "part" / "a.py").rename(package / "solve" / "part" / "b.py")
-    assert record.fingerprint(package) != before
-
-
-def test_what_is_no_source_of_the_solver_leaves_the_fingerprint(package: Path) -> None:
-    before = record.fingerprint(package)
+    found.append(record.fingerprint(package))
+    assert len(set(found)) == len(record.SOLVER) + 2
     (package / "render").mkdir()
     (package / "render" / "a.py").write_text("x = 1\n", encoding="utf-8")
     (package / "solve" / "data.json").write_text("{}", encoding="utf-8")
-    assert record.fingerprint(package) == before
+    assert record.fingerprint(package) == found[-1]
 
 
 def test_a_record_is_new_until_the_solver_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results, history = tmp_path / "results.json", tmp_path / "history.jsonl"
+    assert "Run make bench" in record.check(results)
     record.put({row.name: MEASURED for row in ROWS}, results, history)
     assert record.check(results) == ""
     monkeypatch.setattr(record, "fingerprint", lambda: "another")
     assert "results.json is older than the solver: no row was measured" in record.check(results)
     record.put({row.name: MEASURED for row in ROWS[1:]}, results, history)
     assert f"1 of {len(ROWS)} rows were not measured with these sources ({ROWS[0].name})" in record.check(results)
-
-
-def test_a_missing_record_is_too_old(tmp_path: Path) -> None:
-    assert "Run make bench" in record.check(tmp_path / "results.json")
 
 
 def test_the_check_fails_with_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,30 +74,22 @@ def test_a_target_that_is_missed_is_printed_as_such() -> None:
     assert "MISSED" not in record.line(row, {**MEASURED, "ratio": 6.0})
 
 
-@pytest.mark.parametrize(("value", "met"), [(19.9, False), (20.0, True)])
-def test_a_rate_must_be_reached(value: float, met: bool) -> None:
-    assert Target("plans_per_s", 20, "a second", at_least=True).met({"plans_per_s": value}) is met
+def test_a_rate_must_be_reached() -> None:
+    target = Target("plans_per_s", 20, "a second", at_least=True)
+    assert [target.met({"plans_per_s": value}) for value in (19.9, 20.0)] == [False, True]
 
 
-def test_every_row_has_a_name_of_its_own_and_what_it_is_set_beside_comes_first() -> None:
-    names = [row.name for row in ROWS]
-    assert len(set(names)) == len(names)
-
-
-def test_rows_are_chosen_by_pattern() -> None:
+def test_rows_have_names_of_their_own_and_are_chosen_by_pattern() -> None:
+    assert len({row.name for row in ROWS}) == len(ROWS)
     assert [row.name for row in bench.chosen(["help", "depth-*"])] == ["help", "depth-adaptive", "depth-exact"]
     with pytest.raises(SystemExit, match="no row is named nothing"):
         bench.chosen(["help", "nothing"])
 
 
-def test_random_jobs_are_always_the_same() -> None:
+def test_random_jobs_are_always_the_same_and_a_percentile_is_one_of_the_values() -> None:
     assert jobs.jobs(5) == jobs.jobs(9)[:5]
     assert jobs.jobs(5) != jobs.jobs(5, seed=1)
-
-
-@pytest.mark.parametrize(("share", "value"), [(50, 2.0), (90, 4.0), (99, 4.0), (25, 1.0)])
-def test_a_percentile_is_one_of_the_values(share: int, value: float) -> None:
-    assert jobs.percentile([1.0, 2.0, 3.0, 4.0], share) == value
+    assert [jobs.percentile([1.0, 2.0, 3.0, 4.0], share) for share in (25, 50, 90, 99)] == [1.0, 2.0, 4.0, 4.0]
 
 
 def test_the_page_has_the_table_of_the_record(tmp_path: Path) -> None:
@@ -120,54 +102,38 @@ def test_the_page_has_the_table_of_the_record(tmp_path: Path) -> None:
 
 def test_the_table_has_a_line_for_each_plan_and_sentences_for_the_rest() -> None:
     rows = {
-        "plan-gpt3-175b": MEASURED,
-        "sweep": {"plans_per_s": 21.0},
-        "second-plan": {"cpu_s": 0.08},
+        "plan-gpt3-175b": MEASURED, "sweep": {"plans_per_s": 21.0}, "second-plan": {"cpu_s": 0.08},
         "random-jobs": {"jobs": 500, "p50": 1.5, "p99": 9.0},
-    }
+    }  # fmt: skip
     text = record.table({"rows": rows})
-    assert "| plan gpt3-175b, 512 a100-80gb | 1.5 | 2.5 | 70 |" in text
-    assert "half take up to 1.5 imports, 99 in 100 up to 9.0" in text
-    assert "0.08 s" in text
-    assert "21.0 plans a second" in text
+    for said in ("| plan gpt3-175b, 512 a100-80gb | 1.5 | 2.5 | 70 |", "0.08 s", "21.0 plans a second",
+                 "half take up to 1.5 imports, 99 in 100 up to 9.0"):  # fmt: skip
+        assert said in text
 
 
-def a_row(name: str, measure: Callable[[Effort], dict[str, Any]]) -> Row:
-    return Row(name, name, measure, (Target("ratio", 2),))
+def raising(error: BaseException) -> Callable[[Effort], dict[str, Any]]:
+    def measure(effort: Effort) -> dict[str, Any]:
+        raise error
+
+    return measure
 
 
-def broken(effort: Effort) -> dict[str, Any]:
-    raise RuntimeError("python -m symconfig ended with 70")
-
-
-def interrupted(effort: Effort) -> dict[str, Any]:
-    raise KeyboardInterrupt
-
-
-@pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the names of rows that are recorded, in the place of files."""
+def test_what_was_measured_is_recorded_and_said_whatever_else_went_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     names: list[str] = []
     monkeypatch.setattr(record, "put", names.extend)
     monkeypatch.setattr(record, "write_page", lambda results: None)
-    return names
 
+    def measured(**rows: Callable[[Effort], dict[str, Any]]) -> int:
+        every = [Row(name, name, measure, (Target("ratio", 2),)) for name, measure in rows.items()]
+        return bench.measure(every, quick=False, recorded=True)
 
-def test_a_missed_target_fails_nothing(recorded: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.measure([a_row("help", lambda effort: MEASURED)], quick=False, recorded=True) == 0
+    good, bad = lambda effort: MEASURED, raising(RuntimeError("python -m symconfig ended with 70"))
+    assert measured(help=good) == 0  # a missed target fails nothing
     assert "MISSED" in capsys.readouterr().out
-    assert recorded == ["help"]
-
-
-def test_a_row_that_cannot_be_measured_is_named(recorded: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [a_row("help", broken), a_row("rate", lambda effort: MEASURED)]
-    assert bench.measure(rows, quick=False, recorded=True) == 1
-    assert "help" in capsys.readouterr().out
-    assert recorded == ["rate"]
-
-
-def test_what_was_measured_before_an_interrupt_is_recorded(recorded: list[str]) -> None:
-    rows = [a_row("help", lambda effort: MEASURED), a_row("rate", interrupted)]
+    assert measured(sweep=bad, rate=good) == 1
+    assert "sweep" in capsys.readouterr().out
     with pytest.raises(KeyboardInterrupt):
-        bench.measure(rows, quick=False, recorded=True)
-    assert recorded == ["help"]
+        measured(jobs=good, rest=raising(KeyboardInterrupt()))
+    assert names == ["help", "rate", "jobs"]

@@ -33,19 +33,14 @@ answer(accept)
 """
 
 
-def format_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Format:
-    """A format whose accept.py has this body."""
+def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Result:
+    """Of a format whose accept.py has this body: a spread of one plan, and a zoo of one model, which has no plan."""
     (tmp_path / "tried").mkdir()
     (tmp_path / "tried" / "accept.py").write_text(ACCEPT.format(body=body))
     here = Path(__file__).parent / "formats" / "accepting.py"
     (tmp_path / "accepting.py").write_text(here.read_text())
     monkeypatch.setattr(verify_formats, "FORMATS", tmp_path)
-    return Format("tried", "megatron", ())
-
-
-def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Result:
-    """A spread of one plan, and a zoo of one model of its name, which has no plan."""
-    form = format_of(tmp_path, monkeypatch, body)
+    form = Format("tried", "megatron", ())
     python = verify_formats.python_of(form, "")
     return result_of(form, python, {"a": PLAN}, {"a": NO_PLAN}, tmp_path / "out")
 
@@ -114,9 +109,6 @@ def test_what_is_refused_for_one_reason_is_told_together() -> None:
     assert r"| no\|no. | first, second | a, b |" in shown
     assert r"| no\|no. | second | b |" in shown
     assert shown.count("never.") == 2
-
-
-def test_what_the_parser_refuses_is_shown() -> None:
     shown = page({"new": Result((), (), (Outcome("a", said=("KeyError: 'x'",)),))})
     assert "| new | a | KeyError: 'x' |" in shown
 

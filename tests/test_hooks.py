@@ -77,15 +77,9 @@ def test_the_action_writes_sarif_of_all_scripts_and_fails(tmp_path: Path, enviro
     for name in ("query_groups.sh", "layers_not_divided.sh"):
         shutil.copy(CORPUS / "broken" / name, tmp_path / name)
     inputs = {"FILES": "*.sh *$(touch run)*", "CLUSTER": "", "STRICT": "false", "SARIF": "out.sarif"}
-    ended = subprocess.run(
-        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", audit_step()["run"]],
-        cwd=tmp_path,
-        env={**environment, **inputs, "GITHUB_OUTPUT": str(tmp_path / "outputs")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    bash = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", audit_step()["run"]]
+    given = {**environment, **inputs, "GITHUB_OUTPUT": str(tmp_path / "outputs")}
+    ended = subprocess.run(bash, cwd=tmp_path, env=given, capture_output=True, text=True, timeout=120, check=False)
     written = json.loads((tmp_path / "out.sarif").read_text(encoding="utf-8"))
     jsonschema = pytest.importorskip("jsonschema")
     schema = ROOT / "tests" / "report" / "sarif-2.1.0.schema.json"

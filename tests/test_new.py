@@ -17,12 +17,9 @@ from tools import new
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = {
-    "block": "own_block_" + "x" * 22,
-    "model": "own-model-1.5b",
-    "cluster": "own-cluster",
-    "target": "own-target-" + "x" * 21,
-    "rule": "own-rule-" + "x" * 23,
-}
+    "block": "own_block_" + "x" * 22, "model": "own-model-1.5b", "cluster": "own-cluster",
+    "target": "own-target-" + "x" * 21, "rule": "own-rule-" + "x" * 23,
+}  # fmt: skip
 # Tests that ask every model, cluster and rule, of which each addition has a case.
 OTHERS = (
     f"tests/descriptor/test_load.py::test_every_zoo_model_loads_under_its_own_name_with_a_source[{NAMES['model']}]",

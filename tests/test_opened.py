@@ -21,53 +21,32 @@ ALLOWED = {
     "resources.py": "has the helper",
     **dict.fromkeys(
         (
-            "descriptor/architectures/class_defaults.py",
-            "descriptor/hub.py",
-            "existing/recover/zoo.py",
-            "existing/recover/uncounted.py",
-            "frameworks/deepspeed/keys.py",
-            "frameworks/deepspeed/adapters.py",
-            "frameworks/maturity.py",
-            "frameworks/megatron/environment.py",
-            "frameworks/megatron/flags.py",
-            "render/deepspeed.py",
-            "render/launchers.py",
-            "report/page.py",
-            "solve/interval.py",
-            "solve/usual.py",
+            "descriptor/architectures/class_defaults.py", "descriptor/hub.py", "existing/recover/zoo.py",
+            "existing/recover/uncounted.py", "frameworks/deepspeed/keys.py", "frameworks/deepspeed/adapters.py",
+            "frameworks/maturity.py", "frameworks/megatron/environment.py", "frameworks/megatron/flags.py",
+            "render/deepspeed.py", "render/launchers.py", "report/page.py", "solve/interval.py", "solve/usual.py",
         ),
         "data of the package, of a checkout or of Hugging Face's cache",
     ),
     **dict.fromkeys(
-        (
-            "cli/main.py",
-            "existing/adapt/files.py",
-            "verify/forks.py",
-            "verify/megatron_runner.py",
-        ),
+        ("cli/main.py", "existing/adapt/files.py", "verify/forks.py", "verify/megatron_runner.py"),
         "streams, locks and files that it writes itself",
     ),
     **dict.fromkeys(
         (
-            "measured/gpu/kernels.py",
-            "verify/deepspeed.py",
-            "verify/deepspeed_build.py",
-            "verify/checks.py",
-            "verify/megatron_source.py",
-            "verify/shell.py",
+            "measured/gpu/kernels.py", "verify/deepspeed.py", "verify/deepspeed_build.py", "verify/checks.py",
+            "verify/megatron_source.py", "verify/shell.py",
         ),
         "files that it was given by itself, or that it has seen to be regular",
     ),
     **dict.fromkeys(
         (
-            "render/manifest.py",
-            "runs/checkpoint/folder.py",
-            "runs/checkpoint/folder_deepspeed.py",
+            "render/manifest.py", "runs/checkpoint/folder.py", "runs/checkpoint/folder_deepspeed.py",
             "runs/checkpoint/folder_megatron.py",
         ),
         "files of a folder that it has seen to be regular",
     ),
-}
+}  # fmt: skip
 READS = ("read_text", "read_bytes", "open", "fdopen")
 
 
@@ -114,14 +93,10 @@ def odd(tmp_path: Path) -> Iterator[dict[str, Path]]:
 
 def test_what_is_no_regular_file_is_said(odd: dict[str, Path]) -> None:
     said = {
-        "pipe": "this is a named pipe",
-        "socket": "cannot be read|this is a socket",
-        "folder": "this is a folder",
-        "loop": "cannot be read",
-        "huge": "too large",
-        "device": "this is a device",
+        "pipe": "this is a named pipe", "socket": "cannot be read|this is a socket", "folder": "this is a folder",
+        "loop": "cannot be read", "huge": "too large", "device": "this is a device",
         "missing": "there is no such file",
-    }
+    }  # fmt: skip
     for name, path in odd.items():
         with pytest.raises(InputError, match=said[name]):
             content(path, 1 << 20)
@@ -149,11 +124,6 @@ def test_every_command_refuses_them_at_once(odd: dict[str, Path], command: tuple
     """In one process, since each would wait for ever."""
     code = "from symconfig.cli.main import main\nfor path in sys.argv[2:]: print(main([*sys.argv[1].split(), path]))"
     names = [str(path) for name, path in odd.items() if name != "folder"]
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys\n{code}", " ".join(command), *names],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    words = [sys.executable, "-c", f"import sys\n{code}", " ".join(command), *names]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.split() == ["2"] * len(names), done.stderr

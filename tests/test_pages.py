@@ -1,17 +1,23 @@
-"""README.md and the pages of docs/: short, linked, and their commands print what the pages show."""
+"""README.md, the pages of docs/ and the notebooks: short, linked, and what their commands print is shown."""
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from symconfig.cli import main
 from tools import outputs
+from tools.generate import rooms
+from tools.pages import filled
 
 ROOT = Path(__file__).resolve().parent.parent
 README, DOCS = ROOT / "README.md", ROOT / "docs"
@@ -95,3 +101,65 @@ def test_the_tutorials_run_every_example() -> None:
     examples = {path.name for path in (ROOT / "examples").iterdir() if path.suffix in (".py", ".yaml")}
     commands = "\n".join(path.read_text(encoding="utf-8") for path in sorted((DOCS / "tutorials").glob("*.md")))
     assert examples <= set(re.findall(r"^\$ .*?(?:python|plan) (\S+\.(?:py|yaml))", commands, re.MULTILINE))
+
+
+CONTRIBUTING = DOCS / "contributing.md"
+TOLD = re.compile(r'\*\*As it was done\*\*: ([0-9a-f]{8})\s"([^"]+)"')
+
+
+def test_the_map_is_that_of_the_code() -> None:
+    text = CONTRIBUTING.read_text(encoding="utf-8")
+    assert filled(text, rooms.rooms()) == text, "python -m tools generate rooms"
+
+
+def test_commits_that_are_told_of_are_in_the_history() -> None:
+    told = TOLD.findall(CONTRIBUTING.read_text(encoding="utf-8"))
+    assert len(told) >= 5
+    for commit, subject in told:
+        done = subprocess.run(["git", "show", "-s", "--format=%s", commit], cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip("there is no history here")
+        assert done.stdout.strip() == " ".join(subject.split())
+
+
+SYSTEMS = [
+    "SymTensor", "symbolic analytical formulas", "TAP", "Alpa", "Galvatron", "vTrain", "InternEvo", "Calculon",
+    "AMPeD", "Mist", "DAPPLE", "Piper", "Tarnawski", "FlexFlow", "Unity", "GShard", "GSPMD", "Mesh-TensorFlow",
+    "Tofu", "Whale", "Metis", "ColocRL", "parameter server",
+]  # fmt: skip
+
+
+def test_every_system_has_a_row_with_commands_that_there_are() -> None:
+    page = (DOCS / "evidence" / "systems.md").read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
+    assert [row[0].strip("| ") for row in rows] == SYSTEMS
+    commands = {name for names in main.GROUPS.values() for name in names}
+    for row in rows:
+        assert len(row) == 5
+        used = re.findall(r"`symconfig (\w+)", row[2])
+        assert used
+        assert set(used) <= commands
+
+
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+
+
+def _shown(source: str, names: dict[str, Any]) -> Any:
+    """Run a cell as a notebook does, and return the value of its last expression."""
+    tree = ast.parse(source)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "cell", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "cell", "eval"), names) if last is not None else None
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    book = json.loads(path.read_text(encoding="utf-8"))
+    assert book["nbformat"] == 4
+    names: dict[str, Any] = {}
+    shown = [_shown("".join(cell["source"]), names) for cell in book["cells"] if cell["cell_type"] == "code"]
+    pages = [value for value in shown if hasattr(value, "_repr_html_")]
+    assert pages
+    assert pages[0]._repr_html_().startswith("<iframe sandbox ")
+    assert "--num-layers 32" in capsys.readouterr().out

@@ -26,7 +26,6 @@ def test_its_layout_and_its_split_cost_what_plans_with_these_pins_take() -> None
     split = {"tp": 4, "pp": 4, "cp": 2, "ep": 1, "etp": 1}
     for priced, pins in ((found.layout, recipe.as_pins()), (found.split, split)):
         other = solved("llama3.1-70b", "h100", 64, 128, 8192, pins=pins, top=1).plan
-        assert priced is not None
         assert priced.loss == pytest.approx(other.best.predicted.step_s / plan.best.predicted.step_s - 1, abs=1e-6)
     assert compared(planned(tp=4, pp=4, cp=2), recipe).split is None
 
@@ -36,10 +35,8 @@ def test_what_does_not_run_says_why_and_what_needs_an_option_names_it() -> None:
     plan = planned(tp=4, pp=4, vpp=4, cp=2)
     three = recipe.model_copy(update={"layout": recipe.layout.model_copy(update={"tp": 3})})
     layout = compared(plan, three).layout
-    assert layout is not None
     assert layout.loss is None
     assert layout.why
     options = recipe.options.model_copy(update={"gradients": "bf16"})
     layout = compared(plan, recipe.model_copy(update={"options": options})).layout
-    assert layout is not None
     assert layout.opens == ("bf16_gradients",)

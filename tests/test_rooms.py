@@ -1,7 +1,8 @@
-"""The rooms of the package import only what lies below them, and no modules import each other in a circle."""
+"""The rooms of the package import only what lies below them, without circles; the budget of lines."""
 
 from __future__ import annotations
 
+import json
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -11,28 +12,10 @@ from benchmarks import house
 
 # From the top down: a room may import those after it, and what all share.
 ROOMS = (
-    "__main__",
-    "cli",
-    "deepspeed",
-    "megatron",
-    "transformers",
-    "serve",
-    "api",
-    "report",
-    "runs",
-    "measured",
-    "verify",
-    "existing",
-    "render",
-    "formats",
-    "solve",
-    "frameworks",
-    "cost",
-    "schedule",
-    "graph",
-    "plans",
+    "__main__", "cli", "deepspeed", "megatron", "transformers", "serve", "api", "report", "runs", "measured",
+    "verify", "existing", "render", "formats", "solve", "frameworks", "cost", "schedule", "graph", "plans",
     "descriptor",
-)
+)  # fmt: skip
 SHARED = ("errors", "format", "install", "resources", "units")
 MOST_AT_THE_ROOT = 10
 MODULES = house.sources()
@@ -67,3 +50,18 @@ def test_a_room_imports_only_what_lies_below_it(name: str) -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     TopologicalSorter({name: imported(path) - {name} for name, path in MODULES.items()}).prepare()  # raises CycleError
+
+
+def test_a_size_beyond_its_budget_is_said_with_both_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = tmp_path / "budget.json"
+    budget.write_text(json.dumps({"logical lines": 10, "lines of data": 10**9}), encoding="utf-8")
+    monkeypatch.setattr(house, "BUDGET", budget)
+    (sentence,) = house.over_budget()
+    assert sentence.startswith("logical lines: ")
+    assert "more than the 10 of benchmarks/budget.json" in sentence
+
+
+def test_a_statement_of_three_lines_is_one_logical_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("x = (\n    1\n)\n\n# why\nif x:\n    y = 2\n", encoding="utf-8")
+    assert house.logical_lines(path) == 3

@@ -11,14 +11,9 @@ from symconfig.descriptor.vision import Vision
 from symconfig.descriptor.vision_reader import VisionReader
 
 TEXT = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 160,
-}
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 160,
+}  # fmt: skip
 _SIZES = {"hidden_size": 32, "intermediate_size": 48, "patch_size": 4}
 _DEEP = _SIZES | {"depth": 3, "num_heads": 2, "out_hidden_size": 64}
 _WIDE = _SIZES | {"num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 16}

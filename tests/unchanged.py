@@ -41,51 +41,25 @@ TRUTH = (SHARED / "truth", SHARED / "truth_more")
 CORPUS = next((ROOT / "tests").rglob("audit/corpus"))
 BACKENDS = ("megatron", "deepspeed", "fsdp")
 TARGETS = (
-    "accelerate",
-    "bridge",
-    "deepspeed",
-    "llamafactory",
-    "megatron",
-    "ms-swift-deepspeed",
-    "ms-swift",
-    "transformers",
+    "accelerate", "bridge", "deepspeed", "llamafactory", "megatron", "ms-swift-deepspeed", "ms-swift", "transformers",
     "trl",
-)
+)  # fmt: skip
 RELEASES = ("core_v0.12", "core_v0.13", "core_v0.14", "core_v0.15", "core_v0.16", "core_v0.17", "core_v0.18", "main")
 # Billions of parameters, where the name does not say: only the number of GPUs to plan for depends on it.
 BILLIONS = {
-    "deepseek-v3": 671,
-    "deepseek-v3.2": 671,
-    "glm-4.5": 355,
-    "glm-4.5-air": 106,
-    "gpt-oss-120b": 117,
-    "granite-4.0-h-small": 32,
-    "kimi-k2": 1026,
-    "llama4-maverick": 400,
-    "llama4-scout": 109,
-    "minimax-m2": 229,
-    "mixtral-8x7b": 47,
-    "mixtral-8x22b": 141,
-    "phi-4": 14.7,
-}
+    "deepseek-v3": 671, "deepseek-v3.2": 671, "glm-4.5": 355, "glm-4.5-air": 106, "gpt-oss-120b": 117,
+    "granite-4.0-h-small": 32, "kimi-k2": 1026, "llama4-maverick": 400, "llama4-scout": 109, "minimax-m2": 229,
+    "mixtral-8x7b": 47, "mixtral-8x22b": 141, "phi-4": 14.7,
+}  # fmt: skip
 PINS = (
-    ("tp=2",),
-    ("pp=2..4",),
-    ("recompute=full",),
-    ("zero=3",),
-    ("cp=2",),
-    ("micro_batch=1", "vpp=..2"),
+    ("tp=2",), ("pp=2..4",), ("recompute=full",), ("zero=3",), ("cp=2",), ("micro_batch=1", "vpp=..2"),
     ("tp=1", "pp=1"),
-)
+)  # fmt: skip
 # Jobs of reinforcement learning: model, GPUs, algorithm, target.
 RL = (
-    ("qwen3-8b", 8, "grpo", "verl"),
-    ("qwen3-4b", 8, "ppo", "verl"),
-    ("qwen3-30b-a3b", 32, "gspo", "slime"),
-    ("llama3.1-8b", 16, "rloo", "openrlhf"),
-    ("qwen3-32b", 32, "dapo", "nemo-rl"),
-    ("llama3.2-3b", 8, "grpo", "trl"),
-)
+    ("qwen3-8b", 8, "grpo", "verl"), ("qwen3-4b", 8, "ppo", "verl"), ("qwen3-30b-a3b", 32, "gspo", "slime"),
+    ("llama3.1-8b", 16, "rloo", "openrlhf"), ("qwen3-32b", 32, "dapo", "nemo-rl"), ("llama3.2-3b", 8, "grpo", "trl"),
+)  # fmt: skip
 # Recorded answers, without what the clock or the release decides and what only tells how the search went.
 UNSTABLE = ("seconds", "symconfig", "search")
 SHOWN_LINES = 12
@@ -126,17 +100,8 @@ def _plan(name: str, model: str, cluster: str, *more: str, gpus: str = "", batch
     """A plan on the fewest GPUs that are sure to hold it."""
     count = gpus or str(_gpus(model, *clusters()[cluster]))
     words = (
-        "plan",
-        "--model",
-        model,
-        "--cluster",
-        cluster,
-        "--gpus",
-        count,
-        "--global-batch-size",
-        str(batch),
-        "--json",
-    )
+        "plan", "--model", model, "--cluster", cluster, "--gpus", count, "--global-batch-size", str(batch), "--json",
+    )  # fmt: skip
     return Case(f"plan-{name}-{model}-{cluster}".replace("=", "").replace("..", "-"), (*words, *more), out=True)
 
 

@@ -6,18 +6,11 @@ from collections.abc import Mapping
 
 # In no version of Megatron-LM.
 NOT_IN_MEGATRON: Mapping[str, str] = {
-    "gemma2-9b": "hidden_act",
-    "gemma3-27b": "hidden_act",
-    "granite-4.0-h-small": "residual_multiplier",
-    "kimi-k2": "rope_scaling.beta_fast",
-    "llama3.2-1b": "rope_scaling.factor",
-    "llama3.2-3b": "rope_scaling.factor",
-    "llama4-maverick": "chunked_attention",
-    "llama4-scout": "chunked_attention",
-    "minimax-m2": "qk_norm_of",
-    "olmo2-32b": "qk_norm_of",
-    "gemma4-26b-a4b": "mixers",
-}
+    "gemma2-9b": "hidden_act", "gemma3-27b": "hidden_act", "granite-4.0-h-small": "residual_multiplier",
+    "kimi-k2": "rope_scaling.beta_fast", "llama3.2-1b": "rope_scaling.factor", "llama3.2-3b": "rope_scaling.factor",
+    "llama4-maverick": "chunked_attention", "llama4-scout": "chunked_attention", "minimax-m2": "qk_norm_of",
+    "olmo2-32b": "qk_norm_of", "gemma4-26b-a4b": "mixers",
+}  # fmt: skip
 # In Megatron-LM from a release on, each with the field by which the releases before refuse it.
 SINCE: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("deepseek-v3", "glm-4.5", "glm-4.5-air"), ("core_v0.12.1", "experts")),

@@ -12,9 +12,7 @@ from symconfig.errors import InputError
 from symconfig.plans.pipeline_layout import written
 from symconfig.plans.plan import Candidate
 from symconfig.runs.replan.keep import _VALUES
-from tests.cli.support import Run, run
-
-__all__ = ["run"]
+from tests.cli.support import Run
 
 JOBS: dict[str, tuple[str, str, int, dict[str, Any]]] = {
     "chunks": ("llama2-13b", "h100", 64, {}),
@@ -51,11 +49,11 @@ def test_a_plans_own_layout_costs_what_the_plan_says(name: str) -> None:
 def test_a_script_costs_what_its_plan_says(run: Run, tmp_path: Path) -> None:
     words = ("--model", "llama2-13b", "--cluster", "h100", "--gpus", "64", "--global-batch-size", "512")
     planned = run("plan", *words, "--out", tmp_path / "out", "--json").json()["best"]["predicted"]
-    ended = run("estimate", "--script", tmp_path / "out" / "launch.sh", "--cluster", "h100", "--json")
+    ended = run("estimate --script", tmp_path / "out" / "launch.sh", "--cluster", "h100", "--json")
     told = ended.json()["candidate"]["predicted"]
     assert ended.code == 0
     assert (told["step_s"], told["device_bytes"]) == (planned["step_s"], planned["device_bytes"])
-    ended = run("estimate", "--script", tmp_path / "out" / "launch.sh", "--pin", "tp=4")
+    ended = run("estimate --script", tmp_path / "out" / "launch.sh", "--pin", "tp=4")
     assert (ended.code, ended.out) == (2, "")
     assert "--pin: " in ended.err
 

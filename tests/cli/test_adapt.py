@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from symconfig.plans.plan import Plan
-from tests.cli.support import Run, run
+from tests.cli.support import Run
 from tests.existing.adapt.scripts import array, options
 from tests.sample_plans import sample_plan
-
-__all__ = ["run"]
 
 TP = "--tensor-model-parallel-size"
 
@@ -37,8 +35,7 @@ def saved(folder: Path, mine: Plan) -> Path:
 
 def test_without_in_place_only_the_diff_is_shown(run: Run, script: Path, tmp_path: Path) -> None:
     before = script.read_bytes()
-    outcome = run("adapt", script, "--plan", saved(tmp_path, plan(tp=2, dp=4)))
-    assert outcome.code == 0
+    outcome = run.done("adapt", script, "--plan", saved(tmp_path, plan(tp=2, dp=4)))
     assert f"\n-    {TP} 4\n+    {TP} 2\n" in outcome.out
     assert "--in-place" in outcome.err
     assert script.read_bytes() == before
@@ -46,7 +43,7 @@ def test_without_in_place_only_the_diff_is_shown(run: Run, script: Path, tmp_pat
 
 def test_in_place_the_file_has_it_and_keeps_its_mode(run: Run, script: Path, tmp_path: Path) -> None:
     before, goal = script.read_text(), saved(tmp_path, plan(tp=2, dp=4))
-    assert run("adapt", script, "--plan", goal, "--in-place").code == 0
+    run.done("adapt", script, "--plan", goal, "--in-place")
     assert script.read_text() == before.replace(f"{TP} 4", f"{TP} 2")
     assert script.stat().st_mode & 0o777 == 0o755
     again = run("adapt", script, "--plan", goal, "--in-place")
@@ -57,9 +54,7 @@ def test_in_place_the_file_has_it_and_keeps_its_mode(run: Run, script: Path, tmp
 def test_where_not_all_can_be_placed_nothing_is_written_unless_told_so(run: Run, script: Path, tmp_path: Path) -> None:
     script.write_text(script.read_text().replace(f"{TP} 4", f"{TP} $(cat tp)"))
     before, goal = script.read_text(), saved(tmp_path, plan(tp=2, dp=4, micro=2))
-    outcome = run("adapt", script, "--plan", goal, "--in-place")
-    assert outcome.code == 1
-    assert f"put {TP} 2 by hand" in outcome.err
+    assert f"put {TP} 2 by hand" in run.refused("adapt --in-place", script, "--plan", goal, code=1)
     assert script.read_text() == before
     assert run("adapt", script, "--plan", goal, "--in-place", "--partial").code == 1
     assert script.read_text() == before.replace("batch-size 1\n", "batch-size 2\n", 1)
@@ -82,36 +77,18 @@ def test_variables_and_arguments_are_the_scripts(run: Run, script: Path, tmp_pat
         .replace("    --micro-batch-size 1\n", "")
     )
     goal = saved(tmp_path, plan())
-    assert run("adapt", script, "--plan", goal, "--set", "TP=4", "--", "--micro-batch-size", "1").code == 0
+    run.done("adapt", script, "--plan", goal, "--set", "TP=4", "--", "--micro-batch-size", "1")
     assert run("adapt", script, "--plan", goal, "--", "--micro-batch-size", "1").code == 1
 
 
 def test_a_file_that_cannot_be_read_hides_nothing_of_what_is_adapted(run: Run, script: Path, tmp_path: Path) -> None:
     script.write_text(f"TP=4\nsource /site/env.sh\n{script.read_text().replace(f'{TP} 4', f'{TP} $TP')}")
     goal = saved(tmp_path, plan(tp=2, dp=4))
-    outcome = run("adapt", script, "--plan", goal)
-    assert outcome.code == 0
-    assert "-TP=4\n+TP=2\n" in outcome.out
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--set", "TP"), "NAME=VALUE"),
-        (("--partial",), "--in-place"),
-        (("--json", "--set", "1=2"), "NAME=VALUE"),
-    ],
-)
-def test_bad_options_are_said(run: Run, script: Path, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
-    outcome = run("adapt", script, "--plan", saved(tmp_path, plan()), *words)
-    assert outcome.code == 2
-    assert said in outcome.err
+    assert "-TP=4\n+TP=2\n" in run.done("adapt", script, "--plan", goal).out
 
 
 def test_another_model_or_framework_is_refused(run: Run, script: Path, tmp_path: Path) -> None:
-    other = run("adapt", script, "--plan", saved(tmp_path, sample_plan("qwen2.5-7b")))
-    assert other.code == 2
-    assert "hidden" in other.err
+    assert "hidden" in run.refused("adapt", script, "--plan", saved(tmp_path, sample_plan("qwen2.5-7b")))
     json = tmp_path / "ds.json"
     json.write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 2}}')
     assert "this is a configuration of DeepSpeed" in run("adapt", json, "--plan", saved(tmp_path, plan())).err
@@ -125,10 +102,9 @@ def test_an_error_that_an_audit_finds_keeps_the_file_as_it_was(run: Run, script:
     error = shown.json()["errors"][0]
     line = script.read_text().splitlines().index("    --save /ckpt/tp4") + 1
     assert (error["rule"], error["line"], error["before"]) == ("save-without-interval", line, True)
-    refused = run("adapt", script, "--plan", goal, "--in-place")
-    assert refused.code == 1
-    assert "An audit of the result finds errors" in refused.err
-    assert "Nothing was written, because an audit of the result finds errors; --partial writes" in refused.err
+    said = run.refused("adapt --in-place", script, "--plan", goal, code=1)
+    assert "An audit of the result finds errors" in said
+    assert "Nothing was written, because an audit of the result finds errors; --partial writes" in said
     assert script.read_text() == before
     assert run("adapt", script, "--plan", goal, "--in-place", "--partial").code == 1
     assert f"{TP} 2" in script.read_text()
@@ -138,6 +114,5 @@ def test_the_checkpoint_is_reported_beside_the_diff(run: Run, script: Path, tmp_
     more = "    --save /ckpt/tp4\n    --save-interval 10\n    --load /ckpt/tp4\n    --micro"
     text = script.read_text().replace("    --micro", more, 1).replace("torch_dist", "torch")
     script.write_text(text)
-    outcome = run("adapt", script, "--plan", saved(tmp_path, plan(tp=2, dp=4)))
-    assert outcome.code == 0
+    outcome = run.done("adapt", script, "--plan", saved(tmp_path, plan(tp=2, dp=4)))
     assert "Whether an old checkpoint loads: symconfig checkpoint DIR --plan" in outcome.err

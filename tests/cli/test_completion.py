@@ -13,15 +13,11 @@ from symconfig.cli.completion import SHELLS
 from symconfig.cli.main import main
 
 CASES = {
-    "symconfig pl": "plan",
-    "symconfig plan --glo": "--global-batch-size",
-    "symconfig plan --cluster h2": "h200",
-    "symconfig plan --model llama2-1": "llama2-13b",
-    "symconfig plan --target transf": "transformers",
-    "symconfig list models qwen2.5-7": "qwen2.5-7b",
-    "symconfig audit lau": "launch.sh",
+    "symconfig pl": "plan", "symconfig plan --glo": "--global-batch-size", "symconfig plan --cluster h2": "h200",
+    "symconfig plan --model llama2-1": "llama2-13b", "symconfig plan --target transf": "transformers",
+    "symconfig list models qwen2.5-7": "qwen2.5-7b", "symconfig audit lau": "launch.sh",
     "symconfig completion fi": "fish",
-}
+}  # fmt: skip
 BASH = r"""
 source ./script
 complete=$(complete -p symconfig)
@@ -71,9 +67,7 @@ def test_a_shell_completes(shell: str, line: str, folder: Path, capsys: pytest.C
     assert CASES[line] in offered, ended.stdout + ended.stderr
 
 
-def test_without_shtab_the_way_to_it_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_shtab_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 1
     assert "completion needs shtab" in " ".join(capsys.readouterr().err.split())

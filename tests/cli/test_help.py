@@ -6,38 +6,43 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from symconfig.cli import main, plan
-from tests.cli.support import Run, run
-from tests.cli.test_main import LLAMA_CONFIG
+from tests.cli.support import LLAMA_CONFIG, Run
 from tests.runs.checkpoint.folders import torch_dist
-
-__all__ = ["run"]
 
 EXAMPLES = [(module, text) for module in main.COMMANDS for text in main.commands([main.name_of(module)])[0].EXAMPLES]
 NOT_RUN = {
     "measure": "needs a GPU",
     "calibrate": "needs measured runs",
     "validate": "needs measured runs",
-    "size": "makes plans for a quarter of a minute; tests/cli/test_set.py runs a smaller one",
+    "size": "makes plans for a quarter of a minute; tests/runs/sweep/test_size.py runs a smaller one",
     "serve": "listens until it is stopped; tests/serve asks it",
-    "whatif": "makes dozens of plans; tests/cli/test_whatif.py runs a smaller one",
+    "whatif": "makes dozens of plans; tests/cli/test_replan.py runs a smaller one",
     "verify": "starts the real frameworks, as tests/verify does",
 }
 
 
-def helped(run: Run, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main.main([*words, "--help"])
-    assert ended.value.code == 0
-    return capsys.readouterr().out
+@pytest.fixture
+def helped(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return what words print that only help."""
+
+    def call(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main.main(words)
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    return call
 
 
-def test_the_commands_stand_in_groups_each_once(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    told = helped(run, capsys)
+def test_the_commands_stand_in_groups_each_once(helped: Callable[..., str]) -> None:
+    told = helped("--help")
+    assert helped() == helped("help") == told
     places = [told.index(f"\n{title}:\n") for title in main.GROUPS]
     assert places == sorted(places)
     for title, modules in main.GROUPS.items():
@@ -47,22 +52,9 @@ def test_the_commands_stand_in_groups_each_once(run: Run, capsys: pytest.Capture
     assert "`symconfig COMMAND --help` shows" in told
 
 
-@pytest.mark.parametrize("words", [(), ("help",)])
-def test_no_words_and_help_print_the_help(run: Run, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
-    told = helped(run, capsys)
-    with pytest.raises(SystemExit) as ended:
-        main.main(words)
-    assert (ended.value.code, capsys.readouterr().out) == (0, told)
-
-
-def test_help_of_a_command_shows_the_options_of_a_first_job_and_then_all(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_of_a_command_shows_the_options_of_a_first_job_and_then_all(helped: Callable[..., str]) -> None:
     def options(*words: str) -> list[str]:
-        with pytest.raises(SystemExit) as ended:
-            main.main(words)
-        assert ended.value.code == 0
-        return re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.MULTILINE)
+        return re.findall(r"^  (--[a-z-]+)", helped(*words), re.MULTILINE)
 
     first, every = options("plan", "--help"), options("plan", "--help-all")
     assert options("help", "plan") == first
@@ -74,10 +66,10 @@ def test_help_of_a_command_shows_the_options_of_a_first_job_and_then_all(
 
 @pytest.mark.parametrize("module", [None, *main.COMMANDS])
 def test_help_fits_a_page_and_ends_with_examples(
-    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, module: str | None
+    helped: Callable[..., str], monkeypatch: pytest.MonkeyPatch, module: str | None
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    told = helped(run, capsys, *([main.name_of(module)] if module is not None else []))
+    told = helped(*([main.name_of(module)] if module is not None else []), "--help")
     assert [line for line in told.splitlines() if len(line) > 80] == []
     if module is not None:
         examples = re.split(r"\nexamples?:\n", told)

@@ -7,15 +7,9 @@ from pathlib import Path
 import pytest
 
 from symconfig.api.graph_source import divisors, thinned
-from tests.cli.support import Run, run
+from tests.cli.support import Run
+from tests.cli.test_partition import MESH
 
-__all__ = ["run"]
-
-ONE = """
-schema: symconfig.mesh/1
-levels:
-  - {name: nvlink, size: 1, bandwidth_bytes_per_s: 450.0e9, latency_s: 3.0e-6}
-"""
 TWO = """
 schema: symconfig.program/1
 name: two
@@ -40,7 +34,7 @@ def program(folder: Path, batch: str, uneven: str) -> Path:
 @pytest.mark.parametrize("solver", ["adaptive", "exact"])
 def test_one_gpu_holds_everything_whole(run: Run, tmp_path: Path, solver: str) -> None:
     mesh = tmp_path / "mesh.yaml"
-    mesh.write_text(ONE)
+    mesh.write_text(MESH.replace("SIZE", "1"))
     where = ("--mesh", mesh, "--cluster", "h100", "--solver", solver, "--timeout", "2")
     words = ("partition", "--program", program(tmp_path, "b", "4"), *where, "--baselines", "--out", tmp_path / "out")
     data = run(*words, "--json").json()
@@ -49,21 +43,15 @@ def test_one_gpu_holds_everything_whole(run: Run, tmp_path: Path, solver: str) -
 
 
 def test_one_gpu_trains_adapters(run: Run) -> None:
-    outcome = run("partition", "--model", "qwen2.5-7b-lora", "--cluster", "h100", "--gpus", "1", "--global-batch-size",
-                  "8", "--solver", "adaptive")  # fmt: skip
-    assert outcome.code == 0, outcome.err
-    assert "on 1 x NVIDIA H100" in outcome.out
+    job = "partition --model qwen2.5-7b-lora --cluster h100 --gpus 1 --global-batch-size 8 --solver adaptive"
+    assert "on 1 x NVIDIA H100" in run.done(job).out
 
 
 def test_a_batch_that_is_no_power_of_two_is_cut_by_its_own_divisors(run: Run) -> None:
-    words = ("partition", "--model", "llama2-7b", "--cluster", "a100-40gb", "--gpus", "8", "--global-batch-size", "729",
-             "--solver", "adaptive")  # fmt: skip
-    outcome = run(*words, "--json")
-    assert outcome.code == 0, outcome.err
-    assert 729 % outcome.json()["solution"]["microbatches"] == 0
-    refused = run(*words, "--memory-limit", "12GiB")
-    assert refused.code == 1
-    assert "with 1, 3, 9, 27, 81, 243 or 729 microbatches" in refused.err
+    job = "partition --model llama2-7b --cluster a100-40gb --gpus 8 --global-batch-size 729 --solver adaptive"
+    assert 729 % run.done(f"{job} --json").json()["solution"]["microbatches"] == 0
+    said = run.refused(f"{job} --memory-limit 12GiB", code=1)
+    assert "with 1, 3, 9, 27, 81, 243 or 729 microbatches" in said
 
 
 @pytest.mark.parametrize(("batch", "gpus"), [(1, 8), (8, 8), (729, 8), (720, 8), (7919, 8), (2**20, 64), (30030, 7)])
@@ -81,42 +69,30 @@ def test_what_is_tried_divides_the_batch_and_holds_the_most_that_gives_every_gpu
 
 def test_microbatches_that_leave_a_dim_in_pieces_are_not_tried(run: Run, tmp_path: Path) -> None:
     path = program(tmp_path, "b", "12 * b / 32")  # 3 where b is 8, 1.5 where it is 4
-    outcome = run("partition", "--program", path, *CLUSTER, "--json")
-    assert outcome.code == 0, outcome.err
-    refused = run("partition", "--program", path, *CLUSTER, "--num-microbatches", "2")
-    assert refused.code == 2
-    assert "--num-microbatches: leaves a dim of the program that is not whole (got 2, need 1)" in refused.err
+    run.done("partition --program", path, *CLUSTER)
+    said = run.refused("partition --num-microbatches 2 --program", path, *CLUSTER)
+    assert "--num-microbatches: leaves a dim of the program that is not whole (got 2, need 1)" in said
 
 
 @pytest.mark.parametrize("turns", ["3", "16"])
 def test_every_dim_that_counts_examples_is_cut(run: Run, tmp_path: Path, turns: str) -> None:
     path = program(tmp_path, "b, c", "4")
-    refused = run("partition", "--program", path, *CLUSTER, "--num-microbatches", turns)
-    assert refused.code == 2
-    assert (
-        f"--num-microbatches: does not divide the batch (got {turns}, need 1 or 2, which divide b of 8" in refused.err
-    )
-    assert run("partition", "--program", path, *CLUSTER, "--num-microbatches", "2").code == 0
+    said = run.refused("partition --program", path, *CLUSTER, "--num-microbatches", turns)
+    assert f"--num-microbatches: does not divide the batch (got {turns}, need 1 or 2, which divide b of 8" in said
+    run.done("partition --num-microbatches 2 --program", path, *CLUSTER)
 
 
-def test_attention_is_a_models_and_falls_back_where_the_gpu_has_no_kernel(run: Run, tmp_path: Path) -> None:
-    model = ("partition", "--model", "llama3.2-1b", "--gpus", "8", "--global-batch-size", "8", "--solver", "adaptive",
-             "--seq-length", "512")  # fmt: skip
+def test_attention_falls_back_where_the_gpu_has_no_kernel(run: Run) -> None:
+    job = "partition --model llama3.2-1b --gpus 8 --global-batch-size 8 --solver adaptive --seq-length 512 --json"
     for cluster, words, names in (
         ("h100", (), {"flash_attention"}),
         ("h100", ("--attention", "unfused"), {"scores", "softmax", "context"}),
         ("v100-16gb", (), {"scores", "softmax", "context"}),
     ):
-        data = run(*model, "--cluster", cluster, *words, "--json").json()
+        data = run(job, "--cluster", cluster, *words).json()
         found = {one["name"].rpartition(".")[2] for one in data["operators"]}
         assert found & {"flash_attention", "scores", "softmax", "context"} == names
         assert ("unfused attention" in data["job"]) == (names != {"flash_attention"})
-    assert (
-        "--attention: flash attention does not run on this GPU (got flash, need unfused)"
-        in run(*model, "--cluster", "v100-16gb", "--attention", "flash").err
-    )
-    wrong = run("partition", "--program", program(tmp_path, "b", "4"), *CLUSTER, "--attention", "unfused")
-    assert "--attention: a program states its own operators" in wrong.err
 
 
 def test_a_file_has_the_options_as_keys_and_options_override_it(run: Run, tmp_path: Path) -> None:

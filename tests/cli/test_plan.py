@@ -11,37 +11,31 @@ from pathlib import Path
 import pytest
 
 import symconfig
-from tests.cli.support import JOB, Run, run
+from tests.cli.support import JOB, Run
 from tests.descriptor.small_configs import small_config
 
-__all__ = ["run"]
+ON_8 = ("--cluster", "h100", "--gpus", "8", "--global-batch-size", "64")
 
 
 @pytest.mark.parametrize("backend", ["megatron", "deepspeed"])
 def test_the_main_job_gives_files_that_start_it(run: Run, tmp_path: Path, backend: str) -> None:
     out = tmp_path / "out"
-    outcome = run("plan", *JOB, "--seq-length", "4096", "--backend", backend, "--json", "--out", out)
-    assert outcome.code == 0
-    best = outcome.json()["best"]
-    degrees = best["parallel"]
+    best = run.done("plan --json --seq-length 4096 --backend", backend, "--out", out, *JOB).json()["best"]
+    degrees, batch, predicted = best["parallel"], best["batch"], best["predicted"]
     assert degrees["tp"] * degrees["pp"] * degrees["cp"] * degrees["dp"] == 64
-    assert best["batch"]["global"] == 1024
-    assert best["batch"]["micro"] * best["batch"]["num_microbatches"] * degrees["dp"] == 1024
-    assert best["predicted"]["device_bytes"] <= 0.96 * 80 * 2**30
-    assert sum(best["predicted"]["time"].values()) == pytest.approx(best["predicted"]["step_s"], rel=1e-6)
-    dry = subprocess.run(
-        ["bash", str(out / "launch.sh")],
-        env={**os.environ, "DRY_RUN": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    assert batch["global"] == batch["micro"] * batch["num_microbatches"] * degrees["dp"] == 1024
+    assert predicted["device_bytes"] <= 0.96 * 80 * 2**30
+    assert sum(predicted["time"].values()) == pytest.approx(predicted["step_s"], rel=1e-6)
+    files = {path.name for path in out.rglob("*")}
+    own = {"megatron": "megatron_args.txt", "deepspeed": "ds_config.json"}[backend]
+    assert {"plan.json", "launch.sh", "sbatch.sh", "REPORT.md", own} <= files
+    environment = {**os.environ, "DRY_RUN": "1"}
+    dry = subprocess.run(["bash", str(out / "launch.sh")], env=environment, capture_output=True, text=True, timeout=300)
     assert dry.returncode == 0, dry.stderr
 
 
 def test_alternatives_are_ranked_one_of_each_family_and_none_is_faster_than_the_fastest(run: Run) -> None:
-    data = run("plan", *JOB, "--top", "10", "--json").json()
+    data = run("plan --top 10 --json", *JOB).json()
     plans = (data["best"], *data["alternatives"])
     assert 3 <= len(plans) <= 10
     families = [tuple(one["parallel"][name] for name in ("tp", "pp", "cp", "ep", "etp")) for one in plans]
@@ -57,133 +51,57 @@ def test_alternatives_are_ranked_one_of_each_family_and_none_is_faster_than_the_
 def test_what_of_a_config_json_the_model_is_planned_without_is_named(run: Run, tmp_path: Path) -> None:
     config = small_config("nemotron_h") | {"num_nextn_predict_layers": 1, "use_mrope": False}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    outcome = run("plan", "--model", tmp_path, "--cluster", "h100", "--gpus", "8", "--global-batch-size", "8", "--json")
+    outcome = run("plan --json --model", tmp_path, *ON_8)
     notes = [line for line in outcome.err.splitlines() if line.startswith(f"note: {tmp_path.name}:")]
     assert notes == [f"note: {tmp_path.name}: layers of multi-token prediction are left out, as its class does"]
 
 
 def test_the_same_job_gives_the_same_bytes_in_two_processes(tmp_path: Path) -> None:
-    for name, seed in (("one", "1"), ("two", "2")):
-        subprocess.run(
-            [sys.executable, "-m", "symconfig", "plan", *JOB, "--out", str(tmp_path / name)],
-            check=True,
-            capture_output=True,
-            timeout=300,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-        )
-    for path in sorted((tmp_path / "one").rglob("*")):
+    for seed in ("1", "2"):
+        command = [sys.executable, "-m", "symconfig", "plan", *JOB, "--out", str(tmp_path / seed)]
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        subprocess.run(command, check=True, capture_output=True, timeout=300, env=environment)
+    for path in (tmp_path / "1").rglob("*"):
         if path.is_file():
-            assert path.read_bytes() == (tmp_path / "two" / path.relative_to(tmp_path / "one")).read_bytes(), path.name
+            assert path.read_bytes() == (tmp_path / "2" / path.relative_to(tmp_path / "1")).read_bytes(), path.name
 
 
-def test_pins_are_kept(run: Run) -> None:
-    data = run(
-        "plan",
-        *JOB,
-        "--pin",
-        "tp=2..4",
-        "--pin",
-        "pp=4",
-        "--pin",
-        "zero=1",
-        "--pin",
-        "recompute=full",
-        "--top",
-        "20",
-        "--json",
-    ).json()
-    for one in (data["best"], *data["alternatives"]):
-        assert one["parallel"]["tp"] in (2, 4)
-        assert one["parallel"]["pp"] == 4
-        assert one["options"]["zero_stage"] == 1
-        assert one["options"]["recompute"]["granularity"] == "full"
-
-
-def test_a_batch_that_no_division_fits_names_one_that_does(run: Run, tmp_path: Path) -> None:
-    outcome = run(
-        "plan", *JOB[:-1], "1023", "--pin", "tp=1", "--pin", "pp=1", "--pin", "cp=1", "--out", tmp_path / "out"
-    )
-    assert outcome.code in (1, 2)
-    assert "Try: " in outcome.err
-    assert not (tmp_path / "out").exists()
-
-
-def test_more_gpus_than_the_batch_can_feed(run: Run, tmp_path: Path) -> None:
-    outcome = run(
-        "plan",
-        "--model",
-        "llama2-7b",
-        "--cluster",
-        "a100-80gb",
-        "--gpus",
-        "8072",
-        "--global-batch-size",
-        "8",
-        "--out",
-        tmp_path / "out",
-    )
-    assert outcome.code in (1, 2)
-    assert "Try: " in outcome.err
-    assert not (tmp_path / "out").exists()
-
-
-def test_nothing_fits_names_the_constraint_and_what_would_fit(run: Run, tmp_path: Path) -> None:
-    outcome = run(
-        "plan",
-        "--model",
-        "llama3.1-405b",
-        "--cluster",
-        "a100-40gb",
-        "--gpus",
-        "8",
-        "--global-batch-size",
-        "8",
-        "--out",
-        tmp_path / "out",
-    )
-    assert outcome.code == 1
-    assert "GiB" in outcome.err
+@pytest.mark.parametrize(
+    ("words", "codes", "said"),
+    [
+        ("--model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1023 --pin tp=1 --pin pp=1 --pin cp=1",
+         (1, 2), ""),
+        ("--model llama2-7b --cluster a100-80gb --gpus 8072 --global-batch-size 8", (1, 2), ""),
+        ("--model llama3.1-405b --cluster a100-40gb --gpus 8 --global-batch-size 8", (1,), "GiB"),
+    ],
+    ids=["no division fits the batch", "more GPUs than the batch can feed", "nothing fits in memory"],
+)  # fmt: skip
+def test_a_refusal_names_what_can_be_done(
+    run: Run, tmp_path: Path, words: str, codes: tuple[int, ...], said: str
+) -> None:
+    outcome = run(f"plan {words} --out", tmp_path / "out")
+    assert outcome.code in codes
+    assert said in outcome.err
     assert "Try: " in outcome.err
     assert not (tmp_path / "out").exists()
 
 
 def test_the_python_api_is_the_same_planner(run: Run, tmp_path: Path) -> None:
-    result = symconfig.plan(model="llama2-13b", cluster="a100-80gb", gpus=64, global_batch_size=1024, pins={"tp": 2})
-    data = run("plan", *JOB, "--pin", "tp=2", "--json").json()
+    job = {"gpus": 64, "global_batch_size": 1024}
+    result = symconfig.plan(model="llama2-13b", cluster="a100-80gb", pins={"tp": 2}, **job)
+    data = run("plan --pin tp=2 --json", *JOB).json()
     assert json.loads(result.to_json())["best"] == data["best"]
     assert result.best.parallel.tp == 2
     assert "--tensor-model-parallel-size" in result.megatron_args()
-    written = result.write(tmp_path / "out")
-    assert tmp_path / "out" / "plan.json" in written
-    assert (
-        symconfig.plan(
-            model=result.plan.model, cluster=result.plan.cluster, gpus=64, global_batch_size=1024, pins={"tp": "2"}
-        ).best
-        == result.best
-    )
+    assert tmp_path / "out" / "plan.json" in result.write(tmp_path / "out")
+    again = symconfig.plan(model=result.plan.model, cluster=result.plan.cluster, pins={"tp": "2"}, **job)
+    assert again.best == result.best
     assert json.loads(result.to_json())["search"]["candidates"] > 1000
 
 
-def test_an_adapter_goes_to_deepspeed_unless_told_otherwise(run: Run) -> None:
-    outcome = run(
-        "plan",
-        "--model",
-        "qwen2.5-7b-lora",
-        "--cluster",
-        "a100-80gb",
-        "--gpus",
-        "8",
-        "--global-batch-size",
-        "64",
-        "--json",
-    )
-    assert outcome.code == 0
-    assert outcome.json()["best"]["target"]["backend"] == "deepspeed"
-
-
 def test_what_was_chosen_for_the_run_and_what_is_missing_stands_behind_the_files(run: Run, tmp_path: Path) -> None:
-    small = ["--model", "llama3.1-8b", "--cluster", "h100", "--gpus", "8", "--global-batch-size", "64"]
-    outcome = run("plan", *small, "--task", "sft", "--out", tmp_path / "a")
+    page = tmp_path / "page.html"
+    outcome = run("plan --model llama3.1-8b --task sft --out", tmp_path / "a", "--html", page, *ON_8)
     assert outcome.out.splitlines()[-2:] == [
         "lr 2e-05, min_lr 0, lr_warmup_iters 30, weight_decay 0: chosen for full fine-tuning of 8.03B parameters "
         "(REPORT.md has the sources)",
@@ -192,18 +110,19 @@ def test_what_was_chosen_for_the_run_and_what_is_missing_stands_behind_the_files
     ]
     recorded = json.loads((tmp_path / "a" / "plan.json").read_text(encoding="utf-8"))["inputs"]["job"]["training"]
     assert (recorded["lr"], recorded["weight_decay"], recorded["lr_warmup_iters"]) == (2e-5, 0.0, 30)
-    said = run("plan", *small, "--save", "ckpt", "--lr", "1e-4", "--out", tmp_path / "b").out
+    assert "global batch 64 sequences" in page.read_text(encoding="utf-8")
+    assert "exists already" in run.refused("plan --model llama3.1-8b --html", page, *ON_8)
+    said = run("plan --model llama3.1-8b --save ckpt --lr 1e-4 --out", tmp_path / "b", *ON_8).out
     assert "No checkpoint" not in said
     assert "min_lr 1e-05, lr_warmup_iters 100, weight_decay 0.1: chosen for pretraining" in said
 
 
 @pytest.mark.parametrize(("length", "longer"), [(4096, False), (8192, True)])
-def test_sequences_beyond_the_positions_of_a_model_are_said_to_be(
-        run: Run, tmp_path: Path, length: int, longer: bool) -> None:  # fmt: skip
+def test_sequences_beyond_the_positions_of_a_model_are_said(
+    run: Run, tmp_path: Path, length: int, longer: bool
+) -> None:
     out = tmp_path / "out"
-    job = ("plan", "--model", "llama2-7b", "--cluster", "h100", "--gpus", 8, "--global-batch-size", 64)
-    outcome = run(*job, "--seq-length", length, "--pin", "tp=2", "--out", out)
-    assert outcome.code == 0
+    outcome = run.done("plan --model llama2-7b --pin tp=2 --seq-length", length, "--out", out, *ON_8)
     for text in (outcome.out, " ".join((out / "REPORT.md").read_text(encoding="utf-8").split())):
         assert (f"longer than the model's max_position_embeddings of {4096:,}" in text) is longer
         assert ("rope_theta" in text) is longer
@@ -212,7 +131,6 @@ def test_sequences_beyond_the_positions_of_a_model_are_said_to_be(
 
 @pytest.mark.parametrize("backend", ["megatron", "deepspeed"])
 def test_a_table_of_positions_has_an_end(run: Run, backend: str) -> None:
-    job = ("plan", "--model", "gpt3-175b", "--cluster", "h100", "--gpus", 256, "--global-batch-size", 256)
-    outcome = run(*job, "--seq-length", 4096, "--backend", backend)
-    assert outcome.code == 2
-    assert "the model has a learned position for fewer tokens (got 4096, need at most 2048)" in outcome.err
+    job = "--model gpt3-175b --cluster h100 --gpus 256 --global-batch-size 256 --seq-length 4096"
+    said = run.refused(f"plan {job} --backend", backend)
+    assert "the model has a learned position for fewer tokens (got 4096, need at most 2048)" in said

@@ -1,4 +1,4 @@
-"""The command as a process of its own: entry points, streams, signals, and what it imports."""
+"""The command as a process: entry points, streams, signals, what it imports; the same bytes in every locale."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from symconfig import __version__
+from tests.cli import support
+from tests.sample_plans import sample_plan
 
-JOB = ["plan", "--model", "llama2-13b", "--cluster", "a100-80gb", "--gpus", "64", "--global-batch-size", "1024"]
+JOB = ["plan", *support.JOB]
 
 
 def python(*words: str, **more: object) -> subprocess.CompletedProcess[str]:
@@ -33,8 +35,7 @@ def test_the_module_and_the_script_are_the_same() -> None:
 
 def test_bad_input_ends_the_process_with_2_and_no_traceback() -> None:
     ended = python("-m", "symconfig", *JOB[:-1], "-5", "--json")
-    assert ended.returncode == 2
-    assert ended.stderr.startswith("error: --global-batch-size: out of range (got -5, need > 0).")
+    assert (ended.returncode, ended.stderr[:40]) == (2, "error: --global-batch-size: out of range")
     assert "Traceback" not in ended.stderr
 
 
@@ -43,13 +44,8 @@ def test_a_reader_that_goes_away_is_no_error_message() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as stream:
-        ended = subprocess.run(
-            [sys.executable, "-m", "symconfig", "doctor"],
-            stdout=stream,
-            stderr=subprocess.PIPE,
-            timeout=300,
-            check=False,
-        )
+        command = [sys.executable, "-m", "symconfig", "doctor"]
+        ended = subprocess.run(command, stdout=stream, stderr=subprocess.PIPE, timeout=300, check=False)
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
@@ -59,14 +55,8 @@ def test_a_reader_that_goes_away_is_no_error_message() -> None:
 )
 def test_a_full_disk_is_a_sentence(words: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:
-        ended = subprocess.run(
-            [sys.executable, "-m", "symconfig", *words],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        command = [sys.executable, "-m", "symconfig", *words]
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1
     assert ended.stderr.startswith("error: ")
@@ -91,7 +81,6 @@ def test_an_interrupt_is_quiet_and_130() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED, *JOB], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     try:
         assert process.stdout.readline() == "here\n"
         process.send_signal(signal.SIGINT)
@@ -142,17 +131,16 @@ def imported(code: str) -> set[str]:
     return set(ended.stdout.split())
 
 
-def test_help_loads_nothing_heavy() -> None:
-    help_ = "from symconfig.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass"
-    assert not imported(help_) & {"pydantic", "numpy", "sympy", "yaml", "rich", "pulp", "jinja2"}
+HEAVY = {"pydantic", "numpy", "sympy", "yaml", "rich", "pulp", "jinja2"}
+HELP = "from symconfig.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass"
+DOCTOR = "from symconfig.report.doctor import examine; examine()"
 
 
-def test_the_package_itself_loads_nothing_heavy() -> None:
-    assert not imported("import symconfig") & {"pydantic", "numpy", "sympy", "yaml", "rich", "pulp", "jinja2"}
-
-
-def test_doctor_loads_no_framework() -> None:
-    assert not imported("from symconfig.report.doctor import examine; examine()") & {"torch", "deepspeed", "numpy"}
+@pytest.mark.parametrize(
+    ("code", "heavy"), [("import symconfig", HEAVY), (HELP, HEAVY), (DOCTOR, {"torch", "deepspeed", "numpy"})]
+)
+def test_what_needs_nothing_heavy_loads_nothing_heavy(code: str, heavy: set[str]) -> None:
+    assert not imported(code) & heavy
 
 
 @pytest.mark.parametrize(
@@ -166,3 +154,43 @@ def test_symconfig_plan_is_a_function_whoever_imports_the_module_first(first: st
         "except Exception as error: assert len(error.problems) == 3, error\nelse: raise SystemExit(1)"
     )
     imported(code)
+
+
+# An encoding that has none of the plan's letters, and one that has some of them: a locale need not be installed for it.
+MACHINES = {
+    "ascii": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    "latin-1": {"PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1"},
+    "nothing of a home": {"HOME": "/nonexistent", "XDG_CACHE_HOME": "", "TZ": "Pacific/Kiritimati", "COLUMNS": "40"},
+}
+SAVED = "/daten/köln/模型"
+
+
+COMMANDS = (
+    ("render", "plan.json", "--print", "--null"),
+    ("render", "plan.json", "--print", "--json"),
+    ("render", "plan.json", "--target", "megatron", "--out", "out"),
+)
+CODE = f"from symconfig.cli.main import main\nfor words in {COMMANDS}: assert main(list(words)) == 0"
+
+
+def answers(folder: Path, machine: dict[str, str]) -> dict[str, bytes]:
+    """Return the words of a plan and their JSON, and every rendered file."""
+    plan = sample_plan(dp=1, tp=1, training={"save": SAVED})
+    (folder / "plan.json").write_text(plan.to_json(), encoding="utf-8")
+    env = {**os.environ, "PYTHONUTF8": "1", **machine}  # UTF-8, whatever the tests run in
+    ended = subprocess.run([sys.executable, "-c", CODE], cwd=folder, env=env, capture_output=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    words = ended.stdout.rpartition(b"}\n")[0]  # what the last command says is as wide as the machine's page
+    files = (path for path in (folder / "out").rglob("*") if path.is_file())
+    return {"words": words, **{str(path.relative_to(folder)): path.read_bytes() for path in files}}
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return answers(tmp_path_factory.mktemp("usual"), {})
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_data_and_files_are_the_same_on_every_machine(machine: str, usual: dict[str, bytes], tmp_path: Path) -> None:
+    assert answers(tmp_path, MACHINES[machine]) == usual
+    assert all(SAVED.encode() in usual[name] for name in ("words", "out/megatron_args.txt"))

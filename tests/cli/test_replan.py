@@ -1,4 +1,4 @@
-"""`symconfig replan` and `symconfig diff`: options, exit codes, both forms of the answer, files."""
+"""`symconfig replan`, `diff` and `whatif`: options, exit codes, all forms of the answer, files."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import symconfig
 from symconfig.api.planning import plan as solved
 from symconfig.plans.file import load_plan
 from tests.cli.support import Run
-from tests.cli.support import run as run
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +24,9 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_new_batch_says_what_changes_and_writes_it(tmp_path: Path, run: Run) -> None:
     old = tmp_path / "old"  # with the same ZeRO stage, so that the new plan loads its checkpoints
     solved("llama2-7b", "a100-80gb", 8, 32, pins={"pp": 1, "zero": 1}, top=2).write(old)
-    done = run("replan", old, "--global-batch-size", "128", "--at-step", "400", "--top", "2", "--out", tmp_path / "new")
-    assert done.code == 0
+    files = ("--out", tmp_path / "new", "--html", tmp_path / "new.html")
+    done = run.done("replan --global-batch-size 128 --at-step 400 --top 2", old, *files)
+    assert "The old plan&#39;s checkpoint" in (tmp_path / "new.html").read_text(encoding="utf-8")
     assert "global batch size  32      128" in done.out
     assert "What is asked for" in done.out
     assert "accumulation" in done.out
@@ -40,8 +41,7 @@ def test_a_new_batch_says_what_changes_and_writes_it(tmp_path: Path, run: Run) -
 
 
 def test_a_step_that_is_lost_is_no_step_to_go_on_at(old: Path, run: Run) -> None:
-    done = run("replan", old, "--model", "llama3.1-8b", "--at-step", "5", "--top", "1")
-    assert done.code == 0
+    done = run.done("replan --model llama3.1-8b --at-step 5 --top 1", old)
     assert "Step 5 is lost" in done.out
     assert "To go on" not in done.out
 
@@ -56,34 +56,12 @@ def test_json_has_all_of_it(old: Path, run: Run) -> None:
     assert set(found) >= {"changes", "follows", "stayed", "near", "files", "old", "same"}
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (("--gpus", "many"), "--gpus: "),
-    (("--pin", "tp"), "--pin: not of the form NAME=VALUE"),
-    (("--pin", "tp=x"), "--pin tp: is not a value"),
-    (("--release", "speed"), "--release: "),
-    (("--release", "tp"), "--release: is not pinned in the old plan (got tp, need one of pp"),
-    (("--at-step", "-1"), "--at-step"),
-    (("--at-step", "half"), "--at-step: wrong value (got half"),
-    (("--schedule", "stretch"), "--schedule: wrong value"),
-    (("--checkpoint", "/no/such"), "/no/such: there is no such folder"),
-    (("--model", "llama9"), "llama9"),
-    (("--target", "telex"), "telex"),
-    (("--top", "0"), "--top: out of range"),
-])  # fmt: skip
-def test_bad_input_is_exit_code_2(words: tuple[str, ...], said: str, old: Path, run: Run) -> None:
-    done = run("replan", old, *words)
-    assert done.code == 2
-    assert said in done.err
-    assert done.out == ""
-
-
 def test_diff_exits_as_git_does(old: Path, tmp_path: Path, run: Run) -> None:
     other = tmp_path / "other"
-    assert run("replan", old, "--pin", "tp=2", "--out", other).code == 0
-    assert run("diff", old, other).code == 0
-    assert run("diff", old, other, "--exit-code").code == 1
-    assert run("diff", old, old, "--exit-code").code == 0
-    shown = run("diff", old, other)
+    run.done("replan --pin tp=2 --out", other, old)
+    assert run("diff --exit-code", old, other).code == 1
+    run.done("diff --exit-code", old, old)
+    shown = run.done("diff", old, other)
     assert "Degrees" in shown.out
     assert "--tensor-model-parallel-size" in shown.out
     assert run("diff", old, other, "--json").json()["same"] is False
@@ -115,3 +93,30 @@ def test_an_answer_that_was_edited_is_not_what_was_asked_for(old: Path, tmp_path
     assert (found["inputs"], found["edited"]) == ([], [])
     assert found["old"]["parallel"] == json.loads((old / "plan.json").read_text())["best"]["parallel"]
     assert found["checkpoint"]["verdict"] == "as it is"
+
+
+PINS = {"pp": 1, "cp": 1, "tp": "1..2", "mbs": "1..2"}
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("whatif") / "plan.json"
+    result = symconfig.plan(model="llama3.1-8b", cluster="h100", gpus=8, global_batch_size=8, pins=PINS)
+    path.write_text(result.to_json(), encoding="utf-8")
+    return path
+
+
+def test_a_table_names_the_best_plan_of_each_range(run: Run, plan: Path) -> None:
+    outcome = run.done("whatif", plan, "--vary", "network=0.9..1.1x")
+    assert "network, a factor, borders to 0.001 of it" in outcome.out
+    assert "0.9x" in outcome.out
+    assert "1.1x" in outcome.out
+
+
+def test_data(run: Run, plan: Path) -> None:
+    data = run("whatif", plan, "--vary", "compute=0.9..1.1x", "--json").json()
+    assert data["schema"] == "symconfig.whatif/1"
+    (line,) = data["lines"]
+    assert line["ranges"][0]["from"] == 0.9
+    assert line["ranges"][-1]["to"] == 1.1
+    assert line["ranges"][0]["step_s_from"] > line["ranges"][-1]["step_s_to"]

@@ -8,7 +8,6 @@ import pytest
 
 from symconfig import format as masks
 from tests.cli.support import Run
-from tests.cli.support import run as run
 
 TRAIN = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 $MORE\n"
 OUTSIDE, OWN, SHAPED = "correct-horse-42", "battery.staple/77", f"hf_{'Ab3' * 11}"
@@ -40,7 +39,7 @@ def test_no_output_of_an_audit_has_a_secret(run: Run, script: Path, tmp_path: Pa
 
 def test_no_diff_of_an_adaptation_has_one(run: Run, script: Path, tmp_path: Path) -> None:
     job = ("--model", "llama2-7b", "--cluster", "h100", "--gpus", 8, "--global-batch-size", 64)
-    assert run("plan", *job, "--out", tmp_path / "out").code == 0
+    run.done("plan", *job, "--out", tmp_path / "out")
     for more in ((), ("--json",)):
         ended = run("adapt", script, "--plan", tmp_path / "out", "--root", tmp_path, *more)
         assert not any(secret in ended.out + ended.err for secret in (OUTSIDE, OWN, SHAPED))
@@ -61,14 +60,10 @@ def test_a_file_that_an_option_names_outside_of_the_folder_is_not_read(run: Run,
 @pytest.mark.parametrize(
     "text",
     [
-        "export HF_TOKEN=abc-123-def",
-        "wandb: {api_key: 'abc-123-def'}",
-        '"aws_secret_access_key": "abc-123-def"',
-        "curl --password abc-123-def https://x",
-        "DB_PASSWD = abc-123-def",
-        f"echo {SHAPED}",
+        "export HF_TOKEN=abc-123-def", "wandb: {api_key: 'abc-123-def'}", '"aws_secret_access_key": "abc-123-def"',
+        "curl --password abc-123-def https://x", "DB_PASSWD = abc-123-def", f"echo {SHAPED}",
     ],
-)
+)  # fmt: skip
 def test_what_is_a_secret(text: str) -> None:
     masks.forget()
     masks.learn(text)

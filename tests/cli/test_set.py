@@ -14,26 +14,15 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.plans.file import load_plan
 from symconfig.plans.plan import Plan
-from tests.cli.support import JOB, Asked, Run, asked, replace_search, run
+from tests.cli.support import JOB, Asked, Run, replace_search
 from tests.sample_plans import sample_plan
-
-__all__ = ["asked", "run"]
 
 NETWORK = "network=4x200Gb/s"
 NAME = "a100-80gb with network=4x200Gb/s"
 
 
-@pytest.fixture
-def plan_file(tmp_path: Path) -> Path:
-    path = tmp_path / "plan.json"
-    path.write_text(sample_plan("llama2-13b").to_json(), encoding="utf-8")
-    return path
-
-
 def test_plan_lays_it_over_the_cluster_and_the_job_records_it(run: Run, asked: Asked) -> None:
-    assert run("plan", *JOB, "--set", NETWORK, "--set", "gpu_memory=70GB").code == 0
-    assert asked.cluster is not None
-    assert asked.job is not None
+    run.done("plan", *JOB, "--set", NETWORK, "--set", "gpu_memory=70GB")
     assert asked.job.cluster == asked.cluster.name == f"{NAME} and gpu_memory=70GB"
     assert asked.cluster == load_cluster(asked.job.cluster)
     assert asked.cluster.levels[-1].bandwidth_bytes_per_s.value == 12.5e9
@@ -43,67 +32,41 @@ def test_it_is_laid_over_a_file_and_over_the_cluster_of_a_job(run: Run, asked: A
     (tmp_path / "ours.yaml").write_text("base: h100\nnetwork: 1x100Gb/s\ngpu_memory: 60GB\n", encoding="utf-8")
     job = tmp_path / "job.yaml"
     job.write_text("model: llama2-13b\ncluster: ours.yaml\ngpus: 64\nglobal_batch_size: 1024\n", encoding="utf-8")
-    assert run("plan", job, "--set", NETWORK).code == 0
-    assert asked.cluster is not None
+    run.done("plan", job, "--set", NETWORK)
     assert asked.cluster.name == f"ours with {NETWORK}"
     assert asked.cluster.gpu.memory_bytes.value == 60e9
     assert asked.cluster.levels[-1].bandwidth_bytes_per_s.value == 12.5e9
-    assert run("plan", *JOB[:2], "--cluster", "h100 with network=1x100Gb/s", *JOB[4:], "--set", NETWORK).code == 0
+    run.done("plan", *JOB[:2], "--cluster", "h100 with network=1x100Gb/s", *JOB[4:], "--set", NETWORK)
     assert asked.cluster.name == f"h100 with {NETWORK}"
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--set", "netwrok=4x200Gb/s"], "--set netwrok: unknown field. Try: network."),
-        (["--set", "network"], "--set: is no field of a cluster with a value (got network, need FIELD=VALUE as"),
-        (["--set", "gpu_memory=96", "--set", "nvlink=x"], "--set gpu_memory: has no unit (got 96, need a size as 96GB"),
-        (["--set", "gpu.vendor=apple"], "--set gpu.vendor: wrong value (got \"apple\", need 'nvidia', 'amd' or"),
-        (["--cluster", "h100 with nvlink=fast"], "--cluster: nvlink: 'fast' is not understood (got fast, need a speed"),
-    ],
-)  # fmt: skip
-def test_a_wrong_change_is_said_in_the_words_of_the_option(run: Run, words: list[str], said: str) -> None:
-    ended = run("plan", *JOB, *words)
-    assert ended.code == 2
-    assert f"error: {said}" in ended.err
-
-
-def test_a_plan_records_the_cluster_whole_with_its_digest_and_names_it_above_the_table(
-    run: Run, tmp_path: Path
-) -> None:
+def test_a_plan_records_the_whole_cluster_and_names_it_above_the_table(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    words = ("--model", "llama2-7b", "--cluster", "a100-80gb", "--gpus", "8", "--global-batch-size", "16")
-    ended = run("plan", *words, "--pin", "tp=1", "--set", NETWORK, "--out", out)
-    assert ended.code == 0
+    words = "plan --model llama2-7b --cluster a100-80gb --gpus 8 --global-batch-size 16 --pin tp=1"
+    ended = run.done(words, "--set", NETWORK, "--out", out)
     assert f"llama2-7b on 8 x NVIDIA A100-SXM4-80GB ({NAME})" in ended.out
     data = json.loads((out / "plan.json").read_text(encoding="utf-8"))
     assert data["inputs"]["job"]["cluster"] == data["inputs"]["cluster"]["name"] == NAME
     assert load_plan(out / "plan.json").cluster == load_cluster(NAME)
-    assert run("verify", "--frozen", out).code == 0
-    assert run("explain", out).code == 0
+    run.done("verify --frozen", out)
+    run.done("explain", out)
     data["inputs"]["cluster"]["levels"][1]["bandwidth_bytes_per_s"]["value"] = 1e9
     (out / "plan.json").write_text(json.dumps(data), encoding="utf-8")
-    edited = run("explain", out)
-    assert edited.code == 2
-    assert "cluster" in edited.err
+    assert "cluster" in run.refused("explain", out)
 
 
 def test_replan_changes_the_recorded_cluster_though_its_file_is_gone(run: Run, asked: Asked, tmp_path: Path) -> None:
     plan = sample_plan("llama2-13b")
     path = tmp_path / "plan.json"
     path.write_text(plan.to_json(), encoding="utf-8")
-    ended = run("replan", path, "--set", NETWORK)
-    assert ended.code == 0, ended.err
-    assert asked.cluster is not None
-    assert asked.job is not None
+    run.done("replan --set", NETWORK, path)
     assert asked.cluster.name == f"{plan.cluster.name} with {NETWORK}"
     assert asked.job.cluster == f"{plan.job.cluster} with {NETWORK}"
     assert asked.cluster.levels[-1].bandwidth_bytes_per_s.value == 12.5e9
 
 
-def test_fewer_nodes_make_the_plan_again_for_the_changed_cluster(
-    run: Run, monkeypatch: pytest.MonkeyPatch, plan_file: Path
-) -> None:
+def test_fewer_nodes_plan_for_the_changed_cluster(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(sample_plan("llama2-13b").to_json(), encoding="utf-8")
     seen: list[tuple[str, object]] = []
 
     def search(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, **_: object) -> Plan:
@@ -111,22 +74,17 @@ def test_fewer_nodes_make_the_plan_again_for_the_changed_cluster(
         return replace(sample_plan("llama2-13b"), cluster=cluster)
 
     replace_search(monkeypatch, search)
-    ended = run("replan", plan_file, "--set", NETWORK, "--lose-nodes", "1")
+    ended = run("replan --lose-nodes 1 --set", NETWORK, tmp_path / "plan.json")
     assert seen == [(NAME, 64), (NAME, 56)]
     assert f"({NAME})" in ended.out
     assert "note: the plan itself is made again first" in ended.err
-    ended = run("replan", plan_file, "--lose-nodes", "1", "--set", "netwrok=1")
-    assert (ended.code, ended.out) == (2, "")
-    assert "error: --set netwrok: unknown field. Try: network." in ended.err
 
 
 def test_partition_takes_it(run: Run) -> None:
-    words = ("partition", "--model", "llama2-7b", "--cluster", "h100", "--gpus", "16", "--global-batch-size", "16")
-    ended = run(*words, "--set", "network=1x100Gb/s")
-    assert ended.code == 0
+    words = "partition --model llama2-7b --cluster h100 --gpus 16 --global-batch-size 16 --solver adaptive"
+    ended = run.done(f"{words} --set network=1x100Gb/s")
     assert "(h100 with network=1x100Gb/s)" in ended.out
     assert "rail (2 GB/s)" in ended.out
-    assert "error: --set netw: unknown field. Try: network." in run(*words, "--set", "netw=1").err
 
 
 def test_audit_takes_what_differs_in_the_name_of_the_cluster(run: Run) -> None:
@@ -141,17 +99,15 @@ def test_audit_takes_what_differs_in_the_name_of_the_cluster(run: Run) -> None:
         return found
 
     assert seconds("h100 with network=1x100Gb/s") > seconds("h100")
-    ended = run("audit", words, "--cluster", "h200 with network=fast")
-    assert ended.err.startswith("error: --cluster: network: 'fast' is not understood")
 
 
 def test_check_sees_that_the_file_below_the_changes_is_another_one(run: Run, tmp_path: Path) -> None:
     ours, out = tmp_path / "ours.yaml", tmp_path / "out"
     ours.write_text("base: a100-80gb\ngpu_memory: 75GB\n", encoding="utf-8")
     words = ("--model", "llama2-7b", "--cluster", ours, "--gpus", "8", "--global-batch-size", "16", "--pin", "tp=1")
-    assert run("plan", *words, "--set", NETWORK, "--out", out).code == 0
-    assert run("verify", "--frozen", out).code == 0
+    run.done("plan", *words, "--set", NETWORK, "--out", out)
+    run.done("verify --frozen", out)
     ours.write_text("base: a100-80gb\ngpu_memory: 70GB\n", encoding="utf-8")
-    ended = run("verify", "--frozen", out)
+    ended = run("verify --frozen", out)
     assert ended.code == 1
     assert "cluster" in ended.out

@@ -9,18 +9,21 @@ from typing import Any
 
 
 class Inert(ModuleType):
-    """A module in which every name with a capital is a class, and every other one a module or a decorator."""
+    """A module in which every name with a capital is a class of BASES, and every other one a module or a decorator."""
 
-    __version__ = "99.0"  # newer than any minimum that is asked for
+    BASES: tuple[type, ...] = ()
+    VERSION: str | None = "99.0"  # newer than any minimum that is asked for
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__version__" and self.VERSION is not None:
+            return self.VERSION
         if name.startswith("__"):
             raise AttributeError(name)
-        value: Any = type(name, (), {}) if name[0].isupper() else Inert(f"{self.__name__}.{name}")
+        value: Any = type(name, self.BASES, {}) if name[0].isupper() else Inert(f"{self.__name__}.{name}")
         setattr(self, name, value)
         return value
 
@@ -43,9 +46,11 @@ class _Finder:
         pass
 
 
-def stand_in(*names: str) -> None:
-    """Let these packages be found, before a folder beside accept.py of the same name is."""
-    sys.meta_path.insert(0, _Finder(names))  # type: ignore[arg-type]
+def stand_in(*names: str, bases: tuple[type, ...] = (), version: str | None = "99.0", first: bool = True) -> None:
+    """Let these packages be found, with classes of some bases: before a folder beside accept.py of the same name is;
+    not first: where they are not installed."""
+    Inert.BASES, Inert.VERSION = bases, version
+    sys.meta_path.insert(0 if first else len(sys.meta_path), _Finder(names))  # type: ignore[arg-type]
 
 
 class _Missing(_Finder):

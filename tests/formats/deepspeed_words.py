@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from accepting import Values
+from accepting import Values, called, lora
 
 
 def of_config(config: dict[str, Any]) -> Values:
@@ -21,11 +21,7 @@ def of_config(config: dict[str, Any]) -> Values:
         "tp": tp,
         "zero_stage": zero["stage"],
         "clip_grad": config["gradient_clipping"],
-        "precision": "fp16"
-        if config.get("fp16", {}).get("enabled")
-        else "bf16"
-        if config.get("bf16", {}).get("enabled")
-        else "fp32",
+        "precision": next((name for name in ("fp16", "bf16") if config.get(name, {}).get("enabled")), "fp32"),
         "optimizer_offload": offload.get("ratio", 1.0) if offload["device"] == "cpu" else 0.0,
         "param_offload": (zero.get("offload_param") or {}).get("device", "none") == "cpu",
         **({"overlap_grad_reduce": zero["overlap_comm"]} if zero["stage"] else {}),
@@ -34,12 +30,9 @@ def of_config(config: dict[str, Any]) -> Values:
 
 # Trainer's schedules in the words of the job.
 _STYLES = {
-    "constant_with_warmup": "constant",
-    "cosine_with_min_lr": "cosine",
-    "polynomial": "linear",
-    "inverse_sqrt": "inverse-square-root",
-    "warmup_stable_decay": "WSD",
-}
+    "constant_with_warmup": "constant", "cosine_with_min_lr": "cosine", "polynomial": "linear",
+    "inverse_sqrt": "inverse-square-root", "warmup_stable_decay": "WSD",
+}  # fmt: skip
 
 
 def of_trainer(arguments: Any) -> Values:
@@ -47,15 +40,10 @@ def of_trainer(arguments: Any) -> Values:
     kwargs = arguments.lr_scheduler_kwargs or {}
     rate = kwargs.get("min_lr_rate")
     floor = kwargs.get("lr_end") if rate is None else arguments.learning_rate * rate
+    names = {"lr": "learning_rate", "adam_eps": "adam_epsilon", "train_iters": "max_steps"}
     return {
-        "lr": arguments.learning_rate,
-        "adam_beta1": arguments.adam_beta1,
-        "adam_beta2": arguments.adam_beta2,
-        "adam_eps": arguments.adam_epsilon,
-        "weight_decay": arguments.weight_decay,
-        "train_iters": arguments.max_steps,
+        **called("lr adam_beta1 adam_beta2 adam_eps weight_decay train_iters seed", arguments, names),
         "lr_warmup_iters": int(arguments.warmup_steps),
-        "seed": arguments.seed,
         "log_interval": int(arguments.logging_steps),
         "save_interval": int(arguments.save_steps),
         "lr_decay_style": _STYLES[str(getattr(arguments.lr_scheduler_type, "value", arguments.lr_scheduler_type))],
@@ -73,19 +61,13 @@ def of_adapter(folder: Path) -> Values:
     from peft import LoraConfig
     from transformers import BitsAndBytesConfig
 
-    lora = LoraConfig.from_pretrained(str(folder))
-    quantised = folder / "quantization_config.json"
-    method = "lora"
-    if quantised.exists():
-        read = BitsAndBytesConfig.from_dict(json.loads(quantised.read_text()))
-        method = "qlora" if read.load_in_4bit and read.bnb_4bit_quant_type == "nf4" else "other"
-    return {
-        "adapter": method,
-        "lora_r": lora.r,
-        "lora_alpha": lora.lora_alpha,
-        "lora_dropout": lora.lora_dropout,
-        "lora_targets": sorted(lora.target_modules),
-    }
+    read = LoraConfig.from_pretrained(str(folder))
+    quantised = (folder / "quantization_config.json").exists()
+    if quantised:
+        bits = BitsAndBytesConfig.from_dict(json.loads((folder / "quantization_config.json").read_text()))
+        assert bits.load_in_4bit
+        assert bits.bnb_4bit_quant_type == "nf4"
+    return lora(read.r, read.lora_alpha, read.lora_dropout, read.target_modules, quantised=quantised)
 
 
 def _leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:

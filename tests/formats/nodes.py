@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accepting import Values
+from accepting import ranks as ranks_of
 
 _NOTES = """#!{python}
 import json, os, sys
@@ -77,7 +78,7 @@ def by_node(notes: Sequence[tuple[list[str], Mapping[str, str]]], ranks: Sequenc
     }
     assert len(masters) == 1, masters  # they meet in one place
     ((_, _, nodes, gpus),) = masters
-    return {"nodes": int(nodes), "gpus_per_node": int(gpus), "world": int(nodes) * int(gpus)}
+    return ranks_of(int(nodes), int(gpus))
 
 
 def _of_torchrun(words: Sequence[str]) -> dict[str, str]:
@@ -103,4 +104,4 @@ def by_rank(notes: Sequence[tuple[list[str], Mapping[str, str]]], node: int, gpu
     assert len(shared) == 1, shared
     assert len({tuple(words) for words, _ in notes}) == 1  # all run the same program
     world = int(next(iter(shared))[0])
-    return {"nodes": world // gpus, "gpus_per_node": gpus, "world": world}
+    return ranks_of(world // gpus, gpus)

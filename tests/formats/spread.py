@@ -26,7 +26,6 @@ class Spread:
     def plan(self) -> Plan:
         model = load_model(self.model)
         if self.adapter:
-            assert model.adapter is not None
             model = model.model_copy(update={"adapter": model.adapter.model_copy(update=self.adapter)})
         return symconfig.plan(model, self.cluster, self.gpus, self.global_batch_size, top=1, **self.job).plan
 
@@ -74,38 +73,20 @@ SPREAD = (
     Spread("llama3.1-8b-context", "llama3.1-8b", "h100", 16, 32, {"seq_length": 32768, **_megatron(cp=4)}),
     Spread("llama3.1-8b-plain", "llama3.1-8b", "h100", 16, 128, {"seq_length": 8192, **_megatron(tp=2, pp=1, cp=1)}),
     Spread("llama3.1-8b-fp8", "llama3.1-8b", "h100", 16, 128, {"seq_length": 8192, "precision": "fp8"}),
-    Spread(
-        "llama3.1-70b-interleaved",
-        "llama3.1-70b",
-        "h100",
-        64,
-        256,
-        {"seq_length": 8192, **_megatron(pp=4, vpp=2, cp=1, recompute="full")},
-    ),
+    Spread("llama3.1-70b-interleaved", "llama3.1-70b", "h100", 64, 256,
+           {"seq_length": 8192, **_megatron(pp=4, vpp=2, cp=1, recompute="full")}),
     Spread("llama3.1-405b-uneven", "llama3.1-405b", "h100", 1024, 512, {"seq_length": 8192}),
     Spread("gpt3-175b", "gpt3-175b", "a100-80gb", 128, 512, {"seq_length": 2048, **_megatron(tp=8)}),
     Spread("qwen2.5-7b-full-recompute", "qwen2.5-7b", "l40s", 16, 128, _megatron(recompute="full")),
     Spread("qwen3-32b", "qwen3-32b", "h100", 32, 256, _megatron(tp=4, pp=1, recompute="full")),
-    Spread(
-        "llama3.1-8b-ring",
-        "llama3.1-8b",
-        "h100",
-        16,
-        64,
-        {"seq_length": 16384, **_megatron(tp=2, cp=2, pp=2, vpp=1, cp_comm="p2p")},
-    ),
+    Spread("llama3.1-8b-ring", "llama3.1-8b", "h100", 16, 64,
+           {"seq_length": 16384, **_megatron(tp=2, cp=2, pp=2, vpp=1, cp_comm="p2p")}),
     Spread("llama2-13b-host", "llama2-13b", "a100-80gb", 16, 256, _megatron(optimizer_offload="1.0")),
     # Experts, latent attention, sliding windows.
     Spread("mixtral-8x7b", "mixtral-8x7b", "h100", 64, 512, _megatron(ep=8)),
     Spread("qwen3-30b-a3b", "qwen3-30b-a3b", "h100", 32, 256, _megatron(ep=8)),
-    Spread(
-        "qwen3-30b-a3b-recompute",
-        "qwen3-30b-a3b",
-        "h100",
-        32,
-        256,
-        _megatron(ep=8, pp=2, recompute="full", moe_overlap="off"),
-    ),
+    Spread("qwen3-30b-a3b-recompute", "qwen3-30b-a3b", "h100", 32, 256,
+           _megatron(ep=8, pp=2, recompute="full", moe_overlap="off")),
     Spread("deepseek-v3", "deepseek-v3", "h100", 1024, 2048, _megatron(tp=2, pp=16, vpp=2, ep=64, etp=1)),
     Spread("gpt-oss-120b", "gpt-oss-120b", "h200", 64, 256, _megatron(tp=1, pp=4, vpp=1, ep=8, etp=1)),
     # DeepSpeed: ZeRO's stages, offload, Ulysses, AutoTP, AutoEP, fp16.
@@ -143,14 +124,8 @@ SPREAD = (
     Spread("qwen2.5-7b-lora-orpo-trl", "qwen2.5-7b-lora", "h100", 8, None, _told("trl", pairs=64, loss="orpo")),
     Spread("qwen2.5-7b-kto", "qwen2.5-7b", "h100", 8, None, _told("llamafactory", answers=128, loss="kto")),
     Spread("qwen2.5-7b-lora-kto-trl", "qwen2.5-7b-lora", "h100", 8, None, _told("trl", answers=64, loss="kto")),
-    Spread(
-        "llama3.1-8b-apo-swift",
-        "llama3.1-8b",
-        "h100",
-        8,
-        None,
-        _told("ms-swift-deepspeed", answers=64, loss="apo_zero_unpaired"),
-    ),
+    Spread("llama3.1-8b-apo-swift", "llama3.1-8b", "h100", 8, None,
+           _told("ms-swift-deepspeed", answers=64, loss="apo_zero_unpaired")),
     Spread(
         "qwen2.5-7b-lora-reward", "qwen2.5-7b-lora", "h100", 8, None, _told("llamafactory", pairs=64, loss="reward")
     ),
@@ -158,14 +133,8 @@ SPREAD = (
     Spread("qwen2.5-7b-lora-reward-trl", "qwen2.5-7b-lora", "h100", 8, None, _told("trl", pairs=64, loss="reward")),
     Spread("qwen3-8b-reward-swift", "qwen3-8b", "h100", 8, None, _told("ms-swift-deepspeed", pairs=64, loss="reward")),
     # Fine-tuning on sequences of many lengths, which fill those of seq_length.
-    Spread(
-        "qwen2.5-7b-packed",
-        "qwen2.5-7b",
-        "h100",
-        8,
-        64,
-        {"task": "sft", "seq_length": 4096, "sequences": LENGTHS | {"batching": "packed"}, **_deepspeed()},
-    ),
+    Spread("qwen2.5-7b-packed", "qwen2.5-7b", "h100", 8, 64,
+           {"task": "sft", "seq_length": 4096, "sequences": LENGTHS | {"batching": "packed"}, **_deepspeed()}),
     # Reinforcement learning: GRPO of a dense model and of experts, PPO with its critic.
     Spread("qwen3-8b-grpo", "qwen3-8b", "h100", 8, None, {"rl": RL}),
     Spread("qwen3-30b-a3b-grpo", "qwen3-30b-a3b", "h100", 32, None, {"rl": RL}),
@@ -195,4 +164,4 @@ SPREAD = (
     Spread("qwen3-30b-a3b-ranks-verl", "qwen3-30b-a3b", "h100", 32, None, {"rl": RANKS, "target": "verl"}),
     Spread("qwen3-30b-a3b-ranks-slime", "qwen3-30b-a3b", "h100", 32, None, {"rl": RANKS, "target": "slime"}),
     Spread("qwen3-30b-a3b-ranks-nemo", "qwen3-30b-a3b", "h100", 32, None, {"rl": RANKS, "target": "nemo-rl"}),
-)
+)  # fmt: skip

@@ -21,11 +21,31 @@ def _layers(stage: Stage) -> int:
     return sum(kind not in _NO_LAYERS for chunk in stage.chunks for kind in chunk)
 
 
+_OPTIONS = (
+    "zero_stage precision grad_bytes sequence_parallel cp_comm optimizer_offload param_offload instances "
+    "activation_offload schedule pipeline_layout microbatch_group_size moe_dispatcher account_for_embedding "
+    "account_for_loss first_stage_layers last_stage_layers"
+)
+_MODEL = (
+    "num_hidden_layers hidden_size intermediate_size num_attention_heads num_key_value_heads vocab_size num_experts "
+    "num_experts_per_tok"
+)
+_STEP = (
+    "tokens_per_gpu read_per_gpu rollout_tp memory_share rollout_dp replica_gpus sleep_level critic prompts samples "
+    "updates longest critic_gpus has_critic"
+)
+
+
+def _of(names: str, *holders: Any) -> dict[str, Any]:
+    """Return attributes, each of the first holder that has it; None where none has."""
+    return {name: next((getattr(one, name) for one in holders if hasattr(one, name)), None) for name in names.split()}
+
+
 def words(plan: Plan) -> dict[str, Any]:
     """Every word in which an accept.py may say what its parser understood, with this plan's value."""
     best, model, training = plan.best, plan.model, plan.job.training
     parallel, batch, options = best.parallel, best.batch, best.options
-    adapter, where = model.adapter, nodes(plan)
+    adapter, where, preference = model.adapter, nodes(plan), plan.job.preference
     return {
         **asdict(parallel),
         "edp": parallel.edp,
@@ -37,48 +57,22 @@ def words(plan: Plan) -> dict[str, Any]:
         "num_microbatches": batch.num_microbatches,
         "seq_length": batch.seq_length,
         "tokens_per_step": batch.global_ * batch.seq_length,
-        "zero_stage": options.zero_stage,
-        "precision": options.precision,
-        "grad_bytes": options.grad_bytes,
-        "sequence_parallel": options.sequence_parallel,
-        "cp_comm": options.cp_comm,
+        **_of(_OPTIONS, options),
         "recompute": options.recompute.granularity,
-        "recompute_method": options.recompute.method,
+        **{f"recompute_{name}": getattr(options.recompute, name) for name in ("method", "num_layers")},
         "recompute_modules": list(options.recompute.modules),
-        "recompute_num_layers": options.recompute.num_layers,
-        "optimizer_offload": options.optimizer_offload,
-        "param_offload": options.param_offload,
-        "instances": options.instances,
-        "activation_offload": options.activation_offload,
-        "schedule": options.schedule,
-        "pipeline_layout": options.pipeline_layout,
-        "microbatch_group_size": options.microbatch_group_size,
-        "moe_dispatcher": options.moe_dispatcher,
-        "account_for_embedding": options.account_for_embedding,
-        "account_for_loss": options.account_for_loss,
-        "first_stage_layers": options.first_stage_layers,
-        "last_stage_layers": options.last_stage_layers,
         "layers_by_stage": [_layers(stage) for stage in best.stages],
         "layers_of_first_stage": _layers(best.stages[0]),
         "layers_of_last_stage": _layers(best.stages[-1]),
         **{f"overlap_{name}": value for name, value in asdict(options.overlap).items()},
-        "preference_loss": plan.job.preference.loss if plan.job.preference else None,
-        "preference_beta": plan.job.preference.beta if plan.job.preference else None,
+        **{f"preference_{name}": value for name, value in _of("loss beta", preference).items()},
+        **_of("lora_alpha lora_dropout", adapter),
         "adapter": adapter.method if adapter else None,
         "lora_r": adapter.r if adapter else None,
-        "lora_alpha": adapter.lora_alpha if adapter else None,
-        "lora_dropout": adapter.lora_dropout if adapter else None,
         "lora_targets": sorted(modules(model)) if adapter else None,  # as Transformers' classes name them
         "parameters": parameters(model).total,
         "trained_by_stage": _trained_by_stage(plan),
-        "num_hidden_layers": model.num_hidden_layers,
-        "hidden_size": model.hidden_size,
-        "intermediate_size": model.intermediate_size,
-        "num_attention_heads": model.num_attention_heads,
-        "num_key_value_heads": model.num_key_value_heads,
-        "vocab_size": model.vocab_size,
-        "num_experts": model.experts.num_experts if model.experts else None,
-        "num_experts_per_tok": model.experts.num_experts_per_tok if model.experts else None,
+        **_of(_MODEL, model, model.experts),
         **training.model_dump(mode="json"),
         **_learning(plan),
     }
@@ -90,26 +84,12 @@ def _learning(plan: Plan) -> dict[str, Any]:
     if rl is None or not plan.rl:
         return {}
     step = plan.rl[0]
+    reward = _of("gpus tp memory_share", step.reward)  # 0 GPUs: those that train
     return {
-        "prompts": rl.prompts,
-        "samples": rl.samples,
-        "updates": rl.updates,
-        "longest": rl.longest,
-        "tokens_per_gpu": step.tokens_per_gpu,
-        "read_per_gpu": step.read_per_gpu,
-        "rollout_tp": step.rollout_tp,
-        "memory_share": step.memory_share,
+        **_of(_STEP, step, rl),
         "away": list(step.away),
-        "rollout_dp": step.rollout_dp,
-        "replica_gpus": step.replica_gpus,
-        "sleep_level": step.sleep_level,
-        "critic_gpus": rl.critic_gpus,
-        "has_critic": rl.has_critic,
-        "critic": step.critic,
         "critic_recompute": step.critic_options.recompute.granularity if step.critic_options else None,
-        "reward_gpus": step.reward.gpus if step.reward else None,  # 0: those that train
-        "reward_tp": step.reward.tp if step.reward else None,
-        "reward_share": step.reward.memory_share if step.reward else None,
+        **{f"reward_{name.replace('memory_', '')}": value for name, value in reward.items()},
         "reward_url": rl.reward_model.url if rl.reward_model else None,
     }
 

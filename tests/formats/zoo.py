@@ -18,12 +18,9 @@ CLUSTER = "h100"
 LEARNING = tuple(name for name, target in targets().items() if target.learns)
 PAIRS = {"preference": {"pairs": 64}, "seq_length": 2048}
 RL: dict[str, Any] = {
-    "prompts": 512,
-    "samples": 8,
-    "updates": 4,
-    "prompt_length": {"mean": 200, "max": 1024},
+    "prompts": 512, "samples": 8, "updates": 4, "prompt_length": {"mean": 200, "max": 1024},
     "response_length": {"mean": 900, "p95": 2500, "max": 3072},
-}
+}  # fmt: skip
 # The field of the first problem where more GPUs may help: nothing fits, or nothing that the target can be told fits.
 _TOO_FEW = (None, "target")
 

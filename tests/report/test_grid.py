@@ -1,24 +1,22 @@
-"""Tables as text and on a terminal."""
+"""Tables and text, as wide as the page, on a terminal and in REPORT.md; progress."""
 
 from __future__ import annotations
 
 import io
 import shlex
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from symconfig.format import clean
-from symconfig.report.grid import LEAST_WIDTH, Grid, page_width, plain, show, to_text, wrapped
+from symconfig.report.grid import LEAST_WIDTH, Grid, narrow, page_width, plain, show, to_text, wrapped
+from symconfig.report.progress import Progress
+from tests.cli.terminal import Terminal
 
 GRID = Grid(("name", "s"), (("a", "1.0"), ("long name", "10.0")), left=(0,), title="T")
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_columns_line_up_and_no_line_ends_in_blanks() -> None:
@@ -121,3 +119,72 @@ def test_the_page_is_as_wide_as_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     assert page_width(io.StringIO()) == LEAST_WIDTH
     monkeypatch.setenv("COLUMNS", "wide")
     assert page_width(io.StringIO()) is None
+
+
+SENTENCE = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+
+
+def test_text_is_wrapped_and_an_item_of_a_list_stays_one() -> None:
+    assert narrow(f"# {SENTENCE}\n\n{SENTENCE}\n\n- {SENTENCE}\n", 40).split("\n") == [
+        f"# {SENTENCE}", "", "one two three four five six seven eight", "nine ten eleven twelve thirteen fourteen",
+        "fifteen sixteen", "", "- one two three four five six seven", "  eight nine ten eleven twelve thirteen",
+        "  fourteen fifteen sixteen", "",
+    ]  # fmt: skip
+
+
+def test_commands_and_drawings_stay_as_they_are() -> None:
+    page = f"    {SENTENCE}\n\n```\n{SENTENCE}\n| {SENTENCE} |\n```\n"
+    assert narrow(page, 40) == page
+
+
+def test_no_word_becomes_a_sign_of_markdown() -> None:
+    text = "a sum of so many things is 1234567890 + 12345 or - 3 or # 4 or 5. six"
+    for width in range(20, 60):
+        lines = narrow(text, width).split("\n")
+        assert not any(line.startswith(("+ ", "- ", "# ", "5. ")) for line in lines)
+        assert " ".join(lines) == text
+
+
+def test_code_to_be_copied_stays_on_one_line() -> None:
+    assert "`symconfig explain PLAN.json`" in narrow(f"one two three `symconfig explain PLAN.json` {SENTENCE}", 40)
+
+
+def test_a_table_that_is_too_wide_becomes_plain_text_and_another_one_stays() -> None:
+    small = "| a | b |\n|---|---|\n| 1 | 2 |"
+    assert narrow(small, 40) == small
+    wide = f"|  | choice |\n|---|---:|\n| one\\|two | {SENTENCE} |\n| three | 4 |"
+    lines = narrow(wide, 40).split("\n")
+    assert (lines[0], lines[-1]) == ("```", "```")
+    assert max(map(len, lines)) <= 40
+    assert any(line.startswith("one|two") for line in lines)
+    wide = f"|  | choice |\n|---|---|\n| one | {SENTENCE} |\n| three | 4 |"
+    assert max(map(len, narrow(wide, 40).split("\n"))) <= 40
+
+
+def ticking(*moments: float) -> Callable[[], float]:
+    rest = iter(moments)
+    return lambda: next(rest)
+
+
+def test_quick_work_shows_nothing() -> None:
+    stream = io.StringIO()
+    with Progress(stream, ticking(0.0, 0.3, 0.9)) as progress:
+        progress("search", 0.3)
+        progress("search", 0.9)
+    assert stream.getvalue() == ""
+
+
+def test_a_pipe_gets_no_progress() -> None:
+    stream = io.StringIO()
+    with Progress(stream, ticking(0.0, 1.5, 2.0, 7.0)) as progress:
+        for share in (0.2, 0.3, 1.4):
+            progress("search", share)
+    assert stream.getvalue() == ""
+
+
+def test_a_terminal_is_redrawn_and_left_clean() -> None:
+    stream = Terminal()
+    with Progress(stream, ticking(0.0, 1.5, 1.55, 1.7)) as progress:
+        for share in (0.2, 0.3, 0.4):
+            progress("search", share)
+    assert stream.getvalue() == "\rsearch: 20 %\rsearch: 40 %\r" + " " * 12 + "\r"

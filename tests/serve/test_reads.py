@@ -128,13 +128,10 @@ def test_no_field_of_a_job_makes_the_server_read_a_file(path: tuple[str, ...], t
 @pytest.mark.parametrize(
     "cluster",
     [
-        "h100 with kernels=SECRET",
-        "h100 with base=SECRET",
-        "h100@SECRET",
-        "SECRET*8 + h100*8",
+        "h100 with kernels=SECRET", "h100 with base=SECRET", "h100@SECRET", "SECRET*8 + h100*8",
         "h100 with levels=SECRET",
     ],
-)
+)  # fmt: skip
 def test_no_part_of_a_cluster_s_name_is_read_as_a_file(cluster: str, touched: list[str], tmp_path: Path) -> None:
     secret = tmp_path / "secret.yaml"
     secret.write_text("schema: symconfig.kernels/1\npassword: hunter2\n")

@@ -219,7 +219,6 @@ def test_every_address_is_described() -> None:
 def test_the_command_prints_its_address_on_this_machine() -> None:
     command = [sys.executable, "-u", "-m", "symconfig", "serve", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         address = process.stdout.readline().strip()
         port = int(address.removeprefix("http://127.0.0.1:").rstrip("/"))
         assert Client(port).ask("GET", "/")[0] == 200

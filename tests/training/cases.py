@@ -16,22 +16,13 @@ from tests.sample_models import sample_cluster, sample_model
 
 RANKS, SEQUENCES, LENGTH, STEPS = 2, 8, 32, 8
 TINY: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 256,
-    "max_position_embeddings": 128,
-}
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 256, "max_position_embeddings": 128,
+}  # fmt: skip
 EXPERTS = {
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64,
-    "norm_topk_prob": True,
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True,
     "router_aux_loss_coef": 0.02,
-}
+}  # fmt: skip
 ADAPTER = {"r": 8, "lora_alpha": 16.0, "target_modules": ["q_proj", "v_proj"]}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama2-13b", {}),
@@ -41,13 +32,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("mixtral-8x7b", {"experts": EXPERTS, "intermediate_size": 0}),
 }
 TRAINING: dict[str, Any] = {
-    "lr": 2e-3,
-    "min_lr": 2e-4,
-    "lr_warmup_iters": 2,
-    "train_iters": STEPS,
-    "log_interval": 1,
-    "save_interval": 1000,
-}
+    "lr": 2e-3, "min_lr": 2e-4, "lr_warmup_iters": 2, "train_iters": STEPS, "log_interval": 1, "save_interval": 1000,
+}  # fmt: skip
 ZERO = ("deepspeed", "transformers", "accelerate", "llamafactory")
 NODES = ("torchrun", "slurm", "ray")
 ON_DEEPSPEED = (*ZERO, *NODES)  # whose trainer is DeepSpeed
@@ -133,27 +119,16 @@ def learning_rate(plan: Plan, step: int, ahead: int = 0) -> float:
     return training.min_lr + (training.lr - training.min_lr) * (1 + math.cos(math.pi * done)) / 2
 
 
+PLAIN = ("deepspeed", "transformers", "accelerate")
 CASES = (
     Case("llama, ZeRO-1", "llama", "deepspeed", ZERO, {"zero": 1}),
     Case("llama, ZeRO-2", "llama", "deepspeed", ZERO, {"zero": 2}),
     Case("llama, ZeRO-2, two nodes", "llama", "deepspeed", NODES, {"zero": 2}, nodes=2),
     Case("llama, ZeRO-3", "llama", "deepspeed", ZERO, {"zero": 3}),
-    Case(
-        "qwen2 with LoRA, ZeRO-2",
-        "qwen2 with LoRA",
-        "deepspeed",
-        ("deepspeed", "transformers", "accelerate"),
-        {"zero": 2},
-    ),
-    Case("llama, AutoTP", "llama", "deepspeed", ("deepspeed", "transformers", "accelerate"), {"tp": 2, "zero": 1}),
-    Case(
-        "llama, Ulysses, ZeRO-2",
-        "llama",
-        "deepspeed",
-        ("deepspeed", "transformers", "accelerate"),
-        {"cp": 2, "zero": 2},
-    ),
-    Case("mixtral, ZeRO-3", "mixtral", "deepspeed", ("deepspeed", "transformers", "accelerate"), {"zero": 3, "ep": 1}),
+    Case("qwen2 with LoRA, ZeRO-2", "qwen2 with LoRA", "deepspeed", PLAIN, {"zero": 2}),
+    Case("llama, AutoTP", "llama", "deepspeed", PLAIN, {"tp": 2, "zero": 1}),
+    Case("llama, Ulysses, ZeRO-2", "llama", "deepspeed", PLAIN, {"cp": 2, "zero": 2}),
+    Case("mixtral, ZeRO-3", "mixtral", "deepspeed", PLAIN, {"zero": 3, "ep": 1}),
     Case("llama, FSDP 2", "llama", "fsdp", ("transformers",)),
     Case("llama, distributed optimizer", "llama", "megatron", MEGATRON, {"tp": 1, "pp": 1}),
     Case("llama, tp 2", "llama", "megatron", MEGATRON, {"tp": 2, "sp": 0}),
@@ -168,30 +143,20 @@ CASES = (
 TUNED = ("llamafactory", "ms-swift-deepspeed")
 PAIRED = ("trl", *TUNED)
 ROOM = 128  # tokens, for ms-swift puts a sentence before each chat of Llama's
-ANSWERS = {"task": "sft", "seq_length": ROOM}
-PAIRS = {"preference": {"pairs": SEQUENCES // 2}, "seq_length": ROOM}
+ANSWERS, ADAPTED = ({"task": task, "seq_length": ROOM} for task in ("sft", "lora"))
+PAIRS, REWARDS, FREE = (
+    {"preference": {"pairs": SEQUENCES // 2, **loss}, "seq_length": ROOM}
+    for loss in ({}, {"loss": "reward"}, {"loss": "cpo"})
+)
 LABELLED = {"preference": {"answers": SEQUENCES, "loss": "kto"}, "seq_length": ROOM}
-REWARDS = {"preference": {"pairs": SEQUENCES // 2, "loss": "reward"}, "seq_length": ROOM}
-FREE = {"preference": {"pairs": SEQUENCES // 2, "loss": "cpo"}, "seq_length": ROOM}
 GRPO: dict[str, Any] = {
-    "prompts": 8,
-    "samples": 16,
-    "updates": 2,
-    "reference": False,
-    "prompt_length": {"mean": 6, "max": 8},
+    "prompts": 8, "samples": 16, "updates": 2, "reference": False, "prompt_length": {"mean": 6, "max": 8},
     "response_length": {"mean": 16, "max": 16},
-}
+}  # fmt: skip
 CASES = (
     *CASES,
     Case("llama, answers to learn, ZeRO-2", "llama", "deepspeed", TUNED, {"zero": 2}, job=ANSWERS),
-    Case(
-        "llama with LoRA, answers to learn, ZeRO-2",
-        "llama with LoRA",
-        "deepspeed",
-        TUNED,
-        {"zero": 2},
-        job=ANSWERS | {"task": "lora"},
-    ),
+    Case("llama with LoRA, answers to learn, ZeRO-2", "llama with LoRA", "deepspeed", TUNED, {"zero": 2}, job=ADAPTED),
     Case("llama, pairs, ZeRO-2", "llama", "deepspeed", PAIRED, {"zero": 2}, job=PAIRS),
     Case("llama, pairs, ZeRO-3", "llama", "deepspeed", PAIRED, {"zero": 3}, job=PAIRS),
     Case("llama with LoRA, pairs, ZeRO-2", "llama with LoRA", "deepspeed", PAIRED, {"zero": 2}, job=PAIRS),
@@ -202,13 +167,7 @@ CASES = (
     Case("llama, rewards, ZeRO-2", "llama", "deepspeed", PAIRED, {"zero": 2}, job=REWARDS),
     Case("llama with LoRA, rewards, ZeRO-2", "llama with LoRA", "deepspeed", PAIRED, {"zero": 2}, job=REWARDS),
     Case("llama, answers to learn, FSDP 2", "llama", "fsdp", ("llamafactory",), job=ANSWERS),
-    Case(
-        "llama with LoRA, answers to learn, FSDP 2",
-        "llama with LoRA",
-        "fsdp",
-        ("llamafactory",),
-        job=ANSWERS | {"task": "lora"},
-    ),
+    Case("llama with LoRA, answers to learn, FSDP 2", "llama with LoRA", "fsdp", ("llamafactory",), job=ADAPTED),
     Case("llama, pairs, FSDP 2", "llama", "fsdp", ("llamafactory",), job=PAIRS),
     Case("llama with LoRA, pairs, FSDP 2", "llama with LoRA", "fsdp", ("llamafactory",), job=PAIRS),
     Case("llama, GRPO, ZeRO-2", "llama", "deepspeed", ("trl",), {"zero": 2, "mbs": 8}, job={"rl": GRPO}),
@@ -223,57 +182,42 @@ FAMILIES |= {
     "qwen3_moe, wide": ("qwen3-30b-a3b", WIDE | {"experts": EXPERTS, "rope_theta": 10000.0}),
 }
 STEPPED: dict[str, Any] = {
-    "prompts": 16,
-    "samples": 8,
-    "updates": 2,
-    "prompt_length": {"mean": 8, "max": 8},
-    "response_length": {"mean": 16, "p95": 48, "max": 100},
-    "tokens_per_gpu": 320,
-}
+    "prompts": 16, "samples": 8, "updates": 2, "prompt_length": {"mean": 8, "max": 8},
+    "response_length": {"mean": 16, "p95": 48, "max": 100}, "tokens_per_gpu": 320,
+}  # fmt: skip
 WORKERS, MEGATRON_WORKERS = ("verl-fsdp",), ("verl",)
+HOST = ("weights", "optimizer state")
+_SHARDED = (
+    ("llama, steps of GRPO, FSDP 2", "llama, wide", ()),
+    ("llama, steps of GRPO, FSDP 2, kept on the host", "llama, wide", HOST),
+    ("llama with LoRA, steps of GRPO, FSDP 2", "llama, wide, with LoRA", ()),
+)
+# Megatron's: the family, what its name says, pins, what its job says, what goes to the host.
+_RECOMPUTED = {"tp": 1, "pp": 1, "recompute": "full"}
+_STEPS: tuple[tuple[str, str, dict[str, int | str], dict[str, Any], tuple[str, ...]], ...] = (
+    ("llama", ", distributed optimizer", {"tp": 1, "pp": 1}, {}, ()),
+    ("llama", ", distributed optimizer, kept on the host", {"tp": 1, "pp": 1}, {}, HOST),
+    ("llama", ", tp 2", {"tp": 2, "sp": 1}, {}, ()),
+    ("llama", ", pp 2", {"pp": 2, "vpp": 1}, {}, ()),
+    ("llama", ", pp 2, interleaved", {"pp": 2, "vpp": 2}, {}, ()),
+    ("llama", " with an entropy term, layers computed again", _RECOMPUTED, {"entropy": True}, ()),
+    ("qwen3_moe", ", ep 2", {"ep": 2, "tp": 1, "pp": 1}, {}, ()),
+)
 CASES = (
     *CASES,
-    Case("llama, steps of GRPO, FSDP 2", "llama, wide", "fsdp", WORKERS, job={"rl": STEPPED}),
-    Case(
-        "llama, steps of GRPO, FSDP 2, kept on the host",
-        "llama, wide",
-        "fsdp",
-        WORKERS,
-        job={"rl": STEPPED},
-        away=("weights", "optimizer state"),
-    ),
-    Case("llama with LoRA, steps of GRPO, FSDP 2", "llama, wide, with LoRA", "fsdp", WORKERS, job={"rl": STEPPED}),
+    *(Case(name, family, "fsdp", WORKERS, job={"rl": STEPPED}, away=away) for name, family, away in _SHARDED),
     *(
         Case(
-            f"{family}, steps of GRPO{what}",
-            f"{family}, wide",
+            f"{one}, steps of GRPO{what}",
+            f"{one}, wide",
             "megatron",
             MEGATRON_WORKERS,
             pins,
-            job={"rl": STEPPED | more},
-            away=away,
+            1,
+            {"rl": STEPPED | more},
+            away,
         )
-        for family, what, pins, more, away in (
-            ("llama", ", distributed optimizer", {"tp": 1, "pp": 1}, {}, ()),
-            (
-                "llama",
-                ", distributed optimizer, kept on the host",
-                {"tp": 1, "pp": 1},
-                {},
-                ("weights", "optimizer state"),
-            ),
-            ("llama", ", tp 2", {"tp": 2, "sp": 1}, {}, ()),
-            ("llama", ", pp 2", {"pp": 2, "vpp": 1}, {}, ()),
-            ("llama", ", pp 2, interleaved", {"pp": 2, "vpp": 2}, {}, ()),
-            (
-                "llama",
-                " with an entropy term, layers computed again",
-                {"tp": 1, "pp": 1, "recompute": "full"},
-                {"entropy": True},
-                (),
-            ),
-            ("qwen3_moe", ", ep 2", {"ep": 2, "tp": 1, "pp": 1}, {}, ()),
-        )
+        for one, what, pins, more, away in _STEPS
     ),
 )
 

@@ -81,14 +81,12 @@ def by_stage(own: Trained, *parts: str) -> list[float]:
 
 def copied(plan: Plan) -> bool:
     """Tell whether the reference is a second copy."""
-    assert plan.job.rl is not None
     return plan.job.rl.reference and plan.model.adapter is None
 
 
 def planned_passes(plan: Plan, phase: str) -> float:
     """Return the micro-batches of each optimizer step, or of a read."""
     rl, best = plan.job.rl, plan.best
-    assert rl is not None
     if phase == "update":
         return float(best.batch.num_microbatches)
     room = plan.rl[0].read_per_gpu * best.parallel.cp
@@ -101,7 +99,6 @@ def peak_bytes(own: Trained, phase: str, tokens: int) -> float:
     away come in the phase."""
     ran, rl = Trained(own.plan, own.candidate, 1.0, own.logits, point=as_counted(own)), own.plan.job.rl
     reader = ran.reading(tokens)
-    assert rl is not None
     if in_shards(own.plan):
         if phase in READS:
             return reader.forward_bytes(entropy=phase == READS[0])

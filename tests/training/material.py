@@ -109,12 +109,9 @@ def _of_verl(prompt: str, answers: list[str]) -> dict[str, Any]:
 
 
 ROWS: dict[str, Row] = {
-    "verl-fsdp": _of_verl,
-    "verl": _of_verl,
-    "trl": _of_trl,
-    "llamafactory": _of_llamafactory,
+    "verl-fsdp": _of_verl, "verl": _of_verl, "trl": _of_trl, "llamafactory": _of_llamafactory,
     "ms-swift-deepspeed": _of_ms_swift,
-}
+}  # fmt: skip
 
 
 def weights(plan: Plan, folder: Path) -> None:

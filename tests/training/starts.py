@@ -48,87 +48,58 @@ CPU = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "
 
 
 def deepspeed(plan: Plan, folder: Path, material: Material | None) -> Start:
-    assert material is not None
     given = {"MODEL": str(material.weights), "DATA": str(material.ids)}
     return Start(LAUNCH, {**CPU, **given}, logs.of_train_py, ("DS_ACCELERATOR=cpu",))
 
 
 def torchrun(plan: Plan, folder: Path, material: Material | None) -> Start:
     """Every node's command at once."""
-    nodes = plan.best.parallel.world_size // plan.cluster.gpus_per_node
     each = 'bash rendezvous.sh "127.0.0.1:$MASTER_PORT" & '
-    base = deepspeed(plan, folder, material)
-    return replace(base, command=("bash", "-c", f"{each * nodes}wait"))
+    command = ("bash", "-c", f"{each * _nodes(plan)}wait")
+    return replace(deepspeed(plan, folder, material), command=command)
+
+
+def _nodes(plan: Plan) -> int:
+    return plan.best.parallel.world_size // plan.cluster.gpus_per_node
 
 
 def slurm(plan: Plan, folder: Path, material: Material | None) -> Start:
-    nodes = plan.best.parallel.world_size // plan.cluster.gpus_per_node
-    base = deepspeed(plan, folder, material)
-    return replace(
-        base,
-        command=(sys.executable, str(HERE / "in_slurm.py"), str(nodes)),
-        overrides=(*base.overrides, "GPUs that slurmd claims", "nodes meet at 127.0.0.1"),
-    )
+    base, command = deepspeed(plan, folder, material), (sys.executable, str(HERE / "in_slurm.py"), str(_nodes(plan)))
+    more = ("GPUs that slurmd claims", "nodes meet at 127.0.0.1")
+    return replace(base, command=command, overrides=(*base.overrides, *more))
 
 
 def ray(plan: Plan, folder: Path, material: Material | None) -> Start:
-    gpus = plan.cluster.gpus_per_node
-    base = deepspeed(plan, folder, material)
-    nodes = str(plan.best.parallel.world_size // gpus)
-    return replace(
-        base,
-        command=("python3", str(HERE / "in_ray.py"), nodes, str(gpus)),
-        overrides=(*base.overrides, "GPUs that Ray's nodes claim"),
-    )
+    base, sizes = deepspeed(plan, folder, material), (str(_nodes(plan)), str(plan.cluster.gpus_per_node))
+    command = ("python3", str(HERE / "in_ray.py"), *sizes)
+    return replace(base, command=command, overrides=(*base.overrides, "GPUs that Ray's nodes claim"))
 
 
 def transformers(plan: Plan, folder: Path, material: Material | None) -> Start:
-    return Start(
-        LAUNCH,
-        _script("with_trainer.py", plan, folder, material),
-        logs.of_scripts,
-        (*_told(plan), GLOO, BF16),
-        counted=True,
-    )
+    environment = _script("with_trainer.py", plan, folder, material)
+    return Start(LAUNCH, environment, logs.of_scripts, (*_told(plan), GLOO, BF16), counted=True)
 
 
 def accelerate(plan: Plan, folder: Path, material: Material | None) -> Start:
-    return Start(
-        LAUNCH,
-        _script("with_accelerator.py", plan, folder, material),
-        logs.of_scripts,
-        ("DS_ACCELERATOR=cpu", GLOO),
-        counted=True,
-    )
+    environment = _script("with_accelerator.py", plan, folder, material)
+    return Start(LAUNCH, environment, logs.of_scripts, ("DS_ACCELERATOR=cpu", GLOO), counted=True)
 
 
 def _script(name: str, plan: Plan, folder: Path, material: Material | None) -> dict[str, str]:
     """For a training script of one's own, which gets its files by variables."""
-    assert material is not None
     adapter = {"ADAPTER": str(folder)} if plan.model.adapter is not None else {}
     return {
-        **CPU,
-        "SCRIPT": str(SCRIPTS / name),
-        "MODEL": str(material.weights),
-        "DATA": str(material.ids),
-        "PLAN": str(folder / "plan.json"),
-        "PYTHONPATH": str(HERE / "trainer_on_cpu"),
-        **adapter,
-    }
+        **CPU, "SCRIPT": str(SCRIPTS / name), "MODEL": str(material.weights), "DATA": str(material.ids),
+        "PLAN": str(folder / "plan.json"), "PYTHONPATH": str(HERE / "trainer_on_cpu"), **adapter,
+    }  # fmt: skip
 
 
 def llamafactory(plan: Plan, folder: Path, material: Material | None) -> Start:
-    assert material is not None
     if plan.training.data_path:
         return tuned(plan, folder, material)
-    options = (
-        f"model_name_or_path={material.weights}",
-        "train_from_scratch=false",
-        "dataset=texts",
-        f"dataset_dir={material.texts}",
-    )
+    weights, texts = f"model_name_or_path={material.weights}", f"dataset_dir={material.texts}"
     return Start(
-        (*LAUNCH, *options),
+        (*LAUNCH, weights, "train_from_scratch=false", "dataset=texts", texts),
         {**CPU, "PYTHONPATH": str(HERE / "trainer_on_cpu")},
         logs.of_trainer,
         ("DS_ACCELERATOR=cpu", GLOO, BF16, "the weights and the data of the other formats, by its options"),
@@ -149,11 +120,8 @@ def _told(plan: Plan) -> tuple[str, ...]:
 
 def ms_swift(plan: Plan, folder: Path, material: Material | None) -> Start:
     start = tuned(plan, folder, material)
-    return replace(
-        start,
-        command=(*LAUNCH, "--report_to", "none"),
-        overrides=(*start.overrides, "no TensorBoard"),
-    )
+    command = (*LAUNCH, "--report_to", "none")
+    return replace(start, command=command, overrides=(*start.overrides, "no TensorBoard"))
 
 
 def trl(plan: Plan, folder: Path, material: Material | None) -> Start:
@@ -234,18 +202,10 @@ def verl(plan: Plan, folder: Path, material: Material | None) -> Start:
     )
 
 
+_EVERY = (
+    deepspeed, transformers, accelerate, llamafactory, trl, verl_fsdp, verl, megatron, bridge, torchrun, slurm, ray,
+)  # fmt: skip
 STARTS: dict[str, Starter] = {
-    "deepspeed": deepspeed,
-    "transformers": transformers,
-    "accelerate": accelerate,
-    "llamafactory": llamafactory,
+    **{start.__name__.replace("_", "-"): start for start in _EVERY},
     "ms-swift-deepspeed": ms_swift,
-    "trl": trl,
-    "verl-fsdp": verl_fsdp,
-    "verl": verl,
-    "megatron": megatron,
-    "bridge": bridge,
-    "torchrun": torchrun,
-    "slurm": slurm,
-    "ray": ray,
 }

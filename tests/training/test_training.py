@@ -52,42 +52,43 @@ def test_a_format_whose_losses_are_apart_has_not_passed() -> None:
     assert "4.2e-02 apart from those of deepspeed" in " ".join(judged(far, first).said)
 
 
-def test_megatron_s_log() -> None:
-    line = (
-        " [2026-01-01] iteration        {}/       8 | consumed samples:            {} | elapsed time per iteration "
-        "(ms): 1.8 | learning rate: {} | global batch size:     8 | lm loss: {} | loss scale: 1.0 |{}\n"
-    )
-    norm = " grad norm: 1.250 |"
-    log = line.format(1, 8, "1.000000E-03", "5.539999E+00", "") + line.format(2, 16, "2.000000E-03", "5.5E+00", norm)
-    assert logs.of_megatron(log) == [Step(5.539999, 0.0, 8), Step(5.5, 0.001, 8, 1.25)]
-
-
-def test_the_script_s_log() -> None:
-    log = (
+TRAINER = "{{'loss': '{}', 'learning_rate': '{}', 'epoch': '{}'{}}}\n"
+MEGATRON = (
+    " [2026-01-01] iteration        {}/       8 | consumed samples:            {} | elapsed time per iteration "
+    "(ms): 1.8 | learning rate: {} | global batch size:     8 | lm loss: {} | loss scale: 1.0 |{}\n"
+)
+NORM, REWARD = ", 'grad_norm': '1.1'", ", 'reward': '0.5'"
+# A step's rate is its own where Trainer made the optimizer; a step of GRPO has the reward of what was made for it.
+LOGS: dict[str, tuple[logs.Reader, str, list[Step]]] = {
+    "Megatron-LM": (
+        logs.of_megatron,
+        MEGATRON.format(1, 8, "1.000000E-03", "5.539999E+00", "")
+        + MEGATRON.format(2, 16, "2.000000E-03", "5.5E+00", " grad norm: 1.250 |"),
+        [Step(5.539999, 0.0, 8), Step(5.5, 0.001, 8, 1.25)],
+    ),
+    "the generated script": (
+        logs.of_train_py,
         "2 ranks: tp 1, cp 1, dp 2; micro-batch 2 x 2 x 2 sequences of 32; 9 trained parameters\n"
-        "step 1 loss 5.538196 lr 0.000e+00 time 0.5424 s tokens/s/GPU 236.0 peak 0.444 GiB\n"
-    )
-    assert logs.of_train_py(log) == [Step(5.538196, 0.0, 8)]
+        "step 1 loss 5.538196 lr 0.000e+00 time 0.5424 s tokens/s/GPU 236.0 peak 0.444 GiB\n",
+        [Step(5.538196, 0.0, 8)],
+    ),
+    "Trainer": (
+        logs.of_trainer,
+        f"12%| 1/8\r  {TRAINER.format(5.362, 0.001, 1, NORM)}25%| 2/8\r  {TRAINER.format(5.212, 0.002, 2, NORM)}",
+        [Step(5.362 * 32 / 31, 0.0, 8, 1.1), Step(5.212 * 32 / 31, 0.001, 8, 1.1)],
+    ),
+    "Trainer's own optimizer": (logs.of_answers,
+        TRAINER.format(0.69, 0, 1, ", 'global_step/max_steps': '1/8'") + TRAINER.format(0.5, 0.001, 2, ""),
+        [Step(0.69, 0.0, 8), Step(0.5, 0.001, 8)]),
+    "GRPO": (logs.of_rewards, TRAINER.format(0.1, 0.001, 0.5, REWARD) + TRAINER.format(0.1, 0.002, 1, ""),
+             [Step(-0.5, 0.0, 64), Step(-0.5, 0.001, 64)]),
+}  # fmt: skip
 
 
-def test_trainer_s_log() -> None:
-    log = (
-        "12%| 1/8\r  {'loss': '5.362', 'grad_norm': '1.1', 'learning_rate': '0.001', 'epoch': '1'}\n"
-        "25%| 2/8\r  {'loss': '5.212', 'grad_norm': '1.1', 'learning_rate': '0.002', 'epoch': '2'}\n"
-    )
-    assert logs.of_trainer(log) == [Step(5.362 * 32 / 31, 0.0, 8, 1.1), Step(5.212 * 32 / 31, 0.001, 8, 1.1)]
-
-
-def test_a_log_of_trainer_s_own_optimizer_has_each_step_s_rate() -> None:
-    line = "{{'loss': '{}', 'learning_rate': '{}', 'epoch': '{}', 'global_step/max_steps': '1/8'}}\n"
-    log = line.format(0.69, 0, 1) + line.format(0.5, 0.001, 2)
-    assert logs.of_answers(log) == [Step(0.69, 0.0, 8), Step(0.5, 0.001, 8)]
-
-
-def test_a_step_of_grpo_has_the_reward_of_what_was_generated_for_it() -> None:
-    line = "{{'loss': '0.1', {}'learning_rate': '{}', 'epoch': '{}'}}\n"
-    log = line.format("'reward': '0.5', ", 0.001, 0.5) + line.format("", 0.002, 1)
-    assert logs.of_rewards(log) == [Step(-0.5, 0.0, 64), Step(-0.5, 0.001, 64)]
+@pytest.mark.parametrize("name", LOGS)
+def test_a_log_is_read_as_its_steps(name: str) -> None:
+    read, log, steps = LOGS[name]
+    assert read(log) == steps
 
 
 def test_a_rank_that_keeps_another_share_of_the_states_is_said() -> None:

@@ -14,24 +14,16 @@ if TYPE_CHECKING:
 
 
 MLA = {
-    "q_a_proj": "linear_q_down_proj",
-    "q_a_layernorm": "q_layernorm",
-    "q_b_proj": "linear_q_up_proj",
-    "q_proj": "linear_q_proj",
-    "kv_a_proj_with_mqa": "linear_kv_down_proj",
-    "kv_a_layernorm": "kv_layernorm",
+    "q_a_proj": "linear_q_down_proj", "q_a_layernorm": "q_layernorm", "q_b_proj": "linear_q_up_proj",
+    "q_proj": "linear_q_proj", "kv_a_proj_with_mqa": "linear_kv_down_proj", "kv_a_layernorm": "kv_layernorm",
     "kv_b_proj": "linear_kv_up_proj",
-}
+}  # fmt: skip
 
 
 GPT2 = {
-    "ln_1": "input_layernorm",
-    "ln_2": "pre_mlp_layernorm",
-    "attn.c_attn": "self_attention.linear_qkv",
-    "attn.c_proj": "self_attention.linear_proj",
-    "mlp.c_fc": "mlp.linear_fc1",
-    "mlp.c_proj": "mlp.linear_fc2",
-}
+    "ln_1": "input_layernorm", "ln_2": "pre_mlp_layernorm", "attn.c_attn": "self_attention.linear_qkv",
+    "attn.c_proj": "self_attention.linear_proj", "mlp.c_fc": "mlp.linear_fc1", "mlp.c_proj": "mlp.linear_fc2",
+}  # fmt: skip
 
 
 def convert(config: Any, state: Mapping[str, torch.Tensor], padded_vocab_size: int) -> dict[str, torch.Tensor]:

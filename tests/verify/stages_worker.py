@@ -20,8 +20,6 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever Megatron prints is no answer
     spec = spec_from_file_location("megatron_shims", Path(sys.argv[2]) / "megatron_shims.py")
-    assert spec is not None
-    assert spec.loader is not None
     shims = sys.modules["megatron_shims"] = module_from_spec(spec)
     spec.loader.exec_module(shims)
     shims.install(Path(sys.argv[1]))

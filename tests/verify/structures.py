@@ -8,20 +8,13 @@ from symconfig.descriptor.model import ModelDescriptor
 from tests.sample_models import sample_model
 
 DELTA = {
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_conv_kernel_dim": 4,
-}
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
+}  # fmt: skip
 MAMBA = {
-    "mamba_num_heads": 128,
-    "mamba_head_dim": 64,
-    "n_groups": 8,
-    "ssm_state_size": 128,
-    "conv_kernel": 4,
+    "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128, "conv_kernel": 4,
     "chunk_size": 128,
-}
+}  # fmt: skip
 SWITCHES = ("conv_bias", "gated_norm")
 
 
@@ -29,14 +22,10 @@ def qwen3_next(layers: int = 8, **changed: Any) -> ModelDescriptor:
     """Qwen3-Next with fewer layers and experts: three gated delta nets, then gated attention; experts in all."""
     pattern = [place % 4 != 3 for place in range(layers)]
     experts = {
-        "num_experts": 16,
-        "num_experts_per_tok": 4,
-        "moe_intermediate_size": 512,
-        "shared_expert_intermediate_size": 512,
-        "shared_expert_gate": True,
-        "norm_topk_prob": True,
+        "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512, "shared_expert_gate": True, "norm_topk_prob": True,
         "router_aux_loss_coef": 0.001,
-    }
+    }  # fmt: skip
     fields = {
         "hidden_size": 2048,
         "intermediate_size": 0,
@@ -66,16 +55,10 @@ def of_pattern(pattern: str, **changed: Any) -> ModelDescriptor:
         {"block": "none", "layers": [each in "-E" for each in layers]},
     ]
     experts = {
-        "num_experts": 16,
-        "num_experts_per_tok": 4,
-        "moe_intermediate_size": 512,
-        "shared_expert_intermediate_size": 1024,
-        "norm_topk_prob": True,
-        "scoring_func": "sigmoid",
-        "e_score_correction_bias": True,
-        "routed_scaling_factor": 2.5,
-        "layers": [each == "E" for each in layers],
-    }
+        "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 1024, "norm_topk_prob": True, "scoring_func": "sigmoid",
+        "e_score_correction_bias": True, "routed_scaling_factor": 2.5, "layers": [each == "E" for each in layers],
+    }  # fmt: skip
     fields: dict[str, Any] = {
         "hidden_size": 4096,
         "intermediate_size": 21504,
@@ -123,15 +106,9 @@ def deepseek_v32(layers: int = 4, **changed: Any) -> ModelDescriptor:
         "num_nextn_predict_layers": 0,
         "indexer": {"index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048},
         "experts": {
-            "num_experts": 16,
-            "num_experts_per_tok": 4,
-            "moe_intermediate_size": 2048,
-            "shared_expert_intermediate_size": 2048,
-            "first_k_dense_replace": 1,
-            "scoring_func": "sigmoid",
-            "norm_topk_prob": True,
-            "e_score_correction_bias": True,
-            "router_aux_loss_coef": 0.001,
+            "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 2048,
+            "shared_expert_intermediate_size": 2048, "first_k_dense_replace": 1, "scoring_func": "sigmoid",
+            "norm_topk_prob": True, "e_score_correction_bias": True, "router_aux_loss_coef": 0.001,
         },
-    }
+    }  # fmt: skip
     return sample_model("deepseek-v3", **fields | changed)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from symconfig.api import planning
 from symconfig.errors import InputError
 from symconfig.plans.file import load_plan
 from symconfig.plans.plan import Plan, Recompute
@@ -24,6 +25,8 @@ from symconfig.resources import MARKER
 from symconfig.verify import checks, megatron_source
 from symconfig.verify.checks import Check, Options
 from tests.sample_plans import sample_plan
+
+STILL: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 8, "sequence_parallel": False, "recompute": Recompute("none")}
 
 
 @pytest.fixture
@@ -98,19 +101,15 @@ def test_a_check_that_breaks_is_a_failed_check_and_the_next_module_still_runs(
     }
     monkeypatch.setattr(checks, "frameworks", lambda: modules)
     found = checks.verify(folder)
-    assert [(check.name, check.status) for check in found] == [
-        ("first", "passed"),
-        ("bad", "failed"),
-        ("last", "passed"),
-    ]
+    said = [(check.name, check.status) for check in found]
+    assert said == [("first", "passed"), ("bad", "failed"), ("last", "passed")]
     assert "RuntimeError: out of luck" in found[1].detail
 
 
 @pytest.mark.parametrize("target", ["megatron", "deepspeed"])
 def test_files_for_another_target_than_the_plan_s_are_held_against_that_target(tmp_path: Path, target: str) -> None:
     other = "deepspeed" if target == "megatron" else "megatron"
-    still: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 8, "sequence_parallel": False, "recompute": Recompute("none")}
-    plan = sample_plan("qwen2.5-7b", "h100", backend=other, **still)
+    plan = sample_plan("qwen2.5-7b", "h100", backend=other, **STILL)
     write(render_for(plan, target), tmp_path / "out")
     found = [check.name for check in checks.verify(tmp_path / "out")]
     assert any("ds_config.json" in name for name in found) == (target == "deepspeed")
@@ -124,9 +123,6 @@ def _plan_folder(tmp_path: Path, target: str = "megatron") -> Path:
     files = render_for(plan, target)
     write(Files((*files, manifest.manifest(files, target, ("slurm",), None))), tmp_path / "out")
     return tmp_path / "out"
-
-
-STILL: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 8, "sequence_parallel": False, "recompute": Recompute("none")}
 
 
 def _edit(folder: Path, name: str, place: Path) -> None:
@@ -211,3 +207,24 @@ def test_without_accelerate_the_trainer_s_part_is_skipped(tmp_path: Path, monkey
     found = by_name(checks.verify(folder))
     assert found["ds_config_hf.json: filled in by Trainer"].status == "skipped"
     assert checks.passed(list(found.values()))
+
+
+@pytest.fixture
+def of_bridge(tmp_path: Path) -> Path:
+    planning.write(sample_plan(version="core_v0.16.1"), tmp_path / "out", planning.Wanted("bridge"), force=False)
+    return tmp_path / "out"
+
+
+def test_scripts_are_checked_and_the_frameworks_part_is_skipped(of_bridge: Path) -> None:
+    found = {check.name: check for check in checks.verify(of_bridge)}
+    skipped = found["megatron's own checks"]
+    assert skipped.status == "skipped"
+    assert "bridge" in skipped.detail
+    assert found["launch.sh with DRY_RUN=1"].status == "passed"
+    assert all(check.status != "failed" for check in found.values())
+
+
+@pytest.mark.parametrize("asked", ["build", "trace"])
+def test_ranks_of_such_a_folder_are_not_built(of_bridge: Path, asked: str) -> None:
+    with pytest.raises(InputError, match=r"files for bridge.*--target megatron"):
+        checks.verify(of_bridge, **{asked: True})  # type: ignore[arg-type]

@@ -28,38 +28,19 @@ SEQUENCE, VOCABULARY = 24, 200
 # Kernels, number formats and the transport of tokens between GPUs: none changes what is computed.
 DROPPED = {"--bf16", "--moe-grouped-gemm", "--moe-permute-fusion", "--moe-router-fusion"}
 IMPLEMENTATION = [
-    "--transformer-impl",
-    "local",
-    "--use-cpu-initialization",
-    "--no-persist-layer-norm",
-    "--no-gradient-accumulation-fusion",
-    "--no-rope-fusion",
-    "--no-bias-swiglu-fusion",
-    "--no-masked-softmax-fusion",
-    "--no-bias-dropout-fusion",
-    "--moe-token-dispatcher-type",
-    "allgather",
-]
+    "--transformer-impl", "local", "--use-cpu-initialization", "--no-persist-layer-norm",
+    "--no-gradient-accumulation-fusion", "--no-rope-fusion", "--no-bias-swiglu-fusion", "--no-masked-softmax-fusion",
+    "--no-bias-dropout-fusion", "--moe-token-dispatcher-type", "allgather",
+]  # fmt: skip
 TINY: dict[str, Any] = {
-    "schema": "symconfig.model/1",
-    "name": "tiny",
-    "source": "this test",
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": VOCABULARY,
-    "max_position_embeddings": 128,
-}
+    "schema": "symconfig.model/1", "name": "tiny", "source": "this test", "hidden_size": 64, "intermediate_size": 96,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "vocab_size": VOCABULARY, "max_position_embeddings": 128,
+}  # fmt: skip
 EXPERTS: dict[str, Any] = {
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "norm_topk_prob": True,
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True,
     "router_aux_loss_coef": 0.01,
-}
+}  # fmt: skip
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", "rope_theta": 5000.0},
     "llama 3.1: scaled rope": {
@@ -67,48 +48,26 @@ MODELS: dict[str, dict[str, Any]] = {
         "rope_theta": 500000.0,
         "max_position_embeddings": 131072,
         "rope_scaling": {
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192,
         },
     },
-    "qwen2: biases of q, k, v, tied, all heads have keys": {
-        "model_type": "qwen2",
-        "rope_theta": 1e6,
-        "qkv_bias": True,
-        "norm_eps": 1e-6,
-        "tie_word_embeddings": True,
-        "num_key_value_heads": 4,
-    },
+    "qwen2: biases of q, k, v, tied, all heads have keys": {"model_type": "qwen2", "rope_theta": 1e6,
+        "qkv_bias": True, "norm_eps": 1e-6, "tie_word_embeddings": True, "num_key_value_heads": 4},
     "qwen3: normed q and k, wide heads": {
-        "model_type": "qwen3",
-        "rope_theta": 1e6,
-        "qk_norm": True,
-        "norm_eps": 1e-6,
-        "head_dim": 32,
+        "model_type": "qwen3", "rope_theta": 1e6, "qk_norm": True, "norm_eps": 1e-6, "head_dim": 32,
     },
     "mixtral": {"model_type": "mixtral", "intermediate_size": 0, "rope_theta": 1e6, "experts": EXPERTS},
-    "qwen3 moe: probabilities as they are": {
-        "model_type": "qwen3_moe",
-        "rope_theta": 1e6,
-        "qk_norm": True,
-        "norm_eps": 1e-6,
-        "experts": {**EXPERTS, "norm_topk_prob": False},
-    },
+    "qwen3 moe: probabilities as they are": {"model_type": "qwen3_moe", "rope_theta": 1e6, "qk_norm": True,
+        "norm_eps": 1e-6, "experts": {**EXPERTS, "norm_topk_prob": False}},
     "gpt-oss: sinks, windows, clamped experts with biases, YaRN": {
         "model_type": "gpt_oss",
         "intermediate_size": 0,
         "rope_theta": 150000.0,
         "hidden_act": "clamped_swiglu",
         "rope_scaling": {
-            "rope_type": "yarn",
-            "factor": 32.0,
-            "original_max_position_embeddings": 4096,
-            "beta_fast": 32.0,
-            "beta_slow": 1.0,
-            "truncate": False,
+            "rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "beta_fast": 32.0,
+            "beta_slow": 1.0, "truncate": False,
         },
         "max_position_embeddings": 131072,
         "qkv_bias": True,
@@ -124,51 +83,25 @@ MODELS: dict[str, dict[str, Any]] = {
         "attention": "mla",
         "num_key_value_heads": 4,
         "rope_scaling": {
-            "rope_type": "yarn",
-            "factor": 40.0,
-            "original_max_position_embeddings": 4096,
-            "beta_fast": 32.0,
-            "beta_slow": 1.0,
-            "mscale": 1.0,
-            "mscale_all_dim": 1.0,
+            "rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096, "beta_fast": 32.0,
+            "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
         },
         "max_position_embeddings": 163840,
         "latent": {
-            "q_lora_rank": 32,
-            "kv_lora_rank": 16,
-            "qk_nope_head_dim": 16,
-            "qk_rope_head_dim": 8,
-            "v_head_dim": 16,
+            "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
         },
         "experts": {
-            **EXPERTS,
-            "num_experts": 8,
-            "num_experts_per_tok": 4,
-            "scoring_func": "sigmoid",
-            "n_group": 4,
-            "topk_group": 2,
-            "routed_scaling_factor": 2.5,
-            "e_score_correction_bias": True,
-            "shared_expert_intermediate_size": 32,
-            "first_k_dense_replace": 1,
+            **EXPERTS, "num_experts": 8, "num_experts_per_tok": 4, "scoring_func": "sigmoid", "n_group": 4,
+            "topk_group": 2, "routed_scaling_factor": 2.5, "e_score_correction_bias": True,
+            "shared_expert_intermediate_size": 32, "first_k_dense_replace": 1,
         },
     },
     "gpt2: learned positions, biases, LayerNorm, GELU": {
-        "model_type": "gpt2",
-        "intermediate_size": 256,
-        "num_key_value_heads": 4,
-        "tie_word_embeddings": True,
-        "hidden_act": "gelu_tanh",
-        "gated_mlp": False,
-        "mlp_bias": True,
-        "norm": "layernorm",
-        "position": "learned",
-        "qkv_bias": True,
-        "attention_out_bias": True,
-        "attention_dropout": 0.1,
-        "hidden_dropout": 0.1,
+        "model_type": "gpt2", "intermediate_size": 256, "num_key_value_heads": 4, "tie_word_embeddings": True,
+        "hidden_act": "gelu_tanh", "gated_mlp": False, "mlp_bias": True, "norm": "layernorm", "position": "learned",
+        "qkv_bias": True, "attention_out_bias": True, "attention_dropout": 0.1, "hidden_dropout": 0.1,
     },
-}
+}  # fmt: skip
 # transformers' own names where the family's are not the descriptor's: those of its class's configuration.
 SHAPE = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
@@ -176,38 +109,23 @@ SHAPE = {
     "pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "tie_word_embeddings": False,
 }  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
-    "smollm3: a layer without rope": {
-        "no_rope_layers": [1, 0],
-        "use_sliding_window": False,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-    },
-    "granite: factors": {
-        "embedding_multiplier": 12.0,
-        "logits_scaling": 0.5,
-        "attention_multiplier": 512.0**-0.5,
-        "residual_multiplier": 1.0,
-    },
-    "qwen3 next: a gate, partial rope": {
-        "layer_types": ["full_attention"] * 2,
-        "mlp_only_layers": [0, 1],
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
-    },
-}
+    "smollm3: a layer without rope": {"no_rope_layers": [1, 0], "use_sliding_window": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "granite: factors": {"embedding_multiplier": 12.0, "logits_scaling": 0.5, "attention_multiplier": 512.0**-0.5,
+                         "residual_multiplier": 1.0},
+    "qwen3 next: a gate, partial rope": {"layer_types": ["full_attention"] * 2, "mlp_only_layers": [0, 1],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}},
+}  # fmt: skip
 MODELS |= {
     "smollm3: a layer without rope": {"model_type": "smollm3", "rope_layers": [True, False]},
     "granite: factors": {
-        "model_type": "granite",
-        "embedding_multiplier": 12.0,
-        "logits_multiplier": 2.0,
+        "model_type": "granite", "embedding_multiplier": 12.0, "logits_multiplier": 2.0,
         "query_pre_attn_scalar": 512.0,
     },
     "qwen3 next: a gate, partial rope": {
-        "model_type": "qwen3_next",
-        "partial_rotary_factor": 0.25,
-        "qk_norm": True,
-        "attention_gate": "channel",
+        "model_type": "qwen3_next", "partial_rotary_factor": 0.25, "qk_norm": True, "attention_gate": "channel",
     },
-}
+}  # fmt: skip
 # The model on which it must show, a rendered argument, and what it is replaced by.
 WRONG: dict[str, tuple[str, str, str]] = {
     "rope base": ("llama", "--rotary-base=5000", "--rotary-base=10000"),
@@ -215,22 +133,17 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "epsilon": ("llama", "--norm-epsilon=1e-05", "--norm-epsilon=0.1"),
     "renormalised": ("qwen3 moe: probabilities as they are", "--moe-router-pre-softmax", ""),
     "window": ("gpt-oss: sinks, windows, clamped experts with biases, YaRN", "--window-size=7,0", "--window-size=8,0"),
-    "rounded YaRN range": (
-        "gpt-oss: sinks, windows, clamped experts with biases, YaRN",
-        "--no-yarn-correction-range-round-to-int",
-        "",
-    ),
+    "rounded YaRN range": ("gpt-oss: sinks, windows, clamped experts with biases, YaRN",
+                           "--no-yarn-correction-range-round-to-int", ""),
     "softmax scale": (
-        "deepseek v3: latent attention, groups of experts, a bias of the choice, a shared expert, YaRN",
-        "--mscale-all-dim=1.0",
-        "--mscale-all-dim=0.0",
-    ),
+                      "deepseek v3: latent attention, groups of experts, a bias of the choice, a shared expert, YaRN",
+                      "--mscale-all-dim=1.0", "--mscale-all-dim=0.0"),
     "rope everywhere": ("smollm3: a layer without rope", "--no-rope-freq=([0]*1+[1]*1)", ""),
     "another scale of scores": ("granite: factors", "--mup-base-head-dim=0.03125", "--mup-base-head-dim=1.0"),
     "another factor of logits": ("granite: factors", "--mup-output-mult=2.0", "--mup-output-mult=1.0"),
     "other rotary channels": ("qwen3 next: a gate, partial rope", "--rotary-percent=0.25", "--rotary-percent=0.5"),
     "one expert": ("mixtral", "--moe-router-topk=2", "--moe-router-topk=3"),
-}
+}  # fmt: skip
 
 
 def _joined(args: list[str]) -> list[str]:

@@ -50,13 +50,10 @@ EDITS: dict[str, tuple[str, str, list[str], str]] = {
     "no user buffers": ("user buffers", "--tp-comm-overlap", [], "overlap.tp_comm"),
     "wide gradients": ("bf16 gradients", "--grad-reduce-in-bf16", [], "grad_bytes"),
     "wide gradients of fsdp": (
-        "bf16 gradients of fsdp",
-        "--grad-reduce-in-bf16",
-        ["--megatron-fsdp-main-grads-dtype", "fp32"],
-        "grad_bytes",
+        "bf16 gradients of fsdp", "--grad-reduce-in-bf16", ["--megatron-fsdp-main-grads-dtype", "fp32"], "grad_bytes",
     ),
     "whole weights": ("fp8", "--fp8-param-gather", [], "fp8_param_gather"),
-}
+}  # fmt: skip
 
 
 def planned(name: str) -> Rendered:
@@ -96,24 +93,13 @@ OPTIMIZERS: dict[str, tuple[Optimizer, dict[str, Any]]] = {
 }
 # What Megatron-LM resolves of each.
 RESOLVED: dict[str, dict[str, Any]] = {
-    "muon": {
-        "optimizer": "muon",
-        "muon_num_ns_steps": 6,
-        "muon_tp_mode": "distributed",
-        "muon_nesterov": False,
-        "muon_momentum": 0.9,
-        "use_layer_wise_distributed_optimizer": True,
-        "use_distributed_optimizer": False,
-    },
+    "muon": {"optimizer": "muon", "muon_num_ns_steps": 6, "muon_tp_mode": "distributed", "muon_nesterov": False,
+             "muon_momentum": 0.9, "use_layer_wise_distributed_optimizer": True, "use_distributed_optimizer": False},
     "whole muon": {"optimizer": "muon", "muon_nesterov": True, "use_layer_wise_distributed_optimizer": False},
-    "narrow": {
-        "use_precision_aware_optimizer": True,
-        "exp_avg_dtype": "torch.bfloat16",
-        "exp_avg_sq_dtype": "torch.uint8",
-        "main_params_dtype": "torch.float16",
-    },
+    "narrow": {"use_precision_aware_optimizer": True, "exp_avg_dtype": "torch.bfloat16",
+               "exp_avg_sq_dtype": "torch.uint8", "main_params_dtype": "torch.float16"},
     "sgd": {"optimizer": "sgd", "sgd_momentum": 0.8},
-}
+}  # fmt: skip
 
 
 def optimizing(name: str) -> Plan:

@@ -19,6 +19,7 @@ from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import checked, rendered, replaced
 from tests.verify.structures import MAMBA, SWITCHES, deepseek_v32, granite_4, of_pattern, qwen3_next
 
+NETS = "gated delta nets and gated attention"
 FOUR = [True, True, True, False]
 INDEXER: dict[str, Any] = {"index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048}
 SHARED = {**INDEXER, "layers": (True, True, False, True, False)}  # GLM-5's way: the first ones, then every second
@@ -28,7 +29,7 @@ SPARSE: dict[str, tuple[ModelDescriptor, dict[str, Any]]] = {
     "choices of a layer before": (deepseek_v32(5, indexer=SHARED), {"tp": 4, "pp": 1, "ep": 4, "dp": 2}),
 }
 PLANS: dict[str, tuple[ModelDescriptor, dict[str, Any]]] = {
-    "gated delta nets and gated attention": (qwen3_next(4), {"tp": 2, "pp": 2, "ep": 4, "dp": 4}),
+    NETS: (qwen3_next(4), {"tp": 2, "pp": 2, "ep": 4, "dp": 4}),
     "heads shared by ranks": (qwen3_next(4), {"tp": 8, "ep": 4, "dp": 1}),
     "a delta net with predictions": (qwen3_next(4, num_nextn_predict_layers=1), {"tp": 2, "ep": 4, "dp": 4}),
     "layers of one part": (of_pattern("M-M*-MM-"), {"tp": 2, "pp": 2, "dp": 2}),
@@ -57,14 +58,9 @@ WRONG = {
     "other stages": ("layers of one part", "--hybrid-layer-pattern", ["M-M*-|MM-"], "stages.0: "),
     "an MLP less": ("layers of one part", "--hybrid-layer-pattern", ["M-M*|-MMM"], "mixers: "),
     "heads of Mamba": ("layers of one part", "--mamba-num-heads", ["64"], "mixers: "),
-    "attention sooner": (
-        "gated delta nets and gated attention",
-        "--linear-attention-freq",
-        ["([1]*2+[0]*2)"],
-        "mixers: ",
-    ),
-    "attention alone": ("gated delta nets and gated attention", "--experimental-attention-variant", [], "mixers: "),
-    "heads of a delta net": ("gated delta nets and gated attention", "--linear-num-value-heads", ["16"], "mixers: "),
+    "attention sooner": (NETS, "--linear-attention-freq", ["([1]*2+[0]*2)"], "mixers: "),
+    "attention alone": (NETS, "--experimental-attention-variant", [], "mixers: "),
+    "heads of a delta net": (NETS, "--linear-num-value-heads", ["16"], "mixers: "),
     "no sparse attention": ("stages and heads", "--experimental-attention-variant", [], "indexer: "),
     "fewer keys": ("stages and heads", "--dsa-indexer-topk", ["1024"], "indexer: "),
     "fewer heads": ("stages and heads", "--dsa-indexer-n-heads", ["32"], "indexer: "),
@@ -99,7 +95,7 @@ def test_the_program_is_that_of_the_layers() -> None:
     for name, program in (
         ("layers of one part", "pretrain_hybrid.py"),
         ("a delta net with predictions", "pretrain_hybrid.py"),
-        ("gated delta nets and gated attention", "pretrain_gpt.py"),
+        (NETS, "pretrain_gpt.py"),
     ):
         model, degrees = PLANS[name]
         launch = files(sample_plan(model, "h100", **degrees), "megatron")["launch.sh"]

@@ -21,7 +21,6 @@ from symconfig.verify.megatron import Rendered
 from symconfig.verify.megatron_session import Job, Result
 from symconfig.verify.rank_states import Parameter
 from tests.cli.support import Run
-from tests.cli.support import run as run
 from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import LIMIT_S, rendered, replaced, source
 
@@ -44,13 +43,10 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # The chunks, where the sample's equal shares are not those of the options.
 CHUNKS = {
-    "layout": "Et*9|t*11|t*11|t*9L",
-    "counts": "Et*12|t*10|t*10|t*8L",
-    "ends alone, an empty chunk": "E|t*20||t*19|t|L",
-    "MTP alone": "Et*20|t*20|t*21m|L",
-    "a stage of nothing": "Et*20||t*20|L",
-    "split": "Et*6|t*7|t*7|t*7|t*7|t*6L",
-}
+    "layout": "Et*9|t*11|t*11|t*9L", "counts": "Et*12|t*10|t*10|t*8L",
+    "ends alone, an empty chunk": "E|t*20||t*19|t|L", "MTP alone": "Et*20|t*20|t*21m|L",
+    "a stage of nothing": "Et*20||t*20|L", "split": "Et*6|t*7|t*7|t*7|t*7|t*6L",
+}  # fmt: skip
 BOUNDS = (30.0, 2 * 2**30)  # seconds and bytes of a rank; seconds of a processor, which others' work does not lengthen
 
 
@@ -60,37 +56,23 @@ def _item(name: str) -> Rendered:
     if name not in CHUNKS:
         return rendered(plan)
     split = laid_out(sequence(plan.model), plan.best.parallel.pp, CHUNKS[name])
-    assert split is not None
     stages = tuple(replace(stage, chunks=split.stage(place)) for place, stage in enumerate(plan.best.stages))
     return rendered(replace(plan, best=replace(plan.best, stages=stages)))
 
 
 WRONG: dict[str, tuple[Callable[[], Rendered], str]] = {
-    "lost layers": (
-        lambda: replaced(_item("virtual stages and cp"), "--num-layers", "60"),
-        "the stages do not hold every layer once",
-    ),
-    "experts that do not divide": (
-        lambda: replaced(_item("experts"), "--num-experts", "10"),
-        "Number of experts should be a multiple of expert model parallel_size",
-    ),
-    "an empty stage": (
-        lambda: replaced(_item("layout"), "--pipeline-model-parallel-layout", "Et*20|t*20||L"),
-        "stages",
-    ),
-    "a misspelt flag": (
-        lambda: replaced(_item("experts"), "--moe-grouped-gemm", "--moe-grouped-gem"),
-        "unrecognized arguments: --moe-grouped-gem",
-    ),
-    "more experts": (
-        lambda: replaced(_item("experts"), "--num-experts", "16"),
-        "linear_fc1.weight (58,720,256)",
-    ),
-    "another width": (
-        lambda: replaced(_item("fp16"), "--ffn-hidden-size", "13312"),
-        "it has decoder.layers.0.mlp.linear_fc1.weight (34,078,720)",
-    ),
-}
+    "lost layers": (lambda: replaced(_item("virtual stages and cp"), "--num-layers", "60"),
+                    "the stages do not hold every layer once"),
+    "experts that do not divide": (lambda: replaced(_item("experts"), "--num-experts", "10"),
+        "Number of experts should be a multiple of expert model parallel_size"),
+    "an empty stage": (lambda: replaced(_item("layout"), "--pipeline-model-parallel-layout", "Et*20|t*20||L"),
+                       "stages"),
+    "a misspelt flag": (lambda: replaced(_item("experts"), "--moe-grouped-gemm", "--moe-grouped-gem"),
+                        "unrecognized arguments: --moe-grouped-gem"),
+    "more experts": (lambda: replaced(_item("experts"), "--num-experts", "16"), "linear_fc1.weight (58,720,256)"),
+    "another width": (lambda: replaced(_item("fp16"), "--ffn-hidden-size", "13312"),
+                      "it has decoder.layers.0.mlp.linear_fc1.weight (34,078,720)"),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

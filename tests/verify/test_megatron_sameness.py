@@ -10,9 +10,10 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts, LatentAttention, RopeScaling
 from symconfig.frameworks.megatron.releases import NEVER
 from symconfig.plans.degrees import Degrees
-from symconfig.plans.plan import Batch, Options
+from symconfig.plans.plan import Batch, Options, Plan
 from symconfig.verify import megatron, megatron_agreement, megatron_sameness
 from symconfig.verify.checks import Check
+from symconfig.verify.megatron import Rendered
 from symconfig.verify.megatron_resolved import Resolved
 from symconfig.verify.megatron_session import Result
 from tests.sample_plans import _DEGREES, sample_model, sample_plan
@@ -22,18 +23,9 @@ MODELS = [name for name in _DEGREES if not name.endswith("-lora")]
 # Kernels, buffers and schedules, which Megatron has no single resolved value for, or derives from others; how the
 # stages are told is compared by the layers that come of it.
 NOT_COMPARED = {
-    "cp_comm",
-    "param_offload",
-    "account_for_embedding",
-    "account_for_loss",
-    "microbatch_group_size",
-    "moe_dispatcher",
-    "grad_bytes",
-    "schedule",
-    "pipeline_layout",
-    "first_stage_layers",
-    "last_stage_layers",
-}
+    "cp_comm", "param_offload", "account_for_embedding", "account_for_loss", "microbatch_group_size",
+    "moe_dispatcher", "grad_bytes", "schedule", "pipeline_layout", "first_stage_layers", "last_stage_layers",
+}  # fmt: skip
 
 
 def test_every_field_of_the_descriptor_is_compared_or_named_as_not_architectural() -> None:
@@ -77,6 +69,14 @@ def structured(name: str) -> ModelDescriptor:
 
 
 OVERLAPPED = sample_plan("qwen3-30b-a3b", "h100", tp=1, pp=4, vpp=2, overlap_moe_a2a=True)
+
+
+def of(model: str | Plan) -> Rendered:
+    """Return what is rendered for a sample, one of STRUCTURES or a plan."""
+    known = isinstance(model, str) and model in STRUCTURES
+    return rendered(sample_plan(structured(model), "h100") if known else model, cluster="h100")
+
+
 # An accepted list that is another model or another plan: the model, the option, its values, the field that says so.
 WRONG = {
     "no SwiGLU": ("llama2-13b", "--swiglu", [], "hidden_act"),
@@ -105,39 +105,14 @@ WRONG = {
     "another batch": ("llama2-13b", "--micro-batch-size", ["2"], "batch.micro"),
     "no distributed optimizer": ("llama2-13b", "--overlap-param-gather", [], None),
     "no expert overlap": (OVERLAPPED, "--overlap-moe-expert-parallel-comm", [], "options.overlap.moe_a2a"),
-    "no gate": (sample_plan(structured("gate"), "h100"), "--attention-output-gate", [], "attention_gate"),
-    "normed with weights": (
-        sample_plan(structured("unit norms"), "h100"),
-        "--qk-l2-norm",
-        [],
-        "qk_norm_of",
-    ),
-    "rope everywhere": (sample_plan(structured("layers without rope"), "h100"), "--no-rope-freq", [], "rope_layers"),
-    "factor of embeddings": (
-        sample_plan(structured("factors"), "h100"),
-        "--mup-embedding-mult",
-        ["2.0"],
-        "scale_embeddings",
-    ),
-    "factor of logits": (sample_plan(structured("factors"), "h100"), "--mup-output-mult", [], "logits_multiplier"),
-    "scale of scores": (
-        sample_plan(structured("factors"), "h100"),
-        "--mup-attn-scale-power",
-        [],
-        "query_pre_attn_scalar",
-    ),
-    "experts as wide as the stream": (
-        sample_plan(structured("latent experts"), "h100"),
-        "--moe-latent-size",
-        [],
-        "experts.latent_size",
-    ),
-    "experts everywhere": (
-        sample_plan(structured("experts of some layers"), "h100"),
-        "--moe-layer-freq",
-        [],
-        "experts.layers",
-    ),
+    "no gate": ("gate", "--attention-output-gate", [], "attention_gate"),
+    "normed with weights": ("unit norms", "--qk-l2-norm", [], "qk_norm_of"),
+    "rope everywhere": ("layers without rope", "--no-rope-freq", [], "rope_layers"),
+    "factor of embeddings": ("factors", "--mup-embedding-mult", ["2.0"], "scale_embeddings"),
+    "factor of logits": ("factors", "--mup-output-mult", [], "logits_multiplier"),
+    "scale of scores": ("factors", "--mup-attn-scale-power", [], "query_pre_attn_scalar"),
+    "experts as wide as the stream": ("latent experts", "--moe-latent-size", [], "experts.latent_size"),
+    "experts everywhere": ("experts of some layers", "--moe-layer-freq", [], "experts.layers"),
     "stages": ("llama2-13b", "--num-layers", ["40", "--decoder-first-pipeline-num-layers", "18"], "stages.0"),
 }
 
@@ -145,19 +120,13 @@ WRONG = {
 @pytest.fixture(scope="module")
 def checked() -> dict[str, list[Check]]:
     """Every sample model and every wrong list, in one process with one import of Megatron."""
-    items = {model: rendered(model, cluster="h100") for model in MODELS}
-    items |= {name: rendered(sample_plan(structured(name), "h100")) for name in STRUCTURES}
-    items |= {
-        name: replaced(rendered(model, cluster="h100"), option, *values)
-        for name, (model, option, values, _) in WRONG.items()
-    }
+    items = {model: of(model) for model in (*MODELS, *STRUCTURES)}
+    items |= {name: replaced(of(model), option, *values) for name, (model, option, values, _) in WRONG.items()}
     return megatron.check_many(items, source())
 
 
 @pytest.mark.parametrize("model", [*MODELS, *STRUCTURES])
-def test_megatron_itself_takes_what_is_rendered_and_builds_the_same_model(
-    model: str, checked: dict[str, list[Check]]
-) -> None:
+def test_megatron_takes_what_is_rendered_and_builds_the_same_model(model: str, checked: dict[str, list[Check]]) -> None:
     assert [str(check) for check in checked[model] if check.status != "passed"] == []
     assert len(checked[model]) == 8
 

@@ -36,15 +36,10 @@ def parse_args():
 def pretender(tmp_path: Path) -> MegatronSource:
     """A folder that is imported as Megatron and does as it is told."""
     for name in (
-        "training/arguments.py",
-        "training/training.py",
-        "core/__init__.py",
-        "core/models/__init__.py",
-        "core/models/gpt.py",
-        "core/models/common/embeddings/rope_utils.py",
-        "core/transformer/moe/moe_utils.py",
+        "training/arguments.py", "training/training.py", "core/__init__.py", "core/models/__init__.py",
+        "core/models/gpt.py", "core/models/common/embeddings/rope_utils.py", "core/transformer/moe/moe_utils.py",
         "core/utils.py",
-    ):
+    ):  # fmt: skip
         path = tmp_path / "megatron" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(ARGUMENTS if name.endswith("arguments.py") else "")

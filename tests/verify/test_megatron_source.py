@@ -33,20 +33,15 @@ def nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(megatron_source, "_installed", list)
 
 
-def test_the_named_place_comes_before_the_variable_and_that_before_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_named_place_comes_before_the_variable_and_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert megatron_source.find() is None
     cached = checkout(megatron_source.cache_dir(), 19)
     found = megatron_source.find()
-    assert found is not None
     assert (found.root, found.version, found.chosen) == (cached.resolve(), "0.19.1", False)
     monkeypatch.setenv("MEGATRON_PATH", str(checkout(tmp_path / "variable", 13)))
     found = megatron_source.find()
-    assert found is not None
     assert (found.release, found.chosen) == ((0, 13), True)
     found = megatron_source.find(checkout(tmp_path / "named", 12))
-    assert found is not None
     assert found.release == (0, 12)
 
 
@@ -59,7 +54,6 @@ def test_an_installed_package_without_a_trainer_is_passed_over(tmp_path: Path, m
     installed = checkout(tmp_path / "site")
     monkeypatch.setattr(megatron_source, "_installed", lambda: [installed])
     found = megatron_source.find()
-    assert found is not None
     assert found.origin == "the installed package"
     (installed / "megatron/training/arguments.py").unlink()
     assert megatron_source.find() is None
@@ -88,9 +82,7 @@ def test_a_wheel_with_another_digest_is_refused_and_leaves_nothing(tmp_path: Pat
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_a_user_without_a_home_or_with_a_closed_one_has_no_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_without_a_home_has_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(uid: int) -> None:
         raise KeyError(uid)
 
@@ -105,9 +97,7 @@ def test_a_user_without_a_home_or_with_a_closed_one_has_no_cache(
         megatron_source.download()
 
 
-def test_a_cache_that_cannot_be_written_is_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_closed_cache_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def closed() -> Path:
         raise PermissionError(13, "Permission denied", "/root/.cache")
 

@@ -34,7 +34,6 @@ def test_what_is_rendered_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", LEARNING)
 def test_scripts_of_trainers_run_dry_with_a_word_for_each_variable_that_they_need(target: str, tmp_path: Path) -> None:
     learns = targets()[target].learns
-    assert learns is not None
     plan = learning_plan({}, targets()[target].assumes["backend"], learns.away[0])
     files = render(plan, target)
     write(Files((*files, manifest(files, target, (), None))), tmp_path)

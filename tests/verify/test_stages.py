@@ -44,14 +44,8 @@ CASES = {
         "1 layer on the last",
         cluster="h200",  # in the memory of an h100 the first stages get fewer layers than those after them
     ),
-    "DeepSeek-V3 with an empty chunk": Case(
-        "deepseek-v3",
-        61,
-        2048,
-        8192,
-        {"tp": "1", "ep": "64", "cp": "1", "layout": "Et*3|(tt|)*29,|mL"},
-        "Et*3|(tt|)*29|mL",
-    ),
+    "DeepSeek-V3 with an empty chunk": Case("deepseek-v3", 61, 2048, 8192,
+        {"tp": "1", "ep": "64", "cp": "1", "layout": "Et*3|(tt|)*29,|mL"}, "Et*3|(tt|)*29|mL"),
     "GLM-4.5-Air on PP4": Case(str(GLM), 46, 64, 512, {"pp": "4", "vpp": "1", "ep": "8"}, "on the first stage"),
     "30 layers on PP4": Case("llama3.1-8b", 30, 32, 256, {"pp": "4", "vpp": "1"}, "", change={"num_hidden_layers": 30}),
     "30 layers on PP4, without layout strings": Case(
@@ -61,21 +55,15 @@ CASES = {
     "12 layers with chunks of no layer": Case(
         "llama3.1-8b", 12, 32, 256, {"layout": "E|t*3||(tt|)*4tL"}, "E|t*3||(tt|)*4tL", change={"num_hidden_layers": 12}
     ),
-}
+}  # fmt: skip
 
 
 def planned(case: Case) -> Plan:
     model: ModelDescriptor = load_model(case.model).model_copy(update=case.change)
     return symconfig.plan(
-        model=model,
-        cluster=case.cluster,
-        gpus=case.gpus,
-        global_batch_size=case.batch,
-        seq_length=4096,
-        pins=case.pins,
-        megatron_version=case.version,
-        top=1,
-    ).plan
+        model=model, cluster=case.cluster, gpus=case.gpus, global_batch_size=case.batch, seq_length=4096,
+        pins=case.pins, megatron_version=case.version, top=1,
+    ).plan  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +80,7 @@ def results(plans: dict[str, Plan]) -> dict[str, Result]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_megatron_builds_every_layer_where_the_plan_has_it(
+def test_megatron_builds_layers_where_the_plan_has_them(
     name: str, plans: dict[str, Plan], results: dict[str, Result]
 ) -> None:
     case, plan, result = CASES[name], plans[name], results[name]

@@ -1,6 +1,8 @@
-"""Readings made of a line of options, without a file."""
+"""Readings made of a line of options, without a file, and texts of files in cases/."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster, load_model
@@ -15,6 +17,13 @@ SEVENTY = (
     "--recompute-num-layers 1 --use-distributed-optimizer"
 )
 OVERLAPS = "--sequence-parallel --overlap-grad-reduce --overlap-param-gather"
+
+
+CASES = Path(__file__).with_name("cases")
+
+
+def text(name: str) -> str:
+    return (CASES / name).read_text(encoding="utf-8")
 
 
 def reading(line: str) -> Reading:

@@ -11,8 +11,7 @@ from symconfig.existing.audit.audit import Audit
 from symconfig.graph.count import parameters
 from symconfig.graph.implementation import LossKernel
 from symconfig.units import GIB
-
-CASES = Path(__file__).with_name("cases")
+from tests.existing.audit.support import CASES
 
 
 def case(name: str, **more: object) -> Audit:
@@ -31,7 +30,6 @@ def case(name: str, **more: object) -> Audit:
 def test_transformers_in_shards_of_fsdp_are_read_as_that(name: str, model: str | None, gpus: int) -> None:
     done = case(name, model=model)
     assert done.reader.backend == "fsdp"
-    assert done.judged is not None
     assert done.judged.plan.best.options.zero_stage == 3
     assert done.judged.plan.best.parallel.world_size == gpus
     unknown = [item.what for item in done.judged.run.assumed if "trains as" in item.value]
@@ -46,7 +44,6 @@ def test_transformers_in_shards_of_fsdp_are_read_as_that(name: str, model: str |
 )
 def test_trl_never_has_whole_logits(more: str, gib: float) -> None:
     done = case("trl_loss.sh", variables={"MORE": more})
-    assert done.judged is not None
     assert done.judged.fits
     assert done.judged.plan.best.predicted.memory["head and loss"] == pytest.approx(gib * GIB, rel=1e-3)
 
@@ -67,7 +64,6 @@ def test_weights_that_stay_gathered_are_zero_2(tmp_path: Path, said: str, stage:
     plain = (CASES / "trl_loss.yaml").read_text().replace("  fsdp_offload_params: false\n", "")
     (tmp_path / "trl_loss.yaml").write_text(plain.replace("fsdp_sharding_strategy: 1", said))
     done = existing.audit(str(tmp_path / "trl_loss.sh"), cluster="h100", plan=False, variables={"MORE": ""})
-    assert done.judged is not None
     best = done.judged.plan.best
     assert best.options.zero_stage == stage
     if stage == 2:
@@ -88,7 +84,6 @@ def test_weights_that_stay_gathered_are_zero_2(tmp_path: Path, said: str, stage:
 )
 def test_liger_makes_the_loss_of_the_trainer_with_the_head(more: str, loss: LossKernel, fits: bool) -> None:
     done = case("acc_custom.sh", variables={"MORE": more})
-    assert done.judged is not None
     assert done.judged.run.configuration.framework.implementation.loss.kernel is loss
     assert done.judged.fits is fits
 
@@ -98,7 +93,6 @@ def test_adapters_of_experts_are_planned_for_ms_swift() -> None:
     assert [full.judged is not None and full.judged.fits, fits.judged is not None and fits.judged.fits] == [False, True]
     for done in (full, fits):
         assert done.infeasible is None
-        assert done.better is not None
         assert done.better.device_bytes <= done.better.usable_bytes
 
 
@@ -106,7 +100,6 @@ def test_adapters_of_experts_are_planned_for_ms_swift() -> None:
 def test_sharded_gradients_of_megatron_fsdp_are_whole_at_first(strategy: str) -> None:
     """Two GPUs; 32,346 MiB were measured with "optim". With the others what waits whole comes as activations go."""
     done = case("c38_mfsdp_zero.sh", cluster="a100-40gb", variables={"STRAT": strategy})
-    assert done.judged is not None
     best, total = done.judged.plan.best, parameters(done.judged.run.described.model).total
     memory = best.predicted.memory
     if strategy == "optim":

@@ -21,14 +21,10 @@ from tests.existing.audit.corpus_cases import CORPUS, EXPECTED, Case, cases
 READ = [case for case in cases() if case.refused is None]
 REFUSED = [case for case in cases() if case.refused is not None]
 DESTS = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "micro": "micro_batch_size",
-    "global": "global_batch_size",
+    "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size", "micro": "micro_batch_size", "global": "global_batch_size",
     "seq": "seq_length",
-}
+}  # fmt: skip
 # Why bash itself starts no training from these here.
 NOT_STARTED = {
     "sites/kubernetes_elastic.sh": "stops where it enters a folder of its container",
@@ -67,7 +63,6 @@ def test_a_file_is_read_for_what_it_is(case: Case) -> None:
     if "gpus" in case.says:
         assert found.world.gpus == case.gpus
     if case.recipe is not None:
-        assert found.recipe is not None
         assert found.recipe.text == case.recipe
     for name, value in case.environment.items():
         assert found.environment[name].text == value
@@ -117,15 +112,9 @@ def test_what_cannot_be_read_is_refused(case: Case) -> None:
 def audited(case: Case) -> Audit:
     asked = case.asked
     return audit(
-        case.path,
-        asked.get("cluster", "h100"),
-        asked.get("gpus"),
-        model=asked.get("model"),
-        seq_length=asked.get("seq_length"),
-        variables=case.variables,
-        arguments=case.extra,
-        plan=False,
-    )
+        case.path, asked.get("cluster", "h100"), asked.get("gpus"), model=asked.get("model"),
+        seq_length=asked.get("seq_length"), variables=case.variables, arguments=case.extra, plan=False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("case", READ, ids=str)
@@ -142,7 +131,6 @@ def test_what_is_wrong_is_found_and_nothing_else_is(case: Case) -> None:
 @pytest.mark.parametrize("case", [case for case in READ if case.predicted], ids=str)
 def test_a_prediction_is_of_the_model_and_the_run_that_stand_there(case: Case) -> None:
     judged = audited(case).judged
-    assert judged is not None
     best = judged.plan.best
     if "model" in case.says:
         assert judged.run.described.zoo == case.model

@@ -46,9 +46,7 @@ def values(reading: Reading) -> dict[str, str | None]:
         ('. gone.sh\npython train.py "$(cat words.txt)" --y 1', {"--y": "1"}),
     ],
 )
-def test_what_an_unread_file_may_set_is_as_the_script_says_it(
-    tmp_path: Path, text: str, known: Mapping[str, str | None]
-) -> None:
+def test_what_a_file_may_set_is_as_the_script_says(tmp_path: Path, text: str, known: Mapping[str, str | None]) -> None:
     found = read(str(script(tmp_path, text)))
     assert values(found) == known
     assert found.complete
@@ -65,7 +63,7 @@ def test_what_an_unread_file_may_set_is_as_the_script_says_it(
         ('case "$X" in a) A+=(--x 1);; b) A+=(--y);; esac', ["--x", "--y"]),
     ],
 )
-def test_options_under_an_unknown_condition_are_known_by_name(
+def test_options_under_unknown_conditions_are_known_by_name(
     tmp_path: Path, condition: str, possible: list[str]
 ) -> None:
     found = read(str(script(tmp_path, f'A=(--a 1)\n{condition}\npython train.py "${{A[@]}}" --b 2')))

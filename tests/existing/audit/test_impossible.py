@@ -18,26 +18,16 @@ def run(line: str) -> Audit:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("--tensor-model-parallel-size", "0"),
-        ("--context-parallel-size", "-1"),
-        ("--global-batch-size", "0"),
-        ("--micro-batch-size", "0"),
-        ("--seq-length", "-5"),
-        ("--recompute-num-layers", "0"),
-        ("--kv-channels", "0"),
-        ("--num-layers-per-virtual-pipeline-stage", "0"),
-        ("--decoder-first-pipeline-num-layers", "0"),
-        ("--optimizer-offload-fraction", "nan"),
-        ("--optimizer-offload-fraction", "7"),
-        ("--optimizer-offload-fraction", "-1"),
-    ],
-)
-def test_a_number_that_no_run_has_is_not_predicted(option: str, value: str) -> None:
-    found = run(f"{SEVENTY} --optimizer-cpu-offload --use-precision-aware-optimizer {option} {value}")
+    "option",
+    ["--tensor-model-parallel-size 0", "--context-parallel-size -1", "--global-batch-size 0", "--micro-batch-size 0",
+     "--seq-length -5", "--recompute-num-layers 0", "--kv-channels 0", "--num-layers-per-virtual-pipeline-stage 0",
+     "--decoder-first-pipeline-num-layers 0", "--optimizer-offload-fraction nan", "--optimizer-offload-fraction 7",
+     "--optimizer-offload-fraction -1"],
+)  # fmt: skip
+def test_a_number_that_no_run_has_is_not_predicted(option: str) -> None:
+    found = run(f"{SEVENTY} --optimizer-cpu-offload --use-precision-aware-optimizer {option}")
     assert found.judged is None
-    assert option in {problem.field for problem in found.unpredicted}
+    assert option.split()[0] in {problem.field for problem in found.unpredicted}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +42,6 @@ def test_a_number_that_no_run_has_is_not_predicted(option: str, value: str) -> N
 )
 def test_what_megatron_refuses_is_predicted_as_if(options: str, what: str | None) -> None:
     judged = run(f"{SEVENTY} {options}").judged
-    assert judged is not None
     assert [item.what for item in judged.run.assumed] == ([what] if what is not None else [])
     layers = sum(chunk.count("dense") for stage in judged.plan.best.stages for chunk in stage.chunks)
     assert layers == load_model("llama3.1-70b").num_hidden_layers
@@ -81,17 +70,13 @@ GRIDS = {
     "pp": (TORCHRUN + "--pipeline-model-parallel-size 3", r"got 8, need a multiple of tp x pp x cp = 3"),
     "cp": (TORCHRUN + "--context-parallel-size 16", r"got 8, need a multiple of tp x pp x cp = 16"),
     "batch": (TORCHRUN + "--global-batch-size 63", r"dp 8 x micro-batch 1 does not divide the batch of 63"),
-    "heads": (
-        TORCHRUN + "--tensor-model-parallel-size 8 --num-attention-heads 36",
-        r"36 attention heads cannot be split over tp 8",
-    ),
+    "heads": (TORCHRUN + "--tensor-model-parallel-size 8 --num-attention-heads 36",
+              r"36 attention heads cannot be split over tp 8"),
     "options unknown": (TORCHRUN + "$EXTRA_ARGS --tensor-model-parallel-size 16", r"got 8, need a multiple of tp = 16"),
-    "file unread": (
-        f". gone.sh\n{TORCHRUN}--pipeline-model-parallel-size $PP --tensor-model-parallel-size 16",
-        r"got 8, need a multiple of tp x cp = 16",
-    ),
+    "file unread": (f". gone.sh\n{TORCHRUN}--pipeline-model-parallel-size $PP --tensor-model-parallel-size 16",
+                    r"got 8, need a multiple of tp x cp = 16"),
     "recipe": (RECIPE + "model.tensor_model_parallel_size=16", r"got 8, need a multiple of tp = 16"),
-}
+}  # fmt: skip
 JSONS = {
     "AutoTP": (f'{MICRO}, "tensor_parallel": {{"autotp_size": 16}}', "8 GPUs do not divide by 16"),
     "Ulysses": (f'{MICRO}, "sequence_parallel_size": 3', "8 GPUs do not divide by 3"),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from symconfig.api import existing
 from symconfig.cost.framework import Framework
 from symconfig.existing.audit.audit import Audit
 from symconfig.frameworks.megatron.options import graphed
+from tests.existing.audit.corpus_cases import CORPUS
 from tests.existing.audit.support import OVERLAPS, SEVENTY, audited
 from tests.existing.recover.options import names_of
 
 INTERLEAVED = f"{SEVENTY} {OVERLAPS} --num-virtual-stages-per-pipeline-rank 5"
+TRANSFORMER_ENGINE = "--num-experts 8 --cuda-graph-impl transformer_engine"
 GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
 
 
@@ -20,13 +23,11 @@ def run(line: str) -> Audit:
 
 def framework(line: str) -> Framework:
     judged = run(line).judged
-    assert judged is not None
     return judged.run.configuration.framework
 
 
 def memory_and_time(line: str) -> tuple[float, float]:
     judged = run(line).judged
-    assert judged is not None
     return judged.plan.best.predicted.peak_bytes, judged.plan.best.predicted.step_s
 
 
@@ -56,16 +57,8 @@ def test_main_gradients_in_bf16_take_half_of_the_memory() -> None:
         ("--cuda-graph-impl full_iteration", "core_v0.19.0", "all"),
         ("--cuda-graph-impl local --cuda-graph-modules attn mlp", "core_v0.19.0", "all"),
         ("--cuda-graph-impl local --cuda-graph-modules attn", "core_v0.19.0", None),
-        (
-            "--num-experts 8 --cuda-graph-impl transformer_engine --cuda-graph-scope attn moe_router",
-            "core_v0.17.1",
-            "outside experts",
-        ),
-        (
-            "--num-experts 8 --cuda-graph-impl transformer_engine --cuda-graph-modules moe_router",
-            "core_v0.19.0",
-            "router",
-        ),
+        (f"{TRANSFORMER_ENGINE} --cuda-graph-scope attn moe_router", "core_v0.17.1", "outside experts"),
+        (f"{TRANSFORMER_ENGINE} --cuda-graph-modules moe_router", "core_v0.19.0", "router"),
         ("--num-experts 8 --cuda-graph-impl local --cuda-graph-modules attn,moe", "core_v0.19.0", "all"),
         ("--enable-cuda-graph", "core_v0.11.0", "all"),
         ("--external-cuda-graph", "core_v0.14.0", "all"),
@@ -78,14 +71,9 @@ def test_what_cuda_graphs_replay(line: str, version: str, which: str | None) -> 
 
 @pytest.mark.parametrize(
     "option",
-    [
-        "--freeze-all-layers",
-        "--use-checkpoint-args",
-        "--hybrid-context-parallel",
-        "--tensor-parallel-num-weight-shards 2",
-        "--step-batch-size-schedule 8:100",
-    ],
-)
+    ["--freeze-all-layers", "--use-checkpoint-args", "--hybrid-context-parallel",
+     "--tensor-parallel-num-weight-shards 2", "--step-batch-size-schedule 8:100"],
+)  # fmt: skip
 def test_what_would_be_another_run_is_not_predicted(option: str) -> None:
     found = run(f"{SEVENTY} {option}")
     assert found.judged is None
@@ -105,7 +93,6 @@ EXPERTS = (
 
 def _seconds(line: str) -> tuple[float, float]:
     judged = audited(f"{EXPERTS} {line}", 16, "mixtral-8x7b", plan=False).judged
-    assert judged is not None
     predicted = judged.plan.best.predicted
     return predicted.step_s, predicted.time["layer communication"]
 
@@ -116,3 +103,21 @@ def test_how_tokens_come_to_experts_and_who_multiplies_them_costs() -> None:
     gathered = _seconds(f"{grouped} --moe-token-dispatcher-type allgather")
     assert gathered[1] > 1.5 * usual[1]  # each rank's tokens go to 3 others, instead of two slots to 3 of 4
     assert _seconds(alltoall)[0] > usual[0]  # experts one after the other, whose results are joined
+
+
+LINE = (CORPUS / "megatron" / "arguments.txt").read_text().replace("--recompute-activations", "").strip()
+
+
+def step_and_peak(how: str) -> tuple[float, float]:
+    judged = existing.audit(f"{LINE} --recompute-granularity full {how}", "h100", 16, plan=False).judged
+    return judged.plan.best.predicted.step_s, judged.plan.best.predicted.peak_bytes
+
+
+@pytest.mark.parametrize("layers", [20, 22, 1000])
+def test_a_block_of_all_layers_is_full_recompute(layers: int) -> None:
+    """More than a stage has: all of them are recomputed, as Megatron-LM does (transformer_block.py)."""
+    whole = step_and_peak("--recompute-method uniform --recompute-num-layers 1")
+    assert step_and_peak(f"--recompute-method block --recompute-num-layers {layers}") == pytest.approx(whole, rel=1e-3)
+    part = step_and_peak("--recompute-method block --recompute-num-layers 10")
+    assert part[0] < whole[0]
+    assert part[1] > whole[1]

@@ -51,14 +51,12 @@ def test_megatron_workers_of_verl() -> None:
         f"+{MEGATRON}.override_transformer_config.recompute_method=uniform",
         f"+{MEGATRON}.override_transformer_config.recompute_num_layers=1", config="ppo_megatron_trainer.yaml",
     ))  # fmt: skip
-    assert found.judged is not None
     assert found.reader.gpus == 16
     plan, options = found.judged.plan, found.judged.plan.best.options
     degrees = plan.best.parallel
     assert (degrees.tp, degrees.pp, degrees.dp) == (2, 2, 4)
     assert (options.sequence_parallel, options.zero_stage, options.recompute.granularity) == (True, 1, "full")
     rl = plan.job.rl
-    assert rl is not None
     assert (rl.prompts, rl.samples, rl.updates, rl.longest, rl.tokens_per_gpu) == (256, 8, 4, 4096, 6144)
     assert plan.rl[0].away == ("weights", "optimizer state")
     held = phases(found)["generation"].holds
@@ -80,7 +78,6 @@ def test_fsdp_workers_keep_sixteen_bytes_of_a_parameter_in_shards() -> None:
 def test_what_a_pass_gathers_is_beside_a_forward() -> None:
     """Embedding and head are FSDP's root, whole from the first layer to the last: 2 x 151,936 x 4,096 in 16 bits."""
     found = audited(of_verl())
-    assert found.judged is not None
     run = found.judged.plan.best.predicted.memory
     shards = 2 * parameters(load_model("qwen3-8b")).total / 16
     assert run["weights"] - shards == pytest.approx(2 * 2 * 151936 * 4096, rel=0.01)
@@ -139,16 +136,12 @@ def test_a_micro_batch_of_padded_sequences_has_as_much_of_each_as_of_its_longest
              "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4 ")  # fmt: skip
     padded = audited(of_verl(fixed, "actor_rollout_ref.model.use_remove_padding=False"))
     packed = audited(of_verl(fixed, "actor_rollout_ref.model.use_remove_padding=True"))
-    assert padded.judged is not None
-    assert packed.judged is not None
     assert padded.judged.plan.best.batch.seq_length == 4 * 4096
     assert 4 * 1200 < packed.judged.plan.best.batch.seq_length < 4 * 4096
     draws = np.random.default_rng(0).choice(quantiles(Lengths(mean=900.0, max=3072)), (20_000, 4))
     longest = 300.0 + draws.max(axis=1).mean()  # of four sequences, all of which are padded to it
     for found, each in ((padded, longest), (packed, 1200.0)):
-        assert found.judged is not None
         step, best = found.judged.run.step, found.judged.plan.best
-        assert step is not None
         assert best.batch.num_microbatches == 64 * 8 / 4 / 16
         assert step.fill * best.batch.seq_length == pytest.approx(4 * each, rel=0.01)
     assert phases(padded)["update"].seconds > 1.25 * phases(packed)["update"].seconds

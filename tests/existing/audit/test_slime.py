@@ -6,29 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.existing.audit.support import text
 from tests.existing.audit.verl_scripts import audited
 
-SLIME = """#!/bin/bash
-source "$(dirname "$0")/models/qwen3-8B.sh"
-PERF_ARGS=(
-   --tensor-model-parallel-size 2
-   --sequence-parallel
-   --use-dynamic-batch-size --attention-dropout 0.0 --hidden-dropout 0.0
-   --max-tokens-per-gpu 9216
-)
-ROLLOUT_ARGS=(
-   --rollout-batch-size 32
-   --n-samples-per-prompt 8
-   --rollout-max-response-len 8192
-   --global-batch-size 128
-   --use-kl-loss
-)
-ray job submit --address="http://127.0.0.1:8265" \\
-   --runtime-env-json='{"env_vars": {"PYTHONPATH": "/root/Megatron-LM/"}}' \\
-   -- python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 --colocate \\
-   --hf-checkpoint /root/Qwen3-8B ${MODEL_ARGS[@]} ${ROLLOUT_ARGS[@]} ${PERF_ARGS[@]} ${EVAL_ARGS[@]} \\
-   --rollout-num-gpus-per-engine 2 --sglang-mem-fraction-static 0.7
-"""
+SLIME = text("slime_qwen3.sh")
 
 
 def script(tmp_path: Path, *, model: bool = True) -> Path:
@@ -50,12 +31,10 @@ def test_slime_with_its_own_defaults(tmp_path: Path, model: bool) -> None:
     """bf16 and the distributed optimizer are slime's; a model in a file that is not there has the checkpoint's name."""
     found = audited(str(script(tmp_path, model=model)))
     assert [(finding.rule, str(finding.problem)) for finding in found.findings] == []
-    assert found.judged is not None
     plan = found.judged.plan
     assert (found.judged.run.described.zoo, found.reader.gpus) == ("qwen3-8b", 8)
     assert plan.best.options.zero_stage == 1
     rl = plan.job.rl
-    assert rl is not None
     assert (rl.prompts, rl.samples, rl.updates, rl.tokens_per_gpu, rl.placement) == (32, 8, 2, 9216, "colocated")
     assert plan.rl[0].away == ("weights", "optimizer state")  # --colocate offloads
     assert "bf16" not in {item.what for item in found.judged.run.assumed}
@@ -66,9 +45,7 @@ def test_slimes_updates_are_of_global_batches_of_samples(tmp_path: Path) -> None
     path = script(tmp_path)
     path.write_text(path.read_text().replace("--global-batch-size 128", "--num-steps-per-rollout 4"))
     found = audited(str(path))
-    assert found.judged is not None
     rl = found.judged.plan.job.rl
-    assert rl is not None
     assert (rl.updates, rl.batch) == (4, 64)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from symconfig.api.planning import plan as planned
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster
-from symconfig.existing.audit.audit import audit
+from symconfig.existing.audit.audit import Audit, audit
 from symconfig.existing.audit.steps import DECISIONS
 from symconfig.existing.recover.run import Supplied
 from symconfig.plans.degrees import Degrees
@@ -18,11 +19,14 @@ from symconfig.solve.configuration import Configuration
 from tests.existing.audit.support import OVERLAPS, SEVENTY, audited, reading
 
 
+@cache
+def of_128(line: str) -> Audit:
+    return audited(line, 128)
+
+
 @pytest.mark.parametrize("line", [SEVENTY, f"{SEVENTY} {OVERLAPS}"])
 def test_the_gains_multiply_to_the_whole_gain(line: str) -> None:
-    found = audited(line, 128)
-    assert found.judged is not None
-    assert found.better is not None
+    found = of_128(line)
     now, best = found.judged.plan.best.predicted.step_s, found.better.best.predicted.step_s
     assert found.gain == pytest.approx(1 - best / now)
     assert math.prod(1 - step.gain for step in found.way) == pytest.approx(best / now, rel=1e-9)
@@ -32,9 +36,8 @@ def test_the_gains_multiply_to_the_whole_gain(line: str) -> None:
 
 
 def test_the_best_plan_is_the_planners_own_where_the_run_has_its_kernels() -> None:
-    found = audited(f"{SEVENTY} {OVERLAPS}", 128)
+    found = of_128(f"{SEVENTY} {OVERLAPS}")
     own = planned("llama3.1-70b", "h100", 128, 256, 8192, top=1)
-    assert found.better is not None
     assert found.better.best == own.best
 
 
@@ -48,7 +51,6 @@ def test_a_run_that_is_the_best_plan_has_no_way_to_go() -> None:
 def test_a_run_that_does_not_fit_is_first_led_to_where_it_does() -> None:
     line = SEVENTY.replace(" --recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "")
     found = audited(line.replace("--micro-batch-size 1", "--micro-batch-size 8"), 128)
-    assert found.judged is not None
     assert not found.judged.fits
     assert not found.runs
     assert "out-of-memory" in {finding.rule for finding in found.findings if finding.severity == "error"}
@@ -86,8 +88,6 @@ def test_every_step_on_the_way_changes_time_or_memory(tp: int, pp: int, micro: i
     found = audit(
         reading(SMALL.format(tp=tp, pp=pp, micro=micro, more=more)), Supplied(gpus=8), load_cluster("h100"), Limits()
     )
-    assert found.judged is not None
-    assert found.better is not None
     before = found.judged.plan.best.predicted
     points = [(before.step_s, before.device_bytes), *((step.step_s, step.device_bytes) for step in found.way)]
     assert all(one != other for one, other in pairwise(points))

@@ -16,88 +16,27 @@ from symconfig.existing.launch.read import read
 from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 from symconfig.render import render
+from tests.existing.audit.support import text
 from tests.existing.audit.verl_scripts import phases
 
 COUNT = parameters(load_model("qwen3-8b")).total
 
 
-DPO = """#!/bin/bash
-MORE accelerate launch --config_file acc.yaml trl/scripts/dpo.py --model_name_or_path Qwen/Qwen3-8B \\
-    --dataset_name trl-lib/ultrafeedback_binarized --per_device_train_batch_size 2 --gradient_accumulation_steps 4 \\
-    --max_length 2048
-"""
+DPO = text("trl_dpo.sh")
+ZERO3 = text("accelerate_zero3.yaml")
 
 
-ZERO3 = """distributed_type: DEEPSPEED
-deepspeed_config:
-  zero_stage: 3
-  offload_optimizer_device: none
-mixed_precision: bf16
-num_machines: 1
-num_processes: 8
-"""
-
-
-GRPO = """#!/bin/bash
-CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 NPROC_PER_NODE=8 swift rlhf --rlhf_type grpo --model Qwen/Qwen3-8B \\
-    --external_plugins plugin.py --use_vllm true --vllm_mode colocate --vllm_gpu_memory_utilization 0.4 \\
-    --vllm_max_model_len 4096 --max_length 1024 --max_completion_length 2048 --tuner_type full \\
-    --torch_dtype bfloat16 --per_device_train_batch_size 4 --gradient_accumulation_steps 2 --num_generations 8 \\
-    --deepspeed zero3 MORE
-"""
+GRPO = text("swift_grpo.sh")
 
 
 PAIRED = ["reference", "update"]
 
 
-FACTORY = """model_name_or_path: Qwen/Qwen3-8B
-stage: STAGE
-do_train: true
-finetuning_type: KIND
-dataset: alpaca_en_demo
-template: qwen3
-cutoff_len: 2048
-per_device_train_batch_size: 1
-gradient_accumulation_steps: 8
-bf16: true
-"""
+FACTORY = text("llamafactory.yaml")
+BASE = text("nemo_rl.yaml")
 
 
-BASE = """grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 8}
-loss_fn: {reference_policy_kl_penalty: 0.01}
-policy:
-  model_name: Qwen/Qwen3-8B
-  train_global_batch_size: 256
-  train_micro_batch_size: 2
-  logprob_batch_size: ${policy.train_micro_batch_size}
-  max_total_sequence_length: 4096
-  precision: bfloat16
-  sequence_packing: {enabled: true, train_mb_tokens: "${mul:${policy.max_total_sequence_length}, 2}"}
-  dtensor_cfg: {enabled: true, activation_checkpointing: true}
-  megatron_cfg: {enabled: false}
-  generation:
-    backend: vllm
-    max_new_tokens: ${policy.max_total_sequence_length}
-    colocated: {enabled: true}
-    vllm_cfg: {tensor_parallel_size: 2, gpu_memory_utilization: 0.5}
-data: {max_input_seq_length: 1024}
-cluster: {num_nodes: 1, gpus_per_node: 8}
-"""
-
-
-CHILD = """defaults: base.yaml
-policy:
-  dtensor_cfg: {_override_: true, enabled: false}
-  optimizer: null
-  megatron_cfg:
-    enabled: true
-    tensor_model_parallel_size: 4
-    sequence_parallel: true
-    activation_checkpointing: true
-    num_layers_in_first_pipeline_stage: null
-    distributed_data_parallel_config: {overlap_grad_reduce: true, overlap_param_gather: true}
-    optimizer: {use_distributed_optimizer: true}
-"""
+CHILD = text("nemo_rl_megatron.yaml")
 
 
 def written(tmp_path: Path, name: str, text: str) -> str:
@@ -135,7 +74,6 @@ def test_frozen_weights_in_the_shards_of_fsdp_are_as_wide_as_its_accelerate_has_
     held = (width * (count.total - count.trainable) + 4 * count.trainable) / 8
     assert update.holds["weights"] == pytest.approx(held)
     again = audited(files(plan, tmp_path), gpus=8).judged
-    assert again is not None
     for one, other in zip(plan.tuned[0].phases, again.plan.tuned[0].phases, strict=True):
         assert (one.name, one.holds) == (other.name, pytest.approx(other.holds, rel=1e-3))
 
@@ -188,7 +126,6 @@ def test_nemo_rl_inherits_and_replaces(tmp_path: Path) -> None:
     assert found.judged is not None, found.unpredicted
     assert not found.findings
     best, rl = found.judged.plan.best, found.judged.plan.job.rl
-    assert rl is not None
     assert (best.parallel.tp, best.parallel.dp, best.batch.seq_length, best.options.sequence_parallel) == (
         4, 2, 8192, True,
     )  # fmt: skip

@@ -38,14 +38,9 @@ def accept(folder: Path) -> Values:
         values["seq_length"] = parallel.sp_handler.sp_seq_length
     assert plugin.zero3_init_flag == (values["zero_stage"] == 3)
     return {
-        **values,
-        **of_adapter(folder),
-        "cp": cp,
-        "dp": dp,
-        "world": arguments.num_processes,
-        "nodes": arguments.num_machines,
-        "gpus_per_node": int(arguments.nproc_per_node),
-    }
+        **values, **of_adapter(folder), "cp": cp, "dp": dp, "world": arguments.num_processes,
+        "nodes": arguments.num_machines, "gpus_per_node": int(arguments.nproc_per_node),
+    }  # fmt: skip
 
 
 answer(accept)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import yaml
-from accepting import Values, answer, started
+from accepting import Values, answer, lora, of_torchrun, ranks, started
 from axolotl.utils.schemas.config import AxolotlConfigWCapabilities, AxolotlInputConfig
 from deepspeed_words import of_trainer
 
@@ -19,7 +19,7 @@ GPU = {"bf16": True, "fp8": True, "tf32": True, "n_gpu": 8, "n_node": 1, "comput
 
 def accept(folder: Path) -> Values:
     words, _ = started(folder, "torchrun", **GIVEN)
-    nodes, per_node = (int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node"))
+    nodes, per_node = of_torchrun(words)
     start = words.index("axolotl.cli.train") + 1
     assert words[start - 2] == "-m", words
     said = yaml.safe_load(Path(words[start]).read_text())
@@ -38,12 +38,9 @@ def accept(folder: Path) -> Values:
         "num_microbatches": config.gradient_accumulation_steps,
         "seq_length": config.sequence_len,
         "clip_grad": config.max_grad_norm,
-        "world": nodes * per_node,
-        "nodes": nodes,
-        "gpus_per_node": per_node,
+        **ranks(nodes, per_node),
         "dp": nodes * per_node,
-        "adapter": config.adapter,
-        **(_of_adapter(config) if config.adapter else {}),
+        **(_of_adapter(config) if config.adapter else {"adapter": None}),
     }
 
 
@@ -66,12 +63,9 @@ def _of_shards(config: Any) -> Values:
 def _of_adapter(config: Any) -> Values:
     assert config.load_in_4bit == (config.adapter == "qlora")
     assert {config.lora_mlp_kernel, config.lora_qkv_kernel, config.lora_o_kernel} == {False}
-    return {
-        "lora_r": config.lora_r,
-        "lora_alpha": config.lora_alpha,
-        "lora_dropout": config.lora_dropout,
-        "lora_targets": sorted(config.lora_target_modules),
-    }
+    assert config.adapter in ("lora", "qlora"), config.adapter
+    targets, quantised = config.lora_target_modules, config.adapter == "qlora"
+    return lora(config.lora_r, config.lora_alpha, config.lora_dropout, targets, quantised=quantised)
 
 
 answer(accept)

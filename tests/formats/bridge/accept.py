@@ -10,69 +10,33 @@ GPU's compute capability.
 
 from __future__ import annotations
 
-import importlib.machinery
 import importlib.util
 import os
 import shlex
-import sys
 import types
 from pathlib import Path
 from typing import Any
 
 import collectives
 import torch
-from accepting import Values, answer, dry_run
+from absent import Inert, stand_in
+from accepting import SHARDING, Values, answer, called, dry_run, lora, of_torchrun
 from built import trained_by_stage
 
 _ABSENT = ("transformer_engine", "triton", "wandb", "tensorboard")
 _PRECISIONS = {"delayed": "fp8", "tensorwise": "fp8", "mxfp8": "mxfp8"}
 
 
-class _Inert(types.ModuleType):
-    """A module of which every name with a capital is a class, and every other a module again."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.__path__: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        value: Any = _Inert(f"{self.__name__}.{name}")
-        if name[0].isupper():
-            value = type(name, (torch.nn.Module,), {})
-        setattr(self, name, value)
-        return value
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return args[0] if len(args) == 1 and callable(args[0]) else self
-
-
-class _Finder:
-    """Finds an inert module for what is not installed."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name.split(".")[0] not in _ABSENT:
-            return None
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return _Inert(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        pass
-
-
-def stand_in() -> None:
+def prepare() -> None:
     """megatron-core is imported first, and knows that there is no Transformer Engine; Bridge takes it for granted."""
     importlib.import_module("megatron.core.models.gpt")
-    sys.meta_path.append(_Finder())  # type: ignore[arg-type]
+    stand_in(*_ABSENT, bases=(torch.nn.Module,), version=None, first=False)
     importlib.import_module("megatron.bridge.training.config")
     # From here on megatron-core's checks of options ask for a version and a GPU that could run them.
     core: Any = importlib.import_module("megatron.core.utils")
     core._te_version = core.PkgVersion("2.12.0")
     rope: Any = importlib.import_module("megatron.core.models.common.embeddings.rope_utils")
-    rope.fused_apply_rotary_pos_emb = rope.fused_apply_rotary_pos_emb_thd = _Inert("transformer_engine.rope")
+    rope.fused_apply_rotary_pos_emb = rope.fused_apply_rotary_pos_emb_thd = Inert("transformer_engine.rope")
     capability = (10, 0)
     torch.cuda.get_device_capability = lambda *args: capability
     torch.cuda.get_device_properties = lambda *args: types.SimpleNamespace(major=10, minor=0, name="NVIDIA B200")
@@ -85,9 +49,9 @@ def accept(folder: Path) -> Values:
     by_file = _configuration(program, written)
     overrides = shlex.split((folder / "overrides.txt").read_text())
     by_words = _configuration(program, [*_without_config(written), *overrides])
-    world = _world(command)
+    nodes, gpus = of_torchrun(command)
     utils: Any = importlib.import_module("megatron.bridge.training.config")
-    utils.get_world_size_safe = lambda: world
+    utils.get_world_size_safe = lambda: nodes * gpus
     os.environ["NVTE_CPU_OFFLOAD_V1"] = "1"  # launch.sh sets it where it is wanted
     for config in (by_file, by_words):
         utils.runtime_config_update(config)
@@ -114,10 +78,6 @@ def _without_config(words: list[str]) -> list[str]:
     return [*words[:at], *words[at + 2 :]]
 
 
-def _world(command: list[str]) -> int:
-    return int(command[command.index("--nnodes") + 1]) * int(command[command.index("--nproc-per-node") + 1])
-
-
 def _plain(config: Any) -> str:
     """Every field, as text."""
     omegaconf: Any = importlib.import_module("megatron.bridge.training.utils.omegaconf_utils")
@@ -127,7 +87,7 @@ def _plain(config: Any) -> str:
 def _values(config: Any) -> Values:
     """What Bridge understood, in the words of a plan."""
     model, train, ddp, optimizer = config.model, config.train, config.ddp, config.optimizer
-    tp, pp, cp = (getattr(model, f"{name}_parallel_size") for name in ("tensor_model", "pipeline_model", "context"))
+    tp, pp, cp = called("tp pp cp", model).values()
     dp = config.data_parallel_size
     values: Values = {
         "tp": tp,
@@ -135,35 +95,22 @@ def _values(config: Any) -> Values:
         "cp": cp,
         "dp": dp,
         "world": tp * pp * cp * dp,
-        "ep": model.expert_model_parallel_size,
-        "micro": train.micro_batch_size,
-        "global": train.global_batch_size,
+        **called("ep seq_length sequence_parallel recompute_method recompute_num_layers", model),
+        **called("micro global", train),
         "num_microbatches": train.global_batch_size // (train.micro_batch_size * dp),
-        "seq_length": model.seq_length,
-        "sequence_parallel": model.sequence_parallel,
         "precision": _precision(model),
         "grad_bytes": 4 if ddp.grad_reduce_in_fp32 else 2,
         "recompute": model.recompute_granularity or "none",
-        "recompute_method": model.recompute_method,
-        "recompute_num_layers": model.recompute_num_layers,
         "optimizer_offload": optimizer.optimizer_offload_fraction if optimizer.optimizer_cpu_offload else 0.0,
         "activation_offload": model.fine_grained_activation_offloading,
         "zero_stage": _zero(ddp),
         "overlap_grad_reduce": ddp.overlap_grad_reduce,
         "overlap_param_gather": ddp.overlap_param_gather,
-        "account_for_embedding": model.account_for_embedding_in_pipeline_split,
-        "account_for_loss": model.account_for_loss_in_pipeline_split,
+        **called("account_for_embedding account_for_loss num_hidden_layers hidden_size num_attention_heads", model),
         "first_stage_layers": model.num_layers_in_first_pipeline_stage,
         "last_stage_layers": model.num_layers_in_last_pipeline_stage,
-        "num_hidden_layers": model.num_layers,
-        "hidden_size": model.hidden_size,
-        "num_attention_heads": model.num_attention_heads,
-        "lr": optimizer.lr,
-        "min_lr": optimizer.min_lr,
+        **called("lr min_lr weight_decay adam_beta1 clip_grad", optimizer),
         "train_iters": train.train_iters,
-        "weight_decay": optimizer.weight_decay,
-        "adam_beta1": optimizer.adam_beta1,
-        "clip_grad": optimizer.clip_grad,
         "lr_warmup_iters": config.scheduler.lr_warmup_iters,
         "seed": config.rng.seed,
     }
@@ -187,13 +134,8 @@ def _values(config: Any) -> Values:
     if config.peft is not None:
         collectives.check()
         peft = config.peft
-        values |= {
-            "lora_r": peft.dim,
-            "lora_alpha": peft.alpha,
-            "lora_dropout": peft.dropout,
-            "lora_targets": sorted(_hugging_face(peft)),
-            "trained_by_stage": trained_by_stage(config, tp * pp * cp * dp),
-        }
+        values |= lora(peft.dim, peft.alpha, peft.dropout, _hugging_face(peft))
+        values["trained_by_stage"] = trained_by_stage(config, tp * pp * cp * dp)
     return values
 
 
@@ -205,7 +147,7 @@ def _precision(model: Any) -> str:
 
 def _zero(ddp: Any) -> int:
     if ddp.use_megatron_fsdp:
-        return {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}[ddp.data_parallel_sharding_strategy]
+        return SHARDING[ddp.data_parallel_sharding_strategy]
     return int(ddp.use_distributed_optimizer)
 
 
@@ -231,19 +173,13 @@ def _layers(model: Any) -> list[int]:
 def _hugging_face(peft: Any) -> list[str]:
     """The names that PEFT has for what these modules are."""
     parts = {
-        "linear_q": "q_proj",
-        "linear_k": "k_proj",
-        "linear_v": "v_proj",
-        "linear_proj": "o_proj",
-        "linear_fc1_gate": "gate_proj",
-        "linear_fc1_up": "up_proj",
-        "linear_fc2": "down_proj",
-        "linear_qkv": "qkv_proj",
-        "linear_fc1": "gate_up_proj",
-    }
+        "linear_q": "q_proj", "linear_k": "k_proj", "linear_v": "v_proj", "linear_proj": "o_proj",
+        "linear_fc1_gate": "gate_proj", "linear_fc1_up": "up_proj", "linear_fc2": "down_proj",
+        "linear_qkv": "qkv_proj", "linear_fc1": "gate_up_proj",
+    }  # fmt: skip
     return [parts[name] for name in peft.target_modules]
 
 
 if __name__ == "__main__":
-    stand_in()
+    prepare()
     answer(accept)

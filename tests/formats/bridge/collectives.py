@@ -16,32 +16,19 @@ import torch
 
 TP, TOKENS, HIDDEN, RANK = 4, 64, 32, 8
 _CALLS = {
-    "all_reduce": "all-reduce",
-    "all_gather_into_tensor": "all-gather",
-    "_all_gather_base": "all-gather",
-    "reduce_scatter_tensor": "reduce-scatter",
-    "_reduce_scatter_base": "reduce-scatter",
-}
+    "all_reduce": "all-reduce", "all_gather_into_tensor": "all-gather", "_all_gather_base": "all-gather",
+    "reduce_scatter_tensor": "reduce-scatter", "_reduce_scatter_base": "reduce-scatter",
+}  # fmt: skip
 # (beside, sequence parallel) -> (phase, kind, elements of the whole tensor) -> how often.
 EXPECTED: dict[tuple[str, bool], dict[tuple[str, str, int], int]] = {
     ("columns", True): {("forward", "all-gather", TOKENS * RANK): 1, ("backward", "all-reduce", TOKENS * RANK): 1},
-    ("columns", False): {
-        ("forward", "all-gather", TOKENS * RANK): 1,
-        ("backward", "all-reduce", TOKENS * RANK): 1,
-        ("backward", "all-reduce", TOKENS * HIDDEN): 1,
-    },
-    ("rows", True): {
-        ("forward", "all-reduce", TOKENS * RANK): 1,
-        ("forward", "all-gather", TOKENS * HIDDEN): 1,
-        ("backward", "all-gather", TOKENS * HIDDEN): 1,
-        ("backward", "all-reduce", TOKENS * RANK): 1,
-    },
-    ("rows", False): {
-        ("forward", "all-reduce", TOKENS * RANK): 1,
-        ("forward", "all-gather", TOKENS * HIDDEN): 1,
-        ("backward", "all-reduce", TOKENS * RANK): 1,
-    },
-}
+    ("columns", False): {("forward", "all-gather", TOKENS * RANK): 1, ("backward", "all-reduce", TOKENS * RANK): 1,
+                         ("backward", "all-reduce", TOKENS * HIDDEN): 1},
+    ("rows", True): {("forward", "all-reduce", TOKENS * RANK): 1, ("forward", "all-gather", TOKENS * HIDDEN): 1,
+                     ("backward", "all-gather", TOKENS * HIDDEN): 1, ("backward", "all-reduce", TOKENS * RANK): 1},
+    ("rows", False): {("forward", "all-reduce", TOKENS * RANK): 1, ("forward", "all-gather", TOKENS * HIDDEN): 1,
+                      ("backward", "all-reduce", TOKENS * RANK): 1},
+}  # fmt: skip
 
 
 def check() -> None:
@@ -64,24 +51,13 @@ def _called(beside: str, sequence_parallel: bool) -> dict[tuple[str, str, int], 
     peft: Any = importlib.import_module("megatron.bridge.peft.utils")
     core: Any = importlib.import_module("megatron.core.transformer.transformer_config")
     config = core.TransformerConfig(
-        num_layers=1,
-        hidden_size=HIDDEN,
-        num_attention_heads=4,
-        tensor_model_parallel_size=TP,
-        sequence_parallel=sequence_parallel,
-        use_cpu_initialization=True,
-        gradient_accumulation_fusion=False,
-    )
+        num_layers=1, hidden_size=HIDDEN, num_attention_heads=4, tensor_model_parallel_size=TP,
+        sequence_parallel=sequence_parallel, use_cpu_initialization=True, gradient_accumulation_fusion=False,
+    )  # fmt: skip
     adapter = peft.ParallelLinearAdapter(
-        HIDDEN,
-        HIDDEN,
-        RANK,
-        "linear",
-        activation="identity",
-        input_is_parallel=beside == "rows",
-        model_parallel_config=config,
-        disable_sequence_parallel_comm=beside == "columns",
-    )
+        HIDDEN, HIDDEN, RANK, "linear", activation="identity", input_is_parallel=beside == "rows",
+        model_parallel_config=config, disable_sequence_parallel_comm=beside == "columns",
+    )  # fmt: skip
     width = HIDDEN // TP if beside == "rows" else HIDDEN
     x = torch.randn(TOKENS, 1, width, requires_grad=True)
     calls: Counter[tuple[str, str, int]] = Counter()

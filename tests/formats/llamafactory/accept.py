@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from unittest import mock
 
-from accepting import Values, answer, started
+from accepting import Values, answer, lora, ranks, started
 from deepspeed_words import of_config, of_trainer
 from ranks import as_rank_0
 from shards import launched, of_plugin
@@ -46,9 +46,7 @@ def accept(folder: Path) -> Values:
         assert sharded == (getattr(training, "hf_deepspeed_config", None) is None)
         return {
             **_values(model, data, training, finetuning, _of_shards(training) if sharded else _of_deepspeed(training)),
-            "world": training.world_size,
-            "nodes": nodes,
-            "gpus_per_node": per_node,
+            **ranks(nodes, per_node),
             "dp": training.world_size,
         }
 
@@ -87,13 +85,8 @@ def _values(model, data, training, finetuning, kept: Values) -> Values:
             finetuning.stage == "dpo" and finetuning.pref_loss not in ("orpo", "simpo")
         )  # KTO makes its copy by itself (train/kto/workflow.py)
     if finetuning.finetuning_type == "lora":
-        values |= {
-            "adapter": "qlora" if model.quantization_bit == 4 else "lora",
-            "lora_r": finetuning.lora_rank,
-            "lora_alpha": finetuning.lora_alpha,
-            "lora_dropout": finetuning.lora_dropout,
-            "lora_targets": sorted(finetuning.lora_target),
-        }
+        own = (finetuning.lora_rank, finetuning.lora_alpha, finetuning.lora_dropout, finetuning.lora_target)
+        values |= lora(*own, quantised=model.quantization_bit == 4)
     return values
 
 

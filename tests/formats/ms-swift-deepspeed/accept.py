@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from accepting import Values, answer, started
+from accepting import Values, answer, lora, ranks, started
 from deepspeed_words import of_config, of_trainer
 from ranks import as_rank_0
 
@@ -48,13 +48,7 @@ def accept(folder: Path) -> Values:
             os.chdir(folder)
             args, rest = parse_args(_CLASSES[name], [*argv, "--output_dir", str(Path(scratch, "out"))])
             assert not rest, rest
-            return {
-                **_values(args),
-                "world": nodes * per_node,
-                "nodes": nodes,
-                "gpus_per_node": per_node,
-                "dp": nodes * per_node,
-            }
+            return {**_values(args), **ranks(nodes, per_node), "dp": nodes * per_node}
 
 
 def _values(args: Any) -> Values:
@@ -62,12 +56,7 @@ def _values(args: Any) -> Values:
     holder = training.hf_deepspeed_config
     width = SimpleNamespace(config=SimpleNamespace(hidden_size=4096))  # of buckets alone
     holder.trainer_config_finalize(training, width, training.max_steps)
-    values = {
-        **of_config(holder.config),
-        **of_trainer(training),
-        "seq_length": args.max_length,
-        "adapter": None,
-    }
+    values = {**of_config(holder.config), **of_trainer(training), "seq_length": args.max_length, "adapter": None}
     if isinstance(args, RLHFArguments):  # its batches are of pairs, but for KTO
         values |= {name: (1 if args.rlhf_type == "kto" else 2) * values[name] for name in ("micro", "global")}
         typed = args.rlhf_type in ("dpo", "kto") or args.loss_type == "simpo"
@@ -75,13 +64,8 @@ def _values(args: Any) -> Values:
         values |= {"preference_loss": own} | ({} if own == "reward" else {"preference_beta": args.beta})
         assert (args.task_type, args.num_labels) == (("seq_cls", 1) if own == "reward" else ("causal_lm", None))
     if args.tuner_type == "lora":
-        values |= {
-            "adapter": "qlora" if args.quant_bits == 4 else "lora",
-            "lora_r": args.lora_rank,
-            "lora_alpha": args.lora_alpha,
-            "lora_dropout": args.lora_dropout,
-            "lora_targets": sorted(args.target_modules),
-        }
+        own = (args.lora_rank, args.lora_alpha, args.lora_dropout, args.target_modules)
+        values |= lora(*own, quantised=args.quant_bits == 4)
     return values
 
 

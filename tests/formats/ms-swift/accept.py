@@ -13,9 +13,7 @@ import json
 import os
 import sys
 import tempfile
-import types
 from functools import partial
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,7 +24,8 @@ import torch
 import torch.distributed as dist
 import transformers
 import trl  # noqa: F401
-from accepting import Values, answer, started
+from absent import stand_in
+from accepting import SHARDING, Values, answer, called, lora, started
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # the checkout that this file lies in
@@ -38,40 +37,7 @@ _ABSENT = ("transformer_engine", "triton")
 _TE_VERSION = "2.12.0"
 
 
-class Inert(types.ModuleType):
-    """A module of which every name with a capital is a class, and every other a module again."""
-
-    __version__ = _TE_VERSION
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.__path__: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        value: Any = type(name, (torch.nn.Module,), {}) if name[0].isupper() else Inert(f"{self.__name__}.{name}")
-        setattr(self, name, value)
-        return value
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return args[0] if len(args) == 1 and callable(args[0]) else self
-
-
-class Finder:
-    """Finds an inert module for what is not installed."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self, is_package=True) if name.split(".")[0] in _ABSENT else None
-
-    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
-        return Inert(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        pass
-
-
-sys.meta_path.append(Finder())
+stand_in(*_ABSENT, bases=(torch.nn.Module,), version=_TE_VERSION, first=False)
 _version = importlib.metadata.version
 importlib.metadata.version = lambda name: (
     _TE_VERSION if name.replace("_", "-") == "transformer-engine" else _version(name)
@@ -85,35 +51,12 @@ from swift.megatron.utils import megatron_lm_utils  # noqa: E402
 from swift.utils import parse_args  # noqa: E402
 
 _CLASSES = {"pt": MegatronPretrainArguments, "sft": MegatronSftArguments}
-_SAME = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "dp": "data_parallel_size",
-    "micro": "micro_batch_size",
-    "global": "global_batch_size",
-    "num_microbatches": "num_microbatches",
-    "seq_length": "seq_length",
-    "world": "world_size",
-    "sequence_parallel": "sequence_parallel",
-    "recompute_method": "recompute_method",
-    "recompute_num_layers": "recompute_num_layers",
-    "first_stage_layers": "decoder_first_pipeline_num_layers",
-    "last_stage_layers": "decoder_last_pipeline_num_layers",
-    "pipeline_layout": "pipeline_model_parallel_layout",
-    "account_for_embedding": "account_for_embedding_in_pipeline_split",
-    "account_for_loss": "account_for_loss_in_pipeline_split",
-    "lr": "lr",
-    "min_lr": "min_lr",
-    "seed": "seed",
-    "train_iters": "train_iters",
-    "weight_decay": "weight_decay",
-    "clip_grad": "clip_grad",
-    "lr_decay_style": "lr_decay_style",
-    "lr_warmup_iters": "lr_warmup_iters",
-    "adam_beta2": "adam_beta2",
-}
-_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+# Words of a plan whose names are Megatron-LM's.
+_SAME = (
+    "tp pp cp dp micro global num_microbatches seq_length world sequence_parallel recompute_method "
+    "recompute_num_layers first_stage_layers last_stage_layers pipeline_layout account_for_embedding account_for_loss "
+    "lr min_lr seed train_iters weight_decay clip_grad lr_decay_style lr_warmup_iters adam_beta2"
+)
 _PARTS = {
     "linear_qkv": ("q_proj", "k_proj", "v_proj"),
     "linear_fc1": ("gate_proj", "up_proj"),
@@ -139,12 +82,8 @@ def accept(folder: Path) -> Values:
 def parsed(kind: type, argv: list[str], environment: dict[str, str]) -> Values:
     """What the arguments resolve to on the first rank."""
     world = int(environment["NNODES"]) * int(environment["NPROC_PER_NODE"])
-    ranks = {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": environment["NPROC_PER_NODE"],
-    }
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(world)}
+    ranks["LOCAL_WORLD_SIZE"] = environment["NPROC_PER_NODE"]
     dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
     try:
         with (
@@ -168,31 +107,23 @@ def parsed(kind: type, argv: list[str], environment: dict[str, str]) -> Values:
 
 
 def values(args: Any, config: Any) -> Values:
-    said: Values = {word: getattr(args, name) for word, name in _SAME.items()}
+    said = called(_SAME, args)
     said |= {
         "vpp": args.virtual_pipeline_model_parallel_size or 1,
         "recompute": args.recompute_granularity or "none",
         "zero_stage": (
-            _STAGES[args.data_parallel_sharding_strategy]
+            SHARDING[args.data_parallel_sharding_strategy]
             if args.use_megatron_fsdp
             else int(args.use_distributed_optimizer)
         ),
-        "precision": (
-            "fp16"
-            if args.fp16
-            else "nvfp4"
-            if args.fp4_format
-            else "bf16"
-            if not args.fp8_format
-            else {"delayed": "fp8", "tensorwise": "fp8"}.get(args.fp8_recipe, args.fp8_recipe)
-        ),
+        "precision": _precision(args),
         "optimizer_offload": args.optimizer_offload_fraction if args.optimizer_cpu_offload else 0.0,
         "num_hidden_layers": config.num_layers,
         "hidden_size": config.hidden_size,
         "num_attention_heads": config.num_attention_heads,
         "num_key_value_heads": config.num_query_groups,
         "num_experts": config.num_moe_experts,
-        "adapter": "lora" if args.tuner_type == "lora" else None,
+        "adapter": None,
     }
     if said["recompute"] == "selective":
         said["recompute_modules"] = args.recompute_modules
@@ -203,14 +134,16 @@ def values(args: Any, config: Any) -> Values:
             "moe_dispatcher": config.moe_token_dispatcher_type,
             "num_experts_per_tok": config.moe_router_topk,
         }
-    if said["adapter"]:
-        said |= {
-            "lora_r": args.lora_rank,
-            "lora_alpha": args.lora_alpha,
-            "lora_dropout": args.lora_dropout,
-            "lora_targets": sorted(part for name in args.target_modules for part in _PARTS[name]),
-        }
+    if args.tuner_type == "lora":
+        targets = [part for name in args.target_modules for part in _PARTS[name]]
+        said |= lora(args.lora_rank, args.lora_alpha, args.lora_dropout, targets)
     return said
+
+
+def _precision(args: Any) -> str:
+    if args.fp16 or args.fp4_format or not args.fp8_format:
+        return "fp16" if args.fp16 else "nvfp4" if args.fp4_format else "bf16"
+    return {"delayed": "fp8", "tensorwise": "fp8"}.get(args.fp8_recipe, args.fp8_recipe)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from unittest import mock
 
 import typing_extensions
 from absent import stand_in, stand_in_for
-from accepting import Values, answer, dry_run
+from accepting import Values, answer, called, dry_run, ranks
 
 _KNOWN = {
     "grpo": "nemo_rl.algorithms.grpo.GRPOConfig",
@@ -28,13 +28,6 @@ _KNOWN = {
     "data.train": "nemo_rl.data.ResponseDatasetConfig",
 }
 _FREE = ("policy.generation.vllm_kwargs",)  # of vLLM
-_SAME = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "sequence_parallel": "sequence_parallel",
-}
 
 
 class Stop(Exception):
@@ -98,9 +91,7 @@ def accept(folder: Path) -> Values:
     return {
         **parallel,
         "dp": data_parallel,
-        "world": world,
-        "nodes": cluster["num_nodes"],
-        "gpus_per_node": cluster["gpus_per_node"],
+        **ranks(cluster["num_nodes"], cluster["gpus_per_node"]),
         "tokens_per_gpu": room // parallel["cp"],
         "read_per_gpu": read // parallel["cp"],
         "precision": {"bfloat16": "bf16", "float16": "fp16"}[policy["precision"]],
@@ -178,7 +169,7 @@ def _megatron(policy: Any) -> Values:
         apply(model, policy)
     optimizer, beside = config["optimizer"], config["distributed_data_parallel_config"]
     assert model.recompute_granularity != "full" or model.recompute_method == "uniform"
-    values = {word: getattr(model, name) for word, name in _SAME.items()}
+    values = called("tp pp cp ep sequence_parallel", model)
     for end in ("first", "last"):
         if (layers := getattr(model, f"num_layers_in_{end}_pipeline_stage", None)) is not None:
             values[f"layers_of_{end}_stage"] = layers
@@ -195,8 +186,7 @@ def _megatron(policy: Any) -> Values:
         "overlap_param_gather": beside["overlap_param_gather"],
         "optimizer_offload": optimizer["optimizer_offload_fraction"] if optimizer["optimizer_cpu_offload"] else 0.0,
         **{name: optimizer[name] for name in ("lr", "min_lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps")},
-        "lr_decay_style": config["scheduler"]["lr_decay_style"],
-        "lr_warmup_iters": config["scheduler"]["lr_warmup_iters"],
+        **{name: config["scheduler"][name] for name in ("lr_decay_style", "lr_warmup_iters")},
     }
 
 

@@ -16,7 +16,7 @@ import deepspeed  # noqa: F401  # these ask what is installed, and must hear wha
 import peft  # noqa: F401
 import transformers  # noqa: F401
 from absent import stand_in
-from accepting import Values, answer, dry_run
+from accepting import Values, answer, dry_run, lora, of_torchrun, ranks
 from deepspeed.runtime.config import DeepSpeedConfig
 from ranks import as_rank_0
 
@@ -55,16 +55,12 @@ def accept(folder: Path) -> Values:
     assert of_pairs or (module, words[0]) == (_STEP, "python3")
     trained = args if of_pairs else args.actor
     adam = trained.adam
-    made = strategy.get_ds_train_config(
-        optim_dict={
-            "type": "AdamW",
-            "params": {"lr": adam.lr, "betas": adam.betas, "eps": adam.eps, "weight_decay": adam.weight_decay},
-        },
-        max_norm=trained.max_norm,
-    )
+    params = {"lr": adam.lr, "betas": adam.betas, "eps": adam.eps, "weight_decay": adam.weight_decay}
+    optimizer = {"type": "AdamW", "params": params}
+    made = strategy.get_ds_train_config(optim_dict=optimizer, max_norm=trained.max_norm)
     if of_pairs:
         assert words[0] == "torchrun", words[0]
-        nodes, per_node = (int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node"))
+        nodes, per_node = of_torchrun(words)
     else:
         nodes, per_node = args.actor.num_nodes, args.actor.num_gpus_per_node
     with as_rank_0(nodes, per_node, {}):
@@ -128,18 +124,10 @@ def _pairs(args: Any, strategy: Any, world: int) -> Values:
     them."""
     assert args.ref.model_name_or_path == args.model.model_name_or_path
     ranks = world // args.ds.tensor_parallel_size
-    lora = args.ds.lora
-    found: Values = {"adapter": None}
-    if lora.rank:
-        found = {
-            "adapter": "qlora" if args.ds.load_in_4bit else "lora",
-            "lora_r": lora.rank,
-            "lora_alpha": lora.alpha,
-            "lora_dropout": lora.dropout,
-            "lora_targets": sorted(lora.target_modules),
-        }
+    own = args.ds.lora
+    given = (own.rank, own.alpha, own.dropout, own.target_modules)
     return {
-        **found,
+        **(lora(*given, quantised=args.ds.load_in_4bit) if own.rank else {"adapter": None}),
         "recompute": "full" if args.model.gradient_checkpointing_enable else "none",
         "micro": 2 * strategy.micro_train_batch_size,
         "global": 2 * strategy.train_batch_size,
@@ -151,28 +139,21 @@ def _pairs(args: Any, strategy: Any, world: int) -> Values:
 
 
 def _values(args: Any, trained: Any, read: DeepSpeedConfig, nodes: int, per_node: int) -> Values:
-    tp, world = args.ds.tensor_parallel_size, nodes * per_node
-    zero = read.zero_config
+    tp, zero, adam = args.ds.tensor_parallel_size, read.zero_config, read.optimizer_params
     offload = zero.offload_optimizer
+    to_host = offload is not None and str(getattr(offload.device, "value", offload.device)) == "cpu"
     return {
-        "world": world,
-        "nodes": nodes,
-        "gpus_per_node": per_node,
+        **ranks(nodes, per_node),
         "tp": tp,
-        "dp": world // tp // args.ds.ring_attn_size,
+        "dp": nodes * per_node // tp // args.ds.ring_attn_size,
         "cp": args.ds.ring_attn_size,
         "zero_stage": int(zero.stage),
         "precision": "bf16" if read.bfloat16_config.enabled else "fp16",
         "grad_bytes": 4 if read.grad_accum_dtype == "fp32" else 2,
-        "optimizer_offload": float(
-            offload is not None and str(getattr(offload.device, "value", offload.device)) == "cpu"
-        ),
+        "optimizer_offload": float(to_host),
         "clip_grad": read.gradient_clipping,
-        "lr": read.optimizer_params["lr"],
-        "adam_beta1": read.optimizer_params["betas"][0],
-        "adam_beta2": read.optimizer_params["betas"][1],
-        "adam_eps": read.optimizer_params["eps"],
-        "weight_decay": read.optimizer_params["weight_decay"],
+        **dict(zip(("adam_beta1", "adam_beta2"), adam["betas"], strict=True)),
+        **{"lr": adam["lr"], "adam_eps": adam["eps"], "weight_decay": adam["weight_decay"]},
         "min_lr": trained.min_lr_ratio * trained.adam.lr,
         "seed": args.train.seed,
         **({"overlap_grad_reduce": zero.overlap_comm} if zero.stage else {}),

@@ -18,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 import torch._dynamo  # noqa: F401  # asks whether Triton is there, and must hear that it is not
-from accepting import Values, answer, dry_run
+from accepting import MEGATRON, Values, answer, called, dry_run, ranks
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # the checkout that this file lies in
 
@@ -27,36 +27,18 @@ from symconfig.plans.file import load_plan
 from symconfig.verify import megatron_shims, megatron_source
 
 _ASKING = ("sglang", "sglang_router", "slime")
-_SAME = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "sequence_parallel": "sequence_parallel",
-    "recompute_method": "recompute_method",
-    "num_hidden_layers": "num_layers",
-    "hidden_size": "hidden_size",
-    "num_attention_heads": "num_attention_heads",
-    "num_experts": "num_experts",
-    "lr": "lr",
-    "min_lr": "min_lr",
-    "weight_decay": "weight_decay",
-    "clip_grad": "clip_grad",
-    "adam_beta2": "adam_beta2",
-    "lr_warmup_iters": "lr_warmup_iters",
-    "seed": "seed",
-    "prompts": "rollout_batch_size",
-    "samples": "n_samples_per_prompt",
-    "updates": "num_steps_per_rollout",
-    "longest": "rollout_max_context_len",
-    "replica_gpus": "sglang_tp_size",
-    "rollout_dp": "sglang_dp_size",
-    "reward_url": "rm_url",
-    "memory_share": "sglang_mem_fraction_static",
-    "train_iters": "num_rollout",
-    "overlap_grad_reduce": "overlap_grad_reduce",
-    "overlap_param_gather": "overlap_param_gather",
-}
+_NAMES = MEGATRON | {
+    "prompts": "rollout_batch_size", "samples": "n_samples_per_prompt", "updates": "num_steps_per_rollout",
+    "longest": "rollout_max_context_len", "replica_gpus": "sglang_tp_size", "rollout_dp": "sglang_dp_size",
+    "reward_url": "rm_url", "memory_share": "sglang_mem_fraction_static", "train_iters": "num_rollout",
+    "tokens_per_gpu": "max_tokens_per_gpu",
+}  # fmt: skip
+_SAME = (
+    "tp pp cp ep dp sequence_parallel recompute_method recompute_num_layers num_hidden_layers hidden_size "
+    "num_attention_heads num_experts lr min_lr weight_decay clip_grad adam_beta2 lr_warmup_iters seed prompts samples "
+    "updates longest replica_gpus rollout_dp reward_url memory_share train_iters overlap_grad_reduce "
+    "overlap_param_gather tokens_per_gpu"
+)
 
 
 class Finder:
@@ -123,17 +105,10 @@ def accept(folder: Path) -> Values:
             args = arguments.parse_args()
     assert args.colocate == (arguments_path.name == "train.py")
     assert (args.use_distributed_optimizer, args.use_dynamic_batch_size, args.variable_seq_lengths) == (True,) * 3
-    said = {word: getattr(args, name) for word, name in _SAME.items()}
-    world = args.actor_num_nodes * args.actor_num_gpus_per_node
+    said = called(_SAME, args, _NAMES) | ranks(args.actor_num_nodes, args.actor_num_gpus_per_node)
     said |= {
         "vpp": args.virtual_pipeline_model_parallel_size or 1,
-        "dp": args.data_parallel_size,
-        "world": world,
-        "nodes": args.actor_num_nodes,
-        "gpus_per_node": args.actor_num_gpus_per_node,
-        "tokens_per_gpu": args.max_tokens_per_gpu,
         "recompute": args.recompute_granularity or "none",
-        "recompute_num_layers": args.recompute_num_layers,
         "zero_stage": int(args.use_distributed_optimizer),
         "precision": "fp16" if args.fp16 else "bf16",
         "optimizer_offload": args.optimizer_offload_fraction if args.optimizer_cpu_offload else 0.0,

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from accelerate.parallelism_config import ParallelismConfig
-from accepting import Values, answer, started
+from accepting import Values, answer, of_torchrun, ranks, started
 from deepspeed_words import of_adapter, of_config, of_trainer
 from ranks import as_rank_0
 from shards import launched, of_plugin
@@ -24,7 +24,7 @@ def accept(folder: Path) -> Values:
         given = words[1:]
     else:
         words, environment = started(folder, "torchrun", NODE_RANK="0", **address)
-        nodes, per_node = (int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node"))
+        nodes, per_node = of_torchrun(words)
         given = words[words.index(environment["SCRIPT"]) + 1 :]
     with as_rank_0(nodes, per_node, environment):
         parser = HfArgumentParser(TrainingArguments)
@@ -37,7 +37,7 @@ def accept(folder: Path) -> Values:
         assert read.world_size == nodes * per_node
         different = {name for name, value in arguments.to_dict().items() if read.to_dict()[name] != value}
         assert different <= {"deepspeed"}, different
-    return {**values, **of_adapter(folder), "world": nodes * per_node, "nodes": nodes, "gpus_per_node": per_node}
+    return {**values, **of_adapter(folder), **ranks(nodes, per_node)}
 
 
 def _of_shards(arguments: TrainingArguments) -> Values:

@@ -11,12 +11,13 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from accepting import Values, answer, started
+from accepting import Values, answer, lora, of_torchrun, ranks, started
 from deepspeed_words import of_config, of_trainer
 from ranks import as_rank_0
 from shards import launched, of_plugin
 from trl import get_peft_config, get_quantization_config
 
+LORA = ("r", "lora_alpha", "lora_dropout", "target_modules")
 GIVEN = {"DATASET": "examples", "REWARD_MODEL": "rewards", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29517"}
 
 
@@ -25,7 +26,7 @@ def accept(folder: Path) -> Values:
         words, environment, nodes, per_node = launched(folder, **GIVEN)
     else:
         words, environment = started(folder, "torchrun", **GIVEN)
-        nodes, per_node = (int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node"))
+        nodes, per_node = of_torchrun(words)
     module, given = _program(words)
     with as_rank_0(nodes, per_node, environment):
         os.chdir(folder)
@@ -36,9 +37,7 @@ def accept(folder: Path) -> Values:
             **of_trainer(training),
             **(of_plugin(environment) if sharded else _of_deepspeed(training)),
             "precision": {"bfloat16": "bf16", "float16": "fp16"}[model.dtype],
-            "world": training.world_size,
-            "nodes": nodes,
-            "gpus_per_node": per_node,
+            **ranks(nodes, per_node),
             "dp": training.world_size,
             **(_step if module.__name__ == "trl.scripts.grpo" else _preference)(script, training, model),
         }
@@ -51,8 +50,6 @@ def _program(words: list[str]) -> tuple[ModuleType, list[str]]:
         return import_module(words[start]), words[start + 1 :]
     start = next(place for place, word in enumerate(words) if word.endswith(".py"))
     spec = importlib.util.spec_from_file_location("own", words[start])
-    assert spec is not None
-    assert spec.loader is not None
     spec.loader.exec_module(made := importlib.util.module_from_spec(spec))
     return made, words[start + 1 :]
 
@@ -86,12 +83,11 @@ def _preference(script: Any, training: Any, model: Any) -> Values:
     kind = type(training).__name__
     count = 1 if kind == "KTOConfig" else 2
     ranks, steps = training.world_size, training.gradient_accumulation_steps
-    lora = get_peft_config(model)
-    quantised = get_quantization_config(model)
-    assert (quantised is not None) == model.load_in_4bit
+    made, four = get_peft_config(model), get_quantization_config(model) is not None
+    assert four == model.load_in_4bit
     if kind == "RewardConfig":
         said = {"preference_loss": "reward"}
-        assert lora is None or (lora.task_type, lora.modules_to_save) == ("SEQ_CLS", ["score"])
+        assert made is None or (made.task_type, made.modules_to_save) == ("SEQ_CLS", ["score"])
     elif kind in ("CPOConfig", "ORPOConfig"):
         loss = "orpo" if kind == "ORPOConfig" else {"sigmoid": "cpo"}.get(training.loss_type, training.loss_type)
         assert loss == "orpo" or training.cpo_alpha == (1.0 if loss == "cpo" else 0.0)
@@ -105,9 +101,12 @@ def _preference(script: Any, training: Any, model: Any) -> Values:
         "global": count * training.per_device_train_batch_size * ranks * steps,
         "seq_length": training.max_length,
         **said,
-        "adapter": None if lora is None else "lora" if quantised is None else "qlora",
-        **({} if lora is None else {"lora_r": lora.r, "lora_alpha": lora.lora_alpha}),
-        **({} if lora is None else {"lora_dropout": lora.lora_dropout, "lora_targets": sorted(lora.target_modules)}),
+        "adapter": None,
+        **(
+            {}
+            if made is None
+            else lora(made.r, made.lora_alpha, made.lora_dropout, made.target_modules, quantised=four)
+        ),
     }
 
 

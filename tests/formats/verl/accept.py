@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 from absent import stand_in
-from accepting import Values, answer, dry_run
+from accepting import Values, answer, called, dry_run, ranks
 from hydra import compose, initialize_config_module
 from peft import LoraConfig
 
@@ -60,9 +60,7 @@ def accept(folder: Path) -> Values:
     kind = _megatron if actor.strategy == "megatron" else _fsdp
     return {
         **kind(config, actor, world),
-        "world": world,
-        "nodes": config.trainer.nnodes,
-        "gpus_per_node": config.trainer.n_gpus_per_node,
+        **ranks(config.trainer.nnodes, config.trainer.n_gpus_per_node),
         "tokens_per_gpu": actor.ppo_max_token_len_per_gpu,
         "read_per_gpu": rollout.log_prob_max_token_len_per_gpu,
         "lr": actor.optim.lr,
@@ -78,11 +76,7 @@ def accept(folder: Path) -> Values:
         "memory_share": rollout.gpu_memory_utilization,
         **_rewards(config.reward.reward_model),
         **(_critic(critic.engine) if with_critic and actor.strategy == "megatron" else {}),
-        "away": [
-            name
-            for name, on in (("weights", engine.param_offload), ("optimizer state", engine.optimizer_offload))
-            if on
-        ],
+        "away": ["weights"] * engine.param_offload + ["optimizer state"] * engine.optimizer_offload,
     }
 
 
@@ -103,20 +97,14 @@ def _rewards(told: Any) -> Values:
 def _megatron(config: Any, actor: Any, world: int) -> Values:
     """Return what workers of Megatron-LM are told."""
     engine, lora = actor.engine, config.actor_rollout_ref.model.lora
-    model_parallel = (
-        engine.tensor_model_parallel_size * engine.pipeline_model_parallel_size * engine.context_parallel_size
-    )
+    degrees = called("tp pp cp ep sequence_parallel", engine)
     optimizer = actor.optim.override_optimizer_config
     adapted = {"adapter": "lora", "lora_r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
     return {
         **(adapted if lora.rank else {"adapter": None}),
-        "tp": engine.tensor_model_parallel_size,
-        "pp": engine.pipeline_model_parallel_size,
+        **degrees,
         "vpp": engine.virtual_pipeline_model_parallel_size or 1,
-        "cp": engine.context_parallel_size,
-        "ep": engine.expert_model_parallel_size,
-        "dp": world // model_parallel,
-        "sequence_parallel": engine.sequence_parallel,
+        "dp": world // (degrees["tp"] * degrees["pp"] * degrees["cp"]),
         **_ends(engine.override_transformer_config),
         "recompute": engine.override_transformer_config["recompute_granularity"] or "none",
         "overlap_grad_reduce": engine.override_ddp_config["overlap_grad_reduce"],
@@ -143,12 +131,8 @@ def _ends(told: Any) -> Values:
 def _critic(engine: Any) -> Values:
     """Return what the critic's workers of Megatron-LM are told."""
     names = {
-        "tp": "tensor_model",
-        "pp": "pipeline_model",
-        "cp": "context",
-        "ep": "expert_model",
-        "etp": "expert_tensor",
-    }
+        "tp": "tensor_model", "pp": "pipeline_model", "cp": "context", "ep": "expert_model", "etp": "expert_tensor",
+    }  # fmt: skip
     degrees = {name: getattr(engine, f"{word}_parallel_size") for name, word in names.items()}
     return {
         "critic": {

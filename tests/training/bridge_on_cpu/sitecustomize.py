@@ -37,8 +37,6 @@ class Absent:
 def load(name: str, path: Path) -> Any:
     """A module by its file, under this name."""
     spec = spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
     module = sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

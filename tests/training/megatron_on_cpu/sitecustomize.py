@@ -33,8 +33,6 @@ ZERO = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memo
 def load(name: str, path: Path) -> Any:
     """A module by its file, under this name."""
     spec = spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
     module = sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

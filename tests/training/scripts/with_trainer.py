@@ -27,11 +27,7 @@ class Said(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
         if state.is_world_process_zero and "loss" in logs:
             seen, self.epoch = round((logs["epoch"] - self.epoch) * self.sequences), logs["epoch"]
-            print(
-                "\nlogged",
-                json.dumps(logs | {"learning_rate": self.rate, "sequences": seen}),
-                flush=True,
-            )
+            print("\nlogged", json.dumps(logs | {"learning_rate": self.rate, "sequences": seen}), flush=True)
 
 
 class InOrder(Trainer):

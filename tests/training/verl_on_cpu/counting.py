@@ -56,11 +56,8 @@ class Counted:
         kind = self.kind
         module, engines, headed = kind.classes()
         packed, moved, stepped, forward = (
-            module.prepare_micro_batches,
-            engines.to,
-            engines.optimizer_step,
-            headed.forward_step,
-        )
+            module.prepare_micro_batches, engines.to, engines.optimizer_step, headed.forward_step,
+        )  # fmt: skip
 
         def prepare(*given: Any, **options: Any) -> Any:
             made = packed(*given, **options)

@@ -110,13 +110,8 @@ if __name__ == "__main__":
         ranks, steps = sys.argv[1:]
         files = {"TRAIN_FILES": "rows.parquet", "VAL_FILES": "rows.parquet"}
         launcher = [
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node",
-            ranks,
-            "--master-port",
-            os.environ["MASTER_PORT"],
-        ]
+            "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--master-port", os.environ["MASTER_PORT"],
+        ]  # fmt: skip
         os.execv(
             sys.executable, [sys.executable, *launcher, __file__, steps, *dry_run(Path.cwd(), "train.sh", **files)]
         )

@@ -27,14 +27,8 @@ def _attend(
 class _Packed(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        bounds: list[int],
-        scale: float | None,
-        causal: bool,
-    ) -> torch.Tensor:
+            ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bounds: list[int],
+            scale: float | None, causal: bool) -> torch.Tensor:  # fmt: skip
         made = torch.zeros_like(query)
         for start, end in pairwise(bounds):
             made[start:end] = _attend(query[start:end], key[start:end], value[start:end], scale, causal)
@@ -56,35 +50,18 @@ class _Packed(torch.autograd.Function):
 
 
 def flash_attn_varlen_func(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
-    deterministic: bool = False,
-) -> torch.Tensor:
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor,
+        max_seqlen_q: int, max_seqlen_k: int, dropout_p: float = 0.0, softmax_scale: float | None = None,
+        causal: bool = False, window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+        deterministic: bool = False) -> torch.Tensor:  # fmt: skip
     """Attend within sequences that lie one after the other: q[T, H, D], k and v[T, G, D]."""
     return _Packed.apply(q, k, v, cu_seqlens_q.tolist(), softmax_scale, causal)
 
 
 def flash_attn_func(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
-    deterministic: bool = False,
-) -> torch.Tensor:
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
+        causal: bool = False, window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
+        deterministic: bool = False) -> torch.Tensor:  # fmt: skip
     """Attend within sequences of one length: q[B, T, H, D], k and v[B, T, G, D]."""
     count, length = q.shape[:2]
     bounds = [length * place for place in range(count + 1)]
