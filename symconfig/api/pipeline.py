@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from symconfig.solve.partition.pipeline.run import pipeline as solve
 from symconfig.solve.partition.run import Ask
 
 if TYPE_CHECKING:
-    from symconfig.api.graph_job import GraphFields, PartitionJob
+    from symconfig.api.partition_job import PartitionJob
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ def pipeline(
     seq_length: int | None = None,
     *,
     stages: int | str = "1..8",
-    **fields: Unpack[GraphFields],
+    **fields: Any,
 ) -> PipelineResult:
     """Return the fastest cut into stages, with a split of all operators in each. Arguments as of `symconfig partition
     --stages`. Raises InputError with all problems, InfeasibleError if nothing fits.
     """
-    from symconfig.api.graph_job import partition_job
+    from symconfig.api.partition_job import partition_job
 
     named = {"model": model, "cluster": cluster, "gpus": gpus, "global_batch_size": global_batch_size}
     return answered(partition_job({**named, "seq_length": seq_length, "stages": stages, **fields}))

@@ -30,7 +30,7 @@ _FIELDS = {
 _FLAGS = {"images.size": "--image-size", "images.frozen": "--freeze-vision", "training.tokenizer_model": "--tokenizer"}
 _METAVARS = {"training.save": "DIR", "training.load": "DIR", "training.data_path": "DATA"}
 _PINS = "fix or bound a choice: tp=8, pp=2..8, vpp=..4, recompute=full, zero=1; may be repeated"
-_CHANGES = "a field of the cluster that differs: network=4x200Gb/s, gpu_memory=96GB; may be repeated"
+CHANGES = "a field of the cluster that differs: network=4x200Gb/s, gpu_memory=96GB; may be repeated"
 
 
 def number(text: str) -> int | str:
@@ -160,7 +160,7 @@ def job() -> list[Row | Option | str]:
         rows += [title, *(one for one in job_options().values() if one.title == title)]
         if title == "the job":
             rows += [
-                repeated("--set", "FIELD=VALUE", _CHANGES),
+                repeated("--set", "FIELD=VALUE", CHANGES),
                 repeated("--pin", "NAME=VALUE", _PINS),
             ]
     return rows
@@ -169,11 +169,6 @@ def job() -> list[Row | Option | str]:
 def some(*fields: str) -> list[Option]:
     """Return the options of the named fields of a job."""
     return [job_options()[name] for name in fields]
-
-
-def add_changes(parser: argparse._ActionsContainer) -> None:
-    """Add --set, a change of a cluster's field."""
-    parser.add_argument("--set", metavar="FIELD=VALUE", help=_CHANGES, action="append", default=[])
 
 
 def changes(arguments: argparse.Namespace) -> dict[str, str]:

@@ -8,87 +8,68 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from symconfig.cli.options import MODEL, add_changes, changes
-from symconfig.cli.shared import (
-    PYTHON,
-    as_changes,
-    note,
-    output,
-    refuse,
-    show,
-    working,
-    write_text,
-)
+from symconfig.cli.options import CHANGES, Option, Row, adds, changes, flag, option, repeated, type_of
+from symconfig.cli.shared import PYTHON, as_changes, note, output, refuse, show, working, write_text
+from symconfig.descriptor.cluster_name import joined
 from symconfig.descriptor.document import Document
 from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text
 
 if TYPE_CHECKING:
-    from symconfig.api.graph_job import PartitionJob
+    from symconfig.api.partition_job import PartitionJob
     from symconfig.report.grid import Block
 
 NAME = "partition"
 DOES = "find a split for every operator and tensor of any graph"
 EXAMPLES = ("symconfig partition --model llama2-7b --cluster h100 --gpus 8 \\\n    --global-batch-size 16",)
-
-_NAMES = (
-    "model", "program", "module", "cluster", "gpus", "mesh", "global_batch_size", "seq_length", "solver", "objective",
-    "memory_limit", "num_microbatches", "recompute", "precision", "attention", "gamma", "stages",
-)  # fmt: skip
-KEYS = (*_NAMES, "timeout", "flat", "pins")  # of a file
+# Fields of a GraphJob that are options of the same name.
+_FIELDS = {
+    "the graph: one of these": "model program module",
+    "where and how it runs": "cluster gpus mesh global_batch_size seq_length num_microbatches stages precision "
+    "attention recompute memory_limit",
+    "the search": "solver objective gamma timeout",
+}
 Answer = TypeVar("Answer")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    parser.add_argument("job", nargs="?", metavar="JOB.yaml", help="options as keys of a file; those below override it")
-    what = parser.add_argument_group("the graph: one of these").add_argument
-    what("--model", metavar="M", help=MODEL)
-    what(
-        "--program",
-        metavar="FILE.yaml",
-        help="operators over named dims, or a program of the zoo (docs/reference/programs.md)",
-    )
-    what("--module", metavar="PKG:FACTORY", help="a PyTorch module that the factory makes; needs symconfig[module]")
-    where_group = parser.add_argument_group("where and how it runs")
-    where = where_group.add_argument
-    where("--cluster", metavar="C", help="zoo name, or path of a descriptor")
-    add_changes(where_group)
-    where("--gpus", metavar="N", help="how many of its GPUs")
-    where("--mesh", metavar="FILE.yaml", help="levels instead of the cluster's")
-    where("--global-batch-size", metavar="G", help="sequences, or examples, per optimizer step")
-    where("--seq-length", metavar="S", help="tokens (default: the smaller of the model's and 4096)")
-    where("--num-microbatches", metavar="K", help="that a step is cut into (default: what divides the batch is tried)")
-    where(
-        "--stages", metavar="N", help="also cut it into stages of a pipeline: 4, or 1..8 for the best (default: no cut)"
-    )
-    where("--precision", metavar="P", help="bf16 or fp16 (default: bf16, or fp16 where the GPU has no bf16)")
-    where("--attention", metavar="A", help="of a model: flash (default, where the GPU has it) or unfused")
-    where("--recompute", metavar="R", help="none, full (of repeated parts), or auto (default) for the faster")
-    where("--memory-limit", metavar="SIZE", help="of tensors on a GPU, as 60GiB or 80%% (default: what a plan may use)")
-    where("--no-flat", action="store_true", help="weights are kept as they are used, never in smaller parts (ZeRO)")
-    where(
-        "--pin",
-        metavar="NAME=SPLIT",
-        action="append",
-        default=[],
-        help="fix a tensor's dim, as layers.*.up.ffn=8, or an operator, as layers.*.up_proj=batch/2, ffn/4; repeatable",
-    )
-    how = parser.add_argument_group("the search").add_argument
-    how("--solver", metavar="S", help="auto (default: adaptive, then exact), adaptive or exact")
-    how("--objective", metavar="O", help="time (default) or symtensor")
-    how(
-        "--gamma",
-        metavar="G",
-        help="of symtensor, whose cost is kept / G + moved (default: adapted until it fits)",
-    )
-    how("--timeout", metavar="S", help="seconds for the exact solver (default 10)")
-    out = parser.add_argument_group("the answer").add_argument
-    out("--baselines", action="store_true", help="also data parallelism, ZeRO and tensor parallelism on the same graph")
-    out("--explain", metavar="OPERATOR", help="one operator in full: layouts and collectives")
-    out("--placements", metavar="FILE.py", help="write placements for PyTorch's DTensor there")
-    out("--out", metavar="DIR", help="write partition.json and placements.py")
-    out("--force", action="store_true", help="replace what exists")
+def _fields() -> list[Option]:
+    """Return the options that are fields of a GraphJob; a limit of memory stays text, which has a unit."""
+    from symconfig.api.graph_job import GraphJob
+
+    rows = []
+    for title, names in _FIELDS.items():
+        for name in names.split():
+            field = GraphJob.model_fields[name]
+            kind = str if name == "memory_limit" else type_of(field.annotation)
+            rows.append(Option(title, name, f"--{name.replace('_', '-')}", kind, field.description or ""))
+    return rows
+
+
+def _rows() -> list[Row | Option | str]:
+    from symconfig.api.graph_job import GraphJob
+
+    rows: list[Row | Option | str] = [
+        option("job", "JOB.yaml", "options as keys of a file; those below override it", nargs="?")
+    ]
+    for one in _fields():
+        rows += [one.title, one]
+    pins = GraphJob.model_fields["pins"].description
+    return [
+        *rows,
+        "where and how it runs",
+        repeated("--set", "FIELD=VALUE", CHANGES),
+        flag("--no-flat", "weights are kept as they are used, never in smaller parts (ZeRO)"),
+        repeated("--pin", "NAME=SPLIT", f"{pins}; repeatable"),
+        "the answer",
+        flag("--baselines", "also data parallelism, ZeRO and tensor parallelism on the same graph"),
+        option("--explain", "OPERATOR", "one operator in full: layouts and collectives"),
+        option("--placements", "FILE.py", "write placements for PyTorch's DTensor there"),
+        option("--out", "DIR", "write partition.json and placements.py"),
+        flag("--force", "replace what exists"),
+    ]
+
+
+add_options = adds(_rows)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -96,28 +77,39 @@ def run(arguments: argparse.Namespace) -> int:
     --explain, --baselines and --placements are refused. Raises InputError with all problems (with the job file's line,
     or the option), InfeasibleError.
     """
-    from symconfig.api.graph_job import partition_job
+    from symconfig.api.graph_job import pin_texts
+    from symconfig.api.partition_job import partition_job
     from symconfig.api.problems import check_free, stated
 
     problems = arguments.problems
     if arguments.out is not None:
         problems.collect(lambda: check_free(Path(arguments.out), arguments.force))
     output(arguments, "placements", PYTHON)
-    document = problems.collect(lambda: _file(arguments.job))
+    file = problems.collect(lambda: _file(arguments.job))
+    if file is None:
+        raise InputError(problems.all)
     changed = problems.collect(lambda: changes(arguments)) or {}
-    given, words = _given(arguments, document, changed)
-    request = problems.collect(lambda: partition_job(given)) if document is not None else None
-    if given["stages"] is not None:
+    options = {one.field: value for one in _fields() if (value := getattr(arguments, one.dest)) is not None}
+    options |= {"flat": False} if arguments.no_flat else {}
+    given = {**file.data, **options}
+    if arguments.pin and not isinstance(given.get("pins"), str):
+        given["pins"] = (*pin_texts(given.get("pins") or ()), *arguments.pin)
+    if isinstance(given.get("cluster"), str):
+        given["cluster"] = joined(given["cluster"], changed)
+    request = problems.collect(lambda: partition_job(given, file))
+    if given.get("stages") is not None:
         what = "cannot be had of a pipeline, whose stages have a partition each"
         refuse(arguments, ("explain", "baselines", "placements"), what, need="no --stages")
 
     def placed(problem: Problem) -> Problem:
         """Return the problem with the line of the job file, or else the name of an option."""
-        if document is not None and problem.field not in words:
-            known = replace(problem, field="pins") if problem.field == "pin" else problem
-            if known.field in document.data:
-                return stated(known, document)
-        return as_changes(problem, changed)
+        field = problem.field or ""
+        if field.startswith("cluster."):
+            return as_changes(problem, changed)
+        if field in options or (field == "pin" and arguments.pin):
+            return replace(problem, file=None, line=None, column=None)
+        known = replace(problem, field="pins") if field == "pin" else problem
+        return stated(known, file) if known.field in file.data else problem
 
     if problems.all or request is None:
         raise InputError([placed(problem) for problem in problems.all])
@@ -128,25 +120,21 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _file(path: str | None) -> Document:
-    from symconfig.api.graph_source import graph_file
-
-    return graph_file(path, KEYS) if path is not None else Document({}, file="")
-
-
-def _given(
-    arguments: argparse.Namespace, document: Document | None, changed: Mapping[str, str]
-) -> tuple[dict[str, Any], set[str]]:
-    """Return (arguments of `partition_job`, names of the options given): options override the file's keys; --pin is
-    added after the file's pins; --no-flat overrides `flat`; timeout becomes limit_s.
+    """Return the document of a job file; `program` and `mesh` are prefixed with its folder if such a file is there.
+    Raises InputError if it is no mapping.
     """
-    known = document.data if document is not None else {}
-    options = {name: getattr(arguments, name) for name in (*_NAMES, "timeout")}
-    words = {name for name, value in options.items() if value is not None}
-    given = {name: options[name] if name in words else known.get(name) for name in options}
-    pins = [f"{name}={value}" for name, value in (known.get("pins") or {}).items()]
-    flat = False if arguments.no_flat else known.get("flat", True)
-    given |= {"flat": flat, "limit_s": given["timeout"], "changes": changed, "pins": [*pins, *arguments.pin]}
-    return given, words | ({"pin"} if arguments.pin else set())
+    from symconfig.descriptor.yaml_strict import load_yaml_strict
+
+    document = load_yaml_strict(Path(path)) if path is not None else Document({}, file="")
+    if not isinstance(document.data, dict):
+        raise InputError(document.problem("the file must hold `name: value` lines"))
+    folder = Path(document.file).parent
+    beside = {
+        key: str(folder / value)
+        for key in ("program", "mesh")
+        if isinstance(value := document.data.get(key), str) and (folder / value).is_file()
+    }
+    return replace(document, data={**document.data, **beside})
 
 
 def _of_graph(arguments: argparse.Namespace, request: PartitionJob) -> tuple[Any, Sequence[Block]]:

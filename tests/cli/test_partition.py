@@ -226,16 +226,16 @@ def test_less_kept_is_worth_more_moved_where_gamma_is_small() -> None:
     ("options", "said"),
     [
         (("--precision", "fp8"), "--precision: the tensor solver prices matmuls in 16 bits"),
-        (("--precision", "half"), "--precision: wrong value (got half, need one of auto, bf16, fp16)"),
+        (("--precision", "half"), "--precision: wrong value (got \"half\", need 'auto', 'bf16' or 'fp16')"),
         (("--cluster", "v100-16gb", "--precision", "bf16"), "has no bf16 (got bf16, need fp16)"),
         (("--gamma", "2"), "--gamma: only the objective symtensor has a gamma"),
         (
             ("--objective", "symtensor", "--gamma", "0"),
-            "--gamma: wrong value (got 0, need a number above 0)",
+            "--gamma: out of range (got 0.0, need > 0.0)",
         ),
         (
             ("--objective", "symtensor", "--gamma", "inf"),
-            "--gamma: wrong value (got inf, need a number above 0)",
+            "--gamma: wrong value (got inf, need a finite number)",
         ),
     ],
 )
