@@ -165,7 +165,7 @@ class Table:
         return result
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def every(rates: tuple[Rate, ...]) -> Table:
     """Return the table of all numbers with as many digits as there are axes; a number is its own index."""
     return Table(rates, np.arange(BASE ** len(rates), dtype=np.int64))

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import accumulate
+from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost import formulas
-from symconfig.cost.machine import Number
-from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor
+from symconfig.cost.machine import Number, constants, levels_of
+from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.graph.layout import Column, Kind, Truth, changes, cut, ever, where
 
@@ -111,30 +113,11 @@ class Groups:
 
 
 def levels(mesh: Mesh, cluster: ClusterDescriptor) -> dict[str, Number]:
-    """Return the collective formulas' keyword arguments for a mesh: `level0_size` to `level3_mesh`; {} for a single
-    GPU.
-
-    size: GPUs within the level and all inner ones. bytes_per_s: times link_efficiency, or for network levels
-    network_efficiency if known. latency_s. mesh: 1.0 without a switch, else 0.0. A mesh with fewer than four levels
-    repeats its last one.
-    """
-    kernels = cluster.kernels
-    result: dict[str, Number] = {}
-    if not mesh.levels:  # one GPU: there is nothing between which anything could move
-        return result
-    reach = [1]
-    for level in mesh.levels:
-        reach.append(reach[-1] * level.size)
-    for index in range(_LEVELS):
-        at = min(index, len(mesh.levels) - 1)
-        level = mesh.levels[at]
-        network = kernels.network_efficiency or kernels.link_efficiency
-        share = network if level.name in NETWORK else kernels.link_efficiency
-        result[f"level{index}_size"] = float(reach[at + 1])
-        result[f"level{index}_bytes_per_s"] = level.bandwidth_bytes_per_s * share.value
-        result[f"level{index}_latency_s"] = level.latency_s
-        result[f"level{index}_mesh"] = 1.0 if level.mesh else 0.0
-    return result
+    """Return the collective formulas' arguments for a mesh (`machine.levels_of`); {} for a single GPU."""
+    within = accumulate((level.size for level in mesh.levels), mul)
+    each = [(one.name, float(size), one.bandwidth_bytes_per_s, 1.0, one.latency_s, one.mesh)
+            for one, size in zip(mesh.levels, within, strict=True)]  # fmt: skip
+    return levels_of(each, constants(cluster.kernels))
 
 
 def seconds(axes: Sequence[Axis], mesh: Mesh, cluster: ClusterDescriptor) -> tuple[Rate, ...]:
@@ -189,6 +172,14 @@ def _group_levels(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tup
             reach = reach * inside[index]
         result[f"level{index}_size"] = stride * reach
     return ranks, stride, result
+
+
+def buffered(rates: Sequence[Rate]) -> tuple[Rate, ...]:
+    """Return the rates without their fixed parts: of a tensor that shares its messages with many others."""
+    fields = ("by_ring", "by_all_reduce", "by_all_to_all")
+    without = ({name: Prices((0.0,) * len(getattr(rate, name).each), getattr(rate, name).each) for name in fields}
+               for rate in rates)  # fmt: skip
+    return tuple(replace(rate, **prices) for rate, prices in zip(rates, without, strict=True))
 
 
 def elements(axes: Sequence[Axis]) -> tuple[Rate, ...]:

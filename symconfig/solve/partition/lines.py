@@ -72,9 +72,11 @@ class Lines:
         weights = [(number, rule) for number, rule in rules if isinstance(rule, Weight)]
         self.weights = [
             _Lookup(
-                net, [(n, rule.transfers[way][0], table.cost(rule.transfers[way][1])) for n, rule in weights], len(axes)
+                net,
+                [(n, rule.transfers[way][0], every(rates).cost(rule.transfers[way][1])) for n, rule in weights],
+                len(axes),
             )
-            for way in range(4)
+            for way, rates in enumerate(costs.rates_of_weights)
         ]
         self.regathers, self.trainable = (
             np.array([getattr(rule, name) for _, rule in weights], dtype=bool) for name in ("regathers", "trainable")
@@ -128,7 +130,7 @@ class Lines:
         moved, kept = sum(lookup.read(rows, axis) for lookup in self.moved), self.kept.read(rows, axis)
         exposed = exposed_cost(
             [lookup.read(rows, axis) for lookup in self.weights],
-            *(self.costs.training.hide * work[consumers] for work in (self.rows.forward, self.rows.backward)),
+            *(self.costs.framework.hide.data * work[consumers] for work in (self.rows.forward, self.rows.backward)),
             regathers=self.regathers[owner],
             trainable=self.trainable[owner],
             turns=self.turns[owner],

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from symconfig.cost.framework import Framework
 from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Keep, Objective, Training, floor_bytes
@@ -16,6 +17,7 @@ from symconfig.cost.partition.rates import Affine
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import Axis, Mesh
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.program.fold import fold
 from symconfig.graph.program.net import Net, net
 from symconfig.graph.program.program import Program
@@ -48,7 +50,8 @@ class Ask:
     an element that crosses a level; by default 1. flat: weights
     may be kept in smaller parts than they are used in. turns, keeps: numbers of microbatches in rising order, and what
     stays for the backward, of which the best is taken. between: of a message to another stage of a pipeline. pins: that
-    every strategy keeps to. limit_s: for the exact solver.
+    every strategy keeps to. limit_s: for the exact solver. framework:
+    whose bytes per parameter and overlap count.
     """
 
     mesh: Mesh
@@ -65,6 +68,7 @@ class Ask:
     between: Affine | None = None
     pins: tuple[Pin | Named, ...] = ()
     limit_s: float = 10.0
+    framework: Framework = MEGATRON
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,7 @@ def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
     timed = ask.objective is Objective.TIME
     speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes)
     gpu = machine(ask.cluster, ask.precision, gpus=ask.mesh.gpus)
-    return Costs(case.net, speeds, gpu, case.training, ask.objective, ask.flat, ask.between)
+    return Costs(case.net, speeds, gpu, ask.framework, case.training, ask.objective, ask.flat, ask.between)
 
 
 def partition(programs: Programs, ask: Ask) -> Partition | None:

@@ -161,7 +161,7 @@ class Stages:
         once_s = answer.cost - turns * turn_s
         if shared:
             assert answer.ask.between is not None
-            amount = costs.training.gradient_bytes * gradient_elements(shared, self.parts.program)
+            amount = costs.framework.bytes.gradient * gradient_elements(shared, self.parts.program)
             once_s += float(answer.ask.between(amount / gpus))
         ask = replace(self.ask, mesh=answer.ask.mesh)
         return Stage(replace(answer, ask=ask), turn_s, once_s, answer.memory, memory - answer.memory, alive)
