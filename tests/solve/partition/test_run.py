@@ -90,13 +90,13 @@ def test_exact_is_the_best_of_all_ways_and_closes_them(room: float) -> None:
     assert all(trial.bound is None for trial in found.trials if trial.solver == "adaptive")
 
 
-@pytest.mark.parametrize("room", [inf, 0.75])
+@pytest.mark.parametrize("room", [inf, 0.6])
 def test_auto_proves_the_best_of_the_microbatches_that_the_adaptive_solver_chose(room: float) -> None:
     ask = replace(ASK, memory_limit=room * cheapest_bytes())
     adaptive, found = solved(replace(ask, solver=Solver.ADAPTIVE)), solved(ask)
     assert found.costs.training == adaptive.costs.training
     assert found.cost == pytest.approx(each(ask)[found.costs.training].cost, rel=1e-9)
-    assert found.cost <= adaptive.cost <= 1.15 * found.cost
+    assert found.cost <= adaptive.cost <= 1.15 * found.cost  # at 0.6 its cuts end 7 % above
     assert found.optimal
     assert not found.closed  # of others it knows nothing
     assert not adaptive.optimal
