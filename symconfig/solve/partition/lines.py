@@ -18,14 +18,12 @@ from symconfig.cost.partition.codes import BASE, every
 from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.work import Rows, counted
 from symconfig.descriptor.mesh import Axis
-from symconfig.errors import InputError
 from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Net, Node
 from symconfig.solve.partition.problem import Array
-from symconfig.solve.partition.rows import allowed
+from symconfig.solve.partition.rows import all_rows, allowed
 
 Ints = NDArray[np.int64]
-MOST_ROWS = 200_000  # of one node, that are weighed at once
 
 
 class Line(NamedTuple):
@@ -47,19 +45,9 @@ class Lines:
     """The tables of a network on some axes."""
 
     def __init__(self, costs: Costs, axes: tuple[Axis, ...]) -> None:
-        """Compute the tables of all nodes and links. Raise InputError if a node has more than MOST_ROWS rows on these
-        axes.
-        """
+        """Compute the tables of all nodes and links. Raise InputError as `all_rows`."""
         self.costs, net, table = costs, costs.net, every(costs.rates)
         options = np.array([len(node.options) for node in net.nodes], dtype=np.int64)
-        rows = int((options ** len(axes)).max(initial=0))
-        if rows > MOST_ROWS:
-            raise InputError(
-                "an operator can be split in more ways than can be weighed at once",
-                got=f"{rows:,} on {len(axes)} axes of the mesh",
-                need=f"at most {MOST_ROWS:,}",
-                hint="a mesh with fewer levels",
-            )
         self.rows = _Rows(costs, axes, options)
         self.choices = [np.arange(many) for many in options.tolist()]
         rules = [(number, costs.rule(number)) for number in range(len(net.links))]
@@ -204,7 +192,7 @@ class _Rows:
         self.shared = None if costs.timed else np.ones(int(sizes.sum()))
         used = {link.consumer for link in costs.net.links if nodes[link.producer].parameter is not None}
         for index, node in enumerate(nodes):
-            some = np.arange(sizes[index])[:, None] // self.powers[index] % options[index]
+            some = all_rows(node, axes)
             here = slice(int(self.first[index]), int(self.first[index] + sizes[index]))
             cost, self.memory[here], self.transient[here], self.relative[here] = costs.node(index, some)
             self.cost[here] = np.where(_allowed_rows(costs, node, some, axes), cost, np.inf)
