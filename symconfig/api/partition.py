@@ -14,10 +14,9 @@ from symconfig.format import seconds
 from symconfig.report.partition import Contents, names_of
 from symconfig.report.partition_json import to_dict
 from symconfig.solve.partition.account import Moved, Spent, collectives, spent
-from symconfig.solve.partition.infeasible import infeasible
 from symconfig.solve.partition.placements import Placements, placements, python
 from symconfig.solve.partition.problem import price
-from symconfig.solve.partition.run import Case, Partition, baselines, costs_of
+from symconfig.solve.partition.run import Case, Partition, baselines, costs_of, infeasible
 from symconfig.solve.partition.run import partition as solve
 
 if TYPE_CHECKING:

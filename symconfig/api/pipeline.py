@@ -13,10 +13,9 @@ from symconfig.descriptor.mesh import Mesh
 from symconfig.errors import InfeasibleError
 from symconfig.format import gib, microbatches, seconds, several
 from symconfig.report.partition_stages import Staged, to_dict
-from symconfig.solve.partition.infeasible import excluded, nearest
 from symconfig.solve.partition.pipeline.run import Pipeline
 from symconfig.solve.partition.pipeline.run import pipeline as solve
-from symconfig.solve.partition.run import Ask
+from symconfig.solve.partition.run import Ask, excluded, nearest
 
 if TYPE_CHECKING:
     from symconfig.api.partition_job import PartitionJob

@@ -15,8 +15,19 @@ import numpy as np
 
 from symconfig.cost.framework import Framework
 from symconfig.cost.machine import Machine
-from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, exposed_cost, states, weight
-from symconfig.cost.partition.codes import codes, codes_where, digits, every
+from symconfig.cost.partition.links import (
+    Activation,
+    Kept,
+    Leg,
+    Weight,
+    codes,
+    codes_where,
+    digits,
+    every,
+    exposed_cost,
+    states,
+    weight,
+)
 from symconfig.cost.partition.rates import Affine, Array, Rate, buffered
 from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
 from symconfig.graph.layout import FLAT, cut
@@ -273,7 +284,7 @@ class Costs:
         """Return a link's cost per step of all instances, and the bytes that its consumer keeps: [given, taken] each.
 
         Activations: the legs forward and backward. Parameters: the exposed cost of gathers, reduction and update;
-        infinite for forbidden pairs (see `between.weight`), with memory 0.
+        infinite for forbidden pairs (see `links.weight`), with memory 0.
         """
         link, rule, table = self.net.links[index], self.rule(index), every(self.rates)
         if isinstance(rule, Weight):

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from symconfig.cost.partition.between import Activation, Weight
-from symconfig.cost.partition.codes import Numbers, is_gather, pair_of
 from symconfig.cost.partition.costs import Costs, Keep
+from symconfig.cost.partition.links import Activation, Numbers, Weight, is_gather, pair_of
 from symconfig.cost.partition.rates import Move, Rate, moves, total
 from symconfig.cost.partition.work import exchanged
 from symconfig.descriptor.mesh import Axis

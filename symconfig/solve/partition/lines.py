@@ -1,6 +1,6 @@
 """Costs along one axis of a mesh, of all nodes and links of a network at once: what each cut of the mesh weighs.
 
-All rows of a node lie in one table, and all pairs of layouts of a link in another (`symconfig.cost.partition.codes`),
+All rows of a node lie in one table, and all pairs of layouts of a link in another (`symconfig.cost.partition.links`),
 so that a cut only reads: no operator is looked at by itself.
 """
 
@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.partition.between import Activation, Weight, exposed_cost
-from symconfig.cost.partition.codes import BASE, every
 from symconfig.cost.partition.costs import Costs
+from symconfig.cost.partition.links import BASE, Activation, Weight, every, exposed_cost
 from symconfig.cost.partition.work import Rows, counted
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.operator import Work

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symconfig.cost.partition.codes import FORBIDDEN, codes, digits, every
+from symconfig.cost.partition.links import FORBIDDEN, codes, digits, every
 from symconfig.cost.partition.rates import Affine, Prices, Rate, change, local
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE
 

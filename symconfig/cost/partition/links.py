@@ -1,0 +1,331 @@
+"""What a link costs and keeps, for all pairs of layouts at once.
+
+A pair of layouts is a decimal number: the digit of each axis says what becomes of the tensor along it. What a change of
+layouts moves, costs and keeps depends on these digits alone, so that all pairs of rows of a link read from one table
+with an entry for each number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.cost.partition.rates import Array, Rate, change, local
+from symconfig.cost.partition.work import Rows
+from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Column, Truth, cut, where
+from symconfig.graph.program.net import Node, Port
+from symconfig.graph.sharding import Layouts, Phase, Way
+
+Numbers = NDArray[np.int64]
+Pairs = tuple[Numbers, Numbers]  # places of one row and of the other
+BASE = 10
+_MOST_KNOWN = 128  # arrays of a table: some 10 MB
+FORBIDDEN = 9  # the digit of what is ruled out
+# By digit, one pair of places that stands for all that are alike: (given, taken).
+_PAIRS = (
+    (WHOLE, WHOLE),  # nothing changes, and nothing is cut
+    (0, 0),  # nothing changes
+    (WHOLE, PARTIAL),
+    (WHOLE, 0),
+    (PARTIAL, 0),
+    (0, 1),
+    (PARTIAL, WHOLE),
+    (0, WHOLE),
+    (0, PARTIAL),
+    (WHOLE, WHOLE),  # forbidden
+)
+_HELD, _EXCHANGED, _GATHERED = 1, 5, 7
+_MOVES_AS = np.array([0, 1, 0, 3, 4, 5, 6, 7, 7, 0])  # the lowest digit that moves the same
+_DIGIT_OF = np.array([[0, 2, 3], [6, 0, 4], [7, 8, 1]])  # [given, taken]: whole, partial, cut the same way
+
+
+def digits(given: Numbers, taken: Numbers) -> Numbers:
+    """Return the digit (0 to 8) of each pair of places of a mesh axis before and after, in the arrays' broadcast shape.
+
+    A place is the index of the dim that the axis shards, WHOLE, PARTIAL or FLAT; for digits see _PAIRS. Two different
+    sharded places, FLAT too, are an exchange (5), equal ones 1. Never FORBIDDEN.
+    """
+    first, second = np.asarray(cut(given)), np.asarray(cut(taken))
+    result: Numbers = _DIGIT_OF[np.where(first, 2, WHOLE - given), np.where(second, 2, WHOLE - taken)]
+    return np.where(first & second & (given != taken), _EXCHANGED, result)
+
+
+def pair_of(digit: int) -> tuple[int, int]:
+    """Return the places before and after of one pair that moves as every pair with this digit does."""
+    return _PAIRS[digit]
+
+
+def is_gather(digits: Sequence[int]) -> bool:
+    """Return whether the change with these digits, one for each axis, is an all-gather along some axis and no more."""
+    return _GATHERED in digits and all(digit <= _HELD or digit == _GATHERED for digit in digits)
+
+
+def codes(table: Numbers, given: Rows, taken: Rows) -> Numbers:
+    """Return the number of every pair of rows: the digit of axis i times 10^i, summed. [given, taken]
+
+    table: digits, [options of the producer, options of the consumer]. given, taken: [rows, axes].
+    """
+    total = np.zeros((len(given), len(taken)), dtype=np.int64)
+    for axis, (row, column) in enumerate(zip(given.T, taken.T, strict=True)):
+        total += BASE**axis * table[row].take(column, axis=1)
+    return total
+
+
+def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Rows) -> tuple[Pairs, list[Numbers]]:
+    """Return the pairs of rows without a FORBIDDEN digit in `able`, and their numbers (see `codes`) by each of
+    `tables`.
+
+    able, tables: digits, [options of the producer, options of the consumer]. Pairs are two index arrays, into given and
+    into taken, [pairs] each; numbers are one array [pairs] per table, FORBIDDEN digits of `tables` included.
+    """
+    some = np.ones((len(given), len(taken)), dtype=bool)
+    for row, column in zip(given.T, taken.T, strict=True):
+        some &= (able != FORBIDDEN)[row].take(column, axis=1)
+    first, second = np.divmod(np.flatnonzero(some), len(taken))
+    powers = BASE ** np.arange(given.shape[1], dtype=np.int64)
+    return (first, second), [table[given[first], taken[second]] @ powers for table in tables]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Properties of numbers of layout pairs, [numbers]. known: a cache of arrays by key."""
+
+    rates: tuple[Rate, ...]
+    numbers: Numbers
+    known: dict[Hashable, Array] = field(default_factory=dict)
+
+    @cached_property
+    def digits(self) -> Numbers:
+        """Return the digit of each axis: [axes, numbers]"""
+        powers = BASE ** np.arange(len(self.rates), dtype=np.int64)
+        return self.numbers // powers[:, None] % BASE
+
+    @cached_property
+    def moving(self) -> tuple[list[Column], list[Column], Numbers]:
+        """Return the distinct movements among the numbers, and each number's index among them, as (given, taken,
+        indices).
+
+        given, taken: a list with an array per axis, the places before and after of each movement, [movements]. indices:
+        [numbers]. Digits that move alike are merged; FORBIDDEN counts as no movement.
+        """
+        powers, digits = BASE ** np.arange(len(self.rates), dtype=np.int64), _MOVES_AS[self.digits]
+        some, back = np.unique(powers @ digits, return_inverse=True)
+        each = some // powers[:, None] % BASE
+        given, taken = (np.array(of, dtype=np.int64)[each] for of in zip(*_PAIRS, strict=True))
+        return list(given), list(taken), back
+
+    @cached_property
+    def forbidden(self) -> NDArray[np.bool_]:
+        return np.asarray((self.digits == FORBIDDEN).any(axis=0))
+
+    @cached_property
+    def same(self) -> NDArray[np.bool_]:
+        """Return where the layout changes along no axis: [numbers]."""
+        return np.asarray((self.digits <= _HELD).all(axis=0))
+
+    @cached_property
+    def gathered(self) -> NDArray[np.bool_]:
+        """Return where the tensor is all-gathered along one axis or more, and no other change happens: [numbers]."""
+        plain = (self.digits <= _HELD) | (self.digits == _GATHERED)
+        return np.asarray(plain.all(axis=0) & ~self.same)
+
+    @cached_property
+    def shares(self) -> tuple[Array, Array]:
+        """Return the share of the tensor that one rank has before and after the change of layout, two arrays [numbers]:
+        1 over the product of the sizes of the axes on which it is cut.
+        """
+        ones = np.ones(len(self.numbers))
+        given, taken = (list(np.array(of, dtype=np.int64)[self.digits]) for of in zip(*_PAIRS, strict=True))
+        return ones * local(given, self.rates), ones * local(taken, self.rates)
+
+    def cost(self, amount: float) -> Array:
+        """Return the cost of each number's change of layout (a decimal digit per mesh axis) for a tensor of `amount` in
+        all, bytes or elements: [numbers]. Infinite where a digit is FORBIDDEN. Cached by amount.
+        """
+
+        def changed() -> Array:
+            given, taken, back = self.moving
+            moved = np.broadcast_to(change(given, taken, amount, self.rates), (int(back.max(initial=0)) + 1,))
+            cost: Array = np.where(self.forbidden, np.inf, moved[back])
+            return cost
+
+        return self.once(amount, changed)
+
+    def once(self, what: Hashable, make: Callable[[], Array]) -> Array:
+        """Return the array cached under the key `what`; on a miss compute it by `make` and cache it.
+
+        The cache is emptied first if it holds _MOST_KNOWN arrays. Every caller gets the same array, not a copy.
+        """
+        result = self.known.get(what)
+        if result is None:
+            if len(self.known) >= _MOST_KNOWN:
+                self.known.clear()
+            result = self.known[what] = make()
+        return result
+
+
+@lru_cache(maxsize=8)
+def every(rates: tuple[Rate, ...]) -> Table:
+    """Return the table of all numbers with as many digits as there are axes; a number is its own index."""
+    return Table(rates, np.arange(BASE ** len(rates), dtype=np.int64))
+
+
+class Leg(NamedTuple):
+    """A transfer of an activation, or of its gradient, over a link.
+
+    backward: of the gradient, from consumer to producer. amount: of the whole tensor, in bytes or elements. times: per
+    step. gathered: it happens only where the change of layout is nothing but an all-gather.
+    """
+
+    phase: Phase
+    backward: bool
+    amount: float
+    times: float
+    gathered: bool = False
+
+
+class Kept(NamedTuple):
+    """What the consumer of an activation keeps for its backward.
+
+    size: bytes of the whole tensor, of all instances. shards: a gathered tensor is kept as its shard. covered: without
+    a change of layout the producer's own copy serves both.
+    """
+
+    size: float
+    shards: bool
+    covered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """The link of an activation.
+
+    there, back: digits of the tensor's and the gradient's change of layout, [options of the producer, options of the
+    consumer]. kept: None if the consumer keeps nothing. times: instances of the link.
+    """
+
+    there: Numbers
+    back: Numbers
+    legs: tuple[Leg, ...]
+    kept: Kept | None
+    times: float
+
+    def cost(self, table: Table, backward: bool) -> Array:
+        """Return the cost per step of the link's forward legs, or with `backward` of its gradient's legs: [numbers].
+
+        By number of the layout pair, summed over legs, their times per step and the link's instances; a `gathered` leg
+        counts only where the change is nothing but an all-gather. Cached in the table; zeros without such legs.
+        """
+        legs = tuple(leg for leg in self.legs if leg.backward == backward)
+
+        def summed() -> Array:
+            total = np.zeros(len(table.numbers))
+            for leg in legs:
+                cost = leg.times * table.cost(leg.amount)
+                total = total + (np.where(table.gathered, cost, 0.0) if leg.gathered else cost)
+            return self.times * total
+
+        return table.once((legs, self.times), summed)
+
+    def memory(self, table: Table) -> Array:
+        """Return the bytes that the consumer keeps on a rank for its backward, by number of the layout pair: [numbers].
+
+        Zeros if `kept` is None. Else `kept.size` times the share after the change of layout, or with `kept.shards` the
+        share before it where the tensor is all-gathered. If the producer's copy is kept, too (`covered`), 0 where that
+        copy serves: the layout does not change or, with `shards`, is only gathered. Cached in the table.
+        """
+        kept = self.kept
+        if kept is None:
+            return np.zeros(len(table.numbers))
+
+        def held() -> Array:
+            (given, share), same = table.shares, table.same
+            if kept.shards:
+                share, same = np.where(table.gathered, given, share), same | table.gathered
+            return kept.size * (np.where(same, 0.0, share) if kept.covered else share)
+
+        return table.once(kept, held)
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """The link of a parameter to an operator that uses it.
+
+    transfers: digits, [options of the parameter, options of the operator], and amounts of its four changes of layout in
+    the order of `Layouts.ways`: gather, gradient's turn, reduction, update. trainable: all but the gather happen.
+    regathers: the backward gathers the weight again. turns: microbatches per step. times: instances of the link.
+    """
+
+    transfers: tuple[tuple[Numbers, float], ...]
+    trainable: bool
+    regathers: bool
+    turns: float
+    times: float
+
+
+def exposed_cost(
+    moved: Sequence[Array], ahead: Array, behind: Array, *, regathers: Truth, trainable: Truth, turns: Array | float
+) -> Array:
+    """Return the exposed cost per step of a weight's transfers, element by element; of one link, or of many.
+
+    moved: costs of gather, of the gradient's change of layout after a backward, of its reduction and of the update.
+    ahead, behind: forward and backward work that they may overlap with. Every microbatch exposes the forward's gather
+    beyond `ahead`, and in the backward a second gather (if regathers) with the gradient's change (if trainable) beyond
+    `behind`. Once a step, if trainable, the reduction counts beyond what the backward transfers leave of `behind`, the
+    update beyond what the gather leaves of `ahead`.
+    """
+    gather, turn, reduction, update = moved
+    turn = where(regathers, gather, 0.0) + where(trainable, turn, 0.0)
+    every = np.maximum(gather - ahead, 0.0) + np.maximum(turn - behind, 0.0)
+    once = np.maximum(reduction - np.maximum(behind - turn, 0.0), 0.0)
+    once = once + np.maximum(update - np.maximum(ahead - gather, 0.0), 0.0)
+    result: Array = turns * every + where(trainable, once, 0.0)
+    return result
+
+
+def weight(
+    source: Node, use: Port, *, flat: bool, amounts: tuple[float, float], regathers: bool, turns: float, times: float
+) -> Weight:
+    """Return the link of a parameter to the port that uses it: four transfers as digits, [options of both], with
+    amounts.
+
+    amounts: of the whole weight and of its whole gradient. The gradient is kept sharded where the parameter's option
+    shards it, else partial where the backward leaves it partial. A pair gets FORBIDDEN in the forward transfer if the
+    operator uses the weight sharded but the state is sharded otherwise (FLAT, too), and without `flat` also if the
+    operator uses it unsharded and the state is sharded. regathers, turns, times: stored as given.
+    """
+    stored, summed_at, state = (at[:, None] for at in states(source, np.arange(len(source.options))))
+    summed = np.where(cut(summed_at), summed_at, np.where(use.backward == PARTIAL, PARTIAL, WHOLE))
+    layouts = Layouts(stored, use.forward, use.backward, summed, state, state)
+    senseless = cut(state) & (cut(use.forward) | (not flat)) & (state != use.forward)
+    assert source.parameter is not None
+
+    def transfer(way: Way[NDArray[np.int64]]) -> tuple[Numbers, float]:
+        numbers = np.broadcast_to(digits(way.given, way.taken), summed.shape)
+        forbidden = senseless & (way.phase is Phase.FORWARD)
+        return np.where(forbidden, FORBIDDEN, numbers), amounts[way.gradient]
+
+    return Weight(
+        transfers=tuple(transfer(way) for way in layouts.ways() if way.phase is not Phase.KEPT),  # as FORWARD
+        trainable=source.parameter.trainable,
+        regathers=regathers,
+        turns=turns,
+        times=times,
+    )
+
+
+def states(node: Node, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the places of a parameter's weight, gradient and optimizer state, in the shape of `rows` each.
+
+    rows: options, of any shape. A place: the index of the dim that the axis shards, WHOLE, PARTIAL or FLAT. The state
+    is FLAT where the option has a ZeRO stage (1 to 3), else placed as the weight.
+    """
+    port = node.ports[0]
+    flat = np.array([option.zero > 0 for option in node.options])
+    weight, gradient = port.forward[rows], port.backward[rows]
+    return weight, gradient, np.where(flat[rows], FLAT, weight)
