@@ -28,7 +28,7 @@ from symconfig.cost.partition.links import (
     states,
     weight,
 )
-from symconfig.cost.partition.rates import Affine, Array, Rate, buffered
+from symconfig.cost.partition.rates import Array, Prices, Rate, buffered
 from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
 from symconfig.graph.layout import FLAT, cut
 from symconfig.graph.operator import Work
@@ -102,7 +102,7 @@ class Costs:
     training: Training
     objective: Objective = Objective.TIME
     flat: bool = True
-    between: Affine | None = None
+    between: Prices | None = None
     _passes: dict[int, tuple[Rows, Passes]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _rules: dict[int, Activation | Weight] = field(default_factory=dict, init=False, repr=False, compare=False)
 

@@ -27,20 +27,8 @@ _LEVELS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Affine:
-    """A cost that is affine in the amount: fixed + each * amount."""
-
-    fixed: float
-    each: float
-
-    def __call__(self, amount: Array | float) -> Array:
-        result: Array = self.fixed + self.each * np.asarray(amount)
-        return result
-
-
-@dataclass(frozen=True, slots=True)
 class Prices:
-    """Costs of one kind of collective over each group of axes: fixed + each * amount, [groups]."""
+    """Costs of one kind of collective over each group of axes, or of a message: fixed + each * amount, [groups]."""
 
     fixed: tuple[float, ...]
     each: tuple[float, ...]
@@ -49,7 +37,7 @@ class Prices:
     def __post_init__(self) -> None:
         object.__setattr__(self, "arrays", (np.array(self.fixed), np.array(self.each)))
 
-    def __call__(self, amount: Array | float, group: Group) -> Array:
+    def __call__(self, amount: Array | float, group: Group = 0) -> Array:
         fixed, each = (of[group] for of in self.arrays)
         return np.asarray(fixed + each * np.asarray(amount))
 
@@ -68,7 +56,7 @@ class Rate:
     by_ring: Prices
     by_all_reduce: Prices
     by_all_to_all: Prices
-    send: Affine
+    send: Prices
 
     def cost(self, kind: Kind, amount: Array | float, group: Group = 0) -> Array:
         """Return the cost of a collective over the axis and `group` (number of axes; 0: none) less that over `group`
@@ -144,15 +132,15 @@ def seconds(axes: Sequence[Axis], mesh: Mesh, cluster: ClusterDescriptor) -> tup
     )
 
 
-def between_stages(mesh: Mesh, cluster: ClusterDescriptor) -> Affine:
+def between_stages(mesh: Mesh, cluster: ClusterDescriptor) -> Prices:
     """Return the seconds of a message between GPUs of two pipeline stages, over the mesh's outermost level."""
     outer = mesh.levels[-1].size
     return _message_s(outer, mesh.gpus // outer, levels(mesh, cluster))
 
 
-def _message_s(size: int, stride: int, numbers: dict[str, Number]) -> Affine:
+def _message_s(size: int, stride: int, numbers: dict[str, Number]) -> Prices:
     none, many = (float(formulas.send_s(amount, float(size), float(stride), **numbers)) for amount in (0.0, _MANY))
-    return Affine(none, many / _MANY)
+    return Prices((none,), (many / _MANY,))
 
 
 def _group_levels(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tuple[Array, Array, dict[str, Number]]:
@@ -191,7 +179,7 @@ def elements(axes: Sequence[Axis]) -> tuple[Rate, ...]:
     none = (0.0,) * len(shares)
     once, twice = (Prices(none, tuple((times * shares).tolist())) for times in (1, 2))
     return tuple(
-        Rate(axis.size, step, once, twice, once, Affine(0.0, 1.0))
+        Rate(axis.size, step, once, twice, once, Prices((0.0,), (1.0,)))
         for axis, step in zip(axes, groups.steps, strict=True)
     )
 

@@ -237,30 +237,18 @@ def _within_limit(cutter: Cutter, order: Sequence[int], free: Division, limit: f
 
 
 def _local_search(scopes: Sequence[Scope], tables: Sequence[Array], now: Sequence[int]) -> tuple[int, ...]:
-    """Return a choice of every node by coordinate descent from the choices `now`; a local minimum, or less after as
-    many rounds as nodes.
-
-    scopes: the one or two nodes of each table; the first tables are the nodes' own. Nodes with the dearest finite
-    option go first; a node changes only for a lower sum.
+    """Return a choice of every node by coordinate descent from the choices `now`: a local minimum, or less after as
+    many rounds as nodes. scopes: the one or two nodes of each table.
     """
-    around: list[list[tuple[Scope, Array]]] = [[] for _ in now]
-    for scope, table in zip(scopes, tables, strict=True):
-        for v in scope:
-            around[v].append((scope, table))
     chosen = list(now)
-    heaviest = [float(table.max(where=np.isfinite(table), initial=-np.inf)) for table in tables[: len(now)]]
-    order = sorted(range(len(now)), key=lambda v: (-heaviest[v], v))
     for _ in now:
-        changed = False
-        for v in order:
-            score: Array = np.zeros(len(tables[v]))
-            for nodes, table in around[v]:
-                at = tuple(slice(None) if w == v else chosen[w] for w in nodes)
-                score = score + table[at]
-            best = int(np.argmin(score))
-            if score[best] < score[chosen[v]]:
-                chosen[v], changed = best, True
-        if not changed:
+        before = list(chosen)
+        for v in range(len(now)):
+            mine = ((nodes, table) for nodes, table in zip(scopes, tables, strict=True) if v in nodes)
+            each = (table[tuple(slice(None) if w == v else chosen[w] for w in nodes)] for nodes, table in mine)
+            score = np.sum(list(each), axis=0)
+            chosen[v] = int(np.argmin(score)) if score.min() < score[chosen[v]] else chosen[v]
+        if chosen == before:
             break
     return tuple(chosen)
 

@@ -15,7 +15,7 @@ from symconfig.cost.framework import Framework
 from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Keep, Objective, Training, floor_bytes, kept_bytes
-from symconfig.cost.partition.rates import Affine
+from symconfig.cost.partition.rates import Prices
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import Axis, Mesh
@@ -70,7 +70,7 @@ class Ask:
     keeps: tuple[Keep, ...] = tuple(Keep)
     training: Training = field(default_factory=Training)
     precision: str = "bf16"
-    between: Affine | None = None
+    between: Prices | None = None
     pins: tuple[Pin | Named, ...] = ()
     limit_s: float = 10.0
     framework: Framework = MEGATRON
