@@ -42,14 +42,17 @@ class GraphJob(Strict):
         default=None, description="zoo name, id of Hugging Face, or path of a descriptor or config.json"
     )
     program: str | Path | InstanceOf[Program] | None = Field(
-        default=None, description="operators over named dims, or a program of the zoo (docs/reference/programs.md)"
+        default=None,
+        description="file of operators over named dims, or a program of the zoo (docs/reference/programs.md)",
     )
     module: str | None = Field(
         default=None, description="a PyTorch module that the factory PACKAGE:FACTORY makes; needs symconfig[module]"
     )
     cluster: str | InstanceOf[ClusterDescriptor] = Field(description="zoo name, or path of a descriptor")
     gpus: GpuCount | None = Field(default=None, description="how many of its GPUs")
-    mesh: str | Path | InstanceOf[Mesh] | None = Field(default=None, description="levels instead of the cluster's")
+    mesh: str | Path | InstanceOf[Mesh] | None = Field(
+        default=None, description="file of levels instead of the cluster's"
+    )
     global_batch_size: BatchSize | None = Field(default=None, description="sequences, or examples, per optimizer step")
     seq_length: PositiveInt | None = Field(
         default=None, description="tokens (default: the smaller of the model's and 4096)"

@@ -250,13 +250,10 @@ class Costs:
         """Return (cost, memory, group of each given row, group of each taken row) of a link.
 
         cost, memory: `link` between one row of each group, [groups of given rows, groups of taken rows]. Rows that the
-        link's costs do not distinguish share a group; if that saves less than half of the pairs, each row is its own
-        group.
+        link's costs do not distinguish share a group.
         """
         first, back = self._indistinguishable(index, given, False)
         second, there = self._indistinguishable(index, taken, True)
-        if 2 * len(first) * len(second) > len(given) * len(taken):
-            first, back, second, there = given, np.arange(len(given)), taken, np.arange(len(taken))
         return (*self.link(index, first, second), back, there)
 
     def _indistinguishable(self, index: int, rows: Rows, end: bool) -> tuple[Rows, Rows]:

@@ -40,7 +40,6 @@ _PAIRS = (
     (WHOLE, WHOLE),  # forbidden
 )
 _HELD, _EXCHANGED, _GATHERED = 1, 5, 7
-_MOVES_AS = np.array([0, 1, 0, 3, 4, 5, 6, 7, 7, 0])  # the lowest digit that moves the same
 _DIGIT_OF = np.array([[0, 2, 3], [6, 0, 4], [7, 8, 1]])  # [given, taken]: whole, partial, cut the same way
 
 
@@ -93,31 +92,22 @@ def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Ro
 
 @dataclass(frozen=True)
 class Table:
-    """Properties of numbers of layout pairs, [numbers]. known: a cache of arrays by key."""
+    """Properties of all numbers of layout pairs, [numbers], each its own index. known: a cache of arrays by key."""
 
     rates: tuple[Rate, ...]
-    numbers: Numbers
     known: dict[Hashable, Array] = field(default_factory=dict)
 
     @cached_property
     def digits(self) -> Numbers:
-        """Return the digit of each axis: [axes, numbers]"""
-        powers = BASE ** np.arange(len(self.rates), dtype=np.int64)
-        return self.numbers // powers[:, None] % BASE
+        """Return the digit of each axis: [axes, numbers]."""
+        axes = len(self.rates)
+        return np.arange(BASE**axes) // BASE ** np.arange(axes)[:, None] % BASE
 
     @cached_property
-    def moving(self) -> tuple[list[Column], list[Column], Numbers]:
-        """Return the distinct movements among the numbers, and each number's index among them, as (given, taken,
-        indices).
-
-        given, taken: a list with an array per axis, the places before and after of each movement, [movements]. indices:
-        [numbers]. Digits that move alike are merged; FORBIDDEN counts as no movement.
-        """
-        powers, digits = BASE ** np.arange(len(self.rates), dtype=np.int64), _MOVES_AS[self.digits]
-        some, back = np.unique(powers @ digits, return_inverse=True)
-        each = some // powers[:, None] % BASE
-        given, taken = (np.array(of, dtype=np.int64)[each] for of in zip(*_PAIRS, strict=True))
-        return list(given), list(taken), back
+    def places(self) -> tuple[list[Column], list[Column]]:
+        """Return the places before and after, a list with an array [numbers] per axis each."""
+        given, taken = (list(np.array(of, dtype=np.int64)[self.digits]) for of in zip(*_PAIRS, strict=True))
+        return given, taken
 
     @cached_property
     def forbidden(self) -> NDArray[np.bool_]:
@@ -139,8 +129,8 @@ class Table:
         """Return the share of the tensor that one rank has before and after the change of layout, two arrays [numbers]:
         1 over the product of the sizes of the axes on which it is cut.
         """
-        ones = np.ones(len(self.numbers))
-        given, taken = (list(np.array(of, dtype=np.int64)[self.digits]) for of in zip(*_PAIRS, strict=True))
+        ones = np.ones(self.digits.shape[1])
+        given, taken = self.places
         return ones * local(given, self.rates), ones * local(taken, self.rates)
 
     def cost(self, amount: float) -> Array:
@@ -149,10 +139,7 @@ class Table:
         """
 
         def changed() -> Array:
-            given, taken, back = self.moving
-            moved = np.broadcast_to(change(given, taken, amount, self.rates), (int(back.max(initial=0)) + 1,))
-            cost: Array = np.where(self.forbidden, np.inf, moved[back])
-            return cost
+            return np.where(self.forbidden, np.inf, change(*self.places, amount, self.rates))
 
         return self.once(amount, changed)
 
@@ -171,8 +158,8 @@ class Table:
 
 @lru_cache(maxsize=8)
 def every(rates: tuple[Rate, ...]) -> Table:
-    """Return the table of all numbers with as many digits as there are axes; a number is its own index."""
-    return Table(rates, np.arange(BASE ** len(rates), dtype=np.int64))
+    """Return the table of all numbers with as many digits as there are axes, cached."""
+    return Table(rates)
 
 
 class Leg(NamedTuple):
@@ -224,7 +211,7 @@ class Activation:
         legs = tuple(leg for leg in self.legs if leg.backward == backward)
 
         def summed() -> Array:
-            total = np.zeros(len(table.numbers))
+            total = np.zeros(table.digits.shape[1])
             for leg in legs:
                 cost = leg.times * table.cost(leg.amount)
                 total = total + (np.where(table.gathered, cost, 0.0) if leg.gathered else cost)
@@ -241,7 +228,7 @@ class Activation:
         """
         kept = self.kept
         if kept is None:
-            return np.zeros(len(table.numbers))
+            return np.zeros(table.digits.shape[1])
 
         def held() -> Array:
             (given, share), same = table.shares, table.same

@@ -164,10 +164,19 @@ def _group_levels(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tup
 
 def buffered(rates: Sequence[Rate]) -> tuple[Rate, ...]:
     """Return the rates without their fixed parts: of a tensor that shares its messages with many others."""
-    fields = ("by_ring", "by_all_reduce", "by_all_to_all")
-    without = ({name: Prices((0.0,) * len(getattr(rate, name).each), getattr(rate, name).each) for name in fields}
-               for rate in rates)  # fmt: skip
-    return tuple(replace(rate, **prices) for rate, prices in zip(rates, without, strict=True))
+
+    def without(prices: Prices) -> Prices:
+        return Prices((0.0,) * len(prices.each), prices.each)
+
+    return tuple(
+        replace(
+            rate,
+            by_ring=without(rate.by_ring),
+            by_all_reduce=without(rate.by_all_reduce),
+            by_all_to_all=without(rate.by_all_to_all),
+        )
+        for rate in rates
+    )
 
 
 def elements(axes: Sequence[Axis]) -> tuple[Rate, ...]:

@@ -87,7 +87,8 @@ def _search(relaxed: _Relaxation, known: _Incumbent) -> float:
     programme of the rest solved. Returns early with the bound so far at the time limit, if the programme has more than
     ENTRIES pairs of choices, or if its solver does not finish.
     """
-    costs = [one.cost for one in (*relaxed.problem.nodes, *relaxed.problem.edges)]
+    whole = relaxed.problem
+    costs = [*(node.cost for node in whole.nodes), *(edge.cost for edge in whole.edges)]
     dearest = sum(float(cost.max(where=np.isfinite(cost), initial=0.0)) for cost in costs)
     # where nothing fits, the bound rises with the price above what any choice costs
     if not relaxed.raise_bound(min(known.target, 2 * dearest + 1.0), known):
