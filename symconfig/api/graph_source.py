@@ -25,16 +25,14 @@ MOST_TURNS = 12  # numbers of microbatches that are tried where none is asked fo
 @dataclass(frozen=True, slots=True)
 class Source:
     """A graph to partition. programs: by number of microbatches. counts: named sizes that the microbatches must
-    divide; empty: none. model: None for a program or module.
+    divide; empty: none.
     """
 
     name: str
     programs: Programs
     counts: Mapping[str, int] = field(default_factory=dict)
-    model: ModelDescriptor | None = None
     batch: int | None = None  # examples of a step
     seq_length: int | None = None
-    module: str = ""  # the factory of one
     unfused: bool = False  # attention of a model
 
 
@@ -79,7 +77,7 @@ def _model(job: GraphJob, cluster: ClusterDescriptor) -> Source:
     unfused = job.attention == "unfused" or not able
     how = Implementation().attending(Kernel.FUSED_SOFTMAX if unfused else Kernel.FLASH)
     make = cache(lambda turns: program(model, batch // turns, tokens, how))
-    return Source(model.name, make, {"the global batch": batch}, model, batch, tokens, unfused=unfused)
+    return Source(model.name, make, {"the global batch": batch}, batch, tokens, unfused)
 
 
 def _program(job: GraphJob) -> Source:
@@ -123,7 +121,7 @@ def _module(job: GraphJob) -> Source:
     from symconfig.graph.program.torch_source import load_module
 
     whole = load_module(str(job.module))
-    return Source(whole.name, lambda turns: whole, module=str(job.module))
+    return Source(whole.name, lambda turns: whole)
 
 
 def turns_of(wanted: int | None, source: Source, gpus: int, most: int) -> tuple[int, ...]:

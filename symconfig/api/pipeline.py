@@ -15,7 +15,7 @@ from symconfig.format import gib, microbatches, seconds, several
 from symconfig.report.partition_stages import Staged, to_dict
 from symconfig.solve.partition.pipeline.run import Pipeline
 from symconfig.solve.partition.pipeline.run import pipeline as solve
-from symconfig.solve.partition.run import Ask, excluded, nearest
+from symconfig.solve.partition.run import excluded, nearest
 
 if TYPE_CHECKING:
     from symconfig.api.partition_job import PartitionJob
@@ -31,13 +31,8 @@ class PipelineResult:
     @cached_property
     def stages(self) -> tuple[PartitionResult, ...]:
         """Return the partition of each stage, first to last; a stage is a program that receives and sends."""
-        return tuple(
-            PartitionResult(self._asked_of(stage.partition.ask), stage.partition) for stage in self.found.stages
-        )
-
-    def _asked_of(self, ask: Ask) -> PartitionJob:
-        source = replace(self.asked.source, model=None, module="")
-        return replace(self.asked, source=source, ask=ask)
+        each = (stage.partition for stage in self.found.stages)
+        return tuple(PartitionResult(replace(self.asked, ask=one.ask), one) for one in each)
 
     def contents(self) -> Staged:
         """Return the contents of the report; stages that equal an earlier one reuse its report, with their own

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from symconfig.cli.options import CHANGES, Option, Row, adds, changes, flag, option, repeated, type_of
-from symconfig.cli.shared import PYTHON, as_changes, note, output, refuse, show, working, write_text
+from symconfig.cli.shared import as_changes, note, refuse, show, working
 from symconfig.descriptor.cluster_name import joined
 from symconfig.descriptor.document import Document
 from symconfig.errors import InputError, Problem, reworded
@@ -63,8 +63,7 @@ def _rows() -> list[Row | Option | str]:
         "the answer",
         flag("--baselines", "also data parallelism, ZeRO and tensor parallelism on the same graph"),
         option("--explain", "OPERATOR", "one operator in full: layouts and collectives"),
-        option("--placements", "FILE.py", "write placements for PyTorch's DTensor there"),
-        option("--out", "DIR", "write partition.json and placements.py"),
+        option("--out", "DIR", "write partition.json, and placements.py for PyTorch's DTensor"),
         flag("--force", "replace what exists"),
     ]
 
@@ -74,7 +73,7 @@ add_options = adds(_rows)
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the partition, or with --stages the pipeline, and write the files asked for; return 0. With --stages,
-    --explain, --baselines and --placements are refused. Raises InputError with all problems (with the job file's line,
+    --explain and --baselines are refused. Raises InputError with all problems (with the job file's line,
     or the option), InfeasibleError.
     """
     from symconfig.api.graph_job import pin_texts
@@ -84,7 +83,6 @@ def run(arguments: argparse.Namespace) -> int:
     problems = arguments.problems
     if arguments.out is not None:
         problems.collect(lambda: check_free(Path(arguments.out), arguments.force))
-    output(arguments, "placements", PYTHON)
     file = problems.collect(lambda: _file(arguments.job))
     if file is None:
         raise InputError(problems.all)
@@ -99,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     request = problems.collect(lambda: partition_job(given, file))
     if given.get("stages") is not None:
         what = "cannot be had of a pipeline, whose stages have a partition each"
-        refuse(arguments, ("explain", "baselines", "placements"), what, need="no --stages")
+        refuse(arguments, ("explain", "baselines"), what, need="no --stages")
 
     def placed(problem: Problem) -> Problem:
         """Return the problem with the line of the job file, or else the name of an option."""
@@ -138,8 +136,8 @@ def _file(path: str | None) -> Document:
 
 
 def _of_graph(arguments: argparse.Namespace, request: PartitionJob) -> tuple[Any, Sequence[Block]]:
-    """Return (JSON, blocks) of the solved partition; with --out write placements.py and partition.json, with
-    --placements that file. Raises InputError for an --explain that names no operator, InfeasibleError.
+    """Return (JSON, blocks) of the solved partition; with --out write placements.py and partition.json.
+    Raises InputError for an --explain that names no operator, InfeasibleError.
     """
     from symconfig.api.partition import answered
     from symconfig.report.partition import blocks
@@ -152,9 +150,6 @@ def _of_graph(arguments: argparse.Namespace, request: PartitionJob) -> tuple[Any
     if arguments.out is not None:
         texts = {"placements.py": result.placements_file(), "partition.json": json_text(to_dict(report))}
         _put(Path(arguments.out), texts, arguments.force)
-    if arguments.placements is not None:
-        write_text(Path(arguments.placements), result.placements_file(), arguments.force)
-        note(f"wrote {arguments.placements}")
     return to_dict(report), blocks(report)
 
 

@@ -132,20 +132,20 @@ def test_one_operator_is_explained_in_full_and_another_name_is_refused_with_thos
     assert "Try: layers.*.down_proj" in wrong.err
 
 
-def test_everything_that_is_wrong_is_said_at_once(run: Run, tmp_path: Path) -> None:
+def test_everything_that_is_wrong_is_said_at_once(run: Run) -> None:
     outcome = run(
         "partition", "--model", "llama2-7b", "--program", "x.yaml", "--cluster", "h100", "--gpus", "0",
         "--solver", "best", "--objective", "speed", "--recompute", "some", "--memory-limit", "lots",
         "--timeout", "soon",
-        "--num-microbatches", "-1", "--placements", tmp_path / "table.txt",
+        "--num-microbatches", "-1",
     )  # fmt: skip
     assert outcome.code == 2
     for option in (
         "--model", "--gpus", "--solver", "--objective", "--recompute", "--memory-limit", "--timeout",
-        "--num-microbatches", "--placements",
+        "--num-microbatches",
     ):  # fmt: skip
         assert f"{option}: " in outcome.err, option
-    assert outcome.err.count("error:") == 9
+    assert outcome.err.count("error:") == 8
 
 
 @pytest.mark.parametrize(
@@ -189,17 +189,16 @@ def test_where_nothing_fits_it_names_what_binds_and_the_mesh_that_would_do(run: 
 
 
 def test_files_are_written_whole_or_not_at_all(run: Run, program: Path, tmp_path: Path) -> None:
-    out, table = tmp_path / "out", tmp_path / "table.py"
+    out = tmp_path / "out"
     words = ("partition", "--program", program, *SMALL)
-    outcome = run(*words, "--out", out, "--placements", table, "--json")
+    outcome = run(*words, "--out", out, "--json")
     assert outcome.code == 0, outcome.err
     assert json.loads((out / "partition.json").read_text()) == outcome.json()
-    assert (out / "placements.py").read_text() == table.read_text()
-    ast.parse(table.read_text())
-    again = run(*words, "--out", out, "--placements", table)
+    ast.parse((out / "placements.py").read_text())
+    again = run(*words, "--out", out)
     assert again.code == 2
-    assert again.err.count("exists already") == 2
-    assert run(*words, "--out", out, "--placements", table, "--force").code == 0
+    assert again.err.count("exists already") == 1
+    assert run(*words, "--out", out, "--force").code == 0
 
 
 def test_a_gpu_without_bf16_is_partitioned_in_fp16(run: Run) -> None:
@@ -309,7 +308,6 @@ def test_a_pipeline_that_does_not_fit_names_its_fullest_stage_and_what_would_do(
         (("2..x",), "--stages: wrong value"),
         (("2", "--objective", "symtensor"), "--stages: a pipeline is a matter of seconds"),
         (("2", "--baselines"), "--baselines: cannot be had of a pipeline"),
-        (("2", "--placements", "x.py"), "--placements: cannot be had of a pipeline"),
     ],
 )
 def test_stages_that_cannot_be_are_refused(run: Run, words: tuple[str, ...], said: str) -> None:

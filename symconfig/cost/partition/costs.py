@@ -143,15 +143,13 @@ class Costs:
             return Passes(np.zeros(len(rows)), np.zeros(len(rows)))
         known = self._passes.get(id(node))
         if known is None or known[0] is not rows:
-            known = self._passes[id(node)] = rows, self._worked(node, rows)
+            if node.operator.work in (Work.RECEIVE, Work.SEND):
+                assert self.between is not None
+                passes = passed(node, rows, self.rates, self.between)
+            else:
+                passes = work(self.net.program, node, rows, self.rates, self.machine)
+            known = self._passes[id(node)] = rows, passes
         return known[1]
-
-    def _worked(self, node: Node, rows: Rows) -> Passes:
-        assert node.operator is not None
-        if node.operator.work in (Work.RECEIVE, Work.SEND):
-            assert self.between is not None
-            return passed(node, rows, self.rates, self.between)
-        return work(self.net.program, node, rows, self.rates, self.machine)
 
     def _operator(self, node: Node, rows: Rows) -> NodeCost:
         """Return an operator's costs of all microbatches and instances: [rows].

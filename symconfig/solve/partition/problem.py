@@ -164,17 +164,15 @@ def assemble(costs: Costs, rows: Sequence[Rows], memory_limit: float, gamma: flo
     rows: of every node, [rows, axes]. memory_limit: bytes of tensors that a GPU may hold at once. gamma: Cost_mem /
     gamma is added to the costs of nodes (inf: nothing). An edge's memory is None if it is zero everywhere.
     """
-    nodes = tuple(_node(costs, i, rows[i], gamma) for i in range(len(costs.net.nodes)))
+    nodes = list[Node]()
+    for node, some in zip(costs.net.nodes, rows, strict=True):
+        cost, memory, transient, relative = costs.node(len(nodes), some)
+        nodes.append(Node(node.name, cost + relative / gamma, memory, transient))
     edges = []
     for i, link in enumerate(costs.net.links):
         cost, memory, *lines = costs.grouped(i, rows[link.producer], rows[link.consumer])
         edges.append(Edge(link.producer, link.consumer, cost, memory if memory.any() else None, *lines))
-    return Problem(nodes, tuple(edges), memory_limit)
-
-
-def _node(costs: Costs, index: int, rows: Rows, gamma: float) -> Node:
-    cost, memory, transient, relative = costs.node(index, rows)
-    return Node(costs.net.nodes[index].name, cost + relative / gamma, memory, transient)
+    return Problem(tuple(nodes), tuple(edges), memory_limit)
 
 
 def price(costs: Costs, rows: Rows, gamma: float = float("inf")) -> tuple[float, float]:
