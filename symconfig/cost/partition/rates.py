@@ -39,7 +39,8 @@ class Prices:
 
     def __call__(self, amount: Array | float, group: Group = 0) -> Array:
         fixed, each = (of[group] for of in self.arrays)
-        return np.asarray(fixed + each * np.asarray(amount))
+        result: Array = fixed + each * np.asarray(amount)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
