@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,14 +14,13 @@ from symconfig.format import seconds
 from symconfig.report.partition import Contents, names_of
 from symconfig.report.partition_json import to_dict
 from symconfig.solve.partition.account import Moved, Spent, collectives, spent
-from symconfig.solve.partition.infeasible import infeasible
 from symconfig.solve.partition.placements import Placements, placements, python
 from symconfig.solve.partition.problem import price
-from symconfig.solve.partition.run import Case, Partition, baselines, costs_of
+from symconfig.solve.partition.run import Case, Partition, baselines, costs_of, infeasible
 from symconfig.solve.partition.run import partition as solve
 
 if TYPE_CHECKING:
-    from symconfig.api.graph_job import GraphFields, PartitionJob
+    from symconfig.api.partition_job import PartitionJob
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class PartitionResult:
             f"global batch {source.batch:,}" if source.batch is not None else "",
             f"{source.seq_length:,} tokens" if source.seq_length is not None else "",
             job.ask.precision if job.ask.precision != "bf16" else "",
-            "unfused attention" if source.attention == "unfused" else "",
+            "unfused attention" if source.unfused else "",
             *(f"pinned {pin.text}" for pin in job.ask.pins),
         ]
         subject = f"{source.name} on {job.mesh.gpus:,} x {job.cluster.gpu.product} ({job.cluster.name})"
@@ -123,19 +122,15 @@ def partition(
     gpus: int | None = None,
     global_batch_size: int | None = None,
     seq_length: int | None = None,
-    *,
-    objective: str = "time",
-    gamma: float | None = None,
-    **fields: Unpack[GraphFields],
+    **fields: Any,
 ) -> PartitionResult:
-    """Return the best split of all operators and tensors. Arguments as the options of `symconfig partition`. Raises
-    InputError with all problems, InfeasibleError if nothing fits.
+    """Return the best split of all operators and tensors. Arguments: the fields of GraphJob, which are the options of
+    `symconfig partition`. Raises InputError with all problems, InfeasibleError if nothing fits.
     """
-    from symconfig.api.graph_job import partition_job
+    from symconfig.api.partition_job import partition_job
 
     named = {"model": model, "cluster": cluster, "gpus": gpus, "global_batch_size": global_batch_size}
-    sought = {"seq_length": seq_length, "objective": objective, "gamma": gamma}
-    return answered(partition_job({**named, **sought, **fields}))
+    return answered(partition_job({**named, "seq_length": seq_length, **fields}))
 
 
 def answered(job: PartitionJob) -> PartitionResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,12 +13,12 @@ from symconfig.descriptor.mesh import Mesh
 from symconfig.errors import InfeasibleError
 from symconfig.format import gib, microbatches, seconds, several
 from symconfig.report.partition_stages import Staged, to_dict
-from symconfig.solve.partition.infeasible import excluded, nearest
 from symconfig.solve.partition.pipeline.run import Pipeline
 from symconfig.solve.partition.pipeline.run import pipeline as solve
+from symconfig.solve.partition.run import excluded, nearest
 
 if TYPE_CHECKING:
-    from symconfig.api.graph_job import GraphFields, PartitionJob
+    from symconfig.api.partition_job import PartitionJob
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,8 @@ class PipelineResult:
     @cached_property
     def stages(self) -> tuple[PartitionResult, ...]:
         """Return the partition of each stage, first to last; a stage is a program that receives and sends."""
-        asked = replace(self.asked, source=replace(self.asked.source, model=None, module=""))
-        return tuple(
-            PartitionResult(replace(asked, ask=stage.partition.ask), stage.partition) for stage in self.found.stages
-        )
+        each = (stage.partition for stage in self.found.stages)
+        return tuple(PartitionResult(replace(self.asked, ask=one.ask), one) for one in each)
 
     def contents(self) -> Staged:
         """Return the contents of the report; stages that equal an earlier one reuse its report, with their own
@@ -62,12 +60,12 @@ def pipeline(
     seq_length: int | None = None,
     *,
     stages: int | str = "1..8",
-    **fields: Unpack[GraphFields],
+    **fields: Any,
 ) -> PipelineResult:
     """Return the fastest cut into stages, with a split of all operators in each. Arguments as of `symconfig partition
     --stages`. Raises InputError with all problems, InfeasibleError if nothing fits.
     """
-    from symconfig.api.graph_job import partition_job
+    from symconfig.api.partition_job import partition_job
 
     named = {"model": model, "cluster": cluster, "gpus": gpus, "global_batch_size": global_batch_size}
     return answered(partition_job({**named, "seq_length": seq_length, "stages": stages, **fields}))

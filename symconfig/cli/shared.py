@@ -125,11 +125,10 @@ def seconds(least_s: float, most_s: float) -> Callable[[str], float]:
 
 
 # Kinds of files that are written: the name of each, and the endings that it may have.
-YAML, JSON, SARIF, PYTHON, PAGE = (
+YAML, JSON, SARIF, PAGE = (
     ("YAML", ".yaml", ".yml"),
     ("JSON", ".json"),
     ("SARIF", ".sarif", ".json"),
-    ("Python", ".py"),
     ("a page", ".html", ".htm"),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
@@ -186,27 +186,43 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
 
 
 def _levels(cluster: ClusterDescriptor, values: Constants) -> dict[str, Number]:
+    """Return the arguments of the collectives' formulas for a cluster's levels (see `levels_of`). Bandwidth is divided
+    by the oversubscription; a level without a size gets 1e12.
+    """
+    return levels_of(
+        [
+            (
+                level.name,
+                float(level.size) if level.size is not None else 1e12,
+                values[f"{level.name}.bandwidth_bytes_per_s"],
+                values.get(f"{level.name}.oversubscription", 1.0),
+                values[f"{level.name}.latency_s"],
+                level.mesh,
+            )
+            for level in cluster.levels
+        ],
+        values,
+    )
+
+
+def levels_of(
+    levels: Sequence[tuple[str, float, Number, Number, Number, bool]], values: Constants
+) -> dict[str, Number]:
     """Return the arguments of the collectives' formulas for four levels: size, bytes_per_s, latency_s and mesh of each.
 
-    Bandwidth is times the network's or the links' efficiency and divided by the oversubscription; mesh is 1.0 for
-    direct links. A cluster with fewer levels repeats its last one, of more the first four count; a level without a size
-    gets 1e12.
+    levels: name, GPUs within, bytes/s on the wire, oversubscription, seconds of a message, and whether links are direct
+    (mesh 1.0). Bandwidth is times the network's or the links' efficiency. Fewer levels repeat the last one, of more the
+    first four count; {} without any.
     """
     result: dict[str, Number] = {}
-    levels = list(cluster.levels)
     link = values["link_efficiency"]
     network = values.get("network_efficiency", link)
-    for index in range(4):
-        level = levels[min(index, len(levels) - 1)]
-        efficiency = network if level.name in NETWORK else link
-        bandwidth, thin = (
-            values[f"{level.name}.bandwidth_bytes_per_s"],
-            values.get(f"{level.name}.oversubscription", 1.0),
-        )
-        result[f"level{index}_size"] = float(level.size) if level.size is not None else 1e12
-        result[f"level{index}_bytes_per_s"] = bandwidth * efficiency / thin
-        result[f"level{index}_latency_s"] = values[f"{level.name}.latency_s"]
-        result[f"level{index}_mesh"] = 1.0 if level.mesh else 0.0
+    for index in range(4 if levels else 0):
+        name, size, bandwidth, thin, latency, mesh = levels[min(index, len(levels) - 1)]
+        result[f"level{index}_size"] = size
+        result[f"level{index}_bytes_per_s"] = bandwidth * (network if name in NETWORK else link) / thin
+        result[f"level{index}_latency_s"] = latency
+        result[f"level{index}_mesh"] = 1.0 if mesh else 0.0
     return result
 
 

@@ -6,6 +6,10 @@ the slowest stage takes least and no stage's peak is above its memory.
 - One chunk a stage: exact. best[j, e] = min over b of max(best[j - 1, b], seconds of blocks b to e on stage j), where
   spans that do not fit are infinite. Of cuts that are as fast, a second pass takes the one whose stages differ least.
 - Several chunks a stage, and targets that can express a few families of cuts only: all cuts of the family are compared.
+
+`symconfig partition --stages` has a search of its own (`symconfig.solve.partition.pipeline.search`): the number of
+stages and the GPUs of each are open, their sum counts beside the slowest, and a stage's seconds are known only once the
+tensor solver has solved it.
 """
 
 from __future__ import annotations

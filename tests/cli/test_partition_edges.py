@@ -107,13 +107,13 @@ def test_a_file_has_the_options_as_keys_and_options_override_it(run: Run, tmp_pa
     assert [dim["parts"] for dim in both["operators"][0]["tensors"][-1]["dims"]][0::3] == [
         [{"level": "nvlink", "size": 2}], [{"level": "nvlink", "size": 2}]
     ]  # fmt: skip
-    path.write_text("program: two.yaml\ncluster: h100\ngpus: 8\nprecison: bf16\npins: [y.f]\n")
+    path.write_text("program: two.yaml\ncluster: h100\ngpus: 8\nprecison: bf16\npins: y.f\n")
     wrong = run("partition", path)
     assert wrong.code == 2
-    assert f"{path}:4:1: precison: there is no such key. Try: precision." in wrong.err
+    assert f"{path}:4:1: precison: unknown field. Try: precision." in wrong.err
     assert f"{path}:5:7: pins: must hold `NAME: SPLIT` lines" in wrong.err
     path.write_text("program: two.yaml\ncluster: h100\ngpus: 8\nrecompute: some\npins:\n  y.f: 3\n")
-    assert f"{path}:4:12: recompute: wrong value (got some" in run("partition", path).err
-    assert "--recompute: wrong value (got any" in run("partition", path, "--recompute", "any").err
+    assert f'{path}:4:12: recompute: wrong value (got "some"' in run("partition", path).err
+    assert '--recompute: wrong value (got "any"' in run("partition", path, "--recompute", "any").err
     path.write_text("program: two.yaml\ncluster: h100\ngpus: 8\npins:\n  y.f: 3\n")
     assert f"{path}:5:3: pins: f of 16,384 cannot be cut into 3 parts on 8 GPUs" in run("partition", path).err

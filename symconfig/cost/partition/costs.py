@@ -8,15 +8,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from symconfig.cost.kernels import traffic_s
+from symconfig.cost.framework import Framework
 from symconfig.cost.machine import Machine
-from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, exposed_cost, states, weight
-from symconfig.cost.partition.codes import codes, codes_where, digits, every
-from symconfig.cost.partition.rates import Affine, Array, Rate
+from symconfig.cost.partition.links import (
+    Activation,
+    Kept,
+    Leg,
+    Weight,
+    codes,
+    codes_where,
+    digits,
+    every,
+    exposed_cost,
+    states,
+    weight,
+)
+from symconfig.cost.partition.rates import Array, Prices, Rate, buffered
 from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
 from symconfig.graph.layout import FLAT, cut
 from symconfig.graph.operator import Work
@@ -46,16 +58,11 @@ class Training:
     """How a step runs.
 
     turns: microbatches that run one after the other before the weights change. alive: of how many microbatches at a
-    time the saved tensors are kept, as in a pipeline stage. Bytes are per parameter. hide: the share of an operator's
-    work that its weights' gathers and its gradients' reductions may overlap with.
+    time the saved tensors are kept, as in a pipeline stage.
     """
 
     turns: int = 1
     keep: Keep = Keep.USED
-    gradient_bytes: float = 4.0
-    optimizer_bytes: float = 12.0
-    adam_bytes: float = 34.0
-    hide: float = 0.8
     alive: int = 1
 
 
@@ -82,19 +89,30 @@ class LinkCost(NamedTuple):
 class Costs:
     """The costs of all nodes and links of a network on a mesh.
 
-    rates: of the axes, in the objective's unit. flat: weights may be stored in smaller shards than they are used in.
-    between: of a message to another stage; None if the network is no pipeline stage.
+    rates: of the axes, in the objective's unit. framework: its bytes per parameter, and its overlap of data-parallel
+    communication (`hide.data`) with the work of the operator that reads a weight. flat: weights may be stored in
+    smaller shards than they are used in. between: of a message to another stage; None if the network is no pipeline
+    stage.
     """
 
     net: Net
     rates: tuple[Rate, ...]
     machine: Machine
+    framework: Framework
     training: Training
     objective: Objective = Objective.TIME
     flat: bool = True
-    between: Affine | None = None
+    between: Prices | None = None
     _passes: dict[int, tuple[Rows, Passes]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _rules: dict[int, Activation | Weight] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def rates_of_weights(self) -> tuple[tuple[Rate, ...], ...]:
+        """Return the rates of a weight's four transfers, in the order of `Weight.transfers`: reduction and update, once
+        a step, are in buffers of all weights.
+        """
+        once = buffered(self.rates)
+        return (self.rates, self.rates, once, once)
 
     @property
     def timed(self) -> bool:
@@ -125,15 +143,13 @@ class Costs:
             return Passes(np.zeros(len(rows)), np.zeros(len(rows)))
         known = self._passes.get(id(node))
         if known is None or known[0] is not rows:
-            known = self._passes[id(node)] = rows, self._worked(node, rows)
+            if node.operator.work in (Work.RECEIVE, Work.SEND):
+                assert self.between is not None
+                passes = passed(node, rows, self.rates, self.between)
+            else:
+                passes = work(self.net.program, node, rows, self.rates, self.machine)
+            known = self._passes[id(node)] = rows, passes
         return known[1]
-
-    def _worked(self, node: Node, rows: Rows) -> Passes:
-        assert node.operator is not None
-        if node.operator.work in (Work.RECEIVE, Work.SEND):
-            assert self.between is not None
-            return passed(node, rows, self.rates, self.between)
-        return work(self.net.program, node, rows, self.rates, self.machine)
 
     def _operator(self, node: Node, rows: Rows) -> NodeCost:
         """Return an operator's costs of all microbatches and instances: [rows].
@@ -188,20 +204,19 @@ class Costs:
     def _parameter(self, node: Node, rows: Rows) -> NodeCost:
         """Return a parameter's costs of all its instances: [rows].
 
-        cost: seconds of the optimizer's step on the local state, 0 if frozen or for `symtensor`. memory: weight,
-        gradient and optimizer state. transient: 0. relative: `_relative_memory` for `symtensor`, frozen ones too; else
-        0.
+        cost: seconds of the optimizer's step on the local state, its share of the one kernel that steps all; 0 if
+        frozen or for `symtensor`. memory: weight, gradient and optimizer state. transient: 0. relative:
+        `_relative_memory` for `symtensor`, frozen ones too; else 0.
         """
         assert node.parameter is not None
-        port, training = node.ports[0], self.training
-        size = port.elements
+        port = node.ports[0]
         weight, gradient, state = self.stored(node, rows)
         memory, shares = weight + gradient + state, self._shares(node, rows)
         cost = relative = np.zeros(len(rows))
         if not self.timed:
             relative = self._relative_memory(port, rows)
         elif node.parameter.trainable:
-            cost = traffic_s(self.machine, size * shares[2] * training.adam_bytes)
+            cost = port.elements * shares[2] * self.framework.adam_bytes / self.machine.hbm_bytes_per_s
         return NodeCost(node.times * cost, node.times * memory, np.zeros(len(rows)), node.times * relative)
 
     def stored(self, node: Node, rows: Rows) -> tuple[Array, Array, Array]:
@@ -211,14 +226,14 @@ class Costs:
         Each is divided by the axes that shard it (flat or along a dim). Gradient and state are 0 if it is not
         trainable.
         """
-        port, training = node.ports[0], self.training
+        port, sizes = node.ports[0], self.framework.bytes
         size = port.elements
         weight, gradient, state = self._shares(node, rows)
         trained = size if node.parameter is not None and node.parameter.trainable else 0.0
         return (
             port.tensor.element_bytes * size * weight,
-            training.gradient_bytes * trained * gradient,
-            training.optimizer_bytes * trained * state,
+            sizes.gradient * trained * gradient,
+            sizes.optimizer * trained * state,
         )
 
     def _shares(self, node: Node, rows: Rows) -> Array:
@@ -233,13 +248,10 @@ class Costs:
         """Return (cost, memory, group of each given row, group of each taken row) of a link.
 
         cost, memory: `link` between one row of each group, [groups of given rows, groups of taken rows]. Rows that the
-        link's costs do not distinguish share a group; if that saves less than half of the pairs, each row is its own
-        group.
+        link's costs do not distinguish share a group.
         """
         first, back = self._indistinguishable(index, given, False)
         second, there = self._indistinguishable(index, taken, True)
-        if 2 * len(first) * len(second) > len(given) * len(taken):
-            first, back, second, there = given, np.arange(len(given)), taken, np.arange(len(taken))
         return (*self.link(index, first, second), back, there)
 
     def _indistinguishable(self, index: int, rows: Rows, end: bool) -> tuple[Rows, Rows]:
@@ -267,14 +279,15 @@ class Costs:
         """Return a link's cost per step of all instances, and the bytes that its consumer keeps: [given, taken] each.
 
         Activations: the legs forward and backward. Parameters: the exposed cost of gathers, reduction and update;
-        infinite for forbidden pairs (see `between.weight`), with memory 0.
+        infinite for forbidden pairs (see `links.weight`), with memory 0.
         """
         link, rule, table = self.net.links[index], self.rule(index), every(self.rates)
         if isinstance(rule, Weight):
             ahead, behind = self.overlappable_s(self.net.nodes[link.consumer], taken)
             # most pairs split what the other row does not: they are left out before anything is worked out
             where, numbers = codes_where(rule.transfers[0][0], [at for at, _ in rule.transfers], given, taken)
-            amounts = (table.cost(amount) for _, amount in rule.transfers)
+            each = zip(self.rates_of_weights, rule.transfers, strict=True)
+            amounts = (every(rates).cost(amount) for rates, (_, amount) in each)
             moved = [cost.take(number) for cost, number in zip(amounts, numbers, strict=True)]
             cost = np.full((len(given), len(taken)), np.inf)
             cost[where] = rule.times * exposed_cost(
@@ -317,7 +330,7 @@ class Costs:
             source,
             use,
             flat=self.flat,
-            amounts=(self._amount(port, port.tensor.element_bytes), self._amount(port, self.training.gradient_bytes)),
+            amounts=(self._amount(port, port.tensor.element_bytes), self._amount(port, self.framework.bytes.gradient)),
             regathers=op is None or (op.backward and any(sink.ports[at].tensor.gradient for at in others)),
             turns=float(self.training.turns),
             times=float(link.times),
@@ -326,7 +339,7 @@ class Costs:
     def overlappable_s(self, sink: Node, taken: Rows) -> tuple[Array, Array]:
         """Return the seconds of forward and of backward that a weight's collectives may overlap with: [rows]."""
         own = self.passes(sink, taken)
-        return self.training.hide * own.forward, self.training.hide * own.backward
+        return self.framework.hide.data * own.forward, self.framework.hide.data * own.backward
 
     def _amount(self, port: Port, element_bytes: float) -> float:
         return port.elements * (element_bytes if self.timed else 1.0)
@@ -336,7 +349,7 @@ class Costs:
 
         FORWARD always; RECOMPUTED with Keep.BORDERS inside a repeat; KEPT if the tensor is a copy of a weight, or (only
         where it is all-gathered) if it is kept as its shard; BACKWARD if it has a gradient, for a copy of a weight with
-        gradient_bytes per element.
+        the bytes of a gradient per element.
         """
         source, turns = self.net.nodes[link.producer], float(self.training.turns)
         port = source.ports[link.given]
@@ -349,7 +362,7 @@ class Costs:
         elif self.holds(link) and self._keeps_shards(link):
             legs.append(Leg(Phase.KEPT, False, amount, turns, gathered=True))
         if port.tensor.gradient:
-            back_amount = self._amount(port, self.training.gradient_bytes) if source.weight else amount
+            back_amount = self._amount(port, self.framework.bytes.gradient) if source.weight else amount
             legs.append(Leg(Phase.BACKWARD, True, back_amount, turns))
         return tuple(legs)
 
@@ -394,10 +407,10 @@ def kept_bytes(costs: Costs) -> list[tuple[str, float]]:
     Each parameter with gradient and optimizer state (a frozen one without), each output or residue that an operator
     saves, and each tensor that a link keeps and its producer does not.
     """
-    net, training, result = costs.net, costs.training, list[tuple[str, float]]()
+    net, sizes, result = costs.net, costs.framework.bytes, list[tuple[str, float]]()
     for node in net.nodes:
         if node.parameter is not None:
-            states = training.gradient_bytes + training.optimizer_bytes if node.parameter.trainable else 0.0
+            states = sizes.gradient + sizes.optimizer if node.parameter.trainable else 0.0
             size = node.times * (node.ports[0].bytes + node.ports[0].elements * states)
             result.append((f"weight {node.name} with its gradient and optimizer state", size))
         elif node.operator is not None:

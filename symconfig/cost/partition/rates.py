@@ -5,16 +5,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import accumulate
+from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost import formulas
-from symconfig.cost.machine import Number
-from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor
+from symconfig.cost.machine import Number, constants, levels_of
+from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.graph.layout import Column, Kind, Truth, changes, cut, ever, where
 
@@ -25,20 +27,8 @@ _LEVELS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Affine:
-    """A cost that is affine in the amount: fixed + each * amount."""
-
-    fixed: float
-    each: float
-
-    def __call__(self, amount: Array | float) -> Array:
-        result: Array = self.fixed + self.each * np.asarray(amount)
-        return result
-
-
-@dataclass(frozen=True, slots=True)
 class Prices:
-    """Costs of one kind of collective over each group of axes: fixed + each * amount, [groups]."""
+    """Costs of one kind of collective over each group of axes, or of a message: fixed + each * amount, [groups]."""
 
     fixed: tuple[float, ...]
     each: tuple[float, ...]
@@ -47,9 +37,10 @@ class Prices:
     def __post_init__(self) -> None:
         object.__setattr__(self, "arrays", (np.array(self.fixed), np.array(self.each)))
 
-    def __call__(self, amount: Array | float, group: Group) -> Array:
+    def __call__(self, amount: Array | float, group: Group = 0) -> Array:
         fixed, each = (of[group] for of in self.arrays)
-        return np.asarray(fixed + each * np.asarray(amount))
+        result: Array = fixed + each * np.asarray(amount)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +57,7 @@ class Rate:
     by_ring: Prices
     by_all_reduce: Prices
     by_all_to_all: Prices
-    send: Affine
+    send: Prices
 
     def cost(self, kind: Kind, amount: Array | float, group: Group = 0) -> Array:
         """Return the cost of a collective over the axis and `group` (number of axes; 0: none) less that over `group`
@@ -111,30 +102,11 @@ class Groups:
 
 
 def levels(mesh: Mesh, cluster: ClusterDescriptor) -> dict[str, Number]:
-    """Return the collective formulas' keyword arguments for a mesh: `level0_size` to `level3_mesh`; {} for a single
-    GPU.
-
-    size: GPUs within the level and all inner ones. bytes_per_s: times link_efficiency, or for network levels
-    network_efficiency if known. latency_s. mesh: 1.0 without a switch, else 0.0. A mesh with fewer than four levels
-    repeats its last one.
-    """
-    kernels = cluster.kernels
-    result: dict[str, Number] = {}
-    if not mesh.levels:  # one GPU: there is nothing between which anything could move
-        return result
-    reach = [1]
-    for level in mesh.levels:
-        reach.append(reach[-1] * level.size)
-    for index in range(_LEVELS):
-        at = min(index, len(mesh.levels) - 1)
-        level = mesh.levels[at]
-        network = kernels.network_efficiency or kernels.link_efficiency
-        share = network if level.name in NETWORK else kernels.link_efficiency
-        result[f"level{index}_size"] = float(reach[at + 1])
-        result[f"level{index}_bytes_per_s"] = level.bandwidth_bytes_per_s * share.value
-        result[f"level{index}_latency_s"] = level.latency_s
-        result[f"level{index}_mesh"] = 1.0 if level.mesh else 0.0
-    return result
+    """Return the collective formulas' arguments for a mesh (`machine.levels_of`); {} for a single GPU."""
+    within = accumulate((level.size for level in mesh.levels), mul)
+    each = [(one.name, float(size), one.bandwidth_bytes_per_s, 1.0, one.latency_s, one.mesh)
+            for one, size in zip(mesh.levels, within, strict=True)]  # fmt: skip
+    return levels_of(each, constants(cluster.kernels))
 
 
 def seconds(axes: Sequence[Axis], mesh: Mesh, cluster: ClusterDescriptor) -> tuple[Rate, ...]:
@@ -161,15 +133,15 @@ def seconds(axes: Sequence[Axis], mesh: Mesh, cluster: ClusterDescriptor) -> tup
     )
 
 
-def between_stages(mesh: Mesh, cluster: ClusterDescriptor) -> Affine:
+def between_stages(mesh: Mesh, cluster: ClusterDescriptor) -> Prices:
     """Return the seconds of a message between GPUs of two pipeline stages, over the mesh's outermost level."""
     outer = mesh.levels[-1].size
     return _message_s(outer, mesh.gpus // outer, levels(mesh, cluster))
 
 
-def _message_s(size: int, stride: int, numbers: dict[str, Number]) -> Affine:
+def _message_s(size: int, stride: int, numbers: dict[str, Number]) -> Prices:
     none, many = (float(formulas.send_s(amount, float(size), float(stride), **numbers)) for amount in (0.0, _MANY))
-    return Affine(none, many / _MANY)
+    return Prices((none,), (many / _MANY,))
 
 
 def _group_levels(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tuple[Array, Array, dict[str, Number]]:
@@ -191,6 +163,23 @@ def _group_levels(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tup
     return ranks, stride, result
 
 
+def buffered(rates: Sequence[Rate]) -> tuple[Rate, ...]:
+    """Return the rates without their fixed parts: of a tensor that shares its messages with many others."""
+
+    def without(prices: Prices) -> Prices:
+        return Prices((0.0,) * len(prices.each), prices.each)
+
+    return tuple(
+        replace(
+            rate,
+            by_ring=without(rate.by_ring),
+            by_all_reduce=without(rate.by_all_reduce),
+            by_all_to_all=without(rate.by_all_to_all),
+        )
+        for rate in rates
+    )
+
+
 def elements(axes: Sequence[Axis]) -> tuple[Rate, ...]:
     """Return the rate of each axis in elements sent, the source paper's Cost_comm: of a group of n ranks a share (n -
     1) / n of the amount, twice for an all-reduce, and the whole amount for a send. No fixed part.
@@ -200,7 +189,7 @@ def elements(axes: Sequence[Axis]) -> tuple[Rate, ...]:
     none = (0.0,) * len(shares)
     once, twice = (Prices(none, tuple((times * shares).tolist())) for times in (1, 2))
     return tuple(
-        Rate(axis.size, step, once, twice, once, Affine(0.0, 1.0))
+        Rate(axis.size, step, once, twice, once, Prices((0.0,), (1.0,)))
         for axis, step in zip(axes, groups.steps, strict=True)
     )
 

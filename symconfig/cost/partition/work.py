@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost.kernels import attention_s, product_s, traffic_s
 from symconfig.cost.machine import Machine
-from symconfig.cost.partition.rates import Affine, Array, Move, Rate, together
+from symconfig.cost.partition.rates import Array, Move, Prices, Rate, together
 from symconfig.graph.layout import PARTIAL, Kind
 from symconfig.graph.operator import Operator, Split, Work
 from symconfig.graph.program.net import Node, Port
@@ -139,7 +139,7 @@ def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> 
     return Passes(seconds(True), seconds(False))
 
 
-def passed(node: Node, rows: Rows, rates: Sequence[Rate], between: Affine) -> Passes:
+def passed(node: Node, rows: Rows, rates: Sequence[Rate], between: Prices) -> Passes:
     """Return the seconds per microbatch of a pipeline's RECEIVE or SEND operator on one rank, forward and backward:
     [rows].
 

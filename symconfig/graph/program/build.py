@@ -49,6 +49,12 @@ class Function:
     dims: tuple[str, ...] = ("within", "covered")
 
 
+def causal_keys(keys: int, window: int | None = None) -> float:
+    """Return the mean number of keys per query if each attends to its own and those before it, at most `window`."""
+    reach = min(window or keys, keys)
+    return (reach * (reach + 1) / 2 + (keys - reach) * reach) / keys
+
+
 def nothing(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
     return ()
 

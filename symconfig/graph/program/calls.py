@@ -8,7 +8,18 @@ from typing import Any
 
 from symconfig.errors import nearest
 from symconfig.graph.operator import Operator, Tensor, Use
-from symconfig.graph.program.build import ALL, ANY, FUNCTIONS, NORMALISE, OF_INPUTS, STATISTICS, Function, Window, build
+from symconfig.graph.program.build import (
+    ALL,
+    ANY,
+    FUNCTIONS,
+    NORMALISE,
+    OF_INPUTS,
+    STATISTICS,
+    Function,
+    Window,
+    build,
+    causal_keys,
+)  # fmt: skip
 from symconfig.graph.program.notation import ELEMENT_BYTES, Mistake, Option, Statement, size_of_number
 
 FP32_BYTES, INDEX_BYTES, MASK_BYTES = 4.0, 4.0, 1.0
@@ -194,7 +205,7 @@ def _norm(site: Site) -> dict[str, Any]:
 
 def _attention(site: Site) -> dict[str, Any]:
     """Return the `build` arguments of an attention: fp32 statistics as residue, `attended` as the mean number of keys
-    per query (all keys; with `causal` or `window`, those before the query, within the window), channels and head
+    per query (all keys; with `causal` or `window`, its own and those before it, within the window), channels and head
     groups.
 
     Raise Mistake if an operand has fewer than two dims, `over` is not exactly one dim of keys and values that the
@@ -212,13 +223,11 @@ def _attention(site: Site) -> dict[str, Any]:
     if v.loops[-1] != site.loops[-1]:
         raise site.mistake("the result ends in the values' channels", got=site.loops[-1], need=v.loops[-1])
     keys, window = site.sizes[over[0]], site.window()
-    reach = min(window or keys, keys)
     masked = window is not None or "causal" in site.call.flags
     return {
         "over": over,
         "residues": [site.new(f"{site.names[0]}.statistics", site.loops[:-1], FP32_BYTES)],
-        # The mean number of keys of a query: all; or those before it, within the window.
-        "attended": (reach * reach / 2 + (keys - reach) * reach) / keys if masked else float(keys),
+        "attended": causal_keys(keys, window) if masked else float(keys),
         "channels": float(site.sizes[q.loops[-1]] + site.sizes[v.loops[-1]]),
         "groups": _head_groups(site, q, k, over[0]),
     }

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from symconfig.cost.partition.between import Activation, Weight
-from symconfig.cost.partition.codes import Numbers, is_gather, pair_of
 from symconfig.cost.partition.costs import Costs, Keep
-from symconfig.cost.partition.rates import Move, moves, total
+from symconfig.cost.partition.links import Activation, Numbers, Weight, is_gather, pair_of
+from symconfig.cost.partition.rates import Move, Rate, moves, total
 from symconfig.cost.partition.work import exchanged
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.layout import Kind
@@ -86,18 +85,22 @@ def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_E
     """
     given, taken, rule = rows[link.producer], rows[link.consumer], costs.rule(number)
 
-    def run(digits: Numbers, amount: float) -> list[Move]:
+    def run(digits: Numbers, amount: float, rates: Sequence[Rate]) -> list[Move]:
         pairs = [pair_of(int(digits[a, b])) for a, b in zip(given, taken, strict=True)]
-        return list(moves([before for before, _ in pairs], [after for _, after in pairs], amount, costs.rates))
+        return list(moves([before for before, _ in pairs], [after for _, after in pairs], amount, rates))
 
     if isinstance(rule, Activation):
         gathers = is_gather([int(rule.there[a, b]) for a, b in zip(given, taken, strict=True)])
         for leg in rule.legs:
             digits = rule.back if leg.backward else rule.there
-            yield _Exchange(leg.phase, (run(digits, leg.amount),), leg.times * (gathers if leg.gathered else 1.0))
+            yield _Exchange(
+                leg.phase, (run(digits, leg.amount, costs.rates),), leg.times * (gathers if leg.gathered else 1.0)
+            )
         return
     assert isinstance(rule, Weight)
-    gather, turn, reduction, update = (run(*each) for each in rule.transfers)
+    gather, turn, reduction, update = (
+        run(*each, rates) for each, rates in zip(rule.transfers, costs.rates_of_weights, strict=True)
+    )
     work = costs.overlappable_s(costs.net.nodes[link.consumer], np.array([taken], dtype=np.int64))
     ahead, behind = map(_number, work)
     back = (gather,) * rule.regathers + (turn,) * rule.trainable

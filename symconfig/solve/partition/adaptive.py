@@ -13,16 +13,14 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.solve.partition.lines import Lines
 from symconfig.solve.partition.problem import Array
-from symconfig.solve.partition.rows import completions
+from symconfig.solve.partition.rows import every_row, shared_out
 
-Options = NDArray[np.int64]
 Row = tuple[int, ...]
 Strategy = tuple[Row, ...]  # of every node
 _ROUNDS = 4  # over all axes, after the first cuts, at most
@@ -65,7 +63,7 @@ class Cutter:
     scopes: tuple[Scope, ...] = ()
     steps: tuple[Step, ...] | None = None
     lines: Lines = field(init=False)
-    fixed: dict[int, tuple[Options, Rows]] = field(default_factory=dict)  # of nodes that are fixed: see `completions`
+    fixed: dict[int, Rows] = field(default_factory=dict)  # of pinned nodes, the rows that satisfy their pins
 
     def __post_init__(self) -> None:
         """Set scopes, the rows of pinned nodes, the steps of elimination (None: too dense) and the tables of costs.
@@ -77,7 +75,7 @@ class Cutter:
         self.scopes = (*((index,) for index in range(len(nodes))), *pairs)
         for index, node in enumerate(nodes):
             if node.fixed:
-                self.fixed[index] = completions(node, self.costs, self.axes)
+                self.fixed[index] = shared_out(self.costs, node, every_row(node, self.costs.net, self.axes))
         self.steps = plan(self.scopes, [len(node.options) for node in nodes])
         self.lines = Lines(self.costs, self.axes)
 
@@ -111,9 +109,9 @@ class Cutter:
                 table = table.diagonal()
             tables.append(table if link.producer < link.consumer else table.T)
         others = [other for other in range(len(self.axes)) if other != axis and other not in open_]
-        for index, (numbers, every) in self.fixed.items():
-            able = every[(every[:, others] == numbers[np.array(rows[index])][others]).all(axis=1), axis]
-            tables[index] = np.where(np.isin(numbers[self.lines.choices[index]], able), tables[index], np.inf)
+        for index, every in self.fixed.items():
+            able = every[(every[:, others] == np.array(rows[index])[others]).all(axis=1), axis]
+            tables[index] = np.where(np.isin(self.lines.choices[index], able), tables[index], np.inf)
         now = [row[axis] for row in rows]
         chosen = least(self.steps, tables) if self.steps is not None else _local_search(self.scopes, tables, now)
         return tuple((*row[:axis], int(c), *row[axis + 1 :]) for row, c in zip(rows, chosen, strict=True))
@@ -133,8 +131,8 @@ class Cutter:
         infinite if bytes are priced for the objective symtensor.
         """
         moved, held, transient, weight = self.sums(rows)
-        memory, fixed = held + transient, self.fixed.items()
-        if not all((every == numbers[list(rows[index])]).all(axis=1).any() for index, (numbers, every) in fixed):
+        memory = held + transient
+        if not all((every == rows[index]).all(axis=1).any() for index, every in self.fixed.items()):
             moved = memory = np.inf
         gamma = self.gamma or (1.0 / price if price else float("inf"))
         if self.by_bytes:
@@ -239,30 +237,18 @@ def _within_limit(cutter: Cutter, order: Sequence[int], free: Division, limit: f
 
 
 def _local_search(scopes: Sequence[Scope], tables: Sequence[Array], now: Sequence[int]) -> tuple[int, ...]:
-    """Return a choice of every node by coordinate descent from the choices `now`; a local minimum, or less after as
-    many rounds as nodes.
-
-    scopes: the one or two nodes of each table; the first tables are the nodes' own. Nodes with the dearest finite
-    option go first; a node changes only for a lower sum.
+    """Return a choice of every node by coordinate descent from the choices `now`: a local minimum, or less after as
+    many rounds as nodes. scopes: the one or two nodes of each table.
     """
-    around: list[list[tuple[Scope, Array]]] = [[] for _ in now]
-    for scope, table in zip(scopes, tables, strict=True):
-        for v in scope:
-            around[v].append((scope, table))
     chosen = list(now)
-    heaviest = [float(table.max(where=np.isfinite(table), initial=-np.inf)) for table in tables[: len(now)]]
-    order = sorted(range(len(now)), key=lambda v: (-heaviest[v], v))
     for _ in now:
-        changed = False
-        for v in order:
-            score: Array = np.zeros(len(tables[v]))
-            for nodes, table in around[v]:
-                at = tuple(slice(None) if w == v else chosen[w] for w in nodes)
-                score = score + table[at]
-            best = int(np.argmin(score))
-            if score[best] < score[chosen[v]]:
-                chosen[v], changed = best, True
-        if not changed:
+        before = list(chosen)
+        for v in range(len(now)):
+            mine = ((nodes, table) for nodes, table in zip(scopes, tables, strict=True) if v in nodes)
+            each = (table[tuple(slice(None) if w == v else chosen[w] for w in nodes)] for nodes, table in mine)
+            score = np.sum(list(each), axis=0)
+            chosen[v] = int(np.argmin(score)) if score.min() < score[chosen[v]] else chosen[v]
+        if chosen == before:
             break
     return tuple(chosen)
 

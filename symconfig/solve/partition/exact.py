@@ -17,8 +17,7 @@ import numpy as np
 
 from symconfig.solve.partition import milp
 from symconfig.solve.partition.milp import spent_s
-from symconfig.solve.partition.problem import Array, Bools, Problem, Solution
-from symconfig.solve.partition.reduce import Space, restrict, space, undominated
+from symconfig.solve.partition.problem import Array, Bools, Problem, Solution, restrict, simplified, undominated
 
 CLOSE = 5e-10  # relative: no more than this may be saved where nothing better is said to exist
 CEILINGS = (0.0002, 0.001, 0.005, 0.03, 0.2, np.inf)  # of the lower bound: how far above it they are
@@ -41,7 +40,7 @@ def solve(
     at most `below`, and `optimal` says that none is feasible below it; if a node has no finite choice, the bound is
     infinite. start: an initial choice, ignored if it does not fit.
     """
-    whole = space(problem)
+    whole = simplified(problem)
     if whole is None:
         return Solution("exact", None, np.inf, np.inf, True)
     known = _Incumbent(problem, below, np.inf if limit_s is None else spent_s() + limit_s)
@@ -88,7 +87,8 @@ def _search(relaxed: _Relaxation, known: _Incumbent) -> float:
     programme of the rest solved. Returns early with the bound so far at the time limit, if the programme has more than
     ENTRIES pairs of choices, or if its solver does not finish.
     """
-    costs = (*relaxed.space.cost, *(pair.cost for pair in relaxed.space.pairs))
+    whole = relaxed.problem
+    costs = [*(node.cost for node in whole.nodes), *(edge.cost for edge in whole.edges)]
     dearest = sum(float(cost.max(where=np.isfinite(cost), initial=0.0)) for cost in costs)
     # where nothing fits, the bound rises with the price above what any choice costs
     if not relaxed.raise_bound(min(known.target, 2 * dearest + 1.0), known):
@@ -100,8 +100,8 @@ def _search(relaxed: _Relaxation, known: _Incumbent) -> float:
         if known.left_s <= 0:
             return bound
         if part.raise_bound(ceiling, known):
-            left = undominated(part.space)
-            if left.entries > ENTRIES:
+            left = undominated(part.problem)
+            if sum(edge.size for edge in left.edges) > ENTRIES:
                 return bound
             answer = milp.solve(left, known.left_s)
             cost = known.offer(left.original(answer.choice)) if answer.choice is not None else np.inf
@@ -124,7 +124,7 @@ class _Relaxation:
     too much, and at which it fits.
     """
 
-    space: Space
+    problem: Problem
     messages: list[list[Array]] = field(default_factory=list)
     price: float = 0.0
     bound: float = -np.inf
@@ -133,8 +133,8 @@ class _Relaxation:
 
     def __post_init__(self) -> None:
         if not self.messages:
-            sizes = self.space.sizes
-            self.messages = [[np.zeros(sizes[pair.u]), np.zeros(sizes[pair.v])] for pair in self.space.pairs]
+            sizes = self.problem.sizes
+            self.messages = [[np.zeros(sizes[pair.u]), np.zeros(sizes[pair.v])] for pair in self.problem.edges]
 
     def copy(self) -> _Relaxation:
         return replace(self, messages=[list(both) for both in self.messages])
@@ -145,25 +145,29 @@ class _Relaxation:
 
         Each round sweeps both ways at one price of bytes held, then raises or lowers the price by whether the sweep's
         choice fits. Stops after ROUNDS, when two rounds gain little, when one choice per node is left, at too high a
-        price or at the time limit. Changes the space, messages and prices, and offers each sweep's choice to the
+        price or at the time limit. Changes the problem, messages and prices, and offers each sweep's choice to the
         incumbent `known`.
         """
         stalled, price = 0, self.price
         for _ in range(ROUNDS):
-            before, sizes, spare = self.bound, sum(self.space.sizes), self.space.limit - self.space.least_transient
+            before, sizes, spare = (
+                self.bound,
+                sum(self.problem.sizes),
+                self.problem.memory_limit - self.problem.least_transient,
+            )
             self._sweep(price, True)
             least, choice, bounds = self._sweep(price, False)
-            known.offer(self.space.original(choice))
+            known.offer(self.problem.original(choice))
             bound = least - (price * spare if price else 0.0)
             if bound > self.bound:
                 self.bound, self.price = bound, price
             if price:
-                larger = [np.maximum(self.space.least_transient, t) for t in self.space.transient]
-                bounds = [b - price * (self.space.limit - t) for b, t in zip(bounds, larger, strict=True)]
-            held = self.space.held(choice)
+                larger = [np.maximum(self.problem.least_transient, node.transient) for node in self.problem.nodes]
+                bounds = [b - price * (self.problem.memory_limit - t) for b, t in zip(bounds, larger, strict=True)]
+            held = self.problem.held(choice)
             if self.bound >= ceiling or not self._narrow([each < ceiling for each in bounds]):
                 return False
-            if max(self.space.sizes) == 1 or price * held > HIGHEST * abs(self.bound) or known.left_s <= 0:
+            if max(self.problem.sizes) == 1 or price * held > HIGHEST * abs(self.bound) or known.left_s <= 0:
                 break
             if held > spare:
                 self.low = max(self.low, price)
@@ -177,52 +181,52 @@ class _Relaxation:
                 price = (self.low * self.high) ** 0.5
             else:
                 gap = min(ceiling, known.cost, (1 + GAIN) * abs(self.bound)) - self.bound
-                few = self.bound - before < GAIN * gap and sum(self.space.sizes) > 0.9 * sizes
+                few = self.bound - before < GAIN * gap and sum(self.problem.sizes) > 0.9 * sizes
                 stalled, price = stalled + few, self.price
                 if stalled == 2:
                     break
         return True
 
     def _narrow(self, keep: Sequence[Bools]) -> bool:
-        """Restrict the space, and the messages with it, to the marked choices that every neighbour has a compatible
+        """Restrict the problem, and the messages with it, to the marked choices that every neighbour has a compatible
         choice for.
 
-        Return False, with the space unchanged, if a node has no choice left; else True, also if all stay.
+        Return False, with the problem unchanged, if a node has no choice left; else True, also if all stay.
         """
-        left = restrict(self.space, keep)
+        left = restrict(self.problem, keep)
         if left is None:
             return False
-        if left is not self.space:
-            at = [np.searchsorted(old, new) for old, new in zip(self.space.kept, left.kept, strict=True)]
-            for pair, both in zip(left.pairs, self.messages, strict=True):
+        if left is not self.problem:
+            at = [np.searchsorted(old, new) for old, new in zip(self.problem.kept, left.kept, strict=True)]
+            for pair, both in zip(left.edges, self.messages, strict=True):
                 both[:] = both[0][at[pair.u]], both[1][at[pair.v]]
-            self.space = left
+            self.problem = left
         return True
 
     def _sweep(self, price: float, forward: bool) -> tuple[float, tuple[int, ...], list[Array]]:
         """Pass messages through all nodes once, in rising order if `forward`, else falling; changes the messages.
 
-        Return a lower bound of cost + price x bytes held, a greedy choice of every node (index in the space), and for
+        Return a lower bound of cost + price x bytes held, a greedy choice of every node (index in the problem), and for
         each node a lower bound of each choice, [choices], valid if the preceding sweep was in the opposite direction at
         this price.
         """
-        space, order = self.space, range(len(self.space.kept))
-        own = [cost + price * memory if price else cost for cost, memory in zip(space.cost, space.memory, strict=True)]
-        gathered = [sum(self.messages[p][space.pairs[p].u != v] for p, _ in space.around[v]) for v in order]
+        problem, order = self.problem, range(len(self.problem.nodes))
+        own = [node.cost + price * node.memory if price else node.cost for node in problem.nodes]
+        gathered = [sum(self.messages[p][problem.edges[p].u != v] for p, _ in problem.around[v]) for v in order]
         total = [cost + more for cost, more in zip(own, gathered, strict=True)]
         least = [float(t.min()) for t in total]
         bounds, chosen = list(total), [0] * len(total)
         for v in order if forward else reversed(order):
-            ahead = [(p, w) for p, w in space.around[v] if (w > v) == forward]
+            ahead = [(p, w) for p, w in problem.around[v] if (w > v) == forward]
             score = own[v].copy()
-            for p, w in space.around[v]:
+            for p, w in problem.around[v]:
                 if (w > v) == forward:
-                    score += self.messages[p][space.pairs[p].u != v]
+                    score += self.messages[p][problem.edges[p].u != v]
                 else:
-                    score += space.pairs[p].line(v, chosen[w], price)
+                    score += problem.edges[p].line(v, chosen[w], price)
             chosen[v] = int(np.argmin(score))
             bounds[v] = total[v] + (sum(least) - least[v])
-            share = total[v] / max(len(ahead), len(space.around[v]) - len(ahead), 1)
+            share = total[v] / max(len(ahead), len(problem.around[v]) - len(ahead), 1)
             for p, w in ahead:
                 total[v] = total[v] - share
                 total[w] = total[w] + self._send(p, v, share, price)
@@ -236,7 +240,7 @@ class _Relaxation:
 
         Changes both messages of the pair. Return what each choice of the other node gains: [choices].
         """
-        pair, table, at = self.space.pairs[p], self.space.pairs[p].priced(price), int(self.space.pairs[p].u != v)
+        pair, table, at = self.problem.edges[p], self.problem.edges[p].priced(price), int(self.problem.edges[p].u != v)
         mine, old = self.messages[p][at] - share, self.messages[p][1 - at]
         there, here = (pair.columns, pair.rows) if at else (pair.rows, pair.columns)
         table = table if at else table.T  # [choices of the other, of v]

@@ -1,6 +1,6 @@
 """Costs along one axis of a mesh, of all nodes and links of a network at once: what each cut of the mesh weighs.
 
-All rows of a node lie in one table, and all pairs of layouts of a link in another (`symconfig.cost.partition.codes`),
+All rows of a node lie in one table, and all pairs of layouts of a link in another (`symconfig.cost.partition.links`),
 so that a cut only reads: no operator is looked at by itself.
 """
 
@@ -13,19 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.partition.between import Activation, Weight, exposed_cost
-from symconfig.cost.partition.codes import BASE, every
 from symconfig.cost.partition.costs import Costs
+from symconfig.cost.partition.links import BASE, Activation, Weight, every, exposed_cost
 from symconfig.cost.partition.work import Rows, counted
 from symconfig.descriptor.mesh import Axis
-from symconfig.errors import InputError
 from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Net, Node
 from symconfig.solve.partition.problem import Array
-from symconfig.solve.partition.rows import allowed
+from symconfig.solve.partition.rows import all_rows, allowed
 
 Ints = NDArray[np.int64]
-MOST_ROWS = 200_000  # of one node, that are weighed at once
 
 
 class Line(NamedTuple):
@@ -47,19 +44,9 @@ class Lines:
     """The tables of a network on some axes."""
 
     def __init__(self, costs: Costs, axes: tuple[Axis, ...]) -> None:
-        """Compute the tables of all nodes and links. Raise InputError if a node has more than MOST_ROWS rows on these
-        axes.
-        """
+        """Compute the tables of all nodes and links. Raise InputError as `all_rows`."""
         self.costs, net, table = costs, costs.net, every(costs.rates)
         options = np.array([len(node.options) for node in net.nodes], dtype=np.int64)
-        rows = int((options ** len(axes)).max(initial=0))
-        if rows > MOST_ROWS:
-            raise InputError(
-                "an operator can be split in more ways than can be weighed at once",
-                got=f"{rows:,} on {len(axes)} axes of the mesh",
-                need=f"at most {MOST_ROWS:,}",
-                hint="a mesh with fewer levels",
-            )
         self.rows = _Rows(costs, axes, options)
         self.choices = [np.arange(many) for many in options.tolist()]
         rules = [(number, costs.rule(number)) for number in range(len(net.links))]
@@ -72,9 +59,11 @@ class Lines:
         weights = [(number, rule) for number, rule in rules if isinstance(rule, Weight)]
         self.weights = [
             _Lookup(
-                net, [(n, rule.transfers[way][0], table.cost(rule.transfers[way][1])) for n, rule in weights], len(axes)
+                net,
+                [(n, rule.transfers[way][0], every(rates).cost(rule.transfers[way][1])) for n, rule in weights],
+                len(axes),
             )
-            for way in range(4)
+            for way, rates in enumerate(costs.rates_of_weights)
         ]
         self.regathers, self.trainable = (
             np.array([getattr(rule, name) for _, rule in weights], dtype=bool) for name in ("regathers", "trainable")
@@ -128,7 +117,7 @@ class Lines:
         moved, kept = sum(lookup.read(rows, axis) for lookup in self.moved), self.kept.read(rows, axis)
         exposed = exposed_cost(
             [lookup.read(rows, axis) for lookup in self.weights],
-            *(self.costs.training.hide * work[consumers] for work in (self.rows.forward, self.rows.backward)),
+            *(self.costs.framework.hide.data * work[consumers] for work in (self.rows.forward, self.rows.backward)),
             regathers=self.regathers[owner],
             trainable=self.trainable[owner],
             turns=self.turns[owner],
@@ -202,7 +191,7 @@ class _Rows:
         self.shared = None if costs.timed else np.ones(int(sizes.sum()))
         used = {link.consumer for link in costs.net.links if nodes[link.producer].parameter is not None}
         for index, node in enumerate(nodes):
-            some = np.arange(sizes[index])[:, None] // self.powers[index] % options[index]
+            some = all_rows(node, axes)
             here = slice(int(self.first[index]), int(self.first[index] + sizes[index]))
             cost, self.memory[here], self.transient[here], self.relative[here] = costs.node(index, some)
             self.cost[here] = np.where(_allowed_rows(costs, node, some, axes), cost, np.inf)

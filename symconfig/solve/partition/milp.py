@@ -32,8 +32,7 @@ from typing import Any
 import numpy as np
 import pulp
 
-from symconfig.solve.partition.problem import Array, Edge, Ints
-from symconfig.solve.partition.reduce import Space, side
+from symconfig.solve.partition.problem import Array, Edge, Ints, Problem, side
 
 UNIT = 1e6  # the largest cost, and the memory limit, in the solvers' units: their tolerances of 1e-7 are 1e-13 of them
 _LOWER = re.compile(r"Lower bound:\s+([-+.\de]+)")  # of CBC's log
@@ -60,7 +59,7 @@ def spent_s() -> float:
     return time.process_time() + children.children_user + children.children_system
 
 
-def solve(space: Space, limit_s: float = np.inf) -> Answer:
+def solve(problem: Problem, limit_s: float = np.inf) -> Answer:
     """Return the cheapest choice that fits, or the best that CBC finds within `limit_s` CPU seconds, with a lower
     bound.
 
@@ -69,7 +68,7 @@ def solve(space: Space, limit_s: float = np.inf) -> Answer:
     constraint, and CBC run again in the time that is left.
     """
     end = spent_s() + limit_s
-    model, taken, fixed, scale = _programme(space)
+    model, taken, fixed, scale = _programme(problem)
     while True:
         status, bound = _run(model, max(end - spent_s(), 0.01))
         if status == pulp.LpSolutionInfeasible:
@@ -78,14 +77,14 @@ def solve(space: Space, limit_s: float = np.inf) -> Answer:
         if status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
             return Answer(None, lower, False)
         choice = tuple(int(np.argmax([one.value() or 0.0 for one in variables])) for variables in taken)
-        if space.peak(choice) <= space.limit:
+        if problem.fits(choice):
             return Answer(choice, lower, status == pulp.LpSolutionOptimal)
         # above the limit by less than the solver's tolerance
         chosen = [variables[c] for variables, c in zip(taken, choice, strict=True)]
         model.addConstraint(pulp.lpSum(chosen) <= len(chosen) - 1)
 
 
-def _programme(space: Space) -> tuple[Any, list[list[Any]], float, float]:
+def _programme(problem: Problem) -> tuple[Any, list[list[Any]], float, float]:
     """Return the PuLP model, its x variables by node and choice, the constant cost and the scale of the objective.
 
     The true cost is constant + objective / scale: costs are reduced by each node's and pair's minimum. Choices with
@@ -94,14 +93,15 @@ def _programme(space: Space) -> tuple[Any, list[list[Any]], float, float]:
     """
     model = pulp.LpProblem("partition", pulp.LpMinimize)
     taken = [
-        [model.add_variable(f"x{v}_{c}", cat=pulp.LpBinary) for c in range(size)] for v, size in enumerate(space.sizes)
+        [model.add_variable(f"x{v}_{c}", cat=pulp.LpBinary) for c in range(size)]
+        for v, size in enumerate(problem.sizes)
     ]
     price, held = list[tuple[Any, float]](), list[tuple[Any, float]]()
-    for variables, cost, memory in zip(taken, space.cost, space.memory, strict=True):
+    for variables, node in zip(taken, problem.nodes, strict=True):
         model.addConstraint(pulp.lpSum(variables) == 1)
-        price += zip(variables, (cost - cost.min()).tolist(), strict=True)
-        held += zip(variables, memory.tolist(), strict=True)
-    for number, pair in enumerate(space.pairs):
+        price += zip(variables, (node.cost - node.cost.min()).tolist(), strict=True)
+        held += zip(variables, node.memory.tolist(), strict=True)
+    for number, pair in enumerate(problem.edges):
         rows, columns = _equal_choices(pair, pair.u), _equal_choices(pair, pair.v)
         lines = np.ix_(pair.rows[[row[0] for row in rows]], pair.columns[[column[0] for column in columns]])
         table = pair.cost[lines]
@@ -118,14 +118,14 @@ def _programme(space: Space) -> tuple[Any, list[list[Any]], float, float]:
                 model.addConstraint(pulp.lpSum(some) == pulp.lpSum([taken[v][c] for c in group]))
     scale = UNIT / (max((cost for _, cost in price), default=0.0) or 1.0)
     model.setObjective(_sum(price, scale))
-    if space.limit < np.inf:
-        byte, least = UNIT / max(abs(space.limit), 1.0), space.least_transient
+    if problem.memory_limit < np.inf:
+        byte, least = UNIT / max(abs(problem.memory_limit), 1.0), problem.least_transient
         largest = model.add_variable("largest", lowBound=least * byte)
-        for variables, transient in zip(taken, space.transient, strict=True):
-            if (transient > least).any():
-                model.addConstraint(_sum(list(zip(variables, transient.tolist(), strict=True)), byte) <= largest)
-        model.addConstraint(_sum(held, byte) + largest <= space.limit * byte)
-    fixed = sum(float(cost.min()) for cost in space.cost) + sum(float(pair.cost.min()) for pair in space.pairs)
+        for variables, node in zip(taken, problem.nodes, strict=True):
+            if (node.transient > least).any():
+                model.addConstraint(_sum(list(zip(variables, node.transient.tolist(), strict=True)), byte) <= largest)
+        model.addConstraint(_sum(held, byte) + largest <= problem.memory_limit * byte)
+    fixed = sum(float(one.cost.min()) for one in problem.nodes) + sum(float(one.cost.min()) for one in problem.edges)
     return model, taken, fixed, scale
 
 

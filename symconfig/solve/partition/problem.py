@@ -1,9 +1,11 @@
-"""The partition problem as arrays: choices for every node, costs of nodes and of pairs, one limit of memory."""
+"""The partition problem as arrays: choices for every node, costs of nodes and of pairs, one limit of memory; and what
+is left of it without choices that cannot be part of an optimum."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,28 +91,57 @@ class Edge:
         return Edge(self.u, self.v, cost, memory, first.reshape(-1), second.reshape(-1))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Problem:
-    """minimise  sum of costs   subject to   sum of memory + largest transient <= memory_limit (bytes)."""
+    """minimise  sum of costs   subject to   sum of memory + largest transient <= memory_limit (bytes).
+
+    kept: for each node the numbers that its choices have in the problem that this one was reduced from; empty: all.
+    """
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
     memory_limit: float = float("inf")
+    kept: tuple[Ints, ...] = ()
 
     def cost(self, choice: Sequence[int]) -> float:
         nodes = sum(float(node.cost[c]) for node, c in zip(self.nodes, choice, strict=True))
         return nodes + sum(float(edge.cost[edge.place(choice)]) for edge in self.edges)
 
-    def memory(self, choice: Sequence[int]) -> float:
-        """Return an assignment's bytes at the peak: all bytes held by nodes and edges, plus the largest transient of a
-        node.
-        """
+    def held(self, choice: Sequence[int]) -> float:
+        """Return the bytes held by an assignment, transients excluded."""
         held = sum(float(node.memory[c]) for node, c in zip(self.nodes, choice, strict=True))
-        held += sum(float(edge.memory[edge.place(choice)]) for edge in self.edges if edge.memory is not None)
-        return held + max(float(node.transient[c]) for node, c in zip(self.nodes, choice, strict=True))
+        return held + sum(float(edge.memory[edge.place(choice)]) for edge in self.edges if edge.memory is not None)
+
+    def memory(self, choice: Sequence[int]) -> float:
+        """Return an assignment's bytes at the peak: those held, plus the largest transient of a node."""
+        transients = (float(node.transient[c]) for node, c in zip(self.nodes, choice, strict=True))
+        return self.held(choice) + max(transients)
 
     def fits(self, choice: Sequence[int]) -> bool:
         return self.memory(choice) <= self.memory_limit
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Return the number of choices of each node."""
+        return tuple(len(node.cost) for node in self.nodes)
+
+    @cached_property
+    def around(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Return for each node its edges to other nodes, as (index of the edge, other node)."""
+        result: list[list[tuple[int, int]]] = [[] for _ in self.nodes]
+        for index, edge in enumerate(self.edges):
+            result[edge.u].append((index, edge.v))
+            result[edge.v].append((index, edge.u))
+        return tuple(map(tuple, result))
+
+    @cached_property
+    def least_transient(self) -> float:
+        """Return a lower bound in bytes of the largest transient: the maximum over nodes of their smallest."""
+        return max(float(node.transient.min()) for node in self.nodes)
+
+    def original(self, choice: Sequence[int]) -> tuple[int, ...]:
+        """Return an assignment in the numbers of the problem that this one was reduced from."""
+        return tuple(int(kept[c]) for kept, c in zip(self.kept, choice, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,20 +164,166 @@ def assemble(costs: Costs, rows: Sequence[Rows], memory_limit: float, gamma: flo
     rows: of every node, [rows, axes]. memory_limit: bytes of tensors that a GPU may hold at once. gamma: Cost_mem /
     gamma is added to the costs of nodes (inf: nothing). An edge's memory is None if it is zero everywhere.
     """
-    nodes = tuple(_node(costs, i, rows[i], gamma) for i in range(len(costs.net.nodes)))
+    nodes = list[Node]()
+    for node, some in zip(costs.net.nodes, rows, strict=True):
+        cost, memory, transient, relative = costs.node(len(nodes), some)
+        nodes.append(Node(node.name, cost + relative / gamma, memory, transient))
     edges = []
     for i, link in enumerate(costs.net.links):
         cost, memory, *lines = costs.grouped(i, rows[link.producer], rows[link.consumer])
         edges.append(Edge(link.producer, link.consumer, cost, memory if memory.any() else None, *lines))
-    return Problem(nodes, tuple(edges), memory_limit)
-
-
-def _node(costs: Costs, index: int, rows: Rows, gamma: float) -> Node:
-    cost, memory, transient, relative = costs.node(index, rows)
-    return Node(costs.net.nodes[index].name, cost + relative / gamma, memory, transient)
+    return Problem(tuple(nodes), tuple(edges), memory_limit)
 
 
 def price(costs: Costs, rows: Rows, gamma: float = float("inf")) -> tuple[float, float]:
     """Return the cost (with Cost_mem / gamma; infinite if forbidden) and peak bytes of one strategy, [nodes, axes]."""
     problem, alone = assemble(costs, [row[None] for row in rows], float("inf"), gamma), (0,) * len(rows)
     return problem.cost(alone), problem.memory(alone)
+
+
+def simplified(problem: Problem) -> Problem | None:
+    """Return the problem without the choices that infinite costs, memory or neighbours forbid; None if a node has none
+    left.
+
+    Edges between the same two nodes are summed to one with u < v, edges of a node with itself are added to its own
+    cost and memory, and edges without cost and memory are dropped.
+    """
+    nodes = list(problem.nodes)
+    joined: dict[tuple[int, int], Edge] = {}
+    for edge in problem.edges:
+        if edge.u == edge.v:
+            node, at = nodes[edge.u], (edge.rows, edge.columns)
+            memory = node.memory if edge.memory is None else node.memory + edge.memory[at]
+            nodes[edge.u] = replace(node, cost=node.cost + edge.cost[at], memory=memory)
+            continue
+        held = None if edge.memory is None else edge.memory.T
+        turned = edge if edge.u < edge.v else Edge(edge.v, edge.u, edge.cost.T, held, edge.columns, edge.rows)
+        key = turned.u, turned.v
+        joined[key] = _sum(joined[key], turned) if key in joined else turned
+    edges = tuple(edge for edge in joined.values() if edge.memory is not None or edge.cost.any())
+    kept = tuple(np.arange(len(node.cost)) for node in nodes)
+    finite = [np.isfinite(node.cost) & np.isfinite(node.memory) & np.isfinite(node.transient) for node in nodes]
+    return restrict(Problem(tuple(nodes), edges, problem.memory_limit, kept), finite)
+
+
+def restrict(old: Problem, keep: Sequence[Bools]) -> Problem | None:
+    """Return the problem with the choices in the masks that have a compatible choice at every neighbour, transitively.
+
+    None if a node has no choice left; `old` itself if every choice stays. `old` and `keep` are not changed.
+    """
+    keep = _supported(old, keep)
+    if not all(mask.any() for mask in keep):
+        return None
+    return old if all(mask.all() for mask in keep) else _masked(old, keep)
+
+
+def _masked(old: Problem, keep: Sequence[Bools]) -> Problem:
+    """Return a copy of the problem with only the choices in the masks; incompatible ones are not removed."""
+    nodes = (
+        Node(node.name, node.cost[mask], node.memory[mask], node.transient[mask])
+        for node, mask in zip(old.nodes, keep, strict=True)
+    )
+    edges = tuple(edge.cut(keep[edge.u], keep[edge.v]) for edge in old.edges)
+    kept = tuple(numbers[mask] for numbers, mask in zip(old.kept, keep, strict=True))
+    return Problem(tuple(nodes), edges, old.memory_limit, kept)
+
+
+def _supported(now: Problem, keep: Sequence[Bools]) -> list[Bools]:
+    """Return the masks without choices that are incompatible with every kept choice of a neighbour (arc consistency).
+
+    The masks given are not changed. A mask may end up all False.
+    """
+    keep = [mask.copy() for mask in keep]
+    finite = ((index, np.isfinite(pair.cost)) for index, pair in enumerate(now.edges))
+    limits = {index: table for index, table in finite if not table.all()}
+    open_ = dict.fromkeys(limits)
+    while open_:
+        index, _ = open_.popitem()
+        pair, table = now.edges[index], limits[index]
+        of_u, of_v = np.zeros(table.shape[0], dtype=bool), np.zeros(table.shape[1], dtype=bool)
+        of_u[pair.rows[keep[pair.u]]] = True
+        of_v[pair.columns[keep[pair.v]]] = True
+        of_u, of_v = of_u & (table & of_v).any(axis=1), of_v & table[of_u].any(axis=0)
+        for node, there in ((pair.u, of_u[pair.rows]), (pair.v, of_v[pair.columns])):
+            left = keep[node] & there
+            if (left != keep[node]).any():
+                keep[node] = left
+                open_ |= dict.fromkeys(other for other, _ in now.around[node] if other in limits)
+    return keep
+
+
+def _sum(one: Edge, other: Edge) -> Edge:
+    """Return the sum of two edges with the same u and the same v. Choices share a row or column if they do so in both
+    edges. The memory is None if both have none.
+    """
+    (above, below), rows = _both(one.rows, other.rows)
+    (left, right), columns = _both(one.columns, other.columns)
+
+    def table(first: Array, second: Array) -> Array:
+        both: Array = first.take(above, axis=0).take(left, axis=1) + second.take(below, axis=0).take(right, axis=1)
+        return both
+
+    kept = (np.zeros_like(edge.cost) if edge.memory is None else edge.memory for edge in (one, other))
+    memory = None if one.memory is None and other.memory is None else table(*kept)
+    return Edge(one.u, one.v, table(one.cost, other.cost), memory, rows, columns)
+
+
+def _both(first: Ints, second: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct pairs of entries, [2, pairs], and for each position the index of its pair."""
+    pairs, places = np.unique(np.stack((first, second)), axis=1, return_inverse=True)
+    return pairs, places.reshape(-1)
+
+
+def undominated(now: Problem) -> Problem:
+    """Return the problem without dominated choices (see `_undominated`); `now` itself if there are none.
+
+    Nodes are reduced one after the other, and of two equal choices one stays. Time: choices^2 x neighbours' choices.
+    """
+    for v in range(len(now.kept)):
+        keep = _undominated(now, v)
+        if not keep.all():
+            masks = [np.ones(size, dtype=bool) for size in now.sizes]
+            masks[v] = keep
+            now = _masked(now, masks)
+    return now
+
+
+def _undominated(now: Problem, v: int) -> Bools:
+    """Return the mask of the choices of node v that no other kept choice dominates: [choices].
+
+    A rival dominates a choice if its transient is no larger, and its cost and its memory are no higher even with the
+    largest differences that neighbours' choices (for costs: those that the dominated one is compatible with) can add.
+    """
+    columns = [side(now.edges[p], v) for p, _ in now.around[v]]
+    size = len(now.kept[v])
+    keep = np.ones(size, dtype=bool)
+    order = np.lexsort(
+        (np.arange(size), now.nodes[v].memory, now.nodes[v].cost + sum(c[0].min(axis=1) for c in columns))
+    )
+    for place, c in enumerate(order):
+        rivals = order[:place][keep[order[:place]]]
+        rivals = rivals[(now.nodes[v].transient[rivals] <= now.nodes[v].transient[c])]
+        cost, memory = (
+            now.nodes[v].cost[rivals] - now.nodes[v].cost[c],
+            now.nodes[v].memory[rivals] - now.nodes[v].memory[c],
+        )
+        for costs, memories in columns:
+            if not len(rivals):
+                break
+            possible = np.isfinite(costs[c])
+            cost = cost + (costs[rivals][:, possible] - costs[c][possible]).max(axis=1)
+            memory = memory + (0.0 if memories is None else (memories[rivals] - memories[c]).max(axis=1))
+        keep[c] = not bool(np.any((cost <= 0) & (memory <= 0)))
+    return keep
+
+
+def side(pair: Edge, v: int) -> tuple[Array, Array | None]:
+    """Return a pair's cost and memory, [choices of v, distinct choices of the other node]; memory None if all zero."""
+    at_u = pair.u == v
+    mine, others = (pair.rows, pair.columns) if at_u else (pair.columns, pair.rows)
+    used = np.unique(others)
+
+    def turned(table: Array) -> Array:
+        return (table if at_u else table.T).take(mine, axis=0).take(used, axis=1)
+
+    return turned(pair.cost), None if pair.memory is None else turned(pair.memory)

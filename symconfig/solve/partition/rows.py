@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 
@@ -20,7 +20,8 @@ from symconfig.graph.program.net import Net, Node, Port
 
 Array = NDArray[np.float64]
 ROUNDING = 1e-9
-MOST = 20_000  # rows of one node before it is refused: pairs of rows would not fit in memory
+MOST = 20_000  # rows of one node before the exact solver refuses it: pairs of rows would not fit in memory
+MOST_ROWS = 200_000  # combinations of one node's options, that are priced at once
 
 
 def spaces(
@@ -37,6 +38,13 @@ def spaces(
     operators = [index for index, node in enumerate(nodes) if node.parameter is None]
     for index in operators:
         result[index] = shared_out(costs, nodes[index], every_row(nodes[index], costs.net, axes))
+        if len(result[index]) > MOST:
+            raise InputError(
+                f"{nodes[index].name} can be split in more ways than can be compared in pairs",
+                got=f"{len(result[index]):,}",
+                need=f"at most {MOST:,}",
+                hint="--solver adaptive, or fewer and larger mesh axes",
+            )
     alone: dict[int, Array] = {}
     if not all(map(len, result)) or not _drop_costly_rows(costs, result, operators, alone, upper, gamma):
         return None
@@ -103,71 +111,37 @@ def shared_out(costs: Costs, node: Node, rows: Rows) -> Rows:
     return fewest
 
 
-def as_fixed(node: Node, rows: Rows, axes: Sequence[Axis], so_far: bool = False) -> NDArray[np.bool_]:
+def as_fixed(node: Node, rows: Rows, axes: Sequence[Axis]) -> NDArray[np.bool_]:
     """Return for each row (an option per mesh axis) whether it satisfies all pins of the node: [rows]; all True without
-    pins.
-
-    A pin: the product of the axes (of its level) that take one of its options is `parts`. so_far: that product need
-    only divide `parts`, so that further axes may complete it.
+    pins. A pin: the product of the axes (of its level) that take one of its options is `parts`.
     """
     fits = np.ones(len(rows), dtype=bool)
     for fixed in node.fixed:
         sizes = [axis.size if fixed.level in ("", axis.level) else 1 for axis in axes]
-        parts = np.where(np.array(fixed.options)[rows], np.array(sizes, dtype=np.int64), 1).prod(axis=1)
-        fits &= fixed.parts % parts == 0 if so_far else parts == fixed.parts
+        fits &= np.where(np.array(fixed.options)[rows], np.array(sizes, dtype=np.int64), 1).prod(axis=1) == fixed.parts
     return fits
 
 
+def all_rows(node: Node, axes: Sequence[Axis]) -> Rows:
+    """Return every combination of a node's options, one for each axis, the first axis fastest: [options^axes, axes].
+    Raise InputError if they are more than MOST_ROWS.
+    """
+    options = len(node.options)
+    count = options ** len(axes)
+    if count > MOST_ROWS:
+        raise InputError(
+            f"{node.name} can be split in more ways than can be priced at once",
+            got=f"{count:,} on {len(axes)} axes of the mesh",
+            need=f"at most {MOST_ROWS:,}",
+            hint="a mesh with fewer levels",
+        )
+    return np.arange(count)[:, None] // options ** np.arange(len(axes), dtype=np.int64) % options
+
+
 def every_row(node: Node, net: Net, axes: Sequence[Axis]) -> Rows:
-    """Return all rows of a node, an option per mesh axis, that the dims' divisors and the pins allow: [rows, axes].
-
-    Raise InputError if more than MOST remain after any axis (pins not completed yet).
-    """
-
-    def able(rows: Rows, cut: Sequence[Axis]) -> NDArray[np.bool_]:
-        return allowed(net, node, rows, cut) & as_fixed(node, rows, cut, so_far=True)
-
-    rows = _rows_axis_by_axis(node, len(node.options), axes, able)
-    return rows[as_fixed(node, rows, axes)]
-
-
-def completions(node: Node, costs: Costs, axes: Sequence[Axis]) -> tuple[NDArray[np.int64], Rows]:
-    """Return a number for each option of a pinned node, [options], and the rows of such numbers that satisfy its pins.
-
-    Numbers are the options, and rows as in `every_row` and `shared_out`, unless the node could have more than MOST
-    rows. Then options that the pins do not distinguish share a number, and divisors are not checked. Raise InputError
-    if more than MOST rows remain.
-    """
-    if len(node.options) ** len(axes) <= MOST:
-        return np.arange(len(node.options)), shared_out(costs, node, every_row(node, costs.net, axes))
-    members = np.array([fixed.options for fixed in node.fixed]).T
-    kinds, numbers = np.unique(members, axis=0, return_inverse=True)
-    fixed = (replace(one, options=tuple(kind.tolist())) for one, kind in zip(node.fixed, kinds.T, strict=True))
-    alike = replace(node, fixed=tuple(fixed))
-    rows = _rows_axis_by_axis(node, len(kinds), axes, lambda rows, cut: as_fixed(alike, rows, cut, so_far=True))
-    return numbers.reshape(-1), rows[as_fixed(alike, rows, axes)]
-
-
-def _rows_axis_by_axis(
-    node: Node, options: int, axes: Sequence[Axis], able: Callable[[Rows, Sequence[Axis]], NDArray[np.bool_]]
-) -> Rows:
-    """Return all rows of options 0 to `options` - 1, built axis by axis, that `able` accepts at every length: [rows,
-    axes].
-
-    able: from the partial rows and their axes to a mask. Raise InputError if more than MOST remain at any length.
-    """
-    rows = np.zeros((1, 0), dtype=np.int64)
-    for at in range(len(axes)):
-        rows = np.concatenate([np.column_stack([rows, np.full(len(rows), option)]) for option in range(options)])
-        rows = rows[able(rows, axes[: at + 1])]
-        if len(rows) > MOST:
-            raise InputError(
-                f"{node.name} can be split in more ways than can be weighed at once",
-                got=f"{len(rows)} on {at + 1} of {len(axes)} axes",
-                need=f"at most {MOST}",
-                hint="--solver adaptive, or fewer and larger mesh axes",
-            )
-    return rows
+    """Return all rows of a node, an option per mesh axis, that the dims' divisors and the pins allow: [rows, axes]."""
+    rows = all_rows(node, axes)
+    return rows[allowed(net, node, rows, axes) & as_fixed(node, rows, axes)]
 
 
 def _parameter_rows(index: int, costs: Costs, axes: Sequence[Axis], spaces: Sequence[Rows]) -> Rows:

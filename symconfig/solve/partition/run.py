@@ -1,7 +1,9 @@
-"""From a program and a mesh to the best partition that was found, and what is proved about it."""
+"""From a program and a mesh to the best partition that was found, and what is proved about it; where none fits, what is
+kept at least and a larger mesh on which one does."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -9,13 +11,17 @@ from functools import lru_cache
 
 import numpy as np
 
+from symconfig.cost.framework import Framework
 from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
-from symconfig.cost.partition.costs import Costs, Keep, Objective, Training, floor_bytes
-from symconfig.cost.partition.rates import Affine
+from symconfig.cost.partition.costs import Costs, Keep, Objective, Training, floor_bytes, kept_bytes
+from symconfig.cost.partition.rates import Prices
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import Axis, Mesh
+from symconfig.errors import InfeasibleError, InputError
+from symconfig.format import either, general
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.program.fold import fold
 from symconfig.graph.program.net import Net, net
 from symconfig.graph.program.program import Program
@@ -25,6 +31,7 @@ from symconfig.solve.partition.milp import spent_s
 from symconfig.solve.partition.pinned import NAMES, Named, Pin, pinned
 from symconfig.solve.partition.problem import assemble
 from symconfig.solve.partition.rows import ROUNDING, spaces
+from symconfig.units import GIB
 
 FEW = 4  # axes on which every node's rows can be weighed one by one
 Programs = Callable[[int], Program]  # by the number of microbatches that a step is cut into
@@ -48,7 +55,8 @@ class Ask:
     an element that crosses a level; by default 1. flat: weights
     may be kept in smaller parts than they are used in. turns, keeps: numbers of microbatches in rising order, and what
     stays for the backward, of which the best is taken. between: of a message to another stage of a pipeline. pins: that
-    every strategy keeps to. limit_s: for the exact solver.
+    every strategy keeps to. limit_s: for the exact solver. framework:
+    whose bytes per parameter and overlap count.
     """
 
     mesh: Mesh
@@ -62,9 +70,10 @@ class Ask:
     keeps: tuple[Keep, ...] = tuple(Keep)
     training: Training = field(default_factory=Training)
     precision: str = "bf16"
-    between: Affine | None = None
+    between: Prices | None = None
     pins: tuple[Pin | Named, ...] = ()
     limit_s: float = 10.0
+    framework: Framework = MEGATRON
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +158,7 @@ def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
     timed = ask.objective is Objective.TIME
     speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes)
     gpu = machine(ask.cluster, ask.precision, gpus=ask.mesh.gpus)
-    return Costs(case.net, speeds, gpu, case.training, ask.objective, ask.flat, ask.between)
+    return Costs(case.net, speeds, gpu, ask.framework, case.training, ask.objective, ask.flat, ask.between)
 
 
 def partition(programs: Programs, ask: Ask) -> Partition | None:
@@ -292,3 +301,67 @@ def _row_indices(rows: Sequence[Rows], strategy: Strategy) -> tuple[int, ...] | 
     """Return the index of each node's row within `rows`; None if a node's row is not there."""
     places = [np.flatnonzero((some == np.array(row)).all(axis=1)) for some, row in zip(rows, strategy, strict=True)]
     return tuple(int(at[0]) for at in places) if all(len(at) for at in places) else None
+
+
+DOUBLINGS = 12
+Grown = Callable[[int], Mesh | None]  # the mesh of so many times as many GPUs, or None where there is none
+
+
+def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
+    """Return (not raise) the error for a program that has no partition which fits; all searches use the adaptive
+    solver.
+
+    With pins, if none is found in unlimited memory either: `excluded`. Else the error states the least bytes that a GPU
+    must keep (an even share, of the microbatches and Keep with the least), the weight or tensor with most of it, and as
+    hint the first larger mesh that fits (see `nearest`). grown: returns the mesh of n times as many GPUs, or None.
+    """
+    ask = replace(ask, solver=Solver.ADAPTIVE)
+    if ask.pins and partition(programs, replace(ask, memory_limit=np.inf)) is None:
+        return excluded(ask)
+    each = [kept_bytes(costs_of(case, ask, ())) for case in cases(programs, ask)]
+    held: dict[str, float] = defaultdict(float)
+    for name, size in min(each, key=lambda some: sum(size for _, size in some)):
+        held[general(name)] += size / ask.mesh.gpus
+    name, size = max(held.items(), key=lambda item: (item[1], item[0]))
+    what = (
+        f"no partition was found that fits in memory: with {_microbatches(ask.turns)} at least "
+        f"{_size(sum(held.values()))} are kept on a GPU, of {_size(ask.memory_limit)}, beside what an operator reads "
+        f"and writes while it runs; most of it is {name} ({_size(size)})"
+    )
+    return InfeasibleError(what, hint=nearest(grown, DOUBLINGS, lambda mesh: _fits(programs, replace(ask, mesh=mesh))))
+
+
+def _fits(programs: Programs, ask: Ask) -> bool:
+    return partition(programs, ask) is not None
+
+
+def excluded(ask: Ask) -> InfeasibleError:
+    """Return the error for pins that exclude every partition."""
+    what = "no partition was found that keeps to " + " and ".join(pin.text for pin in ask.pins)
+    return InfeasibleError(what, field="pin", need="pins that can hold together")
+
+
+def nearest(grown: Grown, doublings: int, fits: Callable[[Mesh], bool]) -> str:
+    """Return, as text, the GPUs of the first mesh of 2, 4, … 2^doublings times as many GPUs that `fits`; else general
+    advice.
+
+    Sizes for which `grown` returns None or raises InputError are skipped.
+    """
+    for power in range(1, doublings + 1):
+        try:
+            mesh = grown(2**power)
+        except InputError:
+            continue
+        if mesh is not None and fits(mesh):
+            return f"{mesh.gpus:,} GPUs"
+    return "a smaller batch or sequence, or more memory: no larger mesh was found to hold it"
+
+
+def _microbatches(turns: Sequence[int]) -> str:
+    return f"{either(turns)} microbatch" + ("es" if turns[-1] > 1 else "")
+
+
+def _size(amount: float) -> str:
+    if amount < 0.1 * GIB:
+        return f"{amount * 1024 / GIB:,.2f} MiB"
+    return f"{amount / GIB:,.2f} GiB" if amount < 100 * GIB else f"{amount / GIB:,.0f} GiB"

@@ -10,6 +10,7 @@ import pytest
 from symconfig.cost.machine import machine
 from symconfig.cost.partition.costs import Costs, Keep, Training, floor_bytes
 from symconfig.descriptor.load import load_cluster
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.program.read import load_program
 from symconfig.solve.partition.problem import assemble
 from symconfig.solve.partition.run import folded
@@ -44,7 +45,7 @@ def held(path: Path, layers: int, first: str) -> float:
     path.write_text(LAYERS.format(layers=layers, first=first), encoding="utf-8")
     net = folded(load_program(str(path)))
     assert net.instances == (layers,)
-    costs = Costs(net, (), machine(load_cluster("h100"), "bf16"), Training(keep=Keep.BORDERS))
+    costs = Costs(net, (), machine(load_cluster("h100"), "bf16"), MEGATRON, Training(keep=Keep.BORDERS))
     problem = assemble(costs, [np.zeros((1, 0), dtype=np.int64)] * len(net.nodes), float("inf"))
     alone = (0,) * len(problem.nodes)
     weights = sum(float(node.memory[0]) for node, of in zip(problem.nodes, net.nodes, strict=True) if of.parameter)

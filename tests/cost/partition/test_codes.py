@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symconfig.cost.partition.codes import FORBIDDEN, codes, digits, every
-from symconfig.cost.partition.rates import Affine, Prices, Rate, change, local
+from symconfig.cost.partition.links import FORBIDDEN, codes, digits, every
+from symconfig.cost.partition.rates import Prices, Rate, change, local
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE
 
 AMOUNT = 2.0**20 * 3
@@ -23,7 +23,7 @@ def rates(axes: int) -> tuple[Rate, ...]:
         return Prices(tuple(fixed * n for n in groups), tuple(each * n for n in groups))
 
     of = prices(1e-5, 1e-11), prices(3e-5, 3e-11), prices(2e-5, 2e-11)
-    return tuple(Rate(size, 2**axis, *of, Affine(1e-6, 1e-11)) for axis, size in enumerate(sizes))
+    return tuple(Rate(size, 2**axis, *of, Prices((1e-6,), (1e-11,))) for axis, size in enumerate(sizes))
 
 
 rows = st.integers(1, 4).flatmap(

@@ -20,6 +20,6 @@ def test_an_equal_share_on_each_gpu(gpus: int) -> None:
 
 
 def test_states_of_all_parameters_are_there() -> None:
-    training = COSTS.training
+    sizes = COSTS.framework.bytes
     parameters = sum(node.times * prod(node.ports[0].sizes) for node in COSTS.net.nodes if node.parameter is not None)
-    assert floor_bytes(COSTS, 1) > (2 + training.gradient_bytes + training.optimizer_bytes) * parameters
+    assert floor_bytes(COSTS, 1) > (2 + sizes.gradient + sizes.optimizer) * parameters

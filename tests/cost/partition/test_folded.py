@@ -11,6 +11,7 @@ from symconfig.cost.partition.costs import Costs, Keep, Training
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.implementation import Implementation, Kernel
 from symconfig.graph.program.fold import Folding, fold
 from symconfig.graph.program.net import Net, net
@@ -23,7 +24,7 @@ CLUSTER = load_cluster("h100")
 
 def costs(of: Net, keep: Keep) -> Costs:
     speeds = rates.seconds(AXES, MESH, CLUSTER)
-    return Costs(of, speeds, machine(CLUSTER, "bf16"), Training(turns=3, keep=keep))
+    return Costs(of, speeds, machine(CLUSTER, "bf16"), MEGATRON, Training(turns=3, keep=keep))
 
 
 def likes(whole: Net, small: Net, folding: Folding) -> list[int]:

@@ -11,6 +11,7 @@ from symconfig.cost.partition.costs import Costs, Objective, Training
 from symconfig.cost.partition.work import Inner, exchanged, inside
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph import dims as d
 from symconfig.graph.layout import Kind
 from symconfig.graph.program.build import build
@@ -93,7 +94,7 @@ def test_a_result_of_the_program_is_summed_up() -> None:
 @pytest.mark.parametrize("objective", Objective)
 def test_a_node_costs_its_work_and_what_it_exchanges(objective: Objective) -> None:
     speeds = SPEEDS if objective is Objective.TIME else rates.elements(AXES)
-    costs = Costs(DENSE, speeds, machine(CLUSTER, "bf16"), Training(turns=3), objective)
+    costs = Costs(DENSE, speeds, machine(CLUSTER, "bf16"), MEGATRON, Training(turns=3), objective)
     index, row = chosen(DENSE, "cross_entropy", d.VOCAB, d.SEQUENCE)
     amount = TOKENS / 4 * (MOMENT if costs.timed else 1)
     work = costs.passes(DENSE.nodes[index], row)

@@ -8,11 +8,13 @@ from math import prod
 import numpy as np
 import pytest
 
+from symconfig.cost.framework import Hide
 from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Keep, Objective, Training, floor_bytes
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.layout import PARTIAL
 from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition.run import folded
@@ -31,9 +33,9 @@ NETS = {
 }
 
 
-def weighed(of: Net, objective: Objective = Objective.TIME, keep: Keep = Keep.USED, **training: float) -> Costs:
+def weighed(of: Net, objective: Objective = Objective.TIME, keep: Keep = Keep.USED, turns: int = 1) -> Costs:
     speeds = rates.seconds(AXES, MESH, CLUSTER) if objective is Objective.TIME else rates.elements(AXES)
-    return Costs(of, speeds, machine(CLUSTER, "bf16"), replace(Training(keep=keep), **training), objective)  # type: ignore[arg-type]
+    return Costs(of, speeds, machine(CLUSTER, "bf16"), MEGATRON, Training(turns, keep), objective)
 
 
 def every(of: Net, node: int) -> np.ndarray:
@@ -126,7 +128,7 @@ def test_work_beside_a_weights_gathers_and_reductions_hides_them() -> None:
     assert rows is not None
     shown = {}
     for hide in (0.0, 0.01, 1e6):
-        costs = weighed(of, hide=hide)
+        costs = replace(weighed(of), framework=replace(MEGATRON, hide=Hide(data=hide)))
         for index, link in enumerate(of.links):
             if of.nodes[link.producer].name == "layers.0.up_proj" and of.nodes[link.producer].parameter is not None:
                 pair = rows[link.producer][None], rows[link.consumer][None]

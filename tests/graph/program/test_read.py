@@ -84,9 +84,9 @@ def test_gpt_has_the_weights_and_products_that_its_paper_counts() -> None:
     layers, hidden, vocabulary, length = 24, 2048, 50304, 2048
     assert weights(program) == layers * (12 * hidden**2 + 13 * hidden) + (vocabulary + length + 2) * hidden
     # Narayanan et al. 2021 (arXiv 2104.04473), equation 2, a quarter of forward and backward with recompute; they count
-    # all keys, this program the causal half.
-    tokens = program.sizes["b"] * length
-    formula = 24 * tokens * layers * hidden**2 * (1 + length / 2 / (6 * hidden) + vocabulary / (12 * layers * hidden))
+    # all keys, this program those of a causal mask.
+    tokens, keys = program.sizes["b"] * length, (length + 1) / 2
+    formula = 24 * tokens * layers * hidden**2 * (1 + keys / (6 * hidden) + vocabulary / (12 * layers * hidden))
     assert flops(program) == pytest.approx(formula)
 
 
@@ -116,7 +116,7 @@ def test_what_is_frozen_has_no_gradient_and_keeps_nothing(file: Path) -> None:
 def test_query_heads_split_with_the_heads_of_the_keys_that_they_share(file: Path) -> None:
     text = "q[b,s,a,c] = x * wq\nk[b,s,g,c] = x * wk\nloss[b,s,a,c] = attention(q, k[b,t,g,c], k[b,t,g,c], over=t{})"
     inner = ", wq: [h, a, c], wk: [h, g, c]"
-    for words, attended in (("", 16), (", causal", 8), (", window=4", (4 * 4 / 2 + 12 * 4) / 16)):
+    for words, attended in (("", 16), (", causal", 8.5), (", window=4", (1 + 2 + 3 + 13 * 4) / 16)):
         op = one(file, text.format(words), inner)
         assert op.attended == attended
         assert op.channels == 6

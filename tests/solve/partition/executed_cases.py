@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from symconfig.api.graph_job import partition_job
 from symconfig.api.partition import answered
+from symconfig.api.partition_job import partition_job
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.program.net import Net
 from symconfig.graph.program.torch_source.tidy import tidy

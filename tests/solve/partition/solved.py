@@ -8,6 +8,7 @@ from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Objective, Training
 from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.program.net import Net
 from symconfig.solve.partition.adaptive import Strategy, adaptive
 from tests.sample_models import sample_cluster
@@ -32,7 +33,7 @@ def solved(
     cluster = sample_cluster()
     axes = mesh.axes()
     speeds = rates.seconds(axes, mesh, cluster) if objective is Objective.TIME else rates.elements(axes)
-    costs = Costs(net, speeds, machine(cluster, "bf16"), training or Training(), objective)
+    costs = Costs(net, speeds, machine(cluster, "bf16"), MEGATRON, training or Training(), objective)
     found = adaptive(costs, axes, memory_limit).best
     assert found is not None
     return Solved(costs, axes, found.rows)

@@ -11,6 +11,7 @@ from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
 from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.program.build import build
 from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition import exact
@@ -43,7 +44,7 @@ SMALL, DENSE, IMAGES = perceptron(), net(transformer(1)), net(convolutions())
 def weighed(of: Net, objective: Objective = Objective.TIME, mesh: Mesh = MESH, keep: Keep = Keep.USED) -> Costs:
     axes = mesh.axes()
     speeds = rates.seconds(axes, mesh, CLUSTER) if objective is Objective.TIME else rates.elements(axes)
-    return Costs(of, speeds, machine(CLUSTER, "bf16"), Training(keep=keep), objective)
+    return Costs(of, speeds, machine(CLUSTER, "bf16"), MEGATRON, Training(keep=keep), objective)
 
 
 def along(of: Net, axes: tuple[Axis, ...], rows: Strategy, axis: int) -> list[np.ndarray]:

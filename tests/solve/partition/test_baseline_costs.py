@@ -13,6 +13,7 @@ from symconfig.cost.partition.rates import elements
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph import dims as d
 from symconfig.graph.program.net import Net, net
 from tests.solve.partition.programs import SIZES, convolutions, transformer
@@ -27,7 +28,7 @@ MACHINE = machine(load_cluster("h100"), "bf16")
 
 def moved(of: Net, rows: Rows, weights: bool, keep: Keep = Keep.SHARDS) -> float:
     """Elements that leave a rank in one step for activations and their gradients, or for weights and theirs."""
-    costs = Costs(of, elements(AXES), MACHINE, Training(keep=keep), Objective.SYMTENSOR)
+    costs = Costs(of, elements(AXES), MACHINE, MEGATRON, Training(keep=keep), Objective.SYMTENSOR)
     return sum(
         costs.link(index, rows[link.producer][None], rows[link.consumer][None]).cost.item()
         for index, link in enumerate(of.links)
@@ -100,7 +101,7 @@ def test_every_strategy_has_a_price(program: str, name: str) -> None:
 
 def test_random_rows_have_a_price_also_where_nothing_lies_flat() -> None:
     of = net(transformer(1))
-    costs = Costs(of, elements(AXES), MACHINE, Training(), Objective.SYMTENSOR, flat=False)
+    costs = Costs(of, elements(AXES), MACHINE, MEGATRON, Training(), Objective.SYMTENSOR, flat=False)
     rows = random_rows(of, AXES, 5, flat=False)
     pairs = ((index, rows[link.producer][None], rows[link.consumer][None]) for index, link in enumerate(of.links))
     assert all(np.isfinite(costs.link(*pair).cost).all() for pair in pairs)

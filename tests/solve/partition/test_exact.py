@@ -9,8 +9,7 @@ import pytest
 
 from symconfig.solve.partition import exact, milp
 from symconfig.solve.partition.milp import Answer, spent_s
-from symconfig.solve.partition.problem import Edge, Node, Problem
-from symconfig.solve.partition.reduce import Space, space, undominated
+from symconfig.solve.partition.problem import Edge, Node, Problem, simplified, undominated
 from tests.solve.partition import brute
 from tests.solve.partition.samples import network, small
 
@@ -47,7 +46,7 @@ def test_the_samples_are_of_every_kind() -> None:
 
 def alone(problem: Problem, limit_s: float = np.inf) -> tuple[Answer, float]:
     """The programme of the whole problem, without bounds that come before, and the cost of its answer."""
-    of = space(problem)
+    of = simplified(problem)
     if of is None:
         return Answer(None, np.inf, True), np.inf
     answer = milp.solve(of, limit_s)
@@ -69,21 +68,21 @@ def test_nothing_that_bounds_or_dominance_drop_costs_less_than_the_ceiling(seed:
     problem = small(seed)
     known = brute.solve(problem)
     for above in (0.02, 0.3, 5.0):
-        relaxed, ceiling = exact._Relaxation(_space(problem)), known.cost * (1 + above) + above
+        relaxed, ceiling = exact._Relaxation(_simplified(problem)), known.cost * (1 + above) + above
         none = exact._Incumbent(replace(problem, memory_limit=-np.inf), np.inf, np.inf)
         if relaxed.raise_bound(ceiling, none):
             assert relaxed.bound <= known.cost * (1 + ROUNDING)
-            answer = milp.solve(undominated(relaxed.space))
+            answer = milp.solve(undominated(relaxed.problem))
             if known.choice is not None:
                 assert answer.choice is not None
-                choice = undominated(relaxed.space).original(answer.choice)
+                choice = undominated(relaxed.problem).original(answer.choice)
                 assert problem.cost(choice) == pytest.approx(known.cost, rel=ROUNDING)
         else:
             assert known.choice is None
 
 
-def _space(problem: Problem) -> Space:
-    of = space(problem)
+def _simplified(problem: Problem) -> Problem:
+    of = simplified(problem)
     return of if of is not None else pytest.skip("every choice is forbidden")
 
 

@@ -12,8 +12,7 @@ from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
 from symconfig.graph.program.of_model import program as of_model
 from symconfig.graph.program.program import Program
-from symconfig.solve.partition.infeasible import infeasible
-from symconfig.solve.partition.run import Ask, Solver, cases, costs_of, partition
+from symconfig.solve.partition.run import Ask, Solver, cases, costs_of, infeasible, partition
 from tests.sample_models import sample_cluster
 from tests.solve.partition.programs import transformer
 

@@ -35,7 +35,7 @@ PINS = [
     ("layers.*.u.f=2",),
     ("layers.0.u.b=1", "layers.0.y.h=2"),
     ("layers.0.up.weight.h=4",),
-    ("x.b=2",),
+    ("x.b=4",),
 ]
 
 

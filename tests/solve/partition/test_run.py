@@ -72,7 +72,7 @@ def cheapest_bytes() -> float:
     return solved(ASK).memory
 
 
-@pytest.mark.parametrize("room", [inf, 0.5])
+@pytest.mark.parametrize("room", [inf, 0.65])
 def test_exact_is_the_best_of_all_ways_and_closes_them(room: float) -> None:
     ask = replace(ASK, memory_limit=room * cheapest_bytes(), solver=Solver.EXACT)
     best = min(each(ask).values(), key=lambda one: one.cost)
@@ -90,13 +90,13 @@ def test_exact_is_the_best_of_all_ways_and_closes_them(room: float) -> None:
     assert all(trial.bound is None for trial in found.trials if trial.solver == "adaptive")
 
 
-@pytest.mark.parametrize("room", [inf, 0.4])
+@pytest.mark.parametrize("room", [inf, 0.6])
 def test_auto_proves_the_best_of_the_microbatches_that_the_adaptive_solver_chose(room: float) -> None:
     ask = replace(ASK, memory_limit=room * cheapest_bytes())
     adaptive, found = solved(replace(ask, solver=Solver.ADAPTIVE)), solved(ask)
     assert found.costs.training == adaptive.costs.training
     assert found.cost == pytest.approx(each(ask)[found.costs.training].cost, rel=1e-9)
-    assert found.cost <= adaptive.cost <= 1.15 * found.cost  # at 0.4 its cuts end 13 % above
+    assert found.cost <= adaptive.cost <= 1.15 * found.cost  # at 0.6 its cuts end 7 % above
     assert found.optimal
     assert not found.closed  # of others it knows nothing
     assert not adaptive.optimal
@@ -114,7 +114,7 @@ def test_more_microbatches_are_tried_only_where_memory_rules_fewer_out() -> None
     """Adaptive: where all fits with one, more are not."""
     free = solved(replace(ASK, solver=Solver.ADAPTIVE))
     assert {trial.training.turns for trial in free.trials} == {1}
-    tight = solved(replace(ASK, solver=Solver.ADAPTIVE, memory_limit=0.5 * free.memory))
+    tight = solved(replace(ASK, solver=Solver.ADAPTIVE, memory_limit=0.65 * free.memory))
     assert {trial.training.turns for trial in tight.trials} > {1}
     every = solved(replace(ASK, solver=Solver.EXACT))
     assert {trial.training.turns for trial in every.trials if trial.solver == "exact"} == {1, 2, 4}
@@ -139,7 +139,7 @@ def test_the_relative_cost_is_that_of_the_fewest_microbatches_that_fit() -> None
 
 def test_without_a_gamma_the_relative_cost_is_proved_at_the_one_that_was_found() -> None:
     ask = replace(
-        ASK, objective=Objective.SYMTENSOR, turns=(1,), keeps=(Keep.USED,), memory_limit=0.5 * cheapest_bytes()
+        ASK, objective=Objective.SYMTENSOR, turns=(1,), keeps=(Keep.USED,), memory_limit=0.75 * cheapest_bytes()
     )
     found = solved(ask)
     assert found.optimal

@@ -255,7 +255,9 @@ def _program(walked: Walk, namer: _Namer, name: str, notes: Sequence[str]) -> Pr
     """
     recorder, inputs, parameters, outputs = walked.recorder, walked.inputs, walked.parameters, walked.outputs
     steps = _needed(recorder.steps, [value.made for value in outputs])
-    _check_rules(steps)
+    first = {step.missing: step for step in reversed(steps) if step.missing}
+    if times := Counter(step.missing for step in steps if step.missing):
+        raise InputError([_problem(first[operator], count) for operator, count in times.items()])
     read = {seen.made.name for step in steps for seen in step.inputs}
     # The dim that counts examples in the first input that is read: others share it where operators relate them.
     counted = [value.dims[0] for value in inputs if value.made.name in read and value.rank and value.dims[0]]
@@ -296,12 +298,6 @@ def _needed(steps: Sequence[Recorded], outputs: Sequence[Made]) -> list[Recorded
             wanted |= {seen.made.name for seen in step.inputs}
             result.append(step)
     return result[::-1]
-
-
-def _check_rules(steps: Sequence[Recorded]) -> None:
-    first = {step.missing: step for step in reversed(steps) if step.missing}
-    if times := Counter(step.missing for step in steps if step.missing):
-        raise InputError([_problem(first[operator], count) for operator, count in times.items()])
 
 
 def _problem(step: Recorded, times: int) -> Problem:

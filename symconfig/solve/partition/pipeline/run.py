@@ -87,8 +87,9 @@ def _state_bytes(parts: Parts, ask: Ask) -> Array:
     Frozen parameters count with their weights only, unread ones at the first operator.
     """
     result: Array = np.zeros(len(parts.program.operators))
+    sizes = ask.framework.bytes
     for parameter in parts.program.parameters:
-        kept = ask.training.gradient_bytes + ask.training.optimizer_bytes if parameter.trainable else 0.0
+        kept = sizes.gradient + sizes.optimizer if parameter.trainable else 0.0
         first, _ = parts.uses.get(parameter.tensor.name, (0, 0))
         result[first] += parts.program.elements(parameter.tensor.name) * (parameter.tensor.element_bytes + kept)
     return result

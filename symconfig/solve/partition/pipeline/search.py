@@ -3,6 +3,10 @@
 Zheng et al., Alpa, OSDI 2022, section 5.2: a step of B microbatches takes sum t_i + (B - 1) max t_i, and t_max is
 enumerated. Here what a stage does once a step counts in the maximum: sum t_i + max ((B - 1) t_i + o_i). Of one stage
 that is the tensor solver's own sum. A stage is solved only if no bound on it says that the rest could not make up.
+
+Megatron's stages are cut by `symconfig.solve.stages`: there the seconds and bytes of every span are tables, the number
+of stages is fixed and the slowest is the objective, so that a dynamic programme of ten lines does. GPUs as a second
+resource, and stages that are solved on demand, would make it longer, and shorten nothing here.
 """
 
 from __future__ import annotations

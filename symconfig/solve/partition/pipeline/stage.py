@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from symconfig.cost.partition.costs import Keep
-from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.descriptor.mesh import Mesh
 from symconfig.graph.program.fold import Parts, gradient_elements
 from symconfig.solve.partition.pinned import touched
 from symconfig.solve.partition.problem import price
@@ -161,7 +161,7 @@ class Stages:
         once_s = answer.cost - turns * turn_s
         if shared:
             assert answer.ask.between is not None
-            amount = costs.training.gradient_bytes * gradient_elements(shared, self.parts.program)
+            amount = costs.framework.bytes.gradient * gradient_elements(shared, self.parts.program)
             once_s += float(answer.ask.between(amount / gpus))
         ask = replace(self.ask, mesh=answer.ask.mesh)
         return Stage(replace(answer, ask=ask), turn_s, once_s, answer.memory, memory - answer.memory, alive)
@@ -171,18 +171,13 @@ def submeshes(mesh: Mesh) -> tuple[Mesh, ...]:
     """Return the sub-meshes of one GPU up to the whole mesh, in ascending order of GPUs.
 
     Each has whole inner levels, and of its outermost level a divisor of the size from 2 on. Powers of two that add up
-    to the whole always have room in it (Alpa, OSDI 2022, appendix A).
+    to the whole always have room in it (Alpa, OSDI 2022, appendix A). Without a switch (`mesh`) the bandwidth of a
+    smaller level shrinks in proportion to the links left.
     """
     meshes = [Mesh(())]
     for index, level in enumerate(mesh.levels):
-        sizes = [size for size in range(2, level.size + 1) if level.size % size == 0]
-        meshes += [Mesh((*mesh.levels[:index], _smaller_level(level, size))) for size in sizes]
+        for size in (size for size in range(2, level.size + 1) if level.size % size == 0):
+            links = (size - 1) / (level.size - 1) if level.mesh else 1.0
+            outer = replace(level, size=size, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * links)
+            meshes.append(Mesh((*mesh.levels[:index], outer)))
     return tuple(meshes)
-
-
-def _smaller_level(level: MeshLevel, size: int) -> MeshLevel:
-    """Return a level of `size` domains. Without a switch (level.mesh) its bandwidth shrinks in proportion to the links
-    left.
-    """
-    links = (size - 1) / (level.size - 1) if level.mesh else 1.0
-    return replace(level, size=size, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * links)

@@ -16,6 +16,7 @@ from symconfig.graph.program.build import (
     OF_OUTPUT,
     STATISTICS,
     Function,
+    causal_keys,
     nothing,
 )  # fmt: skip
 from symconfig.graph.program.torch_source.recorder import (
@@ -265,7 +266,7 @@ def _attention(call: Call) -> Answer:
     """Record attention of q[…, queries, d], k[…, keys, d], v[…, keys, e] and return it.
 
     With `enable_gqa`, fewer key/value heads are shared by equal groups of query heads. Values of a mask are not read:
-    it is an operand, and only with `is_causal` and as many queries as keys does a query attend to (keys + 1) / 2 keys,
+    it is an operand, and only with `is_causal` and as many queries as keys does a query attend to those before it,
     else to all, as kernels compute it.
     """
     q: Value = call["query"]
@@ -293,7 +294,7 @@ def _attention(call: Call) -> Answer:
         residues=[([*mine, "query"], result.shape[:-1], STATISTIC)],
         over=["key"],
         whole=["d", "e"],
-        attended=(keys + 1) / 2 if call.args.get("is_causal") and queries == keys else float(keys),
+        attended=causal_keys(keys) if call.args.get("is_causal") and queries == keys else float(keys),
         channels=float(shape[-1] + call.size(v, -1)),
     )
     return call.viewed(y, out.shape)
