@@ -23,7 +23,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.model import described
 from symconfig.existing.recover.namespace import printed_namespace
 from symconfig.frameworks.megatron.flags import Flag, flags, versions
-from symconfig.frameworks.megatron.options import precision, recomputed, zero_stage
+from symconfig.frameworks.megatron.options import precision, zero_stage
 from symconfig.measured.training_log import TrainingLog, Value
 from symconfig.units import GIB
 
@@ -340,7 +340,6 @@ def _options(names: Mapping[str, Value]) -> dict[str, Any]:
             "tp_comm": bool(names.get("tp_comm_overlap")),
         },
         "megatron_args": _given(names),
-        **_recompute(names),
     }
     fields |= _sharding(names)
     if names.get("transformer_impl", "transformer_engine") != "local":
@@ -366,16 +365,3 @@ def _sharding(names: Mapping[str, Value]) -> dict[str, Any]:
     if names.get("use_megatron_fsdp") or names.get("use_custom_fsdp"):
         return {"zero_stage": zero_stage(names)}
     return {"distributed_optimizer": bool(zero_stage(names))}
-
-
-def _recompute(names: Mapping[str, Value]) -> dict[str, Any]:
-    """Return the recompute options: granularity; for selective the modules; for the method block its layers; the method
-    uniform is not stated.
-    """
-    stated = recomputed(names)
-    fields: dict[str, Any] = {"recompute": stated.granularity}
-    if stated.granularity == "selective":
-        fields["recompute_modules"] = list(stated.modules)
-    if stated.method == "block":
-        fields |= {"recompute_method": "block", "recompute_layers": stated.num_layers}
-    return fields

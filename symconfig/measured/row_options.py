@@ -219,7 +219,8 @@ def _not_understood(name: str, value: object, words: Iterable[Any]) -> InputErro
 
 def _from_arguments(row: Row) -> dict[str, Any]:
     """Return the options that the row's Megatron-LM arguments state, Megatron's defaults included. Only if they apply:
-    zero_stage (Megatron FSDP), recompute_modules (selective), attention_kernel (deterministic mode; local layers
+    zero_stage (Megatron FSDP), recompute_modules (selective), recompute_method and recompute_layers (full),
+    attention_kernel (deterministic mode; local layers
     without flash), ends_as_layers. first_layers, last_layers: None if not given.
     """
     names = by_destination(row.options.megatron_args or {})
@@ -241,8 +242,11 @@ def _from_arguments(row: Row) -> dict[str, Any]:
     }
     if names.get("use_megatron_fsdp"):
         result["zero_stage"] = zero_stage(names)
-    if (recompute := recomputed(names)).granularity == "selective":
+    result["recompute"] = (recompute := recomputed(names)).granularity
+    if recompute.granularity == "selective":
         result["recompute_modules"] = recompute.modules
+    elif recompute.granularity == "full":
+        result |= {"recompute_method": recompute.method, "recompute_layers": recompute.num_layers}
     if names.get("deterministic_mode"):  # wants CUBLAS_WORKSPACE_CONFIG=:4096:8, eight buffers of 4 MiB
         result |= {"torch_workspace": 32 * MIB, "attention_kernel": "deterministic"}
     if local and not names.get("use_flash_attn"):

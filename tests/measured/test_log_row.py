@@ -24,6 +24,7 @@ from tests.sample_plans import sample_plan
 MODELS = ("llama2-13b", "mixtral-8x7b", "deepseek-v3")
 OPTIONS: tuple[dict[str, object], ...] = (
     {"recompute": Recompute("full", (), "uniform", 1)},
+    {"recompute": Recompute("full", (), "uniform", 2)},
     {"recompute": Recompute("full", (), "block", 3)},
     {"recompute": Recompute("selective", ("core_attn", "mlp"))},
     {"sequence_parallel": False},
@@ -75,6 +76,7 @@ def configuration(plan: Plan) -> Configuration:
         cp_comm=o.cp_comm or "p2p",
         modules=frozenset({LAYER}) if full else frozenset(o.recompute.modules),
         block_layers=o.recompute.num_layers if o.recompute.method == "block" else 0,
+        uniform_layers=o.recompute.num_layers if o.recompute.method == "uniform" else 1,
         zero=o.zero_stage,
         framework=framework,
         ends_as_layers=(int(o.account_for_embedding), int(o.account_for_loss)),
