@@ -31,6 +31,9 @@ from symconfig.graph.recompute import Policy
 # (transformer_engine/pytorch/module/base.py, initialize_ub). Eight are gathered, in 8 bits where products are, and four
 # are reduced, always in 16.
 GATHERED_BUFFERS, REDUCED_BUFFERS = 8, 4
+# Transformer Engine runs the experts' grouped products on so many streams, each with a workspace of its own, which it
+# keeps (module/base.py, get_multi_stream_cublas_workspace; common/util/multi_stream.cpp).
+GROUPED_STREAMS = 4
 PASSES = ("forward", "backward", "forward_comm", "backward_comm", "rerun", "away", "kept", "transient")
 SECONDS = slice(PASSES.index("rerun"))  # what runs again is part of the backward
 KEPT, TRANSIENT = PASSES.index("kept"), PASSES.index("transient")
@@ -305,7 +308,7 @@ def _library_bytes(block: DerivedBlock, lattice: Lattice, machine: Machine, fram
     allocate_buffer_for_dispatch).
     """
     together = framework.implementation.experts.kernels is not ExpertKernels.IN_TURN and bool(inside_experts(block))
-    grouped = framework.grouped_streams * machine.engine_workspace_bytes * together
+    grouped = GROUPED_STREAMS * framework.engine * machine.engine_workspace_bytes * together
     left = [lattice.value(space.buffer) for space in block.workspaces if space.buffer is not None]
     result: Array = grouped + ELEMENT_BYTES[Element.ACTIVATION] * first_axis_max(
         np.array([np.zeros(lattice.points), *left])

@@ -18,6 +18,7 @@ from symconfig.cost.tape import first_axis_max, maximum, minimum
 from symconfig.graph.layout import INSTANCES, Move
 from symconfig.graph.sharding import Phase, over_replicas
 from symconfig.plans.columns import Columns
+from symconfig.schedule.timeline import Start
 
 # Of the host for each tensor of a list that a collective takes: Python slices it, PyTorch launches its copy. Assumed:
 # two eager operators.
@@ -162,7 +163,7 @@ def _exposed_without_pipeline(sums: Stages, points: Columns, setting: Setting) -
     """Return the exposed seconds of a step's exchange without a pipeline, or if every microbatch exchanges: [s, r, n].
 
     Gathers and reductions of each microbatch overlap with its forward and backward, those of once a step with the last
-    backward or the next forward (a gather with nothing under `gathers_apart`). With sharded weights, blocks larger than
+    backward or the next forward (a gather that runs APART with nothing). With sharded weights, blocks larger than
     reuse_elements are gathered again for layers that are recomputed.
     """
     moved, framework, hide = exchange(sums, points, setting), setting.framework, setting.framework.hide
@@ -185,7 +186,7 @@ def _exposed_without_pipeline(sums: Stages, points: Columns, setting: Setting) -
     passes = shown([Phase.FORWARD], forward, each)
     passes = passes + shown([Phase.KEPT, Phase.BACKWARD], backward, each, rerun)
     once = shown([Phase.REDUCTION], backward, hide.data)
-    once = once + shown([Phase.UPDATE], forward, 0.0 if framework.gathers_apart else hide.data)
+    once = once + shown([Phase.UPDATE], forward, 0.0 if framework.gathers is Start.APART else hide.data)
     result: Array = points.num_microbatches * passes + once
     return result
 
@@ -209,9 +210,9 @@ def gathered_s(sums: Stages, points: Columns, setting: Setting, work: Array, bef
 def _exposed_in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return the exposed seconds of a pipeline's exchange, once a step: [r, n].
 
-    With interleaving and overlap each chunk's collective overlaps with groups of microbatches; gathers, under
-    `gathers_apart`, only with fill time. Else reductions overlap with the first stage's own pass and with drain time,
-    and gathers with fill time, or, under `demanded_gathers`, follow one another stage by stage. They come close to the
+    With interleaving and overlap each chunk's collective overlaps with groups of microbatches; gathers that
+    run APART only with fill time. Else reductions overlap with the first stage's own pass and with drain time, and
+    gathers with fill time, or, ON_DEMAND, follow one another stage by stage. They come close to the
     simulator's for stages that are alike; `pipeline.overlap` says when each collective runs.
     """
     moved, framework = exchange(sums, points, setting), setting.framework
@@ -222,13 +223,13 @@ def _exposed_in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Arr
         ends = sums.vocabulary / maximum(sums.dense + sums.expert, 1.0)
         gathered: Array = (
             _exposed_beside_own_pass(gather, forward, np.zeros_like(_stage_index(setting)), setting)
-            if framework.gathers_apart
+            if framework.gathers is Start.APART
             else _exposed_between_groups(gather, forward, ends, group, setting)
         )
         return gathered + _exposed_between_groups(reduce, backward, ends, group, setting)
     first = framework.hide.data * (_stage_index(setting) == 0)
     reduced = _exposed_beside_own_pass(reduce, backward, first, setting)
-    if not (framework.demanded_gathers and framework.hide.data):
+    if not (framework.gathers is Start.ON_DEMAND and framework.hide.data):
         return reduced + _exposed_beside_own_pass(gather, forward, 0 * first, setting)
     alike = setting.pipelines.alike[:, None] * (_stage_index(setting) > 0)
     hidden = minimum(gather, first * forward)

@@ -16,8 +16,11 @@ from symconfig.cost.machine import Machine, Number
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.operator import FOUR_BIT_BYTES, Leg
 from symconfig.graph.sharding import Sharding
+from symconfig.schedule.timeline import Start
 
 Degree = TypeVar("Degree", int, NDArray[np.float64])  # of one point, or of many
+# The order of ranks, innermost axis first.
+DENSE_GRID, EXPERT_GRID = ("tp", "cp", "dp", "pp"), ("etp", "ep", "edp")
 
 
 class Together(StrEnum):
@@ -106,26 +109,17 @@ class Hide:
 class Framework:
     """One framework's behaviour in the cost model's terms.
 
-    dense_grid, expert_grid: rank order, innermost axis first. vocab_multiple: the vocabulary is padded to a multiple of
-    this times tp.
+    vocab_multiple: the vocabulary is padded to a multiple of this times tp.
     """
 
     name: str
     implementation: Implementation
-    dense_grid: tuple[str, ...]
-    expert_grid: tuple[str, ...]
     bytes: Bytes
     hide: Hide
     vocab_multiple: int
     step_overhead_s: float  # data, logging, Python: once a step
     microbatch_overhead_s: float  # Python and launch gaps once a microbatch and stage
     fragmentation: float  # reserved over allocated, less one
-    # Transformer Engine returns a buffer for the gradient of each shape of weight and keeps it (module/base.py,
-    # get_dummy_wgrad), though the true gradient is added to the fp32 one where it lies.
-    kept_gradient_buffers: bool = False
-    # Transformer Engine runs the experts' grouped products on so many streams, each with a workspace of its own, which
-    # it keeps (module/base.py, get_multi_stream_cublas_workspace; common/util/multi_stream.cpp).
-    grouped_streams: int = 0
     # The weights of low-precision matmuls exist in low precision only, by rows and by columns, beside the optimizer's
     # master copy (--fp8-param-gather).
     quantised_weights: bool = False
@@ -148,12 +142,10 @@ class Framework:
     reduced_bytes: float | None = None  # of a gradient's element on the wire; None: as it is kept
     # ZeRO 1 or 2 that reduces every gradient to every rank, of which each then uses its part.
     all_reduced_gradients: bool = False
-    # Without interleaving a stage gathers its weights when its first input has come, one stage after the other
-    # (Megatron-LM's --overlap-param-gather: a hook of the first module, which runs after recv_forward); otherwise all
-    # stages at once, after the optimizer.
-    demanded_gathers: bool = False
-    # New weights are gathered after the optimizer with nothing beside it (Megatron-LM without --overlap-param-gather).
-    gathers_apart: bool = False
+    # New weights are gathered with the next forward, APART after the optimizer (Megatron-LM without
+    # --overlap-param-gather), or, in stages of one chunk, ON_DEMAND: when a stage's first input has come (with it: a
+    # hook of the first module, which runs after recv_forward). Such stages else gather at once, after the optimizer.
+    gathers: Start = Start.AHEAD
     # What of a stage one collective gathers or reduces: of ZeRO 3 every microbatch.
     together: Together = Together.STAGE
     # ZeRO 3 gives a weight up that is wanted again only after so many elements of others, and so gathers those of a
@@ -206,6 +198,14 @@ class Framework:
         )
 
     @property
+    def kept_gradient_buffers(self) -> bool:
+        """Return whether a buffer for each shape of weight's gradient is kept, though gradients are added in place.
+
+        Transformer Engine does (module/base.py, get_dummy_wgrad), unless a kernel of its own adds them.
+        """
+        return self.engine and not self.accumulated_bytes
+
+    @property
     def evaluated(self) -> tuple[object, ...]:
         """Return the fields that a block's cost depends on before overlap and CUDA graphs; equal keys, equal costs."""
         return self.implementation, self.hide.tp_pieces, self.bytes, self.quantised_weights, self.orthogonal
@@ -227,7 +227,7 @@ class Framework:
 
         The expert grid is used if it has the first axis, else the dense grid. Raises ValueError for an axis of neither.
         """
-        grid = self.expert_grid if axes[0] in self.expert_grid else self.dense_grid
+        grid = EXPERT_GRID if axes[0] in EXPERT_GRID else DENSE_GRID
         return grid[: min(grid.index(axis) for axis in axes)]
 
 

@@ -184,19 +184,18 @@ def chunk_times(
 def overlap(setting: Setting) -> tuple[Start, Start, Array]:
     """Return (when weights are gathered, when gradients are reduced, share of own passes that overlaps, [pp, vpp]).
 
-    Without overlap both are Start.APART. Else reductions are AHEAD; gathers, with interleaving, AHEAD (APART under
-    `gathers_apart`), and without it APART (ON_DEMAND under `demanded_gathers`). The share is above 0 only on the first
-    stage without interleaving, which alone has several buckets. Megatron-LM (core_v0.19) with --overlap-grad-reduce and
-    --overlap-param-gather (distributed_data_parallel.py, `bucket_size`; schedules.py, `param_sync_func`,
-    `grad_sync_func`).
+    Without overlap both are Start.APART. Else reductions are AHEAD; gathers are too unless APART, but without
+    interleaving they are APART unless ON_DEMAND. The share is above 0 only on the first stage without interleaving,
+    which alone has several buckets. Megatron-LM (core_v0.19) with --overlap-grad-reduce and --overlap-param-gather
+    (distributed_data_parallel.py, `bucket_size`; schedules.py, `param_sync_func`, `grad_sync_func`).
     """
     framework, hide = setting.framework, np.zeros((setting.pp, setting.vpp))
     if not framework.hide.data:
         return Start.APART, Start.APART, hide
     if setting.vpp > 1:
-        return Start.APART if framework.gathers_apart else Start.AHEAD, Start.AHEAD, hide
+        return Start.APART if framework.gathers is Start.APART else Start.AHEAD, Start.AHEAD, hide
     hide[0] = framework.hide.data
-    return Start.ON_DEMAND if framework.demanded_gathers else Start.APART, Start.AHEAD, hide
+    return Start.ON_DEMAND if framework.gathers is Start.ON_DEMAND else Start.APART, Start.AHEAD, hide
 
 
 def _shape(index: int, chunk: Chunk, kinds: tuple[str, ...]) -> StageShape:

@@ -230,7 +230,6 @@ def _from_arguments(row: Row) -> dict[str, Any]:
         **dict(kernels(names, MEGATRON, row.model.attention == "mla", bool(names.get("num_experts")))),
         "transformer_impl": "local" if local else "transformer_engine",
         "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else 0.0,
-        "kept_gradient_buffers": not (local or added_apart),
         "quantised_weights": bool(names.get("fp8_param_gather")),
         "vocab_multiple": names.get("make_vocab_size_divisible_by") or MEGATRON_VOCAB_MULTIPLE,
         "layout": names.get("pipeline_model_parallel_layout") or "",

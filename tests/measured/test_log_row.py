@@ -16,6 +16,7 @@ from symconfig.measured.judge import judge
 from symconfig.measured.log_row import as_row, source_of
 from symconfig.measured.training_log import read_log
 from symconfig.plans.plan import Plan, Recompute
+from symconfig.schedule.timeline import Start
 from symconfig.solve.configuration import Configuration
 from symconfig.units import GIB, MIB
 from tests.measured.log_samples import deepspeed_log, iteration, megatron_log, memory, plan_log, throughput, write
@@ -65,7 +66,7 @@ def configuration(plan: Plan) -> Configuration:
     p, o = best.parallel, best.options
     full = o.recompute.granularity == "full"
     gathers = o.overlap.param_gather and o.zero_stage > 0
-    framework = replace(MEGATRON, demanded_gathers=gathers and p.pp > 1 and p.vpp == 1)
+    framework = replace(MEGATRON, gathers=Start.ON_DEMAND if gathers and p.pp > 1 and p.vpp == 1 else Start.AHEAD)
     return Configuration(
         degrees=p,
         micro=best.batch.micro,
