@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from symconfig.descriptor.config_writer import unsaid
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.backend import Medium
@@ -79,6 +78,8 @@ def problems(plan: Plan) -> tuple[Problem, ...]:
 def model_problems(plan: Plan) -> Iterator[Problem]:
     """Yield each field of the plan's model that Transformers' configuration lacks; nothing with a vision tower, and not
     num_labels if the program adds the head."""
+    from symconfig.descriptor.config_writer import unsaid  # plans for Megatron-LM do without it
+
     unwritten = () if plan.model.vision is not None else unsaid(plan.model)
     yield from (each for each in unwritten if not (plan.job.puts_head and each.field == "num_labels"))
 
