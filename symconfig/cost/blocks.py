@@ -6,7 +6,7 @@ The graph's monomials become arrays [points]; the formulas run once per kind of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -252,13 +252,7 @@ def evaluate(
         held_bytes=tuple(held * sizes),
         workspace_bytes=first_axis_max(np.array(spaces))
         + (own + framework.engine * machine.engine_workspace_bytes + framework.mask_bytes),
-        weights=_weights(
-            block.weights,
-            lattice,
-            _gradient_buffers(block, framework),
-            _library_bytes(block, busiest, machine, framework),
-            orthogonal.rows(block, lattice, machine, framework),
-        ),
+        weights=_weights(block, lattice, machine, framework),
         boundary_bytes=lattice.value(block.boundary) * ELEMENT_BYTES[Element.ACTIVATION],
         hidden_s=np.zeros((2, lattice.points)),
         paired=False,
@@ -332,32 +326,18 @@ def _workspace_bytes(space: Workspace, lattice: Lattice, framework: Framework) -
     return result
 
 
-def _gradient_buffers(block: DerivedBlock, framework: Framework) -> set[Monomial]:
-    """Return the distinct sizes of weight-gradient buffers that the framework keeps; empty if it keeps none."""
-    if not framework.kept_gradient_buffers:
-        return set()
-    return {space.weight for space in block.workspaces if space.layer and space.weight is not None}
-
-
-def _weights(
-    shards: tuple[WeightShard, ...],
-    lattice: Lattice,
-    buffers: set[Monomial],
-    workspaces: Array,
-    stepped: Mapping[str, Array],
-) -> Weights:
+def _weights(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Weights:
     """Return a block's weights on one rank as `Weights`: parameters by kind, [points] each.
 
     Trained ones are in dense or expert, frozen ones in frozen, frozen_expert or quantised; vocabulary and whole count
     some of them again. `matrices` is the number of dense weights that are no vectors.
-
-    buffers: sizes of kept gradient buffers. workspaces: bytes of libraries. stepped: the fields of orthogonalised
-    matrices.
     """
 
     def total(chosen: list[WeightShard]) -> Array:
         return sum((lattice.value(shard.elements) for shard in chosen), np.zeros(lattice.points))
 
+    shards, kept = block.weights, framework.kept_gradient_buffers
+    buffers = {space.weight for space in block.workspaces if kept and space.layer and space.weight is not None}
     live = [shard for shard in shards if not shard.frozen]
     still = [shard for shard in shards if shard.frozen and not shard.quantised]
     return Weights(
@@ -371,8 +351,8 @@ def _weights(
         frozen_vocabulary=total([s for s in still if s.table]),
         whole=total([s for s in live if not s.expert and s.elements == s.whole]),
         matrices=np.full(lattice.points, float(sum(not s.expert and s.row != ONE for s in shards))),
-        workspaces=workspaces,
-        **stepped,
+        workspaces=_library_bytes(block, at_busiest(lattice), machine, framework),
+        **orthogonal.rows(block, lattice, machine, framework),
     )
 
 

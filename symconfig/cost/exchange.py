@@ -222,16 +222,16 @@ def _exposed_in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Arr
         group = minimum(setting.groups, points.num_microbatches)
         ends = sums.vocabulary / maximum(sums.dense + sums.expert, 1.0)
         gathered: Array = (
-            _exposed_beside_own_pass(gather, forward, np.zeros_like(_stage_index(setting)), setting)
+            _exposed_beside_own_pass(gather, forward, np.zeros_like(setting.pipelines.index[:, None]), setting)
             if framework.gathers is Start.APART
             else _exposed_between_groups(gather, forward, ends, group, setting)
         )
         return gathered + _exposed_between_groups(reduce, backward, ends, group, setting)
-    first = framework.hide.data * (_stage_index(setting) == 0)
+    first = framework.hide.data * (setting.pipelines.index[:, None] == 0)
     reduced = _exposed_beside_own_pass(reduce, backward, first, setting)
     if not (framework.gathers is Start.ON_DEMAND and framework.hide.data):
         return reduced + _exposed_beside_own_pass(gather, forward, 0 * first, setting)
-    alike = setting.pipelines.alike[:, None] * (_stage_index(setting) > 0)
+    alike = setting.pipelines.alike[:, None] * (setting.pipelines.index[:, None] > 0)
     hidden = minimum(gather, first * forward)
     own = first_axis_max(np.where(first > 0, gather - hidden + CONTENTION * hidden, 0.0))
     result: Array = reduced + own + (alike * gather).sum(axis=0)
@@ -245,7 +245,7 @@ def _exposed_beside_own_pass(seconds: Array, work: Array, share: Array, setting:
     time.
     """
     hidden = minimum(seconds, share * work)
-    left = seconds - hidden - _stage_index(setting) * work.min(axis=0) / setting.pipelines.vpp
+    left = seconds - hidden - setting.pipelines.index[:, None] * work.min(axis=0) / setting.pipelines.vpp
     result: Array = first_axis_max(maximum(left, CONTENTION * hidden))
     return result
 
@@ -258,13 +258,8 @@ def _exposed_between_groups(seconds: Array, work: Array, ends: Array, group: Arr
     stage's parameters, [s, n], which the first stage's exposed chunk holds.
     """
     vpp = setting.pipelines.vpp
-    index = _stage_index(setting)
+    index = setting.pipelines.index[:, None]
     own = seconds * np.where(index == 0, ends[:, None] + (1 - ends[:, None]) / vpp, 1 / vpp)
     shown = maximum(own + CONTENTION * (seconds - own), seconds - (1 - 1 / vpp) * group * work)
     result: Array = first_axis_max(maximum(shown - index * work.min(axis=0) / vpp, 0.0))
     return result
-
-
-def _stage_index(setting: Setting) -> Array:
-    """Return the positions of the stages in the pipeline, from 0: [s, 1, n]."""
-    return setting.pipelines.index[:, None]

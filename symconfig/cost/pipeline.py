@@ -150,12 +150,17 @@ def chunk_times(
     pipelines.
     """
     alike = list(dict.fromkeys(tuple(chunk) for chunk in chunks))
-    shapes = tuple(_shape(index, chunk, table.kinds) for index, chunk in enumerate(alike))
+    shapes = tuple(
+        StageShape(index, tuple(chunk.count(kind) for kind in table.kinds), 1, (sum(map(is_layer, chunk)),))
+        for index, chunk in enumerate(alike)
+    )
     own = setting.having(shapes)
     of = stages(table, own.pipelines, np.arange(points.dp.size), setting.tied)
     moved = exchange(of, points, own)
     counts = np.array([shape.counts for shape in shapes], dtype=np.float64)
-    weight = counts @ _weight_gradients_s(table)
+    weight = counts @ [
+        sum(float(t[0]) for (_, phase), t in block.work_s.items() if phase is Phase.WEIGHT) for block in table.blocks
+    ]
     hidden = table.hidden[:, :, 0] @ counts.T  # [2, chunks]: a schedule that hides it takes it off again
     repeated_s = of.rerun[:, 0, 0]
     backward = of.back[:, 0, 0] - repeated_s - weight
@@ -196,18 +201,6 @@ def overlap(setting: Setting) -> tuple[Start, Start, Array]:
         return Start.APART if framework.gathers is Start.APART else Start.AHEAD, Start.AHEAD, hide
     hide[0] = framework.hide.data
     return Start.ON_DEMAND if framework.gathers is Start.ON_DEMAND else Start.APART, Start.AHEAD, hide
-
-
-def _shape(index: int, chunk: Chunk, kinds: tuple[str, ...]) -> StageShape:
-    layers = sum(is_layer(kind) for kind in chunk)
-    return StageShape(index, tuple(chunk.count(kind) for kind in kinds), 1, (layers,))
-
-
-def _weight_gradients_s(table: Table) -> Array:
-    """Return the seconds of each kind's products for its weight gradients, at the first point: [kinds]."""
-    return np.array(
-        [sum(float(t[0]) for (_, phase), t in block.work_s.items() if phase is Phase.WEIGHT) for block in table.blocks]
-    )
 
 
 def _recomputed_s(table: Table, chunks: Sequence[Chunk], layers: int) -> Array:

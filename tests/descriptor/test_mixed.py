@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.descriptor.load import load_cluster, load_mixed
+from symconfig.descriptor.load import load_cluster
+from symconfig.descriptor.mixed import load_mixed
 from symconfig.errors import InputError
 
 
