@@ -27,31 +27,15 @@ _LISTED_S = 10e-6
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Data-parallel collectives of a stage's weights and gradients, before any overlap.
+    """Seconds of the data-parallel collectives of a stage's weights and gradients before any overlap, [s, n].
 
-    seconds: of one execution by phase, [s, n]; phases without communication are missing. weights, gradients: bytes of
-    the whole on a rank, unsharded.
+    seconds: of one execution by phase; phases without communication are missing. gather, reduce: of one gather of the
+    weights and one reduction of the gradients, in every microbatch or once a step; 0 if there is none.
     """
 
     seconds: Mapping[Phase, Array]
-    weights: Share
-    gradients: Share
-
-    @property
-    def gather(self) -> Array:
-        """Return the seconds of one gather of the weights, in every microbatch or once a step; 0 if none: [s, n]."""
-        return self._first_of(Phase.FORWARD, Phase.UPDATE)
-
-    @property
-    def reduce(self) -> Array:
-        """Return the seconds of one reduction of the gradients, in every microbatch or once a step: [s, n].
-
-        0 if there is none.
-        """
-        return self._first_of(Phase.BACKWARD, Phase.REDUCTION)
-
-    def _first_of(self, each: Phase, once: Phase) -> Array:
-        return self.seconds.get(each, self.seconds.get(once, np.zeros_like(self.weights.dense)))
+    gather: Array
+    reduce: Array
 
 
 def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
@@ -75,7 +59,8 @@ def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
         mine = {move: amount for move, amount in amounts.items() if move.axes == axes}
         seconds |= zip(mine, _moves_s(mine, axes, sums, points, setting), strict=True)
     each = {way.phase: np.sum([seconds[move] for move in some], axis=0) for way, some in over_replicas(sharding)}
-    return Exchange(each, weights, gradients)
+    often = ((Phase.FORWARD, Phase.UPDATE), (Phase.BACKWARD, Phase.REDUCTION))
+    return Exchange(each, *(each.get(one, each.get(other, np.zeros_like(trained.dense))) for one, other in often))
 
 
 def _moves_s(
