@@ -98,7 +98,7 @@ def _library_bytes(block: DerivedBlock, lattice: Lattice, machine: Machine, fram
     stream = lattice.value(block.boundary)
     if framework.hide.tp_pieces > 1 and any(c.chunked and c.axes[0] == "tp" for c in block.collectives):
         tp = np.broadcast_to(lattice.numbers["tp"], lattice.points)
-        each = GATHERED_BUFFERS * min(machine.quantised_bytes, 2.0) + REDUCED_BUFFERS * 2.0
+        each = GATHERED_BUFFERS * machine.quantised_bytes + REDUCED_BUFFERS * ELEMENT_BYTES[Element.ACTIVATION]
         result = result + np.where(tp > 1, each * stream * (tp if block.scheme.sequence_parallel else 1.0), 0.0)
     if framework.implementation.experts.dispatch is Dispatch.ONCE_A_NODE and any(map(is_dispatch, block.collectives)):
         ranks = lattice.value(Monomial.of("ep", "etp"))
