@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from symconfig.cost import stages as of_stages
+from symconfig.cost.machine import machine
 from symconfig.cost.pipeline import overlap
 from symconfig.cost.stages import stages
 from symconfig.cost.step import Extremes, bound_bytes, bound_s, evaluate, evaluate_block, prefixed, states, total
@@ -18,6 +19,7 @@ from symconfig.cost.table import Choice, bound_table, resolve, table
 from symconfig.cost.tape import Tape
 from symconfig.cost.uneven import Uneven
 from symconfig.descriptor.load import load_cluster
+from symconfig.errors import InputError
 from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.block import LAYER, Place
@@ -135,3 +137,22 @@ def test_as_few_first_layers_run_again_as_fit() -> None:
         assert chosen.cost.peak_bytes.max() <= budget
         layers.append(int(chosen.layers.max()))
     assert 6 >= layers[0] > layers[1] > layers[2] > 0
+
+
+@pytest.mark.parametrize(("gradient", "zero", "more"), [(4.0, 1, 2.0), (2.0, 1, 0.0), (4.0, 2, 0.0)])
+def test_deepspeed_keeps_the_last_gradients_beside_a_wider_sum(gradient: float, zero: int, more: float) -> None:
+    found = cost(tiny(), dp=2, zero=zero, backend="deepspeed")
+    setting = replace(found.setting, bytes=replace(found.setting.bytes, gradient=gradient))
+    without = replace(setting, framework=replace(setting.framework, added_gradients_at=frozenset()))
+    kept, bare = (states(found.sums, found.points, one)["gradients"].max() for one in (setting, without))
+    assert kept - bare == pytest.approx(more * found.sums.dense.max())
+
+
+def test_masks_are_alive_with_each_block() -> None:
+    kept = [cost(tiny(), habits={"mask_bytes": mask}).peaks[0] for mask in (0.0, 1000.0)]
+    assert kept[1] - kept[0] == pytest.approx(1000.0)
+
+
+def test_a_precision_that_a_gpu_lacks_is_refused_with_those_that_it_has() -> None:
+    with pytest.raises(InputError, match="one of bf16, fp16"):
+        machine(load_cluster("a100-80gb"), "fp8")
