@@ -103,6 +103,7 @@ def test_when_stages_gather_and_what_of_a_pass_is_beside_it(gathers: Start, vpp:
 )
 def test_a_term_behind_a_number_is_as_the_number(does: Any) -> None:
     found, meant = does(7.0, Tape().symbol("x", 2.0)), does(7.0, 2.0)
+    assert (-Tape().symbol("x", 2.0)).value == -2.0
     pairs = zip(found, meant, strict=True) if isinstance(meant, tuple) else [(found, meant)]
     assert all(getattr(one, "value", one) == other for one, other in pairs)
 

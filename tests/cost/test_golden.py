@@ -19,7 +19,7 @@ from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine, slowest
 from symconfig.cost.optimizer import optimizer_s
 from symconfig.cost.stages import Offload
-from symconfig.cost.step import host_bytes, states
+from symconfig.cost.step import HOST_SHARE, host_bytes, states
 from symconfig.cost.table import GRAPH_BYTES
 from symconfig.cost.work import _products as products_s
 from symconfig.cost.work import _scanned as scanned_s
@@ -148,7 +148,7 @@ def test_what_frameworks_overlap_and_spend() -> None:
     hide = usual["megatron"].hide
     assert (hide.tp_backward, hide.pp, hide.cp_forward, hide.cp_backward, hide.host) == (0.5, 0.8, 0.9, 0.9, 0.5)
     assert USER_BUFFERS == {"tp_forward": 0.75, "tp_backward": 0.75, "tp_pieces": 4}
-    assert (EXPERTS_HIDE, GRAPH_BYTES, ORTHOGONAL_BYTES) == (0.9, 2 * 2**30, 18.0)
+    assert (EXPERTS_HIDE, GRAPH_BYTES, ORTHOGONAL_BYTES, HOST_SHARE) == (0.9, 2 * 2**30, 18.0, 0.8)
     assert (FSDP.copied_bytes, NARROW_REDUCTION["copied_bytes"], EAGER_ADAM["adam_bytes"]) == (10.0, 4.0, 92.0)
     spent = {name: (f.step_overhead_s, f.microbatch_overhead_s, f.fragmentation) for name, f in usual.items()}
     assert spent == {"megatron": (0.02, 0.0, 0.02), "deepspeed": (0.03, 0.004, 0.05), "fsdp": (0.03, 0.004, 0.05)}
