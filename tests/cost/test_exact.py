@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from symconfig.cost import optimizer
 from symconfig.cost import stages as of_stages
 from symconfig.cost.machine import machine
 from symconfig.cost.pipeline import overlap
@@ -157,3 +158,13 @@ def test_masks_are_alive_with_each_block() -> None:
 def test_a_precision_that_a_gpu_lacks_is_refused_with_those_that_it_has() -> None:
     with pytest.raises(InputError, match="one of bf16, fp16"):
         machine(load_cluster("a100-80gb"), "fp8")
+
+
+def test_a_share_of_nothing_is_nothing() -> None:
+    assert optimizer._ratio(np.array([1.0, 0.0]), np.array([2.0, 0.0])).tolist() == [0.5, 0.0]
+
+
+def test_prefixes_of_pipelines_end_in_their_last_layers() -> None:
+    short, long = ((0,), (1,)), ((0,), (1,), (2,))
+    found = prefixed([[short], [long, short]], np.array([0, 1]), 2)
+    assert found[:, :, 0].transpose(2, 0, 1).tolist() == [[[0, 1, 1]] * 2, [[0, 1, 2], [0, 1, 1]]]
