@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.class_defaults import class_of, families
+from symconfig.descriptor.architectures.registry import architectures
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.job import Job

@@ -10,7 +10,7 @@ from typing import Any
 from symconfig.api.planning import Tell, check_top, job_fields, put, read_job, warn_replaced
 from symconfig.api.problems import Problems, stated
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.load import MixedCluster, mixed_of
+from symconfig.descriptor.mixed import MixedCluster, mixed_of
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text

@@ -24,7 +24,7 @@ from symconfig.errors import InputError, reworded
 
 if TYPE_CHECKING:
     from symconfig.cli.job import Request
-    from symconfig.descriptor.load import MixedCluster
+    from symconfig.descriptor.mixed import MixedCluster
 
 DOES = "find the fastest configuration that fits, and write its files"
 EXAMPLES = (
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from symconfig.api import planning as api
     from symconfig.cli.job import as_options, request
-    from symconfig.descriptor.load import mixed_of
+    from symconfig.descriptor.mixed import mixed_of
     from symconfig.report.rl import blocks as of_step
     from symconfig.report.table import blocks
     from symconfig.solve.near_batch import batch_nearby

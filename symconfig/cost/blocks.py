@@ -6,58 +6,29 @@ The graph's monomials become arrays [points]; the formulas run once per kind of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import formulas, orthogonal
+from symconfig.cost import formulas
 from symconfig.cost.collectives import beside_another, collectives_s, exposed
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine, Number
 from symconfig.cost.tape import first_axis_max, maximum
 from symconfig.cost.uneven import Uneven, at_busiest, exchanged, worked
+from symconfig.cost.weights import Weights, weights
 from symconfig.cost.work import PAIRED_HOST, graphed, host_seconds, inside_experts, is_dispatch, work_seconds
-from symconfig.graph.derived import DerivedBlock, Phase, WeightShard, Workspace
-from symconfig.graph.implementation import Dispatch, ExpertKernels
-from symconfig.graph.monomial import ONE, Monomial
+from symconfig.graph.derived import DerivedBlock, Phase, Workspace
 from symconfig.graph.operator import ELEMENT_BYTES, Element
 from symconfig.graph.recompute import Policy
 
-# User buffers: one of the gathered stream's size for each product that has a collective, whatever runs at once
-# (transformer_engine/pytorch/module/base.py, initialize_ub). Eight are gathered, in 8 bits where products are, and four
-# are reduced, always in 16.
-GATHERED_BUFFERS, REDUCED_BUFFERS = 8, 4
 PASSES = ("forward", "backward", "forward_comm", "backward_comm", "rerun", "away", "kept", "transient")
 SECONDS = slice(PASSES.index("rerun"))  # what runs again is part of the backward
 KEPT, TRANSIENT = PASSES.index("kept"), PASSES.index("transient")
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """Parameters of one block on one rank, [points] each."""
-
-    dense: Array
-    expert: Array
-    frozen: Array
-    quantised: Array
-    frozen_expert: Array
-    buffers: Array  # elements of weight-gradient buffers that the framework keeps, one for each shape
-    vocabulary: Array  # of `dense`, those of the look-up or of the head
-    frozen_vocabulary: Array  # of `frozen`, the same
-    whole: Array  # of `dense`, those that every tensor-parallel rank has all of
-    matrices: Array  # how many `dense` and `frozen` are in
-    workspaces: Array  # bytes that the libraries of its kernels keep, beside those that every block's have
-    # Of matrices that are made orthogonal their elements, and the seconds of it; elements of the largest. 0: no such.
-    matrix: Array
-    matrix_expert: Array
-    matrix_s: Array
-    matrix_expert_s: Array
-    largest_matrix: Array
-    largest_matrix_expert: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,13 +220,7 @@ def evaluate(
         held_bytes=tuple(held * sizes),
         workspace_bytes=first_axis_max(np.array(spaces))
         + (own + framework.engine * machine.engine_workspace_bytes + framework.mask_bytes),
-        weights=_weights(
-            block.weights,
-            lattice,
-            _gradient_buffers(block, framework),
-            _library_bytes(block, busiest, machine, framework),
-            orthogonal.rows(block, lattice, machine, framework),
-        ),
+        weights=weights(block, lattice, machine, framework),
         boundary_bytes=lattice.value(block.boundary) * ELEMENT_BYTES[Element.ACTIVATION],
         hidden_s=np.zeros((2, lattice.points)),
         paired=False,
@@ -296,81 +261,12 @@ def _replayed(cost: BlockCost, framework: Framework, paired: bool) -> BlockCost:
     return replace(cost, host_s=host)
 
 
-def _library_bytes(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """Return the bytes that libraries keep on a rank because it has such a block: [points].
-
-    The sum of the workspaces of the experts' grouped products (one a stream), the largest buffer that an operator
-    leaves behind, with tp > 1 the user buffers of tensor-parallel overlap if it cuts products, and with HybridEP over
-    several ranks a place for every token of every rank in 16 bits (csrc/hybrid_ep/hybrid_ep.cu,
-    allocate_buffer_for_dispatch).
-    """
-    together = framework.implementation.experts.kernels is not ExpertKernels.IN_TURN and bool(inside_experts(block))
-    grouped = framework.grouped_streams * machine.engine_workspace_bytes * together
-    left = [lattice.value(space.buffer) for space in block.workspaces if space.buffer is not None]
-    result: Array = grouped + ELEMENT_BYTES[Element.ACTIVATION] * first_axis_max(
-        np.array([np.zeros(lattice.points), *left])
-    )
-    stream = lattice.value(block.boundary)
-    if framework.hide.tp_pieces > 1 and any(c.chunked and c.axes[0] == "tp" for c in block.collectives):
-        tp = np.broadcast_to(lattice.numbers["tp"], lattice.points)
-        each = GATHERED_BUFFERS * min(machine.quantised_bytes, 2.0) + REDUCED_BUFFERS * 2.0
-        result = result + np.where(tp > 1, each * stream * (tp if block.scheme.sequence_parallel else 1.0), 0.0)
-    if framework.implementation.experts.dispatch is Dispatch.ONCE_A_NODE and any(map(is_dispatch, block.collectives)):
-        ranks = lattice.value(Monomial.of("ep", "etp"))
-        result = result + np.where(ranks > 1, 2.0 * stream * ranks, 0.0)
-    return result
-
-
 def _workspace_bytes(space: Workspace, lattice: Lattice, framework: Framework) -> Array:
     """Return the bytes alive only while an operator's backward runs: [points]."""
     result: Array = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in space.moved), np.zeros(lattice.points))
     if space.weight is not None and not (space.layer and framework.kept_gradient_buffers):
         result = result + ELEMENT_BYTES[Element.ACTIVATION] * lattice.value(space.weight)
     return result
-
-
-def _gradient_buffers(block: DerivedBlock, framework: Framework) -> set[Monomial]:
-    """Return the distinct sizes of weight-gradient buffers that the framework keeps; empty if it keeps none."""
-    if not framework.kept_gradient_buffers:
-        return set()
-    return {space.weight for space in block.workspaces if space.layer and space.weight is not None}
-
-
-def _weights(
-    shards: tuple[WeightShard, ...],
-    lattice: Lattice,
-    buffers: set[Monomial],
-    workspaces: Array,
-    stepped: Mapping[str, Array],
-) -> Weights:
-    """Return a block's weights on one rank as `Weights`: parameters by kind, [points] each.
-
-    Trained ones are in dense or expert, frozen ones in frozen, frozen_expert or quantised; vocabulary and whole count
-    some of them again. `matrices` is the number of dense weights that are no vectors.
-
-    buffers: sizes of kept gradient buffers. workspaces: bytes of libraries. stepped: the fields of orthogonalised
-    matrices.
-    """
-
-    def total(chosen: list[WeightShard]) -> Array:
-        return sum((lattice.value(shard.elements) for shard in chosen), np.zeros(lattice.points))
-
-    live = [shard for shard in shards if not shard.frozen]
-    still = [shard for shard in shards if shard.frozen and not shard.quantised]
-    return Weights(
-        dense=total([s for s in live if not s.expert]),
-        expert=total([s for s in live if s.expert]),
-        frozen=total([s for s in still if not s.expert]),
-        quantised=total([s for s in shards if s.quantised]),
-        frozen_expert=total([s for s in still if s.expert]),
-        buffers=sum((lattice.value(size) for size in sorted(buffers, key=str)), np.zeros(lattice.points)),
-        vocabulary=total([s for s in live if s.table]),
-        frozen_vocabulary=total([s for s in still if s.table]),
-        whole=total([s for s in live if not s.expert and s.elements == s.whole]),
-        matrices=np.full(lattice.points, float(sum(not s.expert and s.row != ONE for s in shards))),
-        workspaces=workspaces,
-        **stepped,
-    )
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from symconfig.cost.tape import first_axis_max, maximum, minimum
 from symconfig.graph.layout import INSTANCES, Move
 from symconfig.graph.sharding import Phase, over_replicas
 from symconfig.plans.columns import Columns
+from symconfig.schedule.timeline import Start
 
 # Of the host for each tensor of a list that a collective takes: Python slices it, PyTorch launches its copy. Assumed:
 # two eager operators.
@@ -26,31 +27,15 @@ _LISTED_S = 10e-6
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Data-parallel collectives of a stage's weights and gradients, before any overlap.
+    """Seconds of the data-parallel collectives of a stage's weights and gradients before any overlap, [s, n].
 
-    seconds: of one execution by phase, [s, n]; phases without communication are missing. weights, gradients: bytes of
-    the whole on a rank, unsharded.
+    seconds: of one execution by phase; phases without communication are missing. gather, reduce: of one gather of the
+    weights and one reduction of the gradients, in every microbatch or once a step; 0 if there is none.
     """
 
     seconds: Mapping[Phase, Array]
-    weights: Share
-    gradients: Share
-
-    @property
-    def gather(self) -> Array:
-        """Return the seconds of one gather of the weights, in every microbatch or once a step; 0 if none: [s, n]."""
-        return self._first_of(Phase.FORWARD, Phase.UPDATE)
-
-    @property
-    def reduce(self) -> Array:
-        """Return the seconds of one reduction of the gradients, in every microbatch or once a step: [s, n].
-
-        0 if there is none.
-        """
-        return self._first_of(Phase.BACKWARD, Phase.REDUCTION)
-
-    def _first_of(self, each: Phase, once: Phase) -> Array:
-        return self.seconds.get(each, self.seconds.get(once, np.zeros_like(self.weights.dense)))
+    gather: Array
+    reduce: Array
 
 
 def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
@@ -74,7 +59,8 @@ def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
         mine = {move: amount for move, amount in amounts.items() if move.axes == axes}
         seconds |= zip(mine, _moves_s(mine, axes, sums, points, setting), strict=True)
     each = {way.phase: np.sum([seconds[move] for move in some], axis=0) for way, some in over_replicas(sharding)}
-    return Exchange(each, weights, gradients)
+    often = ((Phase.FORWARD, Phase.UPDATE), (Phase.BACKWARD, Phase.REDUCTION))
+    return Exchange(each, *(each.get(one, each.get(other, np.zeros_like(trained.dense))) for one, other in often))
 
 
 def _moves_s(
@@ -162,7 +148,7 @@ def _exposed_without_pipeline(sums: Stages, points: Columns, setting: Setting) -
     """Return the exposed seconds of a step's exchange without a pipeline, or if every microbatch exchanges: [s, r, n].
 
     Gathers and reductions of each microbatch overlap with its forward and backward, those of once a step with the last
-    backward or the next forward (a gather with nothing under `gathers_apart`). With sharded weights, blocks larger than
+    backward or the next forward (a gather that runs APART with nothing). With sharded weights, blocks larger than
     reuse_elements are gathered again for layers that are recomputed.
     """
     moved, framework, hide = exchange(sums, points, setting), setting.framework, setting.framework.hide
@@ -185,7 +171,7 @@ def _exposed_without_pipeline(sums: Stages, points: Columns, setting: Setting) -
     passes = shown([Phase.FORWARD], forward, each)
     passes = passes + shown([Phase.KEPT, Phase.BACKWARD], backward, each, rerun)
     once = shown([Phase.REDUCTION], backward, hide.data)
-    once = once + shown([Phase.UPDATE], forward, 0.0 if framework.gathers_apart else hide.data)
+    once = once + shown([Phase.UPDATE], forward, 0.0 if framework.gathers is Start.APART else hide.data)
     result: Array = points.num_microbatches * passes + once
     return result
 
@@ -209,9 +195,9 @@ def gathered_s(sums: Stages, points: Columns, setting: Setting, work: Array, bef
 def _exposed_in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return the exposed seconds of a pipeline's exchange, once a step: [r, n].
 
-    With interleaving and overlap each chunk's collective overlaps with groups of microbatches; gathers, under
-    `gathers_apart`, only with fill time. Else reductions overlap with the first stage's own pass and with drain time,
-    and gathers with fill time, or, under `demanded_gathers`, follow one another stage by stage. They come close to the
+    With interleaving and overlap each chunk's collective overlaps with groups of microbatches; gathers that
+    run APART only with fill time. Else reductions overlap with the first stage's own pass and with drain time, and
+    gathers with fill time, or, ON_DEMAND, follow one another stage by stage. They come close to the
     simulator's for stages that are alike; `pipeline.overlap` says when each collective runs.
     """
     moved, framework = exchange(sums, points, setting), setting.framework
@@ -221,16 +207,16 @@ def _exposed_in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Arr
         group = minimum(setting.groups, points.num_microbatches)
         ends = sums.vocabulary / maximum(sums.dense + sums.expert, 1.0)
         gathered: Array = (
-            _exposed_beside_own_pass(gather, forward, np.zeros_like(_stage_index(setting)), setting)
-            if framework.gathers_apart
+            _exposed_beside_own_pass(gather, forward, np.zeros_like(setting.pipelines.index[:, None]), setting)
+            if framework.gathers is Start.APART
             else _exposed_between_groups(gather, forward, ends, group, setting)
         )
         return gathered + _exposed_between_groups(reduce, backward, ends, group, setting)
-    first = framework.hide.data * (_stage_index(setting) == 0)
+    first = framework.hide.data * (setting.pipelines.index[:, None] == 0)
     reduced = _exposed_beside_own_pass(reduce, backward, first, setting)
-    if not (framework.demanded_gathers and framework.hide.data):
+    if not (framework.gathers is Start.ON_DEMAND and framework.hide.data):
         return reduced + _exposed_beside_own_pass(gather, forward, 0 * first, setting)
-    alike = setting.pipelines.alike[:, None] * (_stage_index(setting) > 0)
+    alike = setting.pipelines.alike[:, None] * (setting.pipelines.index[:, None] > 0)
     hidden = minimum(gather, first * forward)
     own = first_axis_max(np.where(first > 0, gather - hidden + CONTENTION * hidden, 0.0))
     result: Array = reduced + own + (alike * gather).sum(axis=0)
@@ -244,7 +230,7 @@ def _exposed_beside_own_pass(seconds: Array, work: Array, share: Array, setting:
     time.
     """
     hidden = minimum(seconds, share * work)
-    left = seconds - hidden - _stage_index(setting) * work.min(axis=0) / setting.pipelines.vpp
+    left = seconds - hidden - setting.pipelines.index[:, None] * work.min(axis=0) / setting.pipelines.vpp
     result: Array = first_axis_max(maximum(left, CONTENTION * hidden))
     return result
 
@@ -257,13 +243,8 @@ def _exposed_between_groups(seconds: Array, work: Array, ends: Array, group: Arr
     stage's parameters, [s, n], which the first stage's exposed chunk holds.
     """
     vpp = setting.pipelines.vpp
-    index = _stage_index(setting)
+    index = setting.pipelines.index[:, None]
     own = seconds * np.where(index == 0, ends[:, None] + (1 - ends[:, None]) / vpp, 1 / vpp)
     shown = maximum(own + CONTENTION * (seconds - own), seconds - (1 - 1 / vpp) * group * work)
     result: Array = first_axis_max(maximum(shown - index * work.min(axis=0) / vpp, 0.0))
     return result
-
-
-def _stage_index(setting: Setting) -> Array:
-    """Return the positions of the stages in the pipeline, from 0: [s, 1, n]."""
-    return setting.pipelines.index[:, None]

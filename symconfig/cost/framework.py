@@ -16,8 +16,11 @@ from symconfig.cost.machine import Machine, Number
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.operator import FOUR_BIT_BYTES, Leg
 from symconfig.graph.sharding import Sharding
+from symconfig.schedule.timeline import Start
 
 Degree = TypeVar("Degree", int, NDArray[np.float64])  # of one point, or of many
+# The order of ranks, innermost axis first.
+DENSE_GRID, EXPERT_GRID = ("tp", "cp", "dp", "pp"), ("etp", "ep", "edp")
 
 
 class Together(StrEnum):
@@ -102,58 +105,77 @@ class Hide:
     host: float = 0.5  # copies to host memory share the memory bus and the link with everything else
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
     """One framework's behaviour in the cost model's terms.
 
-    dense_grid, expert_grid: rank order, innermost axis first. vocab_multiple: the vocabulary is padded to a multiple of
-    this times tp.
+    vocab_multiple: the vocabulary is padded to a multiple of this times tp.
     """
 
     name: str
     implementation: Implementation
-    dense_grid: tuple[str, ...]
-    expert_grid: tuple[str, ...]
     bytes: Bytes
     hide: Hide
-    vocab_multiple: int
-    step_overhead_s: float  # data, logging, Python: once a step
-    microbatch_overhead_s: float  # Python and launch gaps once a microbatch and stage
-    fragmentation: float  # reserved over allocated, less one
-    # Transformer Engine returns a buffer for the gradient of each shape of weight and keeps it (module/base.py,
-    # get_dummy_wgrad), though the true gradient is added to the fp32 one where it lies.
-    kept_gradient_buffers: bool = False
-    # Transformer Engine runs the experts' grouped products on so many streams, each with a workspace of its own, which
-    # it keeps (module/base.py, get_multi_stream_cublas_workspace; common/util/multi_stream.cpp).
-    grouped_streams: int = 0
+    # Runs Transformer Engine, which has workspaces of its own, and whose low-precision matmuls keep their input for the
+    # weight's gradient as they quantised it (module/linear.py); others keep it in 16 bits.
+    engine: bool = False
     # The weights of low-precision matmuls exist in low precision only, by rows and by columns, beside the optimizer's
     # master copy (--fp8-param-gather).
     quantised_weights: bool = False
+    vocab_multiple: int
+
+    # Seconds of kernels and of the host.
+    step_overhead_s: float  # data, logging, Python: once a step
+    microbatch_overhead_s: float  # Python and launch gaps once a microbatch and stage
+    host_kernel_s: Number = 0.0  # of one host thread to launch an operator: Python, autograd, the driver
+    # Each launch waits for its kernel's end (CUDA_LAUNCH_BLOCKING=1), so that the GPU waits for the host at each.
+    blocking_launches: bool = False
+    # Where the operators stand that are replayed as CUDA graphs, with no host between.
+    graphed: frozenset[Leg] = frozenset()
+    low_rate: float = 1.0  # of its products in low precision, over those with one scale for a tensor
+    attention_rate: float = 1.0  # of its flash attention, over the newest kernels'
+    # Moved for each element of a weight's gradient every microbatch, where a kernel of its own adds it to the sum.
+    accumulated_bytes: float = 0.0
+
+    # Pipelines.
     # Each tensor-parallel rank sends its part of a whole activation across the pipeline's border, and the receivers
     # gather it (arXiv 2104.04473, section 4.1).
     scattered_sends: bool = False
     # Microbatches that an interleaved schedule runs through a chunk before it turns to the next; 0: as many as stages.
     microbatch_group: int = 0
+
+    # Where ZeRO has weights, gradients and states.
     # Groups of data-parallel replicas that each hold a whole optimizer state (and what ZeRO shards besides).
     optimizer_instances: int = 1
-    torch_workspace: float | None = None  # bytes: CUBLAS_WORKSPACE_CONFIG; None: PyTorch's default
-    mask_bytes: float = 0.0  # of the attention masks of a micro-batch that a data loader makes
-    # Runs Transformer Engine, which has workspaces of its own, and whose low-precision matmuls keep their input for the
-    # weight's gradient as they quantised it (module/linear.py); others keep it in 16 bits.
-    engine: bool = False
-    low_rate: float = 1.0  # of its products in low precision, over those with one scale for a tensor
-    attention_rate: float = 1.0  # of its flash attention, over the newest kernels'
-    # Moved for each element of a weight's gradient every microbatch, where a kernel of its own adds it to the sum.
-    accumulated_bytes: float = 0.0
-    reduced_bytes: float | None = None  # of a gradient's element on the wire; None: as it is kept
     # ZeRO 1 or 2 that reduces every gradient to every rank, of which each then uses its part.
     all_reduced_gradients: bool = False
-    # Without interleaving a stage gathers its weights when its first input has come, one stage after the other
-    # (Megatron-LM's --overlap-param-gather: a hook of the first module, which runs after recv_forward); otherwise all
-    # stages at once, after the optimizer.
-    demanded_gathers: bool = False
-    # New weights are gathered after the optimizer with nothing beside it (Megatron-LM without --overlap-param-gather).
-    gathers_apart: bool = False
+    # ZeRO 3 cuts what tensor parallelism leaves whole for its ranks, too, and not only for the replicas
+    # (deepspeed/runtime/zero/partition_parameters.py).
+    shards_over_tensor: bool = False
+    # Bytes of a weight, and of its gradient, in the shards of ZeRO 3, whatever is gathered of them; the rest of `bytes`
+    # is the optimizer's. Gradients are there from a backward to the optimizer's step. None: all is as `bytes` says.
+    shard_bytes: float | None = None
+    # ZeRO 2 and 3 offload the same share of the gradients as of the optimizer state (DeepSpeed).
+    offloads_gradients: bool = False
+
+    # Which further copies of them exist.
+    # ZeRO stages whose ranks keep the last microbatch's gradients beside a sum in fp32 until the next backward
+    # (deepspeed/runtime/bf16_optimizer.py, clear_lp_grads).
+    added_gradients_at: frozenset[int] = frozenset()
+    # Of each of the rank's parameters, beside gradients: those in 16 bits that wait to be added to a wider sum, and
+    # flat copies that collectives take.
+    beside_bytes: float = 0.0
+    # The optimizer's step gives gradients up (PyTorch's zero_grad), so that one microbatch finds none.
+    frees_gradients: bool = False
+    # Of a queue: at ZeRO 3 gradients of so many elements, or of twice the largest block's, wait whole to be reduced,
+    # and half as many weights are gathered ahead; at ZeRO 2 those of the whole model wait. 0: there is none.
+    queued_elements: float = 0.0
+
+    # How data-parallel ranks exchange them.
+    # New weights are gathered with the next forward, APART after the optimizer (Megatron-LM without
+    # --overlap-param-gather), or, in stages of one chunk, ON_DEMAND: when a stage's first input has come (with it: a
+    # hook of the first module, which runs after recv_forward). Such stages else gather at once, after the optimizer.
+    gathers: Start = Start.AHEAD
     # What of a stage one collective gathers or reduces: of ZeRO 3 every microbatch.
     together: Together = Together.STAGE
     # ZeRO 3 gives a weight up that is wanted again only after so many elements of others, and so gathers those of a
@@ -161,36 +183,20 @@ class Framework:
     reuse_elements: float = math.inf
     # Collectives take a list of tensors, one for each rank, of which the host makes each and launches its copy.
     listed: bool = False
-    # ZeRO 3 cuts what tensor parallelism leaves whole for its ranks, too, and not only for the replicas
-    # (deepspeed/runtime/zero/partition_parameters.py).
-    shards_over_tensor: bool = False
-    # ZeRO 2 and 3 offload the same share of the gradients as of the optimizer state (DeepSpeed).
-    offloads_gradients: bool = False
-    # Bytes of a weight, and of its gradient, in the shards of ZeRO 3, whatever is gathered of them; the rest of `bytes`
-    # is the optimizer's. Gradients are there from a backward to the optimizer's step. None: all is as `bytes` says.
-    shard_bytes: float | None = None
-    # ZeRO stages whose ranks keep the last microbatch's gradients beside a sum in fp32 until the next backward
-    # (deepspeed/runtime/bf16_optimizer.py, clear_lp_grads).
-    added_gradients_at: frozenset[int] = frozenset()
-    # The optimizer's step gives gradients up (PyTorch's zero_grad), so that one microbatch finds none.
-    frees_gradients: bool = False
-    # Of a queue: at ZeRO 3 gradients of so many elements, or of twice the largest block's, wait whole to be reduced,
-    # and half as many weights are gathered ahead; at ZeRO 2 those of the whole model wait. 0: there is none.
-    queued_elements: float = 0.0
+    reduced_bytes: float | None = None  # of a gradient's element on the wire; None: as it is kept
     copied_bytes: float = 0.0  # moved per parameter and microbatch between the collectives' buffers and the tensors
-    # Of each of the rank's parameters, beside gradients: those in 16 bits that wait to be added to a wider sum, and
-    # flat copies that collectives take.
-    beside_bytes: float = 0.0
+
+    # The optimizer's step.
     # Bytes touched per parameter by a fused Adam step: master, two moments read and written, gradient read, weight
     # written, and the gradient once more for its norm.
     adam_bytes: float = 34.0
     stepping: Stepping = Stepping.FUSED
     orthogonal: Orthogonal | None = None  # None: matrices of layers are stepped as all parameters are
-    host_kernel_s: Number = 0.0  # of one host thread to launch an operator: Python, autograd, the driver
-    # Each launch waits for its kernel's end (CUDA_LAUNCH_BLOCKING=1), so that the GPU waits for the host at each.
-    blocking_launches: bool = False
-    # Where the operators stand that are replayed as CUDA graphs, with no host between.
-    graphed: frozenset[Leg] = frozenset()
+
+    # Other memory.
+    fragmentation: float  # reserved over allocated, less one
+    torch_workspace: float | None = None  # bytes: CUBLAS_WORKSPACE_CONFIG; None: PyTorch's default
+    mask_bytes: float = 0.0  # of the attention masks of a micro-batch that a data loader makes
 
     def sharding(self, zero: int) -> Sharding:
         """Return which of a weight's parts (weight, gradient, state) a ZeRO stage shards over ranks in this framework.
@@ -204,6 +210,14 @@ class Framework:
             over_tensor=self.shards_over_tensor,
             instances=self.optimizer_instances > 1,
         )
+
+    @property
+    def kept_gradient_buffers(self) -> bool:
+        """Return whether a buffer for each shape of weight's gradient is kept, though gradients are added in place.
+
+        Transformer Engine does (module/base.py, get_dummy_wgrad), unless a kernel of its own adds them.
+        """
+        return self.engine and not self.accumulated_bytes
 
     @property
     def evaluated(self) -> tuple[object, ...]:
@@ -227,7 +241,7 @@ class Framework:
 
         The expert grid is used if it has the first axis, else the dense grid. Raises ValueError for an axis of neither.
         """
-        grid = self.expert_grid if axes[0] in self.expert_grid else self.dense_grid
+        grid = EXPERT_GRID if axes[0] in EXPERT_GRID else DENSE_GRID
         return grid[: min(grid.index(axis) for axis in axes)]
 
 

@@ -150,12 +150,17 @@ def chunk_times(
     pipelines.
     """
     alike = list(dict.fromkeys(tuple(chunk) for chunk in chunks))
-    shapes = tuple(_shape(index, chunk, table.kinds) for index, chunk in enumerate(alike))
+    shapes = tuple(
+        StageShape(index, tuple(chunk.count(kind) for kind in table.kinds), 1, (sum(map(is_layer, chunk)),))
+        for index, chunk in enumerate(alike)
+    )
     own = setting.having(shapes)
     of = stages(table, own.pipelines, np.arange(points.dp.size), setting.tied)
     moved = exchange(of, points, own)
     counts = np.array([shape.counts for shape in shapes], dtype=np.float64)
-    weight = counts @ _weight_gradients_s(table)
+    weight = counts @ [
+        sum(float(t[0]) for (_, phase), t in block.work_s.items() if phase is Phase.WEIGHT) for block in table.blocks
+    ]
     hidden = table.hidden[:, :, 0] @ counts.T  # [2, chunks]: a schedule that hides it takes it off again
     repeated_s = of.rerun[:, 0, 0]
     backward = of.back[:, 0, 0] - repeated_s - weight
@@ -184,31 +189,18 @@ def chunk_times(
 def overlap(setting: Setting) -> tuple[Start, Start, Array]:
     """Return (when weights are gathered, when gradients are reduced, share of own passes that overlaps, [pp, vpp]).
 
-    Without overlap both are Start.APART. Else reductions are AHEAD; gathers, with interleaving, AHEAD (APART under
-    `gathers_apart`), and without it APART (ON_DEMAND under `demanded_gathers`). The share is above 0 only on the first
-    stage without interleaving, which alone has several buckets. Megatron-LM (core_v0.19) with --overlap-grad-reduce and
-    --overlap-param-gather (distributed_data_parallel.py, `bucket_size`; schedules.py, `param_sync_func`,
-    `grad_sync_func`).
+    Without overlap both are Start.APART. Else reductions are AHEAD; gathers are too unless APART, but without
+    interleaving they are APART unless ON_DEMAND. The share is above 0 only on the first stage without interleaving,
+    which alone has several buckets. Megatron-LM (core_v0.19) with --overlap-grad-reduce and --overlap-param-gather
+    (distributed_data_parallel.py, `bucket_size`; schedules.py, `param_sync_func`, `grad_sync_func`).
     """
     framework, hide = setting.framework, np.zeros((setting.pp, setting.vpp))
     if not framework.hide.data:
         return Start.APART, Start.APART, hide
     if setting.vpp > 1:
-        return Start.APART if framework.gathers_apart else Start.AHEAD, Start.AHEAD, hide
+        return Start.APART if framework.gathers is Start.APART else Start.AHEAD, Start.AHEAD, hide
     hide[0] = framework.hide.data
-    return Start.ON_DEMAND if framework.demanded_gathers else Start.APART, Start.AHEAD, hide
-
-
-def _shape(index: int, chunk: Chunk, kinds: tuple[str, ...]) -> StageShape:
-    layers = sum(is_layer(kind) for kind in chunk)
-    return StageShape(index, tuple(chunk.count(kind) for kind in kinds), 1, (layers,))
-
-
-def _weight_gradients_s(table: Table) -> Array:
-    """Return the seconds of each kind's products for its weight gradients, at the first point: [kinds]."""
-    return np.array(
-        [sum(float(t[0]) for (_, phase), t in block.work_s.items() if phase is Phase.WEIGHT) for block in table.blocks]
-    )
+    return Start.ON_DEMAND if framework.gathers is Start.ON_DEMAND else Start.APART, Start.AHEAD, hide
 
 
 def _recomputed_s(table: Table, chunks: Sequence[Chunk], layers: int) -> Array:

@@ -305,7 +305,9 @@ def evaluate_block(
     layers = np.where(fits.any(axis=0), fits.argmax(axis=0), 0)[None]
     memory = {**plain.memory, "activations": _pick(activations, layers), "working set": _pick(working, layers)}
     extra = _pick(summed(prefix, change[SECONDS].sum(axis=0)), layers)
-    return FirstLayers(layers, Cost(plain.time | _pipeline(plain_sums, extra, points, setting), memory))
+    seconds, communication = plain_sums.seconds[:, :, None], plain_sums.communication[:, :, None]
+    time = pipelined(seconds + extra, extra, communication, sums=plain_sums, points=points, setting=setting)
+    return FirstLayers(layers, Cost(plain.time | time, memory))
 
 
 def prefixed(each: Sequence[Sequence[Prefix]], which: NDArray[np.intp] | None, shapes: int) -> Array:
@@ -327,12 +329,3 @@ def _pick(table: Array, layers: NDArray[np.intp]) -> Array:
     """Return table[s, layers, n] at the chosen number of layers of every candidate: [s, 1, o, n]."""
     result: Array = table[:, layers, np.arange(layers.shape[-1])]
     return result
-
-
-def _pipeline(sums: Stages, extra: Array, points: Columns, setting: Setting) -> dict[str, Array]:
-    """Return the seconds of a step's passes by part, as of `pipelined`, with more recompute: [1, o, n] each.
-
-    sums: only the first policy (none) counts. extra: recomputed seconds of one microbatch, [s, 1, o, n].
-    """
-    seconds, communication = sums.seconds[:, :1, None], sums.communication[:, :1, None]
-    return pipelined(seconds + extra, extra, communication, sums=sums, points=points, setting=setting)

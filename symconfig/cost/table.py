@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.blocks import KEPT, PASSES, SECONDS, TRANSIENT, BlockCost, Policies, Weights, evaluate
+from symconfig.cost.blocks import KEPT, PASSES, SECONDS, TRANSIENT, BlockCost, Policies, evaluate
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
+from symconfig.cost.weights import Weights
 from symconfig.graph.block import Place
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.recompute import apply

@@ -330,10 +330,6 @@ def _scalar_operation(operation: str) -> Callable[[Any, Any], Any]:
     return apply
 
 
-def _holds_terms(number: Any) -> bool:
-    return number.dtype.hasobject if isinstance(number, np.ndarray) else isinstance(number, Term)
-
-
 def _of_numbers_or_terms(operation: str) -> tuple[Callable[[Any, Any], Any], np.ufunc]:
     """Return a function of two numbers, terms or arrays, element by element, and its ufunc on arrays of terms.
 
@@ -359,4 +355,4 @@ greater, _ = _of_numbers_or_terms("above")  # 1.0 where the first is larger, els
 
 def first_axis_max(array: Any) -> Any:
     """Return the maximum along the first axis of an array of numbers or of terms."""
-    return _maximum_of_terms.reduce(array, axis=0) if _holds_terms(array) else array.max(axis=0)
+    return _maximum_of_terms.reduce(array, axis=0) if array.dtype.hasobject else array.max(axis=0)

@@ -55,7 +55,16 @@ def work_seconds(
                 add(matmul, traffic_s(machine, framework.accumulated_bytes * batch * m * n))
     for work in block.work:
         if isinstance(work, AttentionWork):
-            add(work, _attention(work, lattice, machine) / framework.attention_rate)
+            channels = sum(np.max(lattice.numbers[name]) for name in work.channels) / 2
+            seconds = attention_s(
+                machine,
+                lattice.value(work.queries),
+                lattice.numbers[work.keys],
+                channels,
+                work.phase is Phase.FORWARD,
+                launches=lattice.value(work.steps),
+            )
+            add(work, seconds / framework.attention_rate)
         elif isinstance(work, Traffic):
             moved = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in work.moved), np.zeros(lattice.points))
             seconds = traffic_s(machine, moved)
@@ -115,13 +124,6 @@ def _products(
         launches=1 + cast,  # the cast is a kernel, too
     )
     return result
-
-
-def _attention(work: AttentionWork, lattice: Lattice, machine: Machine) -> Array:
-    """Return the seconds of one rank's attention in one phase, at the rate of the newest kernels: [points]."""
-    steps, queries = lattice.value(work.steps), lattice.value(work.queries)
-    forward, channels = work.phase is Phase.FORWARD, sum(np.max(lattice.numbers[name]) for name in work.channels) / 2
-    return attention_s(machine, queries, lattice.numbers[work.keys], channels, forward, launches=steps)
 
 
 WHOLE = frozenset(Leg)  # replayed: everything
@@ -202,11 +204,10 @@ def block_flops(
     phases: those that count, all by default.
     """
     values = {**numbers, **_ONE}
-    return {kind: _block(block, values, phases) for kind, block in blocks.items()}
-
-
-def _block(block: DerivedBlock, values: Mapping[str, float], phases: Collection[Phase]) -> float:
-    return sum(work_flops(work, values) for work in block.work if work.phase in phases)
+    return {
+        kind: sum(work_flops(work, values) for work in block.work if work.phase in phases)
+        for kind, block in blocks.items()
+    }
 
 
 def work_flops(work: Task, values: Mapping[str, float]) -> float:

@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, INDEXED, SLIDING, Architecture
 from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK, class_of, defaults, families, row_of
 from symconfig.descriptor.architectures.keys import ACTIVATIONS, NULL_IS_NONE
+from symconfig.descriptor.architectures.registry import architectures
 from symconfig.descriptor.architectures.rules import shared_experts
 from symconfig.descriptor.document import shorten
 from symconfig.descriptor.huggingface import import_config

@@ -13,6 +13,7 @@ from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.known import FRAMEWORKS, OWN_LAYERS
 from symconfig.frameworks.megatron.behaviour import USER_BUFFERS, TransformerImpl, beside_another
 from symconfig.graph.implementation import Kernel
+from symconfig.schedule.timeline import Start
 
 # torch.compile fuses chains of element-wise kernels: options of `changed`.
 COMPILED: Mapping[str, Any] = {"fused_norm": True, "fused_activation": True, "fused_rope": True, "fused_yarn": True}
@@ -95,7 +96,7 @@ def switched(framework: Framework, architecture: str, switches: Switches) -> Fra
 PROGRAMS: Mapping[tuple[str, str], Switches] = {
     # verl 0.9.1 hands new weights to its engine before any forward, so none of them may wait for one: its optimizer
     # gathers them at once (verl/utils/megatron_utils.py, register_megatron_training_hooks).
-    ("verl", "megatron"): Switches(framework={"gathers_apart": True}),
+    ("verl", "megatron"): Switches(framework={"gathers": Start.APART}),
     # It passes --moe-permute-fusion on, and not --moe-router-fusion (nemo_rl/models/megatron/setup.py).
     ("nemo-rl", "megatron"): Switches(implementation={"routing": "fused_sort"}),
     # flash-attn's cross-entropy (verl/utils/torch_functional.py, logprobs_from_logits); torch.optim.AdamW with no word

@@ -49,7 +49,11 @@ def stepping(
             over_tensor=OverTensor(optimizer.tp_mode),
         )
         return replace(framework, orthogonal=orthogonal)
-    state = usual - ADAM_MOMENTS + moments(optimizer) + _master(optimizer, precision, precise) - FP32_BYTES
+    master = FP32_BYTES
+    if optimizer.narrow or precise:
+        remainder = optimizer.main_params == "fp32" and precision not in ("mxfp8", "fp16")
+        master = REMAINDER_BYTES if remainder else WIDTHS[optimizer.main_params]
+    state = usual - ADAM_MOMENTS + moments(optimizer) + master - FP32_BYTES
     if state == usual:
         return framework
     bytes_, touched = replace(framework.bytes, optimizer=state), _touched(framework, state)
@@ -65,13 +69,6 @@ def moments(optimizer: Optimizer) -> float:
     if optimizer.name == "adam":
         return WIDTHS[optimizer.exp_avg] + WIDTHS[optimizer.exp_avg_sq]
     return {"adam8bit": EIGHT_BIT_MOMENTS, "adafactor": FP32_BYTES, "sgd": FP32_BYTES}[optimizer.name]
-
-
-def _master(optimizer: Optimizer, precision: str | None, precise: bool) -> float:
-    if not (optimizer.narrow or precise):
-        return FP32_BYTES
-    remainder = optimizer.main_params == "fp32" and precision not in ("mxfp8", "fp16")
-    return REMAINDER_BYTES if remainder else WIDTHS[optimizer.main_params]
 
 
 def _touched(framework: Framework, state: float) -> float:

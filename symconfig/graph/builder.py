@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.graph import dims as d
 from symconfig.graph.block import DISCARDING, LAYER, OPERATORS, Block, Place, flowing, silenced
 from symconfig.graph.implementation import Adapters, Implementation
 from symconfig.graph.operator import (
@@ -29,13 +28,17 @@ from symconfig.graph.operator import (
 
 @dataclass(slots=True)
 class Builder:
-    """Collect the operators of a block. The active recompute modules, named parts and legs are stacks."""
+    """Collect the operators of a block. The active recompute modules, named parts and legs are stacks.
+
+    quantises: frozen weights of linear layers are in 4 bits (QLoRA).
+    """
 
     operators: list[Operator] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
     legs: list[Leg] = field(default_factory=lambda: [Leg.APART])
     stops_early: bool = False
+    quantises: bool = False
     gradients: Gradients = Gradients.ALL
     elsewhere: dict[str, Tensor] = field(default_factory=dict)
 
@@ -98,7 +101,8 @@ class Builder:
     ) -> None:
         """Append the operator outputs = x * weight (+ bias), summed over `contracted`; return nothing.
 
-        Its loops are the dims of x, those of the weight, then `loops`, each once.
+        Its loops are the dims of x, those of the weight, then `loops`, each once. With `quantises` a frozen weight is
+        held in 4 bits, unless it has a vocabulary dim.
 
         Args:
             keeps: a converted copy of x that the backward reads instead of x; None: x itself.
@@ -107,6 +111,8 @@ class Builder:
             low_precision, per, apart, remade: see Operator.
         """
         nest = dict.fromkeys((*x.dims, *weight.dims, *loops))
+        if self.quantises and weight.frozen and not weight.table:
+            weight = replace(weight, quantised=True)
         self._add(
             Operator(
                 name=name,
@@ -321,12 +327,8 @@ class Context:
         return self.model.adapter is not None
 
     def weight(self, name: str, *dims: str, shared: bool = False, joined: bool = False) -> Weight:
-        """Return a new weight of the base model: frozen if there are adapters, in 4 bits with QLoRA unless it has fewer
-        than two dims or the dim VOCAB. shared, joined: see Weight.
-        """
-        adapter = self.model.adapter
-        quantised = adapter is not None and adapter.method == "qlora" and len(dims) > 1 and d.VOCAB not in dims
-        return Weight(name, dims, gradient=not self.frozen, quantised=quantised, shared=shared, joined=joined)
+        """Return a new weight of the base model, frozen if there are adapters. shared, joined: see Weight."""
+        return Weight(name, dims, gradient=not self.frozen, shared=shared, joined=joined)
 
     @property
     def whole_look_up(self) -> bool:

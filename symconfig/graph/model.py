@@ -40,8 +40,10 @@ def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_hea
     if problems:
         raise InputError(problems)
 
+    quantises = model.adapter is not None and model.adapter.method == "qlora"
+
     def context() -> Context:
-        return Context(model, how, Builder(stops_early=how.stops_early), shared_heads)
+        return Context(model, how, Builder(stops_early=how.stops_early, quantises=quantises), shared_heads)
 
     result = {end.kind: end.build(context()) for end in _ends(model) if end.place.begins}
     for kind in dict.fromkeys(model.kind_of_layer):

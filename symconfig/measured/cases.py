@@ -28,6 +28,7 @@ from symconfig.measured.row_model import model_of
 from symconfig.measured.row_options import RowOptions, known_word
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.pipeline_layout import expanded
+from symconfig.schedule.timeline import Start
 from symconfig.solve.configuration import Configuration
 
 # Words of a model's name -> what such a run holds beside what its arguments state.
@@ -323,5 +324,6 @@ def framework_of(options: RowOptions, name: str) -> Framework:
         implementation = replace(implementation, framework={**implementation.framework, **NARROW_REDUCTION})
     stages = p.get("pp", 1) > 1 and p.get("vpp", 1) == 1
     reduces = implementation.hides().get("data", base.hide.data) > 0
-    demanded = stages and reduces and overlap.get("param_gather") is not False
-    return switched(replace(base, demanded_gathers=demanded), architecture, implementation)
+    if stages and reduces and overlap.get("param_gather") is not False:
+        base = replace(base, gathers=Start.ON_DEMAND)
+    return switched(base, architecture, implementation)

@@ -23,7 +23,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.model import described
 from symconfig.existing.recover.namespace import printed_namespace
 from symconfig.frameworks.megatron.flags import Flag, flags, versions
-from symconfig.frameworks.megatron.options import precision, recomputed, zero_stage
+from symconfig.frameworks.megatron.options import precision, zero_stage
 from symconfig.measured.training_log import TrainingLog, Value
 from symconfig.units import GIB
 
@@ -327,20 +327,13 @@ def _parallel(names: Mapping[str, Value], log: TrainingLog) -> dict[str, int]:
 def _options(names: Mapping[str, Value]) -> dict[str, Any]:
     """Return a row's options, with arguments that are no default as `megatron_args`. Raise InputError for fp32 runs.
     attention_kernel: with Transformer Engine unfused if the backend is unfused or local, else flash; with local layers
-    flash if used, else left out. cp_comm: only all_gather or a2a; p2p and a2a+p2p are left out.
+    flash if used, else left out.
     """
     if (width := precision(names)) is None:
         raise InputError("runs in fp32 are not predicted", field="bf16 or fp16", got="neither")
     fields: dict[str, Any] = {
         "precision": width,
-        "sequence_parallel": bool(names.get("sequence_parallel")),
-        "overlap": {
-            "grad_reduce": bool(names.get("overlap_grad_reduce")),
-            "param_gather": bool(names.get("overlap_param_gather")),
-            "tp_comm": bool(names.get("tp_comm_overlap")),
-        },
         "megatron_args": _given(names),
-        **_recompute(names),
     }
     fields |= _sharding(names)
     if names.get("transformer_impl", "transformer_engine") != "local":
@@ -348,9 +341,6 @@ def _options(names: Mapping[str, Value]) -> dict[str, Any]:
         fields["attention_kernel"] = "unfused" if backend in ("unfused", "local") else "flash"
     elif names.get("use_flash_attn"):
         fields["attention_kernel"] = "flash"
-    kind = re.findall(r"p2p|all_gather|a2a\+p2p|a2a", str(names.get("cp_comm_type", "")))
-    if kind and kind[0] in ("all_gather", "a2a"):
-        fields["cp_comm"] = kind[0]
     return fields
 
 
@@ -366,16 +356,3 @@ def _sharding(names: Mapping[str, Value]) -> dict[str, Any]:
     if names.get("use_megatron_fsdp") or names.get("use_custom_fsdp"):
         return {"zero_stage": zero_stage(names)}
     return {"distributed_optimizer": bool(zero_stage(names))}
-
-
-def _recompute(names: Mapping[str, Value]) -> dict[str, Any]:
-    """Return the recompute options: granularity; for selective the modules; for the method block its layers; the method
-    uniform is not stated.
-    """
-    stated = recomputed(names)
-    fields: dict[str, Any] = {"recompute": stated.granularity}
-    if stated.granularity == "selective":
-        fields["recompute_modules"] = list(stated.modules)
-    if stated.method == "block":
-        fields |= {"recompute_method": "block", "recompute_layers": stated.num_layers}
-    return fields

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
@@ -63,6 +64,10 @@ _SAID_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
     "method": (),  # of mapping experts: the degrees say it
     "fp8_scope": ("linear",),
 }
+
+
+# Overlaps of rows -> Megatron-LM's destinations, each off unless it is given.
+_OVERLAPS = {"grad_reduce": "overlap_grad_reduce", "param_gather": "overlap_param_gather", "tp_comm": "tp_comm_overlap"}
 
 
 class RowOptions:
@@ -218,9 +223,11 @@ def _not_understood(name: str, value: object, words: Iterable[Any]) -> InputErro
 
 
 def _from_arguments(row: Row) -> dict[str, Any]:
-    """Return the options that the row's Megatron-LM arguments state, Megatron's defaults included. Only if they apply:
-    zero_stage (Megatron FSDP), recompute_modules (selective), attention_kernel (deterministic mode; local layers
-    without flash), ends_as_layers. first_layers, last_layers: None if not given.
+    """Return the options that the row's Megatron-LM arguments state, Megatron's defaults included.
+
+    Only if they apply: zero_stage (Megatron FSDP), cp_comm (all_gather and a2a), recompute_modules (selective),
+    recompute_method and recompute_layers (full), attention_kernel (deterministic mode; local layers without flash),
+    ends_as_layers. first_layers, last_layers: None if not given.
     """
     names = by_destination(row.options.megatron_args or {})
     local, added_apart = names.get("transformer_impl") == "local", names.get("gradient_accumulation_fusion") is False
@@ -229,10 +236,11 @@ def _from_arguments(row: Row) -> dict[str, Any]:
         **dict(kernels(names, MEGATRON, row.model.attention == "mla", bool(names.get("num_experts")))),
         "transformer_impl": "local" if local else "transformer_engine",
         "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else 0.0,
-        "kept_gradient_buffers": not (local or added_apart),
         "quantised_weights": bool(names.get("fp8_param_gather")),
         "vocab_multiple": names.get("make_vocab_size_divisible_by") or MEGATRON_VOCAB_MULTIPLE,
         "layout": names.get("pipeline_model_parallel_layout") or "",
+        "sequence_parallel": bool(names.get("sequence_parallel")),
+        "overlap": {name: bool(names.get(dest)) for name, dest in _OVERLAPS.items()},
         "moe_a2a": bool(names.get("overlap_moe_expert_parallel_comm")),
         "activation_offload": bool(names.get("fine_grained_activation_offloading")),
         "etp": names.get("expert_tensor_parallel_size") or names.get("tensor_model_parallel_size") or 1,
@@ -241,13 +249,19 @@ def _from_arguments(row: Row) -> dict[str, Any]:
     }
     if names.get("use_megatron_fsdp"):
         result["zero_stage"] = zero_stage(names)
-    if (recompute := recomputed(names)).granularity == "selective":
+    result["recompute"] = (recompute := recomputed(names)).granularity
+    if recompute.granularity == "selective":
         result["recompute_modules"] = recompute.modules
+    elif recompute.granularity == "full":
+        result |= {"recompute_method": recompute.method, "recompute_layers": recompute.num_layers}
     if names.get("deterministic_mode"):  # wants CUBLAS_WORKSPACE_CONFIG=:4096:8, eight buffers of 4 MiB
         result |= {"torch_workspace": 32 * MIB, "attention_kernel": "deterministic"}
     if local and not names.get("use_flash_attn"):
         fused = names.get("masked_softmax_fusion") is not False
         result["attention_kernel"] = "fused-softmax" if fused else "torch-unfused"
+    kind = re.findall(r"p2p|all_gather|a2a\+p2p|a2a", str(names.get("cp_comm_type", "")))
+    if kind and kind[0] in ("all_gather", "a2a"):
+        result["cp_comm"] = kind[0]
     ends = [f"account_for_{end}_in_pipeline_split" for end in ("embedding", "loss")]
     if any(names.get(end) for end in ends):
         result["ends_as_layers"] = [int(bool(names.get(end))) for end in ends]

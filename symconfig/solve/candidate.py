@@ -19,6 +19,7 @@ from symconfig.graph.block import LAYER
 from symconfig.graph.model import sequence
 from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, Recompute, Stage, Standing, Target
+from symconfig.schedule.timeline import Start
 from symconfig.solve.budget import device_budget, fitting
 from symconfig.solve.choice import complexity, unusual
 from symconfig.solve.costed import Costed, costed, detailed, sizes, table_of
@@ -195,7 +196,7 @@ def _options(prospect: Prospect, recompute: Recompute) -> Options:
 
     E. g. cp_comm is None at cp 1, the dispatcher None without experts, tp_comm off at tp 1. Gradient reduction is
     overlapped if dp x cp > 1; the parameter gather then too, with ZeRO, without a pipeline or with vpp > 1, unless the
-    framework gathers separately (`gathers_apart`). Sends between stages are overlapped, in groups of pp microbatches,
+    framework gathers separately (Start.APART). Sends between stages are overlapped, in groups of pp microbatches,
     if vpp > 1.
     """
     request, split = prospect.request, prospect.split
@@ -213,7 +214,7 @@ def _options(prospect: Prospect, recompute: Recompute) -> Options:
             param_gather=replicated
             and prospect.zero >= 1
             and (p.pp == 1 or p.vpp > 1)
-            and not request.framework.gathers_apart,
+            and request.framework.gathers is not Start.APART,
             tp_comm=extras.tp_comm and p.tp > 1,
             pp_p2p=p.pp > 1 and p.vpp > 1,
             moe_a2a=extras.moe_overlap,

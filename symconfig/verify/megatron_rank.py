@@ -9,7 +9,6 @@ from typing import Any
 
 from symconfig.errors import Problem, SymconfigError
 from symconfig.format import count, seconds
-from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.environment import used
 from symconfig.frameworks.megatron.flags import at_least
 from symconfig.plans.plan import Plan
@@ -111,7 +110,7 @@ def problems(
     units than bytes are not judged.
     """
     parallel = plan.best.parallel
-    here = coordinates(parallel if plan.model.experts else replace(parallel, etp=parallel.tp), MEGATRON, rank)
+    here = coordinates(parallel if plan.model.experts else replace(parallel, etp=parallel.tp), rank)
     for axis, got in real["coordinates"].items():
         if (place := here[axis]) != got:
             what = "Megatron puts this rank at another place"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from symconfig.cost.framework import Framework
+from symconfig.cost.framework import DENSE_GRID, EXPERT_GRID
 from symconfig.cost.step import states
 from symconfig.errors import InputError, SymconfigError
 from symconfig.frameworks.behaviour import usual
@@ -77,15 +77,15 @@ def predicted(plan: Plan, stage: int) -> Predicted:
     )
 
 
-def coordinates(parallel: Degrees, framework: Framework, rank: int) -> dict[str, int]:
-    """Return a rank's index along tp, cp, dp, pp (in the order of framework.dense_grid) and etp, ep, edp (of
-    expert_grid). Raises InputError for a rank outside the plan.
+def coordinates(parallel: Degrees, rank: int) -> dict[str, int]:
+    """Return a rank's index along tp, cp, dp, pp (in the order of DENSE_GRID) and etp, ep, edp (of EXPERT_GRID). Raises
+    InputError for a rank outside the plan.
     """
     if not 0 <= rank < parallel.world_size:
         need = f"0 to {parallel.world_size - 1}"
         raise InputError("the plan has no such rank", field="rank", got=str(rank), need=need)
     places: dict[str, int] = {}
-    for grid, axes in ((framework.dense_grid, "tp cp dp pp"), (framework.expert_grid, "etp ep edp")):
+    for grid, axes in ((DENSE_GRID, "tp cp dp pp"), (EXPERT_GRID, "etp ep edp")):
         left = rank
         for axis in grid:  # the innermost first
             left, place = divmod(left, getattr(parallel, axis))

@@ -13,20 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from symconfig.cost.kernels import attention_s
+from symconfig.cost.kernels import attention_s, product_s
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine, slowest
-from symconfig.cost.step import states
+from symconfig.cost.step import HOST_SHARE, states
 from symconfig.cost.table import GRAPH_BYTES
+from symconfig.cost.work import _products as products_s
 from symconfig.cost.work import _scanned as scanned_s
 from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, FSDP, NARROW_REDUCTION
 from symconfig.frameworks.known import BACKENDS
-from symconfig.frameworks.megatron.behaviour import EXPERTS_HIDE, USER_BUFFERS
+from symconfig.frameworks.megatron.behaviour import EXPERTS_HIDE, MEGATRON, USER_BUFFERS
 from symconfig.frameworks.optimizers import ORTHOGONAL_BYTES
-from symconfig.graph.derived import Phase, Traffic
+from symconfig.graph.derived import Matmul, Phase, Traffic
+from symconfig.graph.model import derived
 from symconfig.graph.monomial import ONE, Monomial
 from tests.cost.support import cost, seconds, stage_bytes
+from tests.graph.support import PLAIN
 from tests.sample_models import sample_cluster, sample_model
 from tests.solve.naive import tiny
 
@@ -52,6 +55,36 @@ def test_attention_pays_for_whole_tiles_and_for_exponentials() -> None:
     gpu = replace(machine(A100, "bf16"), launch_s=0.0, attention_flops=1.0, softmax_channels=64.0)
     assert float(attention_s(gpu, 1.0, 616.0, 128.0, True)) == pytest.approx(2 * 2 * 1000 * 128)
     assert float(attention_s(gpu, 1.0, 616.0, 64.0, True)) == pytest.approx(2 * 2 * 1000 * 128 * 128 / 192)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "rate", "exposed"),
+    [
+        (256, 128, 1.0, 1.0),
+        (128, 256, 1.0, 1.0),
+        (128, 128, 0.93, 0.5),
+        (64, 256, 0.87, 0.5),
+        (128, 64, 0.75, 0.25),
+        (64, 64, 0.6, 0.125),
+    ],
+)
+def test_a_product_of_a_tile_for_each_unit_runs_at_the_rate_of_that_tile(
+    height: int, width: int, rate: float, exposed: float
+) -> None:
+    gpu, k = replace(machine(A100, "bf16"), launch_s=0.0, k_half=500.0), 4096.0
+    ideal = 2.0 * 108 * height * width * k / (0.8 * gpu.high_peak_flops)
+    found = float(product_s(gpu, 108.0, height, width, k, efficiency=0.8, element_bytes=0.0))
+    assert found == pytest.approx(ideal / (rate * k / (k + exposed * 500.0)))
+
+
+def test_a_thin_product_in_fp8_moves_a_byte_an_element_and_its_cast() -> None:
+    """Both operands in 8 bits and the result, of which the first was read in 16 bits and written in 8."""
+    gpu = replace(machine(load_cluster("h100"), "fp8"), launch_s=0.0)
+    thin = Matmul("thin", Phase.FORWARD, ONE, *(Monomial(Fraction(size)) for size in (8192, 8192, 32)), True, ONE)
+    block = derived(sample_model(), MEGATRON.implementation, PLAIN)["dense"]
+    ((found,),) = products_s([thin], block, Lattice({"tp": 1.0}, 1), gpu, MEGATRON)
+    moved = 2 * 8192 * 32 + 8192 * 8192 + gpu.cast_bytes * 8192 * 32
+    assert found == pytest.approx(moved / gpu.hbm_bytes_per_s)
 
 
 def test_a_chunked_scan_has_a_rate_of_its_own() -> None:
@@ -95,7 +128,7 @@ def test_what_frameworks_overlap_and_spend() -> None:
     hide = usual["megatron"].hide
     assert (hide.tp_backward, hide.pp, hide.cp_forward, hide.cp_backward, hide.host) == (0.5, 0.8, 0.9, 0.9, 0.5)
     assert USER_BUFFERS == {"tp_forward": 0.75, "tp_backward": 0.75, "tp_pieces": 4}
-    assert (EXPERTS_HIDE, GRAPH_BYTES, ORTHOGONAL_BYTES) == (0.9, 2 * 2**30, 18.0)
+    assert (EXPERTS_HIDE, GRAPH_BYTES, ORTHOGONAL_BYTES, HOST_SHARE) == (0.9, 2 * 2**30, 18.0, 0.8)
     assert (FSDP.copied_bytes, NARROW_REDUCTION["copied_bytes"], EAGER_ADAM["adam_bytes"]) == (10.0, 4.0, 92.0)
     spent = {name: (f.step_overhead_s, f.microbatch_overhead_s, f.fragmentation) for name, f in usual.items()}
     assert spent == {"megatron": (0.02, 0.0, 0.02), "deepspeed": (0.03, 0.004, 0.05), "fsdp": (0.03, 0.004, 0.05)}

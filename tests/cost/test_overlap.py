@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from symconfig.cost.formulas import CONTENTION
@@ -22,6 +24,16 @@ def test_a_gather_before_a_product_is_cut_up_with_it_and_a_reduction_beside_anot
     needs = {c.behind: c.kind for c in backward if c.chunked}
     assert needs == {("o_proj", Phase.INPUT): Kind.ALL_GATHER, ("down_proj", Phase.INPUT): Kind.ALL_GATHER}
     assert {c.kind for c in backward if c.behind and c.behind[1] is Phase.WEIGHT} == {Kind.REDUCE_SCATTER}
+
+
+@pytest.mark.parametrize(("precision", "gathered"), [("bf16", 2.0), ("fp8", 1.0)])
+def test_user_buffers_take_eight_gathered_streams_and_four_in_16_bits(precision: str, gathered: float) -> None:
+    asked: dict[str, Any] = {"tp": 4, "cluster": H100, "precision": precision, "seq_length": 4096}
+    kept = [
+        float(next(block for block in found.table.blocks if block.derived.name == "dense").weights.workspaces[0])
+        for found in (cost(MODEL, **asked, overlap=USER_BUFFERS), cost(MODEL, **asked))
+    ]
+    assert kept[0] - kept[1] == pytest.approx((8 * gathered + 4 * 2.0) * 4096 * MODEL.hidden_size)
 
 
 def test_user_buffers_leave_one_piece_of_four() -> None:

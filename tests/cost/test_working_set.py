@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from symconfig.cost.blocks import KEPT, PASSES, TRANSIENT, Policies
-from symconfig.cost.stages import Setting, Stages
+from symconfig.cost.stages import Setting, Stages, stages
 from symconfig.cost.step import host_bytes
+from symconfig.cost.table import WEIGHTS
 from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.derive import derive
@@ -58,10 +59,13 @@ def test_deferred_gradients_of_the_logits_wait_with_the_heads_input(name: str) -
 
 @pytest.mark.parametrize(("name", "streams"), [("mixtral-8x7b", 4), ("llama2-13b", 0)])
 def test_grouped_products_keep_a_workspace_for_each_stream(name: str, streams: int) -> None:
-    plain, without = cost(tiny(name)), cost(tiny(name), habits={"grouped_streams": 0})
+    plain = cost(tiny(name))
     each = plain.setting.machine.engine_workspace_bytes
     assert each > 0
-    assert plain.peaks[0] - without.peaks[0] == pytest.approx(streams * each)
+    assert plain.table.weights[WEIGHTS.index("workspaces")].max() == pytest.approx(streams * each)
+    without = replace(plain.table, weights=plain.table.weights * (np.array(WEIGHTS) != "workspaces")[:, None, None])
+    kept, bare = (stages(table, plain.setting.pipelines, np.array([0]), tied=False) for table in (plain.table, without))
+    assert (kept.transient - bare.transient).max() == pytest.approx(streams * each)
 
 
 def test_what_is_offloaded_fills_host_memory_for_every_microbatch_in_flight() -> None:

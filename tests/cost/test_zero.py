@@ -145,6 +145,16 @@ def test_a_group_gathers_by_itself_and_its_shares_are_summed_over_the_groups(zer
     np.testing.assert_allclose(found.reduce, over(reduced, 1.0, 4, 1) + over(reduced / 4, 2.0, 2, 4))
 
 
+def test_frozen_weights_are_gathered_in_16_and_in_4_bits() -> None:
+    adapter = {"method": "qlora", "r": 8, "lora_alpha": 16.0, "target_modules": ["q_proj"]}
+    whole = cost(sample_model("llama2-13b", adapter=adapter), dp=8, zero=3, backend="deepspeed")
+    sums, setting, sizes = whole.sums, whole.setting, whole.setting.bytes
+    assert sums.quantised.min() > sums.frozen.min() > 0
+    amount = sizes.weight * sums.dense + sizes.frozen * sums.frozen + sizes.quantised * sums.quantised
+    each = formulas.ring_s(amount / sums.matrices, 1.0, 8.0, 1.0, **setting.machine.levels)
+    np.testing.assert_allclose(exchange(sums, whole.points, setting).gather, sums.matrices * each)
+
+
 @pytest.mark.parametrize(("zero", "messages"), [(1, 1), (3, 4 * 40 + 2)])
 def test_matrices_are_gathered_one_by_one_at_stage_3(zero: int, messages: int) -> None:
     """Of a layer: query, key and value; output; gate and up; down. And the look-up and the head."""

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from symconfig.descriptor.cluster_name import joined, pairs, split
-from symconfig.descriptor.load import find_cluster, load_cluster, load_mixed
+from symconfig.descriptor.load import find_cluster, load_cluster
+from symconfig.descriptor.mixed import load_mixed
 from symconfig.errors import InputError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.architectures import architectures
+from symconfig.descriptor.architectures.registry import architectures
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError

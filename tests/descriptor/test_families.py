@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.architectures import architectures, refused
 from symconfig.descriptor.architectures.class_defaults import families
+from symconfig.descriptor.architectures.registry import architectures, refused
 from symconfig.descriptor.huggingface import import_config, imported
 from symconfig.errors import InputError
 from symconfig.graph.count import parameters

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.architectures import architectures
+from symconfig.descriptor.architectures.registry import architectures
 from symconfig.descriptor.huggingface import import_config, imported
 from symconfig.descriptor.load import load_config, load_model
 from symconfig.errors import InputError, Problem

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.keys import FRACTIONS, RULED, Derived
+from symconfig.descriptor.architectures.registry import architectures
 from symconfig.descriptor.config_writer import config_json, lost_fields
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model, zoo_models

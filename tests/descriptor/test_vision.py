@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.architectures import architectures, class_defaults
+from symconfig.descriptor.architectures import class_defaults
 from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as TEXTS
 from symconfig.descriptor.architectures.multimodal import MULTIMODAL
+from symconfig.descriptor.architectures.registry import architectures
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK
 from symconfig.descriptor.architectures.hybrid import ARCHITECTURES as HYBRID
 from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
+from symconfig.descriptor.architectures.registry import architectures
 
 # Of no class of their own, or held elsewhere: LongCat's weights that nothing reads (test_expert_families.py), blocks in
 # attention's place (test_hybrid.py), language models that are only part of one (test_vision.py), Phi-4 multimodal.

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Position
 from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.derived import DerivedBlock, Matmul, Phase, Traffic
@@ -43,12 +44,16 @@ def test_only_adapters_have_weight_gradients(targets: tuple[str, ...]) -> None:
 
 def test_qlora_quantises_matrices_but_neither_norms_nor_the_vocabulary() -> None:
     """QLoRA (arXiv 2305.14314) as bitsandbytes does it: linear layers but lm_head; embedding and norms stay 16-bit."""
-    model = adapted("q_proj", method="qlora")
+    more = {"qkv_bias": True, "qk_norm": True, "qk_norm_of": "each_head", "position": Position.LEARNED}
+    model = adapted("q_proj", method="qlora").model_copy(update=more)
+    names = set()
     for kind in ("dense", "embedding", "head"):
-        for weight in block(model, kind).weights:
+        for weight in (*block(model, kind).weights, *block(model, kind, whole_look_up=True).weights):
+            names.add(weight.name)
             matrix = weight.name.endswith("proj.weight")
             assert weight.quantised == matrix, weight.name
             assert weight.frozen == ("lora" not in weight.name)
+    assert names >= {"position_embedding.weight", "word_embedding.weight", "q_norm.weight", "k_proj.bias"}
 
 
 def test_the_adapter_splits_like_its_linear() -> None:

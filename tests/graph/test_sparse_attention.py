@@ -151,6 +151,11 @@ def _absorbed(scheme: Scheme = PLAIN, **changed: Any) -> DerivedBlock:
     return derived(model, MEGATRON.implementation, scheme)[model.layer_kinds[-1]]
 
 
+def test_attention_over_latent_keys_has_the_models_sinks_and_gate() -> None:
+    weights = {weight.name for weight in _absorbed(attention_sinks=True, attention_gate="head").weights}
+    assert weights - {weight.name for weight in _absorbed().weights} == {"sinks", "attention_gate_proj.weight"}
+
+
 def test_attention_over_latent_keys_does_the_up_projection_by_head() -> None:
     """Megatron-LM's absorbed_mla.py: the products with both parts of the weight are those of the one projection, and a
     query meets 40 + 16 channels of a key and 40 of a value, and not 40 of each head's own."""

@@ -17,6 +17,7 @@ from symconfig.measured.judge import judge
 from symconfig.measured.log_row import as_row, log_model, source_of
 from symconfig.measured.training_log import TrainingLog, read_log
 from symconfig.plans.plan import Plan, Recompute
+from symconfig.schedule.timeline import Start
 from symconfig.solve.configuration import Configuration
 from symconfig.units import GIB, MIB
 from tests.measured.log_samples import deepspeed_log, iteration, megatron_log, memory, plan_log, throughput, write
@@ -25,6 +26,7 @@ from tests.sample_plans import sample_plan
 MODELS = ("llama2-13b", "mixtral-8x7b", "deepseek-v3")
 OPTIONS: tuple[dict[str, object], ...] = (
     {"recompute": Recompute("full", (), "uniform", 1)},
+    {"recompute": Recompute("full", (), "uniform", 2)},
     {"recompute": Recompute("full", (), "block", 3)},
     {"recompute": Recompute("selective", ("core_attn", "mlp"))},
     {"sequence_parallel": False},
@@ -45,7 +47,7 @@ def configuration(plan: Plan) -> Configuration:
     p, o = best.parallel, best.options
     full = o.recompute.granularity == "full"
     gathers = o.overlap.param_gather and o.zero_stage > 0
-    framework = replace(MEGATRON, demanded_gathers=gathers and p.pp > 1 and p.vpp == 1)
+    framework = replace(MEGATRON, gathers=Start.ON_DEMAND if gathers and p.pp > 1 and p.vpp == 1 else Start.AHEAD)
     return Configuration(
         degrees=p,
         micro=best.batch.micro,
@@ -56,6 +58,7 @@ def configuration(plan: Plan) -> Configuration:
         cp_comm=o.cp_comm or "p2p",
         modules=frozenset({LAYER}) if full else frozenset(o.recompute.modules),
         block_layers=o.recompute.num_layers if o.recompute.method == "block" else 0,
+        uniform_layers=o.recompute.num_layers if o.recompute.method == "uniform" else 1,
         zero=o.zero_stage,
         framework=framework,
         ends_as_layers=(int(o.account_for_embedding), int(o.account_for_loss)),

@@ -12,6 +12,7 @@ import pytest
 from symconfig.descriptor.measurements import load_measurements
 from symconfig.measured.judge import Judged, compared_stage, judge
 from symconfig.measured.score import source
+from symconfig.schedule.timeline import Start
 from symconfig.solve.costed import costed
 from symconfig.solve.predict import as_found
 from symconfig.units import GIB
@@ -90,7 +91,7 @@ def test_stages_that_gather_one_after_the_other_take_what_was_measured() -> None
         for release in ("mb-26.02", "mb-25.11")
     )
     assert len(many) == len(few) == 1
-    assert many[0].case.configuration.framework.demanded_gathers
+    assert many[0].case.configuration.framework.gathers is Start.ON_DEMAND
     off = [row.time[0] / row.time[1] for row in (*many, *few)]
     assert abs(off[0] - off[1]) < 0.09
 

@@ -17,7 +17,7 @@ from tests.measured.support import published
 
 # What rows state of kernels and no pin says, and what of a framework sources have of their own.
 NO_PIN = {"fp8_activation_store", "fp8_attention", "adapters", "loss", "attention", "dispatcher", "routing"}
-OWN = {"implementation", "bytes", "hide", "attention_rate", "demanded_gathers"}
+OWN = {"implementation", "bytes", "hide", "attention_rate", "gathers"}
 ROWS = {
     "mlperf_v41_llama2_70b_lora": (
         "mlperf41-lora70b-nvidia-h200-ngc24.09-nemo",

@@ -13,6 +13,7 @@ from symconfig.cost.lattice import Array
 from symconfig.cost.machine import constants
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.schedule.timeline import Start
 from symconfig.solve.costed import costed
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.predict import Timer, as_found, predict
@@ -85,7 +86,7 @@ def test_the_formula_of_the_search_is_the_simulation_where_stages_are_alike(
         vpp=vpp,
         sequence_parallel=tp > 1,
         zero=int(dp > 1),
-        framework=replace(MEGATRON, demanded_gathers=demanded),
+        framework=replace(MEGATRON, gathers=Start.ON_DEMAND if demanded else Start.AHEAD),
     )
     one = as_found(load_model(name), load_cluster("h100"), asked)
     formula = float(costed(one).cost.step_s[0, 0, 0])

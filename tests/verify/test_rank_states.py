@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from symconfig.errors import InputError, SymconfigError
-from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.plans.plan import Stage
 from symconfig.verify import megatron_rank, megatron_session
 from symconfig.verify.megatron_session import Job, Result
@@ -113,11 +112,11 @@ def test_the_final_norm_moved_behind_the_last_layer() -> None:
 def test_all_ranks_have_places_of_their_own() -> None:
     plan = sample_plan("mixtral-8x7b", tp=2, pp=2, ep=4, etp=2, dp=8)
     parallel = plan.best.parallel
-    every = [coordinates(parallel, MEGATRON, rank) for rank in range(parallel.world_size)]
+    every = [coordinates(parallel, rank) for rank in range(parallel.world_size)]
     assert len({tuple(each[axis] for axis in ("tp", "cp", "dp", "pp")) for each in every}) == parallel.world_size
     assert [each["pp"] for each in every] == [stage_of(parallel, rank) for rank in range(parallel.world_size)]
     with pytest.raises(InputError, match=r"no such rank \(got 32, need 0 to 31\)"):
-        coordinates(parallel, MEGATRON, 32)
+        coordinates(parallel, 32)
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,11 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from symconfig.descriptor.architectures import NO_DECODER
 from symconfig.descriptor.architectures.class_defaults import FILE
 from symconfig.descriptor.architectures.keys import COMMON_IGNORED
 from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
 from symconfig.descriptor.architectures.multimodal import MULTIMODAL
+from symconfig.descriptor.architectures.registry import NO_DECODER
 
 AROUND = ("fuyu", "got_ocr2", "moss_transcribe_diarize")  # registered for causal modelling, with a tower before text
 _TYPES = {"int", "float", "bool", "str", "None", "list", "dict"}

@@ -33,7 +33,7 @@ from pathlib import Path
 
 from tools.mutants import numbers
 from tools.mutants.changes import Mutant, mutants
-from tools.mutants.forks import in_fork, patched, run_tests
+from tools.mutants.forks import OWN, in_fork, patched, run_tests
 from tools.mutants.lines import Ran, Tests, digest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -110,9 +110,8 @@ def _import(tree: Path, rooms: Sequence[str], files: Sequence[str]) -> None:
     """The copy's code and tests, for forks to have."""
     os.chdir(tree)
     sys.path.insert(0, str(tree))
-    for name in [name for name in sys.modules if name.split(".")[0] == "symconfig"]:
+    for name in [name for name in sys.modules if name.split(".")[0] in OWN]:
         del sys.modules[name]
-    sys.modules["tests"].__path__.insert(0, str(tree / "tests"))
     for path in [*(tree / "symconfig").glob("*/**/*.py")]:
         if path.relative_to(tree).parts[1] in rooms:
             importlib.import_module(_name(path.relative_to(tree)))

@@ -27,6 +27,7 @@ from symconfig.graph.block import LAYER
 from symconfig.graph.implementation import Dispatch
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
+from symconfig.schedule.timeline import Start
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.costed import costed
 from symconfig.solve.predict import as_found
@@ -141,22 +142,19 @@ def _normalised(c: Configuration) -> Configuration:
     """Return the configuration with fields that have no effect at its degrees reset, to compare it by.
 
     Stages and vpp with pp 1, sequence parallelism with tp 1, the kind of context parallelism with cp 1, overlap of the
-    pipeline and microbatch group with vpp 1, overlap of gradients with one replica; gathers apart also without ZeRO,
-    and gathers stage by stage also with pp 1 or vpp above 1.
+    pipeline and microbatch group with vpp 1, overlap of gradients with one replica; when weights are gathered also
+    without ZeRO, and gathers stage by stage also with pp 1 or vpp above 1.
     """
     framework = c.framework
     if c.degrees.pp == 1:
         c = replace(
             c, degrees=replace(c.degrees, vpp=1), layout="", first_layers=None, last_layers=None, ends_as_layers=(0, 0)
         )
-    if c.degrees.pp == 1 or c.degrees.vpp > 1:  # stages that do not interleave alone ask for their weights in turn
-        framework = replace(framework, demanded_gathers=False)
-    if c.zero == 0:
-        framework = replace(framework, gathers_apart=False, demanded_gathers=False)
-    if c.degrees.dp * c.degrees.cp == 1:
-        framework = replace(
-            framework, gathers_apart=False, demanded_gathers=False, hide=replace(framework.hide, data=0.0)
-        )
+    alone, in_turn = c.degrees.dp * c.degrees.cp == 1, c.degrees.pp > 1 and c.degrees.vpp == 1
+    if c.zero == 0 or alone or (framework.gathers is Start.ON_DEMAND and not in_turn):
+        framework = replace(framework, gathers=Start.AHEAD)
+    if alone:
+        framework = replace(framework, hide=replace(framework.hide, data=0.0))
     if c.degrees.vpp == 1:
         framework = replace(framework, hide=replace(framework.hide, pp=0.0), microbatch_group=0)
     return replace(
@@ -199,7 +197,7 @@ _NAMED: tuple[tuple[str, Callable[[Configuration], object]], ...] = (
     ("activation offload", attrgetter("activation_offload")),
     ("optimizer offload", lambda c: percent(c.offload.optimizer)),
     ("overlapped gradient reduction", lambda c: bool(c.framework.hide.data)),
-    ("overlapped weight gather", lambda c: bool(c.framework.hide.data) and not c.framework.gathers_apart),
+    ("overlapped weight gather", lambda c: bool(c.framework.hide.data) and c.framework.gathers is not Start.APART),
     ("overlapped pipeline messages", lambda c: bool(c.framework.hide.pp)),
     ("overlapped all-to-all of experts", lambda c: bool(c.framework.hide.experts)),
     ("user buffers", _extra("tp_comm")),
@@ -209,7 +207,7 @@ _NAMED: tuple[tuple[str, Callable[[Configuration], object]], ...] = (
     ("weights in 8 bits", _extra("fp8_param_gather")),
     ("fused loss", _extra("fused_loss")),
     ("microbatches in a row on a chunk", lambda c: c.framework.microbatch_group or "pp"),
-    ("gathers of weights stage by stage", attrgetter("framework.demanded_gathers")),
+    ("gathers of weights stage by stage", lambda c: c.framework.gathers is Start.ON_DEMAND),
 )
 _IDLE = {"stages": "pp", "context-parallel exchange": "cp", "sequence parallelism": "tp"}  # unless above 1 afterwards
 
@@ -280,8 +278,7 @@ def willing(framework: Framework, architecture: str) -> Framework:
         framework,
         implementation=how,
         hide=hide,
-        gathers_apart=False,
-        demanded_gathers=False,
+        gathers=Start.AHEAD,
         microbatch_group=0,
         mask_bytes=0.0,
     )

@@ -40,8 +40,6 @@ DEEPSPEED = Framework(
         experts=Experts(weighted_inside=False, joined_weights=True, routing=Routing.INDEXED),
         of_class=written,
     ),
-    dense_grid=("tp", "cp", "dp", "pp"),
-    expert_grid=("etp", "ep", "edp"),
     bytes=Bytes(weight=2.0, gradient=2.0, optimizer=12.0),
     # Assumed: less than Megatron-LM's, since hooks in Python start each of them.
     hide=Hide(data=0.7, sharded_weights=0.7),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from symconfig.cost.machine import LOW_PRECISION
-from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import FUSED_TARGETS
 from symconfig.frameworks.backend import Backend, Kind, Medium, Releases
 from symconfig.frameworks.megatron import adapters, flags
@@ -15,19 +14,6 @@ from symconfig.plans.choices import ZeroStage
 
 def _order(release: str) -> tuple[int]:
     return (flags.versions().index(flags.resolve(release)),)
-
-
-def _refused_adapters(model: ModelDescriptor, target: str | None = None) -> tuple[str, ...]:
-    """Return why the target's program (Megatron-Bridge by default) cannot train the model's adapter; () if it can."""
-    return tuple(reason for _, reason in adapters.refusals(model, target))
-
-
-def _generators_by_replica(release: str) -> bool:
-    """Return whether a release saves generator states of each replica with expert parallelism.
-
-    core_v0.16 does (training/checkpointing.py, get_rng_state).
-    """
-    return flags.resolve(release).startswith("core_v0.16")
 
 
 # Megatron-LM's distributed optimizer writes its own buffers from here on, unless --dist-ckpt-optim-fully-reshardable
@@ -67,11 +53,12 @@ MEGATRON = Backend(
     usual=USUAL,
     low_precisions=LOW_PRECISION,
     adapters=False,
-    refused_adapters=_refused_adapters,
+    refused_adapters=lambda model, target=None: tuple(reason for _, reason in adapters.refusals(model, target)),
     fuses=lambda model: frozenset(FUSED_TARGETS),  # transformer/attention.py and mlp.py: linear_qkv, linear_fc1
     gradient_buckets=True,
     pads_vocabulary=True,
-    generators_by_replica=_generators_by_replica,
+    # training/checkpointing.py, get_rng_state
+    generators_by_replica=lambda release: flags.resolve(release).startswith("core_v0.16"),
     writes=writes,
     names_release=False,
 )

@@ -80,8 +80,6 @@ MEGATRON = Framework(
         experts=Experts(kernels=ExpertKernels.GROUPED, routing=Routing.FUSED, weighted_inside=True),
         adapters=Adapters.SPLIT,  # ParallelLinearAdapter (megatron-bridge 0.3.1, peft/utils.py)
     ),
-    dense_grid=("tp", "cp", "dp", "pp"),
-    expert_grid=("etp", "ep", "edp"),
     bytes=_MIXED,
     # Backward all-reduce and reduce-scatter run beside the weight gradient
     # (LinearWithGradAccumulationAndAsyncCommunication).
@@ -94,12 +92,10 @@ MEGATRON = Framework(
     step_overhead_s=0.02,  # assumed; the shortest measured steps take 1.1 s
     microbatch_overhead_s=0.0,
     fragmentation=0.02,  # assumed; out-of-memory runs on A100 fit no more
-    kept_gradient_buffers=True,
     # Megatron-FSDP's queues (0.19, core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py, whose
     # suggested_communication_unit_size is the larger of two, not the smaller). Its "optim_grads" has no units whose
     # gradients are reduced one after the other (mcore_fsdp_adapter.py, fsdp_unit_modules).
     queued_elements=1e9,
-    grouped_streams=4,
     engine=True,
     # Fitted by hand to Qwen3-30B-A3B with microbatches of 4,096 tokens (megatron_bridge, moe_modelzoo_recipes): a layer
     # takes 8.4 to 9.6 ms forward and backward, on H100 and B200, in bf16 and fp8, with 8 and 16 experts a rank.
@@ -125,7 +121,5 @@ MEGATRON_LOCAL = replace(
     ),
     # Without APEX's kernel a product's bf16 gradient is added to the fp32 sum: 2 and 4 bytes read, 4 written.
     accumulated_bytes=10.0,
-    kept_gradient_buffers=False,
-    grouped_streams=0,
     engine=False,
 )

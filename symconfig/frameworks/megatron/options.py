@@ -18,6 +18,7 @@ from symconfig.frameworks.optimizers import stepping
 from symconfig.graph.implementation import Kernel
 from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.plan import Overlap, Recompute
+from symconfig.schedule.timeline import Start
 
 _WIDTHS = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 
@@ -147,19 +148,18 @@ def behaviour(
         implementation["routing"] = fused if names.get("moe_permute_fusion") else "chain"
     # Megatron-FSDP never adds a gradient where it is summed, and the usual figures are so.
     added_apart = names.get("gradient_accumulation_fusion") is False and zero < 2
-    sharded = zero == 1 and replicas > 1 and overlap.grad_reduce
-    in_turn = pp > 1 and vpp == 1  # then the stages' gathers at their first input go one after the other
+    gathers = Start.AHEAD
+    if zero == 1 and replicas > 1 and overlap.grad_reduce and overlap.param_gather == (pp > 1 and vpp == 1):
+        gathers = Start.ON_DEMAND if overlap.param_gather else Start.APART
     group = names.get("microbatch_group_size_per_vp_stage")
     switches = Switches(
         implementation=implementation,
         bytes={"gradient": float(gradient_bytes)},
         framework={
-            "gathers_apart": sharded and not overlap.param_gather and not in_turn,
-            "demanded_gathers": sharded and overlap.param_gather and in_turn,
+            "gathers": gathers,
             "quantised_weights": bool(names.get("fp8_param_gather")),
             "optimizer_instances": instances(names),
             "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else base.accumulated_bytes,
-            "kept_gradient_buffers": base.kept_gradient_buffers and not added_apart,
             "graphed": GRAPHED[scope] if (scope := graphed(names, experts)) else base.graphed,
             # 0: as many as stages, as without the option
             "microbatch_group": group if isinstance(group, int) and vpp > 1 and group != pp else 0,

@@ -28,9 +28,8 @@ def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
     Queries come from a low rank if the model has a rank for them, else from x. Low-rank queries and keys are normed,
     inside the recomputed module mla_up_proj if norms are part of linear layers. tp does not split the down projections,
-    so that their results stay split by sequence. Sinks and a gate are added if the model has them. If the layer does
-    not read all keys and the implementation's choice is ABSORBED, attention is over latent keys instead (`_absorbed`),
-    without sinks and gate.
+    so that their results stay split by sequence. If the layer does not read all keys and the implementation's choice is
+    ABSORBED, attention is over latent keys instead (`_absorbed`). Sinks and a gate are added if the model has them.
     """
     rows = (d.BATCH, d.SEQUENCE)
     q_source, q_names = x, ("q_proj",)
@@ -40,7 +39,7 @@ def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     kv_low, shared = _kv_down(ctx, x)
     if kind.keys is not Keys.ALL and ctx.how.attention.choosing is Choosing.ABSORBED:
         o = _absorbed(ctx, x, kind, (q_source, kv_low, shared))
-        return to_stream(ctx, "o_proj", o, ctx.model.attention_out_bias)
+        return to_stream(ctx, "o_proj", apply_gate(ctx, x, o, None), ctx.model.attention_out_bias)
     if not ctx.how.linear.norm_inside:
         q_source, kv_low = _low_norms(ctx, q_source, kv_low, "latent_norm")
     # Megatron's core copies values out of what both are parts of (multi_latent_attention.py, value.contiguous()).
@@ -94,7 +93,7 @@ def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, low: tuple[Tensor, Tenso
             "rope_k", [kv_low, low[2]], k, saves=angles, loops=(d.GATHERED,), whole=whole, linear=True
         )
     read = keys_read(ctx, kind, x, q_source)
-    o = core(ctx, q, k, k, read, channels=KV_RANK)
+    o = core(ctx, q, k, k, read, ctx.model.attention_sinks, channels=KV_RANK)
     with ctx.build.module("core_attn"):
         o = with_loss(ctx, o, q, k, read)
         return _up_part(ctx, "values", o, (d.HEADS, KV_RANK, VALUE), Tensor("heads", (*rows, d.HEADS, VALUE)))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.load import MixedCluster
+from symconfig.descriptor.mixed import MixedCluster
 from symconfig.plans.mixed import Host, MixedCandidate, Span
 from symconfig.plans.plan import Predicted
 from symconfig.solve.candidate import made, predicted, tidy

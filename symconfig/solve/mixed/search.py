@@ -15,7 +15,7 @@ from symconfig.cost.machine import Machine, Number, machine
 from symconfig.cost.table import Choice
 from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.load import MixedCluster
+from symconfig.descriptor.mixed import MixedCluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.plans.choices import Precision

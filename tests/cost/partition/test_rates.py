@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from symconfig.cost.partition import rates
+from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel, of_cluster
 from symconfig.graph.layout import Kind
 from tests.oracle import given, seconds
@@ -32,6 +33,12 @@ def test_collectives_take_what_the_oracle_counts_from_a_byte_to_ten_billion(inde
 def test_the_axes_are_of_both_levels() -> None:
     assert {axis.level for axis in AXES} == {"nvlink", "spine"}
     assert [rate.size for rate in SPEEDS] == [axis.size for axis in AXES]
+
+
+def test_links_between_pairs_are_a_mesh() -> None:
+    amd = load_cluster("mi300x")
+    found = rates.levels(of_cluster(amd, 16), amd)
+    assert [found[f"level{index}_mesh"] for index in (0, 1)] == [1.0, 0.0]
 
 
 def test_one_gpu_has_no_links() -> None:

@@ -20,6 +20,7 @@ from symconfig.frameworks.megatron.options import (
 from symconfig.graph.implementation import ExpertKernels, Kernel, LossKernel, RotationKernel
 from symconfig.graph.operator import Leg
 from symconfig.plans.plan import Recompute
+from symconfig.schedule.timeline import Start
 
 Names = dict[str, Any]
 FSDP = {"use_megatron_fsdp": True}
@@ -176,21 +177,20 @@ def test_a_run_with_the_usual_options_is_as_usual() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "given", "apart", "demanded"),
+    ("names", "given", "start"),
     [
-        (BESIDE, {}, False, False),
-        (BESIDE, {"pp": 4}, False, True),
-        (BESIDE, {"pp": 4, "vpp": 2}, False, False),
-        ({"overlap_grad_reduce": True}, {}, True, False),
-        ({"overlap_grad_reduce": True}, {"pp": 4}, False, False),
-        ({"overlap_grad_reduce": True}, {"replicas": 1}, False, False),
-        ({"overlap_grad_reduce": True}, {"zero": 0}, False, False),
-        ({"overlap_param_gather": True}, {}, False, False),
+        (BESIDE, {}, Start.AHEAD),
+        (BESIDE, {"pp": 4}, Start.ON_DEMAND),
+        (BESIDE, {"pp": 4, "vpp": 2}, Start.AHEAD),
+        ({"overlap_grad_reduce": True}, {}, Start.APART),
+        ({"overlap_grad_reduce": True}, {"pp": 4}, Start.AHEAD),
+        ({"overlap_grad_reduce": True}, {"replicas": 1}, Start.AHEAD),
+        ({"overlap_grad_reduce": True}, {"zero": 0}, Start.AHEAD),
+        ({"overlap_param_gather": True}, {}, Start.AHEAD),
     ],
 )
-def test_when_weights_are_gathered(names: Names, given: dict[str, int], apart: bool, demanded: bool) -> None:
-    found = run(names, **given)
-    assert (found.gathers_apart, found.demanded_gathers) == (apart, demanded)
+def test_when_weights_are_gathered(names: Names, given: dict[str, int], start: Start) -> None:
+    assert run(names, **given).gathers is start
 
 
 def test_what_is_not_beside_work_is_not_hidden() -> None:

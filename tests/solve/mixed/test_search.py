@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.load import MixedCluster, load_mixed, load_model
+from symconfig.descriptor.load import load_model
+from symconfig.descriptor.mixed import MixedCluster, load_mixed
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.graph.model import sequence
