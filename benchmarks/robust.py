@@ -34,7 +34,7 @@ class Shaken:
 def robustness(plan: Plan) -> tuple[Shaken, ...]:
     """Return what the best plan loses against the plan that would be picked if the network were slower, products slower
     or faster by as much as their constants are uncertain, or microbatches took longer to begin."""
-    job = plan.job.model_copy(update={"gpus": plan.best.parallel.world_size})
+    job = plan.job.model_copy(update={"gpus": plan.best.configuration.world_size})
     result = []
     for what, cluster, framework in _otherwise(plan):
         other = search(plan.model, cluster, job, top=1, framework=framework)
@@ -48,7 +48,7 @@ def robustness(plan: Plan) -> tuple[Shaken, ...]:
 
 def _otherwise(plan: Plan) -> Iterator[tuple[str, ClusterDescriptor, Framework]]:
     job, cluster = plan.job, plan.cluster
-    framework = usual_of(cluster, job, plan.best.options.precision)
+    framework = usual_of(cluster, job, plan.best.configuration.precision)
     network = cluster.kernels.network_efficiency or cluster.kernels.link_efficiency
     slower = network.model_copy(update={"value": SLOWER_NETWORK * network.value})
     yield "a network 20 % slower", _with(cluster, {"network_efficiency": slower}), framework

@@ -12,10 +12,10 @@ from symconfig.frameworks.kernels import DISPATCHERS
 from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, Graphed
 from symconfig.graph.implementation import Dispatch, LossKernel
-from symconfig.plans.options import EXTRAS, extras_of
+from symconfig.plans.options import EXTRAS
 from symconfig.plans.plan import Candidate
 
-FlexBackend = Literal["", "deepep", "hybridep"]
+FlexBackend = Literal["deepep", "hybridep"]
 _FLEX: dict[Dispatch, FlexBackend] = {DISPATCHERS["deepep"]: "deepep", DISPATCHERS["hybridep"]: "hybridep"}
 _GRAPHS: dict[Graphed, str] = {
     "none": "",
@@ -28,16 +28,16 @@ _SCOPES: dict[Any, Graphed] = {legs: scope for scope, legs in GRAPHED.items()}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extras:
-    """moe_overlap: the experts' all-to-all beside another microbatch. tp_comm: user buffers. flex_backend: whose
-    kernels carry the experts' tokens, nothing for NCCL's. graphs: what CUDA graphs replay of a layer. grad_bytes: of an
+    """overlap_moe_a2a: the experts' all-to-all beside another microbatch. overlap_tp_comm: user buffers. moe_flex_backend: whose
+    kernels carry the experts' tokens, nothing for NCCL's. cuda_graphs: what CUDA graphs replay of a layer. grad_bytes: of an
     element as gradients are added up and reduced. fp8_param_gather: weights are kept in 8 bits. fused_loss: one kernel.
     instances: groups of ranks that each have all parts of what ZeRO cuts, where a plan may have several.
     """
 
-    moe_overlap: bool = False
-    tp_comm: bool = False
-    flex_backend: FlexBackend = ""
-    graphs: Graphed = "none"
+    overlap_moe_a2a: bool = False
+    overlap_tp_comm: bool = False
+    moe_flex_backend: FlexBackend | None = None
+    cuda_graphs: Graphed = "none"
     grad_bytes: int = 4
     fp8_param_gather: bool = False
     fused_loss: bool = False
@@ -51,10 +51,10 @@ class Extras:
         """
         how = framework.implementation
         every = cls(
-            moe_overlap=framework.hide.experts > 0,
-            tp_comm=framework.hide.tp_pieces > 1,
-            flex_backend=_FLEX.get(how.experts.dispatch, ""),
-            graphs=_SCOPES.get(framework.graphed, "none"),
+            overlap_moe_a2a=framework.hide.experts > 0,
+            overlap_tp_comm=framework.hide.tp_pieces > 1,
+            moe_flex_backend=_FLEX.get(how.experts.dispatch),
+            cuda_graphs=_SCOPES.get(framework.graphed, "none"),
             grad_bytes=_gradient_bytes(framework),
             fp8_param_gather=framework.quantised_weights,
             fused_loss=how.loss.kernel is LossKernel.IN_PLACE,
@@ -68,13 +68,12 @@ class Extras:
 
         Overlap needs ep > 1, user buffers tp > 1 and sequence parallelism, other dispatchers ep x etp > 1.
         """
-        options, degrees = candidate.options, candidate.parallel
-        every = cls(**extras_of(options))
+        c = candidate.configuration
         return replace(
-            every,
-            moe_overlap=every.moe_overlap and degrees.ep > 1,
-            tp_comm=every.tp_comm and degrees.tp > 1 and options.sequence_parallel,
-            flex_backend=every.flex_backend if degrees.ep * degrees.etp > 1 else "",
+            cls(**picked(c, *(one.name for one in EXTRAS))),
+            overlap_moe_a2a=c.overlap_moe_a2a and c.ep > 1,
+            overlap_tp_comm=c.overlap_tp_comm and c.tp > 1 and c.sequence_parallel,
+            moe_flex_backend=c.moe_flex_backend if c.ep * c.etp > 1 else None,
         )
 
     def within(self, framework: Framework) -> Extras:
@@ -87,9 +86,9 @@ class Extras:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Return the extras by the names of `Columns`, with `moe_dispatcher` as flex_backend implies it."""
+        """Return the extras by the names of `Columns`, with `moe_dispatcher` as moe_flex_backend implies it."""
         named = {name: getattr(self, name) for name in _USUAL}
-        return {**named, "moe_dispatcher": "flex" if self.flex_backend else "alltoall"}
+        return {**named, "moe_dispatcher": "flex" if self.moe_flex_backend else "alltoall"}
 
     @property
     def on(self) -> tuple[str, ...]:
@@ -100,10 +99,10 @@ class Extras:
     def words(self) -> tuple[str, ...]:
         """Return the extras that are on in words, as tables show them; without the gradients' width."""
         named = {
-            f"{self.flex_backend} dispatch": bool(self.flex_backend),
-            "all-to-all overlapped": self.moe_overlap,
-            "user buffers": self.tp_comm,
-            _GRAPHS[self.graphs]: self.graphs != "none",
+            f"{self.moe_flex_backend} dispatch": bool(self.moe_flex_backend),
+            "all-to-all overlapped": self.overlap_moe_a2a,
+            "user buffers": self.overlap_tp_comm,
+            _GRAPHS[self.cuda_graphs]: self.cuda_graphs != "none",
             "8-bit weights": self.fp8_param_gather,
             "fused loss": self.fused_loss,
             f"{self.instances} groups of shards": self.instances > 1,
@@ -128,22 +127,22 @@ class Extras:
             experts=0.0,
         )
         how: dict[str, Any] = {}
-        if now.flex_backend != self.flex_backend:
-            how["dispatcher"] = self.flex_backend or "alltoall"
+        if now.moe_flex_backend != self.moe_flex_backend:
+            how["dispatcher"] = self.moe_flex_backend or "alltoall"
         if now.fused_loss != self.fused_loss:
             how["loss"] = "fused" if self.fused_loss else "parallel"
         able = [one.name for one in EXTRAS if framework.name in one.of]
         given: dict[str, Any] = {"quantised_weights": self.fp8_param_gather}
         if "instances" in able:
             given["optimizer_instances"] = self.instances
-        if now.graphs != self.graphs:
-            given["graphed"] = GRAPHED[self.graphs]
+        if now.cuda_graphs != self.cuda_graphs:
+            given["graphed"] = GRAPHED[self.cuda_graphs]
         switches = Switches(
             implementation=how,
             bytes={"gradient": float(self.grad_bytes)} if "grad_bytes" in able else {},
             framework=given,
-            cuts_products=self.tp_comm,
-            pairs_microbatches=self.moe_overlap,
+            cuts_products=self.overlap_tp_comm,
+            pairs_microbatches=self.overlap_moe_a2a,
         )
         return switched(replace(framework, hide=hide), architecture, switches)
 

@@ -373,9 +373,6 @@ def _recompute(names: Mapping[str, Value]) -> dict[str, Any]:
     uniform is not stated.
     """
     stated = recomputed(names)
-    fields: dict[str, Any] = {"recompute": stated.granularity}
-    if stated.granularity == "selective":
-        fields["recompute_modules"] = list(stated.modules)
-    if stated.method == "block":
-        fields |= {"recompute_method": "block", "recompute_layers": stated.num_layers}
-    return fields
+    if stated.get("recompute_method") == "uniform":
+        return {"recompute": stated["recompute"]}
+    return {name: [*value] if isinstance(value, tuple) else value for name, value in stated.items()}

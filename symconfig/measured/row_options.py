@@ -16,7 +16,7 @@ from symconfig.frameworks.megatron.options import by_destination, instances, ker
 from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
 from symconfig.measured.assumptions import KINDS, Assumption
 from symconfig.measured.row_cluster import cluster_of, network_stated, unread_network
-from symconfig.plans.choices import ZeroStage
+from symconfig.plans.configuration import ZeroStage
 from symconfig.units import MIB
 
 # Words of `features`, as Megatron's recipes for mixtures of experts spell them -> options. CG: CUDA graphs.
@@ -241,8 +241,8 @@ def _from_arguments(row: Row) -> dict[str, Any]:
     }
     if names.get("use_megatron_fsdp"):
         result["zero_stage"] = zero_stage(names)
-    if (recompute := recomputed(names)).granularity == "selective":
-        result["recompute_modules"] = recompute.modules
+    if (recompute := recomputed(names))["recompute"] == "selective":
+        result["recompute_modules"] = recompute["recompute_modules"]
     if names.get("deterministic_mode"):  # wants CUBLAS_WORKSPACE_CONFIG=:4096:8, eight buffers of 4 MiB
         result |= {"torch_workspace": 32 * MIB, "attention_kernel": "deterministic"}
     if local and not names.get("use_flash_attn"):

@@ -118,10 +118,10 @@ def sections(plan: Plan) -> dict[str, Values]:
     if not packs:  # else they stand in one row in any case
         arguments["TRAINING"]["padding_free"] = how == "padding_free"
     arguments["TRAINING"].setdefault("cross_entropy_loss_fusion", False)
-    half = best.options.precision == "fp16"  # what is not said is taken from config.json, of many models fp16
+    half = best.configuration.precision == "fp16"  # what is not said is taken from config.json, of many models fp16
     defaults: dict[str, Values] = {
         "PRECISION": {"torch_dtype": "float16" if half else "bfloat16", "fp16": half, "bf16": not half},
-        "DATA_PARALLEL": {"use_distributed_optimizer": best.options.zero_stage > 0},
+        "DATA_PARALLEL": {"use_distributed_optimizer": best.configuration.zero_stage > 0},
         "RECOMPUTE": {"recompute_granularity": "none"},
         **({} if plan.model.experts is None else {"MOE": {"moe_grouped_gemm": False, "moe_router_dtype": "none"}}),
     }
@@ -208,7 +208,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if (lora := adapters.as_laid(model, NAME).adapter) is not None:
         if lora.method != "lora":
             yield refused("adapter.method", "it keeps the frozen weights of Megatron-Core in bf16", lora.method)
-        if (zero := plan.best.options.zero_stage) > 1:
+        if (zero := plan.best.configuration.zero_stage) > 1:
             why = "adapters beside Megatron-FSDP are not known to train"
             yield refused("zero_stage", why, zero, pins=("zero=..1",))
         if others := {*lora.target_modules} - {*adapters.FUSED.values()}:
@@ -312,7 +312,7 @@ def swift_sections(plan: Plan) -> dict[str, dict[str, Any]]:
         **tuner,
     }
     data = {
-        "max_length": plan.best.batch.seq_length,
+        "max_length": plan.best.configuration.seq_length,
         "packing": _packs(plan),
         "padding_free": _without_padding(plan),
         "split_dataset_ratio": training.held_out if training.eval_iters else 0.0,

@@ -61,7 +61,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     data sets, foreign checkpoints, model types, vpp > 1, recompute of some layers, and what `of_megatron`, `of_stages`
     and `of_offload` refuse.
     """
-    p, options, rl, data = plan.best.parallel, plan.best.options, learning.section(plan), plan.training.data_path
+    c, rl, data = plan.best.configuration, learning.section(plan), plan.training.data_path
     yield from learning.of_samples(plan, "NeMo-RL divides the samples of an update over data-parallel ranks")
     if rl.entropy:
         yield Problem("NeMo-RL's loss has no entropy", field="rl.entropy", got="true", need="false")
@@ -70,12 +70,11 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     yield from learning.of_checkpoints(plan, "NeMo-RL goes on from its own checkpoints")
     yield from learning.of_types(plan, "NeMo-RL", MODEL_TYPES)
     yield from learning.of_megatron(plan, "NeMo-RL")
-    if p.vpp > 1:
+    if c.vpp > 1:
         what = "NeMo-RL's stages are of one chunk"
-        yield Problem(what, field="vpp", got=str(p.vpp), pins=("vpp=1",))
+        yield Problem(what, field="vpp", got=str(c.vpp), pins=("vpp=1",))
     yield from learning.of_stages(plan, "NeMo-RL")
-    recompute = options.recompute
-    if recompute.method == "block" or (recompute.granularity == "full" and (recompute.num_layers or 1) > 1):
+    if c.recompute_method == "block" or (c.recompute == "full" and c.recompute_layers > 1):
         what = "NeMo-RL runs every layer again, one by one, or parts of all"
         yield Problem(what, field="recompute", got="some layers", pins=("recompute=none", "recompute=selective"))
     yield from learning.of_offload(plan, "NeMo-RL")
@@ -88,9 +87,9 @@ def sections(plan: Plan) -> dict[str, Any]:
     run, training, where = learning.run_of(plan), plan.training, nodes(plan)
     best, (count, gpus) = plan.best, _added(plan)
     # Megatron-Core splits each packed sequence over tp and both halves of cp (models/megatron/data.py).
-    p, sequence_parallel = best.parallel, best.options.sequence_parallel
+    p, sequence_parallel = best.configuration, best.configuration.sequence_parallel
     multiple = run.multiple = (p.tp if sequence_parallel else 1) * (2 * p.cp if p.cp > 1 else 1)
-    room = best.batch.micro * best.batch.seq_length
+    room = best.configuration.micro * best.configuration.seq_length
     read = room if run.step is None else run.step.read_per_gpu * p.cp
     run.actor.room, run.rollout.room = (-(-each // multiple) * multiple for each in (room, read))
     run.actor.model = training.hf_weights or plan.model.huggingface_id or plan.model.name
@@ -113,7 +112,7 @@ def _added(plan: Plan) -> tuple[int, int]:
     both. Else (nodes, 0); (0, 0) without GPUs of its own.
     """
     count, gpus = learning.reward_nodes(plan)
-    together = plan.best.parallel.world_size + count * gpus <= plan.cluster.gpus_per_node
+    together = plan.best.configuration.world_size + count * gpus <= plan.cluster.gpus_per_node
     return (0, gpus) if together else (count, 0)
 
 

@@ -13,7 +13,6 @@ from symconfig.frameworks.constraint import Constraint, failing
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.frameworks.tables import constraints
-from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Plan
 
 
@@ -46,7 +45,7 @@ def refused(plan: Plan, backend: str, release: str) -> Iterator[Refused]:
     cluster = plan.cluster
     job = plan.job
     fixed = facts(backend, plan.model, cluster.gpu.architecture, job.attention, cluster.joined_gpus, job.optimizer)
-    point = Columns.of(plan.best)
+    point = plan.best.configuration
     for one in failing(constraints(backend, release), fixed, point):
         got = None if one.got is None else one.got.format(f=fixed, p=point)
         yield Refused(one, one.sentence_at(fixed, point), got, one.avoiding(point))

@@ -85,7 +85,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     """Yield what slime does not support, in addition to what its `LEARNS` excludes. These are model types, samples that
     dp does not divide, what `of_megatron` refuses, the allgather dispatcher, and foreign checkpoints.
     """
-    options = plan.best.options
+    options = plan.best.configuration
     yield from learning.of_types(plan, "slime", MODEL_TYPES)
     yield from learning.of_samples(plan, "slime counts the samples of an update in micro-batches of each rank")
     yield from learning.of_megatron(plan, "slime")

@@ -38,20 +38,20 @@ def problems(plan: Plan, *, every_layer: bool = True) -> Iterator[Problem]:
     (AutoEP). every_layer: the program recomputes all layers or none; False: every n-th layer is possible, too
     (`every_nth`).
     """
-    recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
-    some = recompute.method == "block" and recompute.num_layers is not None and recompute.num_layers < layers
+    c, layers = plan.best.configuration, plan.model.num_hidden_layers
+    some = c.recompute_method == "block" and c.recompute_layers < layers
     if some and (every_layer or every_nth(plan) is None):
         yield Problem(
             "Transformers recomputes all layers or none",
             field="recompute",
-            got=f"the first {recompute.num_layers} of {layers}",
+            got=f"the first {c.recompute_layers} of {layers}",
             pins=("recompute=none", "recompute=full"),
         )
-    if plan.best.parallel.ep > 1:
+    if plan.best.configuration.ep > 1:
         yield Problem(
             "AutoEP is started by the generated training script only",
             field="ep",
-            got=str(plan.best.parallel.ep),
+            got=str(plan.best.configuration.ep),
             pins=("ep=1",),
         )
 
@@ -60,10 +60,10 @@ def every_nth(plan: Plan) -> int | None:
     """Return n if recomputing every n-th layer gives the plan's number of layers, with FSDP and the method "block";
     else None. Transformers 5.24 can do so with FSDP 2; n >= 2, the smallest.
     """
-    recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
-    if plan.best.target.backend != "fsdp" or recompute.method != "block":
+    c, layers = plan.best.configuration, plan.model.num_hidden_layers
+    if plan.best.target.backend != "fsdp" or c.recompute_method != "block":
         return None
-    return next((n for n in range(2, layers + 1) if ceil(layers / n) == recompute.num_layers), None)
+    return next((n for n in range(2, layers + 1) if ceil(layers / n) == c.recompute_layers), None)
 
 
 def schedule_problems(plan: Plan, *, unwrapped: bool = False) -> Iterator[Problem]:
@@ -111,7 +111,7 @@ def program_problems(plan: Plan, name: str) -> Iterator[Problem]:
     """Yield what a program with its own training script lacks: tp (AutoTP) and cp (Ulysses), models without a name, a
     fractional lora_alpha. name: the program's.
     """
-    parallel, adapter = plan.best.parallel, plan.model.adapter
+    parallel, adapter = plan.best.configuration, plan.model.adapter
     for degree, what in (("tp", "AutoTP"), ("cp", "Ulysses")):
         if (got := getattr(parallel, degree)) > 1:
             what = f"{name} has no switch for DeepSpeed's {what}"
@@ -160,7 +160,7 @@ def arguments(plan: Plan, config: str | None) -> Json:
     configures sharding and recompute. Batch sizes are in examples per device, and a preference pair is one.
     resume_from_checkpoint only for a `load` that is not the run's own last checkpoint.
     """
-    training, batch, options = plan.training, plan.best.batch, plan.best.options
+    training, batch, options = plan.training, plan.best.configuration, plan.best.configuration
     return {
         "output_dir": output_dir(plan),
         **({} if config is None else {"deepspeed": config}),
@@ -202,7 +202,7 @@ def _optimizer(plan: Plan, config: str | None) -> Json:
 def _recomputed(plan: Plan, config: str | None) -> Json:
     if config is None and (n := every_nth(plan)) is not None:
         return {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": n}}
-    return {"gradient_checkpointing": config is not None and plan.best.options.recompute.granularity != "none"}
+    return {"gradient_checkpointing": config is not None and plan.best.configuration.recompute != "none"}
 
 
 def _evaluated(plan: Plan) -> Json:
@@ -212,7 +212,7 @@ def _evaluated(plan: Plan) -> Json:
     return {
         "eval_strategy": "steps",
         "eval_steps": plan.training.eval_interval,
-        "per_device_eval_batch_size": plan.best.batch.micro // learning.per_example(plan),
+        "per_device_eval_batch_size": plan.best.configuration.micro // learning.per_example(plan),
     }
 
 
@@ -263,7 +263,7 @@ def ulysses_variables(plan: Plan) -> tuple[Variable, ...]:
 
 def parallelism(plan: Plan) -> Json:
     """Return Accelerate's parallelism_config for Ulysses over cp ranks and dp replicas; {} if cp is 1."""
-    parallel = plan.best.parallel
+    parallel = plan.best.configuration
     if parallel.cp == 1:
         return {}
     return {
@@ -274,7 +274,7 @@ def parallelism(plan: Plan) -> Json:
         "parallelism_config_cp_backend": "torch",
         "parallelism_config_sp_size": parallel.cp,
         "parallelism_config_sp_backend": "deepspeed",
-        "parallelism_config_sp_seq_length": plan.best.batch.seq_length,
+        "parallelism_config_sp_seq_length": plan.best.configuration.seq_length,
         "parallelism_config_sp_seq_length_is_variable": False,
         "parallelism_config_sp_attn_implementation": attention(plan),
     }
@@ -318,11 +318,11 @@ def script_rows(plan: Plan) -> Iterator[Row]:
     """Yield rows of what the user's training script must set itself: sequence length and attention. Also, where they
     apply, Ulysses' position ids and epochs, weights, evaluation data, the adapter, 4-bit weights.
     """
-    yield Row("sequence length", (f"{plan.best.batch.seq_length} tokens in every sequence",))
+    yield Row("sequence length", (f"{plan.best.configuration.seq_length} tokens in every sequence",))
     yield Row("attention", (f'attn_implementation="{attention(plan)}"',))
-    if plan.best.parallel.cp > 1:
+    if plan.best.configuration.cp > 1:
         yield Row("position_ids", ("torch.arange(len(input_ids)) in every sample: Ulysses stops at a batch without",))
-        sequences = plan.training.train_iters * plan.best.batch.global_
+        sequences = plan.training.train_iters * plan.best.configuration.global_batch
         yield Row(
             "epochs", (f"one, of {sequences:,} sequences or more: DeepSpeed's loader for Ulysses starts no second one",)
         )

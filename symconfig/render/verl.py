@@ -90,13 +90,13 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     optimizer, a vocabulary that tp does not divide, adapters that Megatron-Bridge lacks, and what `of_megatron`
     refuses.
     """
-    options, rl = plan.best.options, learning.section(plan)
+    options, rl = plan.best.configuration, learning.section(plan)
     yield from learning.of_stages(plan, NAME)
     yield from _of_updates(rl)
     if options.optimizer_offload:
         what = "an optimizer that steps on the host is not written for verl"
         yield Problem(what, field="optimizer_offload", pins=("optimizer_offload=0",))
-    tp, words = plan.best.parallel.tp, plan.model.vocab_size
+    tp, words = plan.best.configuration.tp, plan.model.vocab_size
     if words % tp:  # GPTModelProvider.should_pad_vocab of Megatron-Bridge is off, and verl leaves it so
         pins = tuple(f"tp={ranks}" for ranks in range(1, tp) if words % ranks == 0)
         what = f"verl's workers do not pad the vocabulary, and {words:,} words cannot be split over tp {tp}"

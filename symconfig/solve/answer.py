@@ -138,4 +138,4 @@ def best_expressible(target: Target, job: Job, solved: Callable[[Pins], Plan]) -
 
 def _rank(plan: Plan) -> tuple[float, float]:
     """Return the sort key of a plan: (number of GPUs, step time in seconds), least first."""
-    return plan.best.parallel.world_size, plan.best.predicted.step_s
+    return plan.best.configuration.world_size, plan.best.predicted.step_s

@@ -12,12 +12,11 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans import pipeline_layout
-from symconfig.plans.columns import Columns
-from symconfig.plans.options import EXTRAS, Extra
+from symconfig.plans.options import EXTRAS, FIELD_OF_PIN, Extra
 from symconfig.plans.plan import Candidate
 from symconfig.plans.searched import one_length
 from symconfig.solve.limits import Limits
-from symconfig.solve.pins import COLUMN, Pins
+from symconfig.solve.pins import Pins
 from symconfig.solve.space import Request, divisors
 
 
@@ -36,7 +35,7 @@ def _pinned(extra: Extra, plain: Request) -> list[Any]:
 
 def _columns(extra: Extra, value: Any) -> dict[str, Any]:
     """Return the columns of a point with this value of an option, with the columns in `fixed`."""
-    dispatcher = {"moe_dispatcher": "flex" if value else "alltoall"} if extra.name == "flex_backend" else {}
+    dispatcher = {"moe_dispatcher": "flex" if value else "alltoall"} if extra.name == "moe_flex_backend" else {}
     return {**extra.fixed, extra.name: value, **dispatcher}
 
 
@@ -84,7 +83,7 @@ def _separate(request: Request, every: Sequence[Extras]) -> Request:
     """
     extras, limits = request.extras, request.limits
     for extra in EXTRAS:
-        zero = extra.fixed.get("zero")
+        zero = extra.fixed.get("zero_stage")
         if not extra.alone or zero is None or getattr(extras, extra.name) != extra.usual:
             continue
         more = [other for other in every if other != extras and replace(other, **{extra.name: extra.usual}) == extras]
@@ -116,7 +115,7 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
         yield from others[-1:] if extra.whole else others
         return
     yield from others[-1:]
-    sharded = extra.fixed.get("zero", 0) > 0
+    sharded = extra.fixed.get("zero_stage", 0) > 0
     if not others or sharded or _rules_out_more(extra, others[-1], plain.limits, plain.precision):
         yield usual
 
@@ -126,7 +125,7 @@ def _runs(extra: Extra, value: Any, plain: Request) -> bool:
 
     False if the option needs a ZeRO stage and the pins exclude all from that one up.
     """
-    zero = extra.fixed.get("zero")
+    zero = extra.fixed.get("zero_stage")
     pinned_out = zero is not None and not any(plain.pins.allows("zero", stage) for stage in plain.limits.zero[zero:])
     return not pinned_out and plain.limits.runs(**_columns(extra, value), precision=plain.precision)
 
@@ -139,7 +138,7 @@ def _rules_out_more(extra: Extra, value: Any, limits: Limits, precision: str) ->
     """
     columns = {name: meaning for name, meaning in _columns(extra, value).items() if name not in extra.fixed}
     one, other = (limits.choosing({**chosen, "precision": precision}) for chosen in ({}, columns))
-    fewest = extra.fixed.get("zero", 0)
+    fewest = extra.fixed.get("zero_stage", 0)
     return one.offloads[fewest:] != other.offloads[fewest:] or any(
         getattr(one, name) != getattr(other, name) for name in _MAY_LOSE
     )
@@ -161,7 +160,7 @@ def facts(pins: Pins, name: str) -> dict[str, Any]:
         columns = _columns(extra, extra.values[word])
         return {column: value for column, value in columns.items() if column not in extra.fixed}
     on = pins.switch(name)
-    return {COLUMN.get(name, name): word.partition(":")[0] if on is None else on}
+    return {FIELD_OF_PIN.get(name, name): word.partition(":")[0] if on is None else on}
 
 
 def _violated_pins(pins: Pins, candidate: Candidate) -> list[str]:
@@ -170,17 +169,17 @@ def _violated_pins(pins: Pins, candidate: Candidate) -> list[str]:
     A name may come twice. Of the dispatcher only the flex backend is compared; cp_comm is not compared at cp = 1. A
     layout is compared chunk by chunk, pinned recompute modules as a set.
     """
-    has, options = Columns.of(candidate), candidate.options
-    how = {"moe_dispatcher"} | ({"cp_comm"} if candidate.parallel.cp == 1 else set())
+    has = candidate.configuration
+    how = {"moe_dispatcher"} | ({"cp_comm"} if has.cp == 1 else set())
     laid = [pipeline_layout.letters(chunk) for chunk in candidate.chunks]
-    ranges = (name for name in pins.ranges if not pins.allows(name, getattr(has, COLUMN.get(name, name))))
+    ranges = (name for name in pins.ranges if not pins.allows(name, getattr(has, FIELD_OF_PIN.get(name, name))))
     words = (
         name
         for name in (*pins.words, "optimizer_offload")
         if any(getattr(has, column) != value for column, value in facts(pins, name).items() if column not in how)
     )
     wrong = {
-        "recompute": pins.modules and pins.modules != set(options.recompute.modules),
+        "recompute": pins.modules and pins.modules != set(has.recompute_modules),
         "layout": pins.layout is not None and pipeline_layout.expanded(pins.layout) != laid,
     }
     return [*ranges, *words, *(name for name, is_wrong in wrong.items() if is_wrong)]

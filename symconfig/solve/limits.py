@@ -30,15 +30,15 @@ from symconfig.frameworks.megatron.releases import (
 from symconfig.frameworks.tables import constraints
 from symconfig.graph.block import DISCARDING, LAYER
 from symconfig.graph.scheme import CpComm
-from symconfig.plans.choices import ZERO_STAGES, ZeroStage
-from symconfig.plans.columns import COLUMNS, Columns
+from symconfig.plans.configuration import ZERO_STAGES, ZeroStage
+from symconfig.plans.configuration_set import COLUMNS, ConfigurationSet
 from symconfig.solve.stages import Layouts
 from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, narrowed
 
 # Columns that a search chooses apart from the lattice and checks separately.
 _CHOSEN = frozenset(
-    ("vpp", "group", "zero", "precision", "optimizer_offload", "param_offload", "activation_offload", "recompute")
-) | {"recompute_method", "recompute_layers", "modules"}
+    ("vpp", "group", "zero_stage", "precision", "optimizer_offload", "param_offload", "activation_offload", "recompute")
+) | {"recompute_method", "recompute_layers", "recompute_modules"}
 
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the optimizer state that a search tries to offload
@@ -84,7 +84,9 @@ class Limits:
     @cached_property
     def sharded(self) -> tuple[tuple[Constraint, ...], ...]:
         """Return by ZeRO stage the constraints that depend on it and that a point may fail. Cached."""
-        return tuple(tuple(one for one in self._possible(zero=stage) if "zero" in one.asks) for stage in ZERO_STAGES)
+        return tuple(
+            tuple(one for one in self._possible(zero_stage=stage) if "zero_stage" in one.asks) for stage in ZERO_STAGES
+        )
 
     @cached_property
     def least_stages(self) -> int:
@@ -152,20 +154,22 @@ class Limits:
             full = self.full_recompute and limits.runs(recompute="full")
             self._chosen[key] = replace(
                 limits,
-                modules=tuple(name for name in self.modules if limits.runs(recompute="selective", modules=(name,))),
+                modules=tuple(
+                    name for name in self.modules if limits.runs(recompute="selective", recompute_modules=(name,))
+                ),
                 full_recompute=full,
                 block_recompute=self.block_recompute and full,
             )
         return self._chosen[key]
 
-    def zero_refused(self, zero: int, points: Columns) -> NDArray[np.bool_]:
+    def zero_refused(self, zero: int, points: ConfigurationSet) -> NDArray[np.bool_]:
         """Return at which points the target cannot run a ZeRO stage, [n]: those that a constraint in `sharded` refuses.
 
-        The points' own `zero` is ignored.
+        The points' own stage is ignored.
         """
         result = np.zeros(points.dp.shape, dtype=bool)
         if rules := self.sharded[zero]:
-            points_at_stage = replace(points, zero=zero)
+            points_at_stage = points.having(zero_stage=zero)
             for constraint in rules:
                 result |= constraint.mask(self.fixed, points_at_stage, result.shape)
         return result
@@ -177,7 +181,9 @@ class Limits:
         """
         every = (Offload(share), *([Offload(share, True)] if share == 1 else []))
         return tuple(
-            one for one in every if self.runs(zero=zero, optimizer_offload=one.optimizer, param_offload=one.weights)
+            one
+            for one in every
+            if self.runs(zero_stage=zero, optimizer_offload=one.optimizer, param_offload=one.weights)
         )
 
 

@@ -23,8 +23,8 @@ from symconfig.graph.count import parameters
 from symconfig.graph.model import sequence
 from symconfig.graph.operator import FOUR_BIT_BYTES
 from symconfig.graph.parts import is_layer
-from symconfig.plans.choices import PRECISIONS, Precision
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration import PRECISIONS, Precision
+from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.solve import extras
 from symconfig.solve.branch_and_bound import branch_and_bound
 from symconfig.solve.budget import NO_LIMIT, surprise
@@ -170,7 +170,11 @@ def space(
     says.
     """
     version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
-    has = NOTHING_KNOWN if framework is None else Columns(**Extras.of(framework).columns, precision=job.precision)
+    has = (
+        NOTHING_KNOWN
+        if framework is None
+        else ConfigurationSet(**Extras.of(framework).columns, precision=job.precision)
+    )
     able = limits(job.backend, version, model, fixed, excluded(job, fixed, pins, has))
     if job.backend == "deepspeed" and job.target in (None, "deepspeed"):  # its train.py has --recompute-layers
         able = replace(able, block_recompute=able.full_recompute)

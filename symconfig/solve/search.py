@@ -281,15 +281,18 @@ def _measured(
     task = job.task_of(model)
     further = {"real_data": real_data_ratios()} if task in ("sft", "lora") else {}
     runs = measured_runs(model, cluster, task)
-    as_long = [run for run in runs if 0.5 <= run.seq_length / best.batch.seq_length <= 2.0]
+    as_long = [run for run in runs if 0.5 <= run.seq_length / best.configuration.seq_length <= 2.0]
     if not (runs := as_long or runs):
         return further
     fastest = max(runs, key=lambda run: run.tokens_per_s_per_gpu)
     unproven = best.predicted.benchmark_tokens_per_s_per_gpu > UNPROVEN * fastest.tokens_per_s_per_gpu
 
     def distance(run: Best) -> tuple[float, ...]:
-        doubled = abs(log2(run.gpus / best.parallel.world_size)), abs(log2(run.seq_length / best.batch.seq_length))
-        return sum(doubled) + 2 * (run.precision != best.options.precision), -run.tokens_per_s_per_gpu
+        doubled = (
+            abs(log2(run.gpus / best.configuration.world_size)),
+            abs(log2(run.seq_length / best.configuration.seq_length)),
+        )
+        return sum(doubled) + 2 * (run.precision != best.configuration.precision), -run.tokens_per_s_per_gpu
 
     nearest = fastest if unproven else min(runs, key=distance)
     degrees = {name: getattr(nearest, name) for name in ("tp", "pp", "vpp", "cp", "ep")}

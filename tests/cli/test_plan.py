@@ -151,7 +151,7 @@ def test_the_python_api_is_the_same_planner(run: Run, tmp_path: Path) -> None:
     result = symconfig.plan(model="llama2-13b", cluster="a100-80gb", gpus=64, global_batch_size=1024, pins={"tp": 2})
     data = run("plan", *JOB, "--pin", "tp=2", "--json").json()
     assert json.loads(result.to_json())["best"] == data["best"]
-    assert result.best.parallel.tp == 2
+    assert result.best.configuration.tp == 2
     assert "--tensor-model-parallel-size" in result.megatron_args()
     written = result.write(tmp_path / "out")
     assert tmp_path / "out" / "plan.json" in written

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from symconfig.format import picked
 from symconfig.frameworks.deepspeed.adapters import modules
 from symconfig.graph.count import parameters
+from symconfig.plans.configuration import FIELDS
 from symconfig.plans.plan import Plan, Stage
+from symconfig.plans.rl import OF_CRITIC
 from symconfig.render.summary import nodes
 from symconfig.verify.rank_states import chunk_parameters
 
@@ -24,7 +27,7 @@ def _layers(stage: Stage) -> int:
 def words(plan: Plan) -> dict[str, Any]:
     """Every word in which an accept.py may say what its parser understood, with this plan's value."""
     best, model, training = plan.best, plan.model, plan.job.training
-    parallel, batch, options = best.parallel, best.batch, best.options
+    parallel, batch, options = best.configuration, best.configuration, best.configuration
     adapter, where = model.adapter, nodes(plan)
     return {
         **asdict(parallel),
@@ -33,19 +36,19 @@ def words(plan: Plan) -> dict[str, Any]:
         "nodes": where.count,
         "gpus_per_node": where.gpus,
         "micro": batch.micro,
-        "global": batch.global_,
+        "global": batch.global_batch,
         "num_microbatches": batch.num_microbatches,
         "seq_length": batch.seq_length,
-        "tokens_per_step": batch.global_ * batch.seq_length,
+        "tokens_per_step": batch.global_batch * batch.seq_length,
         "zero_stage": options.zero_stage,
         "precision": options.precision,
         "grad_bytes": options.grad_bytes,
         "sequence_parallel": options.sequence_parallel,
         "cp_comm": options.cp_comm,
-        "recompute": options.recompute.granularity,
-        "recompute_method": options.recompute.method,
-        "recompute_modules": list(options.recompute.modules),
-        "recompute_num_layers": options.recompute.num_layers,
+        "recompute": options.recompute,
+        "recompute_method": options.recompute_method,
+        "recompute_modules": list(options.recompute_modules),
+        "recompute_num_layers": options.recompute_layers,
         "optimizer_offload": options.optimizer_offload,
         "param_offload": options.param_offload,
         "instances": options.instances,
@@ -61,7 +64,7 @@ def words(plan: Plan) -> dict[str, Any]:
         "layers_by_stage": [_layers(stage) for stage in best.stages],
         "layers_of_first_stage": _layers(best.stages[0]),
         "layers_of_last_stage": _layers(best.stages[-1]),
-        **{f"overlap_{name}": value for name, value in asdict(options.overlap).items()},
+        **picked(options, *(name for name in FIELDS if name.startswith("overlap_"))),
         "preference_loss": plan.job.preference.loss if plan.job.preference else None,
         "preference_beta": plan.job.preference.beta if plan.job.preference else None,
         "adapter": adapter.method if adapter else None,
@@ -105,8 +108,8 @@ def _learning(plan: Plan) -> dict[str, Any]:
         "sleep_level": step.sleep_level,
         "critic_gpus": rl.critic_gpus,
         "has_critic": rl.has_critic,
-        "critic": step.critic,
-        "critic_recompute": step.critic_options.recompute.granularity if step.critic_options else None,
+        "critic": picked(step.critic, *OF_CRITIC) if step.critic else {},
+        "critic_recompute": step.critic.recompute if step.critic else None,
         "reward_gpus": step.reward.gpus if step.reward else None,  # 0: those that train
         "reward_tp": step.reward.tp if step.reward else None,
         "reward_share": step.reward.memory_share if step.reward else None,
@@ -118,7 +121,7 @@ def _trained_by_stage(plan: Plan) -> list[int] | None:
     """Elements of adapters on the first rank of each pipeline stage, of Megatron's plans with adapters."""
     if plan.model.adapter is None or plan.best.target.backend != "megatron":
         return None
-    stages = (chunk_parameters(plan, stage) for stage in range(plan.best.parallel.pp))
+    stages = (chunk_parameters(plan, stage) for stage in range(plan.best.configuration.pp))
     return [sum(item.elements for chunk in chunks for item in chunk if item.trainable) for chunks in stages]
 
 

@@ -43,7 +43,7 @@ def test_untrained_routers_load_ranks_as_evenly_as_predicted() -> None:
         if row.model.num_experts is None or row.measured.peak_allocated_gib is None or "moe" not in row.id:
             continue
         item = judge(name, row)
-        ep = item.case.configuration.degrees.ep
+        ep = item.case.configuration.ep
         # A rank that had all tokens would have ep times the mean: what is more says nothing of loads.
         if (load := explains(item)) is not None and load <= max(ep, UNEVEN):
             (loads if ep > 1 else alone).append(load)

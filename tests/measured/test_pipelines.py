@@ -63,7 +63,7 @@ def test_pipelines_of_all_depths_take_what_was_measured() -> None:
 
     0.065 before all GPUs waited for the slowest, and the constants were fitted to both collections of runs.
     """
-    rows = [row for row in runs("korthikanti2022", "kor-t5") if row.case.configuration.degrees.pp > 1]
+    rows = [row for row in runs("korthikanti2022", "kor-t5") if row.case.configuration.pp > 1]
     assert len(rows) == 6
     assert all(row.time[0] == pytest.approx(row.time[1], rel=0.11) for row in rows)
 
@@ -75,11 +75,7 @@ def test_stages_that_gather_one_after_the_other_take_what_was_measured() -> None
     loop over the experts' biases cost a third of an operator a turn: the many microbatches have one sequence each.
     """
     many, few = (
-        [
-            row
-            for row in runs("megatron_bridge", f"{release}-pretrain-gpt-oss")
-            if row.case.configuration.degrees.pp == 4
-        ]
+        [row for row in runs("megatron_bridge", f"{release}-pretrain-gpt-oss") if row.case.configuration.pp == 4]
         for release in ("mb-26.02", "mb-25.11")
     )
     assert len(many) == len(few) == 1

@@ -13,7 +13,6 @@ from symconfig.descriptor.config_writer import config_json
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
-from symconfig.plans.plan import Recompute
 from symconfig.render import deepspeed, render
 from symconfig.render.deepspeed import arguments, default_model, requirements
 from tests.sample_plans import sample_plan
@@ -85,7 +84,7 @@ def test_train_batch_size_counts_ranks_as_deepspeed_does(degrees: dict[str, Any]
         ({"model": "llama2-13b-lora", "tp": 2, "dp": 8, "sequence_parallel": False}, "adapter"),
         ({"precision": "fp8"}, "fp8"),
         ({"tp": 2, "dp": 8, "sequence_parallel": True}, "sp:"),
-        ({"recompute": Recompute("selective", ("core_attn",))}, "recompute:"),
+        ({"recompute": "selective", "recompute_modules": ("core_attn",)}, "recompute:"),
         ({"activation_offload": True}, "activation_offload:"),
         ({"model": "mixtral-8x7b", "ep": 8, "dp": 16, "overlap_moe_a2a": True}, "moe_overlap:"),
         ({"param_offload": True, "zero_stage": 1}, "stage 1"),

@@ -55,14 +55,14 @@ def deepspeed(plan: Plan, folder: Path, material: Material | None) -> Start:
 
 def torchrun(plan: Plan, folder: Path, material: Material | None) -> Start:
     """Every node's command at once."""
-    nodes = plan.best.parallel.world_size // plan.cluster.gpus_per_node
+    nodes = plan.best.configuration.world_size // plan.cluster.gpus_per_node
     each = 'bash rendezvous.sh "127.0.0.1:$MASTER_PORT" & '
     base = deepspeed(plan, folder, material)
     return replace(base, command=("bash", "-c", f"{each * nodes}wait"))
 
 
 def slurm(plan: Plan, folder: Path, material: Material | None) -> Start:
-    nodes = plan.best.parallel.world_size // plan.cluster.gpus_per_node
+    nodes = plan.best.configuration.world_size // plan.cluster.gpus_per_node
     base = deepspeed(plan, folder, material)
     return replace(
         base,
@@ -74,7 +74,7 @@ def slurm(plan: Plan, folder: Path, material: Material | None) -> Start:
 def ray(plan: Plan, folder: Path, material: Material | None) -> Start:
     gpus = plan.cluster.gpus_per_node
     base = deepspeed(plan, folder, material)
-    nodes = str(plan.best.parallel.world_size // gpus)
+    nodes = str(plan.best.configuration.world_size // gpus)
     return replace(
         base,
         command=("python3", str(HERE / "in_ray.py"), nodes, str(gpus)),
@@ -199,7 +199,7 @@ def bridge(plan: Plan, folder: Path, material: Material | None) -> Start:
 
 def verl_fsdp(plan: Plan, folder: Path, material: Material | None) -> Start:
     """Its trained workers alone, in the steps that its trainer makes: that needs Ray, and the engine a GPU."""
-    ranks, steps = plan.best.parallel.world_size, plan.training.train_iters
+    ranks, steps = plan.best.configuration.world_size, plan.training.train_iters
     return Start(
         ("python3", str(HERE / "verl_on_cpu" / "workers.py"), str(ranks), str(steps)),
         {**CPU, "PYTHONPATH": str(HERE / "flash_on_cpu")},

@@ -15,7 +15,7 @@ import pytest
 
 from symconfig.errors import InputError
 from symconfig.plans.file import load_plan
-from symconfig.plans.plan import Plan, Recompute
+from symconfig.plans.plan import Plan
 from symconfig.render import manifest
 from symconfig.render import render as render_for
 from symconfig.render.files import Files, write
@@ -109,7 +109,7 @@ def test_a_check_that_breaks_is_a_failed_check_and_the_next_module_still_runs(
 @pytest.mark.parametrize("target", ["megatron", "deepspeed"])
 def test_files_for_another_target_than_the_plan_s_are_held_against_that_target(tmp_path: Path, target: str) -> None:
     other = "deepspeed" if target == "megatron" else "megatron"
-    still: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 8, "sequence_parallel": False, "recompute": Recompute("none")}
+    still: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 8, "sequence_parallel": False, "recompute": "none"}
     plan = sample_plan("qwen2.5-7b", "h100", backend=other, **still)
     write(render_for(plan, target), tmp_path / "out")
     found = [check.name for check in checks.verify(tmp_path / "out")]
@@ -126,7 +126,7 @@ def _plan_folder(tmp_path: Path, target: str = "megatron") -> Path:
     return tmp_path / "out"
 
 
-STILL: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 8, "sequence_parallel": False, "recompute": Recompute("none")}
+STILL: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 8, "sequence_parallel": False, "recompute": "none"}
 
 
 def _edit(folder: Path, name: str, place: Path) -> None:

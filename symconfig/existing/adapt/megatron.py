@@ -78,7 +78,7 @@ class Goal:
 
     @property
     def gpus(self) -> int:
-        return self.plan.best.parallel.world_size
+        return self.plan.best.configuration.world_size
 
     def names(self, reading: Reading) -> Namespace:
         return Namespace(reading.settings, self.table)
@@ -146,7 +146,7 @@ class Goal:
 
     def meaning(self, names: Namespace, gpus: int) -> Run:
         """Return the run that these options describe, of the plan's model on its cluster. Raises InputError."""
-        model, length = self.plan.model, self.plan.best.batch.seq_length
+        model, length = self.plan.model, self.plan.best.configuration.seq_length
         stated = Supplied(model=model, seq_length=length, vocab_size=model.vocab_size)
         return run(names, gpus, self.plan.cluster, stated)
 

@@ -28,7 +28,7 @@ def check(names: Namespace, plan: Plan) -> None:
     Also, with its problems, if they describe no valid model. A sequence length that is not given is not compared. Norm
     epsilon, dropout and LoRA's alpha and dropout may differ.
     """
-    wanted = plan.best.batch.seq_length
+    wanted = plan.best.configuration.seq_length
     length = names.whole("seq_length", wanted)
     problems = [] if length == wanted else [_length(names, length, wanted)]
     try:
@@ -47,7 +47,7 @@ def check_program(reading: Reading, plan: Plan) -> None:
     A length or model that its arguments do not give, or that is not known, is not compared. Fields of `_OPEN` may
     differ.
     """
-    arguments, wanted = Arguments(reading.settings), plan.best.batch.seq_length
+    arguments, wanted = Arguments(reading.settings), plan.best.configuration.seq_length
     problems: list[Problem] = []
     length = arguments.whole(*SEQUENCE)
     if length is not None and length != wanted:

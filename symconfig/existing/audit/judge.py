@@ -52,7 +52,7 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     prospect = as_found(model, cluster, run.configuration, job)
     if wrong := list(_undivided(prospect)):
         raise InputError(wrong)
-    plan, memory = priced(prospect, cluster, job, target=run.target, options=run.options)
+    plan, memory = priced(prospect, cluster, job, target=run.target, options=run.configuration)
     return Judged(plan=plan, memory=memory, run=run)
 
 
@@ -85,7 +85,7 @@ def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
     fields = {
         "model": run.described.zoo or model.name,
         "cluster": cluster.name,
-        "gpus": configuration.degrees.world_size,
+        "gpus": configuration.world_size,
         "global_batch_size": configuration.global_batch,
         "seq_length": configuration.seq_length,
         "packing": configuration.packing,
@@ -133,7 +133,7 @@ def out_of_memory(judged: Judged) -> Iterator[Problem]:
     if not over:
         return
     worst = max(over, key=lambda number: judged.stage_bytes[number])
-    where = f"stage {worst}" if plan.best.parallel.pp > 1 else "every GPU"
+    where = f"stage {worst}" if plan.best.configuration.pp > 1 else "every GPU"
     others = f", and stages {', '.join(map(str, over))} are too full" if len(over) > 1 else ""
     parts = sorted(predicted.memory.items(), key=lambda item: -item[1])[:2]
     most = " and ".join(f"{name} {gib(value)} GiB" for name, value in parts)

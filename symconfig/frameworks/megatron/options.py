@@ -16,8 +16,7 @@ from symconfig.frameworks.megatron.flags import Value, first_with, flags
 from symconfig.frameworks.megatron.releases import NO_ENGINE, SHARDING_STAGES
 from symconfig.frameworks.optimizers import stepping
 from symconfig.graph.implementation import Kernel
-from symconfig.plans.choices import Precision, ZeroStage
-from symconfig.plans.plan import Overlap, Recompute
+from symconfig.plans.configuration import Precision, ZeroStage
 
 _WIDTHS = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 
@@ -58,8 +57,8 @@ def zero_stage(names: Mapping[str, Value]) -> ZeroStage:
     return 1 if names.get("use_distributed_optimizer") or names.get("optimizer") == "dist_muon" else 0
 
 
-def recomputed(names: Mapping[str, Value]) -> Recompute:
-    """Return the recompute that the options ask for; `none` if they ask for nothing, or for an unknown granularity.
+def recomputed(names: Mapping[str, Value]) -> dict[str, Any]:
+    """Return the recompute fields of a configuration; "none" if the options ask for nothing, or for an unknown kind.
 
     The first that is set decides: --recompute-granularity, --recompute-activations (selective), in old releases
     --checkpoint-activations (full), --moe-layer-recompute (selective). Selective recompute is of core_attn by default,
@@ -77,15 +76,15 @@ def recomputed(names: Mapping[str, Value]) -> Recompute:
         chosen = set(re.findall(r"[a-z_0-9]+", str(names.get("recompute_modules") or "core_attn")))
         if names.get("moe_layer_recompute"):
             chosen.add("moe")
-        return Recompute("selective", tuple(sorted(chosen)))
+        return {"recompute": "selective", "recompute_modules": tuple(sorted(chosen))}
     if kind != "full":
-        return Recompute("none")
+        return {"recompute": "none"}
     layers = names.get("recompute_num_layers")
-    return Recompute(
-        "full",
-        method="block" if names.get("recompute_method") == "block" else "uniform",
-        num_layers=layers if isinstance(layers, int) and layers > 0 else 1,
-    )
+    return {
+        "recompute": "full",
+        "recompute_method": "block" if names.get("recompute_method") == "block" else "uniform",
+        "recompute_layers": layers if isinstance(layers, int) and layers > 0 else 1,
+    }
 
 
 def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:
@@ -103,25 +102,25 @@ def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:
     return 2 if (half or narrow) and not names.get("accumulate_allreduce_grads_in_fp32") else 4
 
 
-def overlap(names: Mapping[str, Value], zero: int, pp: int, vpp: int) -> Overlap:
-    """Return which communication overlaps with computation. names: values by destination; zero: the ZeRO stage.
+def overlap(names: Mapping[str, Value], zero: int, pp: int, vpp: int) -> dict[str, bool]:
+    """Return the overlap fields of a configuration. names: values by destination; zero: the ZeRO stage.
 
     Megatron-FSDP overlaps reductions from ZeRO 2 and gathers at ZeRO 3 without an option; p2p overlap is on by default,
     and only in an interleaved pipeline.
     """
-    return Overlap(
-        grad_reduce=bool(names.get("overlap_grad_reduce")) or zero >= 2,
-        param_gather=bool(names.get("overlap_param_gather")) or zero >= 3,
-        tp_comm=bool(names.get("tp_comm_overlap")),
-        pp_p2p=pp > 1 and vpp > 1 and names.get("overlap_p2p_comm") is not False,
-        moe_a2a=bool(names.get("overlap_moe_expert_parallel_comm")),
-    )
+    return {
+        "overlap_grad_reduce": bool(names.get("overlap_grad_reduce")) or zero >= 2,
+        "overlap_param_gather": bool(names.get("overlap_param_gather")) or zero >= 3,
+        "overlap_tp_comm": bool(names.get("tp_comm_overlap")),
+        "overlap_pp_p2p": pp > 1 and vpp > 1 and names.get("overlap_p2p_comm") is not False,
+        "overlap_moe_a2a": bool(names.get("overlap_moe_expert_parallel_comm")),
+    }
 
 
 def behaviour(
     names: Mapping[str, Value],
     architecture: str,
-    overlap: Overlap,
+    overlap: Mapping[str, bool],
     *,
     zero: int,
     gradient_bytes: int,
@@ -147,15 +146,15 @@ def behaviour(
         implementation["routing"] = fused if names.get("moe_permute_fusion") else "chain"
     # Megatron-FSDP never adds a gradient where it is summed, and the usual figures are so.
     added_apart = names.get("gradient_accumulation_fusion") is False and zero < 2
-    sharded = zero == 1 and replicas > 1 and overlap.grad_reduce
+    sharded = zero == 1 and replicas > 1 and overlap["overlap_grad_reduce"]
     in_turn = pp > 1 and vpp == 1  # then the stages' gathers at their first input go one after the other
     group = names.get("microbatch_group_size_per_vp_stage")
     switches = Switches(
         implementation=implementation,
         bytes={"gradient": float(gradient_bytes)},
         framework={
-            "gathers_apart": sharded and not overlap.param_gather and not in_turn,
-            "demanded_gathers": sharded and overlap.param_gather and in_turn,
+            "gathers_apart": sharded and not overlap["overlap_param_gather"] and not in_turn,
+            "demanded_gathers": sharded and overlap["overlap_param_gather"] and in_turn,
             "quantised_weights": bool(names.get("fp8_param_gather")),
             "optimizer_instances": instances(names),
             "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else base.accumulated_bytes,
@@ -164,10 +163,10 @@ def behaviour(
             # 0: as many as stages, as without the option
             "microbatch_group": group if isinstance(group, int) and vpp > 1 and group != pp else 0,
         },
-        reduces_beside=overlap.grad_reduce or replicas <= 1,
-        sends_beside=overlap.pp_p2p or names.get("overlap_p2p_comm") is not False,
-        cuts_products=overlap.tp_comm,
-        pairs_microbatches=overlap.moe_a2a,
+        reduces_beside=overlap["overlap_grad_reduce"] or replicas <= 1,
+        sends_beside=overlap["overlap_pp_p2p"] or names.get("overlap_p2p_comm") is not False,
+        cuts_products=overlap["overlap_tp_comm"],
+        pairs_microbatches=overlap["overlap_moe_a2a"],
     )
     return switched(stepped, architecture, switches)
 

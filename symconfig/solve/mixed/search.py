@@ -18,7 +18,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import MixedCluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
-from symconfig.plans.choices import Precision
+from symconfig.plans.configuration import Precision
 from symconfig.solve.branch_and_bound import branch_and_bound
 from symconfig.solve.choice import Family, family
 from symconfig.solve.incumbents import Incumbents
@@ -26,7 +26,7 @@ from symconfig.solve.infeasible import with_pins
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.pieces import PLAIN, WHOLE, recompute_choices
 from symconfig.solve.pins import Pins, parse
-from symconfig.solve.prospect import Prospect
+from symconfig.solve.prospect import Prospect, recomputing
 from symconfig.solve.refine import fewest_recomputed, refine, stages_of
 from symconfig.solve.run import Progress, precisions, requests
 from symconfig.solve.search import resolved
@@ -192,7 +192,7 @@ class _Solving:
         are skipped. Each order and policy tried adds one to `laid`.
         """
         # A candidate is hardly ever slower on the mean machine than over both kinds.
-        ordered = sorted(self.fronts, key=lambda front: (front[0].degrees.vpp > 1, front[0].order))
+        ordered = sorted(self.fronts, key=lambda front: (front[0].configuration.vpp > 1, front[0].order))
         for number, (front, pair) in enumerate(ordered):
             if progress:
                 progress(
@@ -230,7 +230,7 @@ class _Solving:
             if any(one.refused() for one in both):
                 continue
             for order in ORDERS[:1] if same else ORDERS:
-                ahead = shares[order[0]].gpus * front.degrees.pp // self.mixed.gpus
+                ahead = shares[order[0]].gpus * front.configuration.pp // self.mixed.gpus
                 yield Across((both[order[0]], both[order[1]]), ahead, between), order
 
 
@@ -243,12 +243,10 @@ def _policies(front: Prospect) -> Iterator[Prospect]:
     yield front
     choices = recompute_choices(front.request)
     yield from (
-        replace(front, choice=choice, block_layers=0)
-        for choice in choices
-        if front.block_layers or choice != front.choice
+        front.having(**recomputing(choice)) for choice in choices if front.block_layers or choice != front.choice
     )
     if front.request.limits.block_recompute and Choice() in choices and WHOLE in choices and not front.block_layers:
-        yield replace(front, choice=WHOLE, block_layers=1)
+        yield front.having(**recomputing(WHOLE, 1))
 
 
 def _nothing(mixed: MixedCluster, solving: _Solving, pinned: str) -> InfeasibleError:

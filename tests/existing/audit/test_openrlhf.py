@@ -61,7 +61,7 @@ def test_both_spellings_of_its_options_are_one_run() -> None:
     plan, rl = new.judged.plan, new.judged.plan.job.rl
     assert rl is not None
     assert (rl.prompts, rl.samples, rl.updates, rl.batch, rl.longest) == (128, 8, 4, 256, 4096)
-    assert (plan.best.options.zero_stage, plan.best.batch.num_microbatches) == (3, 256 / 2 / 8)
+    assert (plan.best.configuration.zero_stage, plan.best.configuration.num_microbatches) == (3, 256 / 2 / 8)
     assert plan.rl == old.judged.plan.rl
     assert plan.rl[0].away == ("optimizer state",)
 
@@ -100,7 +100,7 @@ def test_a_plan_written_for_it_comes_back(rewards: dict[str, Any], said: str) ->
     assert not [finding.rule for finding in found.findings if finding.severity == "error"]
     assert found.judged is not None, found.unpredicted
     again = found.judged.plan
-    assert (again.best.options.zero_stage, again.best.parallel.dp) == (plan.best.options.zero_stage, 8)
+    assert (again.best.configuration.zero_stage, again.best.configuration.dp) == (plan.best.configuration.zero_stage, 8)
     mine, theirs = plan.rl[0], again.rl[0]
     assert (theirs.rollout_tp, theirs.memory_share, theirs.away) == (mine.rollout_tp, mine.memory_share, mine.away)
     for one, other in zip(mine.phases, theirs.phases, strict=True):
@@ -135,8 +135,12 @@ def test_pairs_are_twice_as_many_sequences_and_a_reference_reads_them() -> None:
     dpo, sft = tuned("train_dpo"), tuned("train_sft")
     assert dpo.judged is not None
     assert sft.judged is not None
-    assert (dpo.judged.plan.best.batch.micro, sft.judged.plan.best.batch.micro) == (4, 2)
-    assert dpo.judged.plan.best.batch.num_microbatches == sft.judged.plan.best.batch.num_microbatches == 64 / 2 / 8
+    assert (dpo.judged.plan.best.configuration.micro, sft.judged.plan.best.configuration.micro) == (4, 2)
+    assert (
+        dpo.judged.plan.best.configuration.num_microbatches
+        == sft.judged.plan.best.configuration.num_microbatches
+        == 64 / 2 / 8
+    )
     assert held(dpo, "update")["reference"] == held(dpo, "update")["weights"]
     assert "reference" not in held(tuned("train_dpo", "--ref.offload"), "update")
     assert [phase.name for phase in sft.judged.plan.tuned[0].phases] == ["update"]

@@ -131,9 +131,9 @@ def test_an_audit_of_rendered_files_gives_the_plan_back(model: str, case: Case, 
     _same_model(found.judged.plan, plan)
     mine, theirs = found.judged.plan.best, plan.best
     assert mine.target == theirs.target
-    assert mine.parallel == theirs.parallel
-    assert mine.batch == theirs.batch
-    assert mine.options == theirs.options
+    assert mine.configuration == theirs.configuration
+    assert mine.configuration == theirs.configuration
+    assert mine.configuration == theirs.configuration
     assert mine.stages == theirs.stages
     assert mine.predicted == theirs.predicted
     asked_for = {"no-sequence-parallelism"} if case.pins.get("sp") == "off" else set()

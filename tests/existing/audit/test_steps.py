@@ -13,8 +13,7 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.audit.steps import DECISIONS
 from symconfig.existing.recover.run import Supplied
-from symconfig.plans.degrees import Degrees
-from symconfig.solve.configuration import Configuration
+from symconfig.solve.configuration import Setup
 from tests.existing.audit.support import OVERLAPS, SEVENTY, audited, reading
 
 
@@ -60,7 +59,7 @@ def test_a_run_that_does_not_fit_is_first_led_to_where_it_does() -> None:
 def test_every_field_of_a_configuration_is_a_decision_or_given() -> None:
     given = {"dp", "natural_routing", "global_batch", "seq_length", "packing", "backend", "version"}
     decided = {field for fields in DECISIONS.values() for field in fields}
-    named = {*Configuration.__dataclass_fields__, *Degrees.__dataclass_fields__} - {"degrees"}
+    named = {*Setup.__dataclass_fields__}
     assert decided | given == named
     assert not decided & given
 

@@ -25,8 +25,8 @@ def test_a_plan_of_a_step_comes_back(target: str, tmp_path: Path) -> None:
     assert not [finding.rule for finding in found.findings if finding.severity != "note"]
     again = found.judged
     assert again is not None, found.unpredicted
-    assert again.plan.best.parallel == plan.best.parallel
-    assert again.plan.best.options.instances == plan.best.options.instances == 1
+    assert again.plan.best.configuration == plan.best.configuration
+    assert again.plan.best.configuration.instances == plan.best.configuration.instances == 1
     for one, other in zip(plan.rl[0].phases, again.plan.rl[0].phases, strict=True):
         assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-3))
 
@@ -38,7 +38,7 @@ def test_a_plan_of_a_step_in_the_shards_of_fsdp_comes_back(groups: str, tmp_path
     plan = symconfig.plan("qwen3-8b", "h100", 8, target="trl", backend="fsdp", pins=pins, rl=step).plan
     again = audited(files(plan, tmp_path), gpus=8, prompt_length=100.0).judged
     assert again is not None
-    assert again.plan.best.options.instances == plan.best.options.instances == int(groups)
+    assert again.plan.best.configuration.instances == plan.best.configuration.instances == int(groups)
     for one, other in zip(plan.rl[0].phases, again.plan.rl[0].phases, strict=True):
         assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-6))
 
@@ -61,9 +61,12 @@ def test_a_plan_of_llamafactory_in_shards_of_fsdp_comes_back(
     plan = symconfig.plan("qwen3-8b", "h100", 8, pins=pins, **given).plan
     again = audited(files(plan, tmp_path), gpus=8).judged
     assert again is not None
-    assert (again.plan.best.parallel, again.plan.best.batch) == (plan.best.parallel, plan.best.batch)
-    assert again.plan.best.options.instances == plan.best.options.instances
-    assert again.plan.best.options.recompute.granularity == plan.best.options.recompute.granularity
+    assert (again.plan.best.configuration, again.plan.best.configuration) == (
+        plan.best.configuration,
+        plan.best.configuration,
+    )
+    assert again.plan.best.configuration.instances == plan.best.configuration.instances
+    assert again.plan.best.configuration.recompute == plan.best.configuration.recompute
     if not plan.tuned:
         assert again.plan.best.predicted.peak_bytes == pytest.approx(plan.best.predicted.peak_bytes, rel=1e-3)
         return
@@ -89,7 +92,10 @@ def test_a_plan_of_preferences_comes_back(target: str, preference: dict[str, Any
     found = audited(files(done.plan, tmp_path), gpus=8)
     again = found.judged
     assert again is not None, found.unpredicted
-    assert (again.plan.best.parallel, again.plan.best.batch) == (done.plan.best.parallel, done.plan.best.batch)
+    assert (again.plan.best.configuration, again.plan.best.configuration) == (
+        done.plan.best.configuration,
+        done.plan.best.configuration,
+    )
     assert (again.plan.job.preference, again.plan.task) == (done.plan.job.preference, done.plan.task)
     for one, other in zip(done.plan.tuned[0].phases, again.plan.tuned[0].phases, strict=True):
         assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-3))

@@ -10,9 +10,9 @@ import pytest
 
 from symconfig.frameworks import counting
 from symconfig.plans.history import History
-from symconfig.plans.plan import Batch, Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import target_of
-from symconfig.runs.replan.schedule import scheduled
+from symconfig.runs.replan.schedule import Batch, scheduled
 from tests.runs.replan.test_schedule import OLD, ran, training
 from tests.sample_plans import sample_model, sample_plan
 
@@ -68,9 +68,7 @@ def test_steps_that_count_on_lose_none() -> None:
     assert found.options == ()
     assert found.history == ran(400)
     assert any("turns from" in note for note in found.notes)
-    again = scheduled(
-        found.training, Batch(1, 32, 1, 4096), 8, 4096, counting.STEPS, found.history.until(450, 32, 4096)
-    )
+    again = scheduled(found.training, Batch(32, 4096), 8, 4096, counting.STEPS, found.history.until(450, 32, 4096))
     assert again.training.train_iters == 450 + 400
-    anew = scheduled(found.training, Batch(1, 32, 1, 4096), 8, 4096, counting.STEPS, History(), past=found.history)
+    anew = scheduled(found.training, Batch(32, 4096), 8, 4096, counting.STEPS, History(), past=found.history)
     assert (anew.training.train_iters, anew.training.lr_warmup_iters) == (1000, 100)

@@ -31,7 +31,7 @@ from symconfig.frameworks.kernels import LOSSES
 from symconfig.frameworks.megatron.flags import flags
 from symconfig.frameworks.optimizers import stepping
 from symconfig.graph.implementation import LossKernel
-from symconfig.plans.choices import Precision
+from symconfig.plans.configuration import Precision
 
 _ADAPTERS = ("lora", "qlora")
 _IN_4_BITS = 0.5  # bytes of a weight
