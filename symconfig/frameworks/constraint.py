@@ -37,12 +37,12 @@ class Constraint:
 
     name: stable and unique in its table. predicate: true where a point cannot run, of the fixed facts and the point;
     written with &, | and no(), so that it takes arrays and UNKNOWN alike. rule: said of all points, for a search.
-    sentence: said of one, a template in `f` (Fixed) and `p` (Configuration); without one, the rule. about, got: what of a plan
-    it is about, and a template of its value. hint: what else helps. pins: of which every plan without the problem
-    has one; `tp` stands for every other tp, and `tp=1` for itself. source: where it is known from. since, until: the
-    first and the last release that it holds for. divides: shares would not be whole, so that no figure can be given.
-    unsaid: a plan can want it and no launch have it, since its releases lack the option, or the model what the option
-    is for. example: facts at which it fails, beside those of a model that runs, by name.
+    sentence: said of one, a template in `f` (Fixed) and `p` (Configuration); without one, the rule. about, got: what of
+    a plan it is about, and a template of its value. hint: what else helps. pins: of which every plan without the
+    problem has one; `tp` stands for every other tp, and `tp=1` for itself. source: where it is known from. since,
+    until: the first and the last release that it holds for. divides: shares would not be whole, so that no
+    figure can be given. unsaid: a plan can want it and no launch have it, since its releases lack the option, or the
+    model what the option is for. example: facts at which it fails, beside those of a model that runs, by name.
     """
 
     name: str

@@ -15,19 +15,18 @@ from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
 from symconfig.frameworks.behaviour import COMPILED, Switches, switched
+from symconfig.frameworks.extras import gradient_bytes
 from symconfig.frameworks.fsdp.behaviour import NARROW_REDUCTION
 from symconfig.frameworks.kernels import options
 from symconfig.frameworks.known import FRAMEWORKS, OWN_LAYERS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 from symconfig.frameworks.megatron.releases import megatron_release
-from symconfig.graph.model import sequence
 from symconfig.measured.assumptions import OF_FRAMEWORK, SIZES, Program, assumptions
 from symconfig.measured.flops import COUNTING, Counting
 from symconfig.measured.row_model import model_of
 from symconfig.measured.row_options import RowOptions, known_word
-from symconfig.plans.pipeline_layout import expanded, written
+from symconfig.plans.pipeline_layout import expanded
 from symconfig.solve.configuration import Setup
-from symconfig.solve.split import even
 
 # Words of a model's name -> what such a run holds beside what its arguments state.
 _UNSTATED = {"distill": "a teacher"}
@@ -91,10 +90,7 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     options.guess("lora", assumption.lora, row.task == "lora" and row.model.lora is None)
     packing = None if options.get("packed_single_sample") or row.task == "pretrain" else assumption.packing
     options.guess("packing", packing, True)
-    ends = options.get("ends_as_layers", (0, 0), pp > 1)
-    first, last = map(int, ends)
-    if max(first, last) > 1 and (split := even(sequence(model), pp, chunks, first, last)):
-        layout = written(split.chunks)
+    first, last = map(int, options.get("ends_as_layers", (0, 0), pp > 1))
     configuration = Setup(
         tp=tp,
         pp=pp,
@@ -111,9 +107,10 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         cp_comm=options.get("cp_comm", "p2p", cp > 1),
         **_recompute(options, model, pp),
         zero_stage=options.zero(dp * cp > 1),
-        framework=_in_groups(options, framework_of(options, nearest), dp * cp),
-        account_for_embedding=bool(first),
-        account_for_loss=bool(last),
+        **behaviour_of(options, nearest, dp * cp),
+        # Places that they take: a loss behind a norm of its own has two (aleph-alpha).
+        account_for_embedding=first,  # type: ignore[arg-type]
+        account_for_loss=last,  # type: ignore[arg-type]
         packing=packing,
         pipeline_layout=layout or None,
         activation_offload=bool(options.get("activation_offload")),
@@ -287,8 +284,9 @@ def _nearest(program: Program | None, options: RowOptions) -> Backend:
     return "fsdp" if name == "deepspeed" and fsdp else name
 
 
-def framework_of(options: RowOptions, name: str) -> Framework:
-    """Return framework `name` adjusted to the habits of the row's software and source, its kernels and its overlap.
+def behaviour_of(options: RowOptions, name: str, replicas: int) -> dict[str, Any]:
+    """Return the fields of a configuration that say how framework `name` behaves in the row: `framework`, adjusted to
+    the habits of the row's software and source, its kernels and overlap, and the options that it so has.
 
     The row's options override habits. With transformer_impl local, the framework's variant with its own layers (if any)
     is the base. Gathers are demanded by each stage if pp > 1 without vpp, gradients are reduced beside the backward and
@@ -315,8 +313,9 @@ def framework_of(options: RowOptions, name: str) -> Framework:
     own = {"attention_rate": rate} | {name: switches[name] for name in OF_FRAMEWORK if name in switches}
     if "rowwise" in str(options.get("fp8_recipe")):
         own["low_rate"] = ROWWISE_RATE
+    graphed = own.get("graphed", "none")
     if "graphed" in own:
-        own["graphed"] = GRAPHED[own["graphed"]]
+        own["graphed"] = GRAPHED[graphed]
     p = options.row.parallel
     overlap = options.overlap(max(p.get("tp", 1), p.get("pp", 1)) > 1)
     implementation = Switches(
@@ -335,4 +334,15 @@ def framework_of(options: RowOptions, name: str) -> Framework:
     stages = p.get("pp", 1) > 1 and p.get("vpp", 1) == 1
     reduces = implementation.hides().get("data", base.hide.data) > 0
     demanded = stages and reduces and overlap.get("param_gather") is not False
-    return switched(replace(base, demanded_gathers=demanded), architecture, implementation)
+    framework = switched(replace(base, demanded_gathers=demanded), architecture, implementation)
+    dispatcher = how.get("dispatcher")
+    return {
+        "framework": _in_groups(options, framework, replicas),
+        "overlap_tp_comm": implementation.cuts_products,
+        "overlap_moe_a2a": implementation.pairs_microbatches,
+        "moe_flex_backend": dispatcher if dispatcher in ("deepep", "hybridep") else None,
+        "cuda_graphs": graphed,
+        "fused_loss": how.get("loss") == "fused",
+        "fp8_param_gather": framework.quantised_weights,
+        "grad_bytes": gradient_bytes(framework),
+    }

@@ -9,7 +9,7 @@ from statistics import median
 
 from symconfig.descriptor.training import Training
 from symconfig.format import count, gib, percent, seconds, signed, words
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks import extras
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.count import parameters
 from symconfig.plans.beside import DEGREES, caveats
@@ -248,7 +248,7 @@ def others_text(candidate: Candidate) -> str:
         options.append("activation offload")
     if o.cp_comm not in (None, "p2p") and candidate.configuration.cp > 1:
         options.append(f"cp by {o.cp_comm}")
-    options += Extras.planned(candidate).words
+    options += extras.words(extras.in_effect(candidate.configuration))
     if o.account_for_embedding or o.account_for_loss:
         options.append("ends as layers")
     elif o.stage_layout:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.table import Choice
+from symconfig.frameworks.extras import on
 from symconfig.graph.block import LAYER
 from symconfig.plans.configuration import Precision
 from symconfig.plans.configuration_set import ConfigurationSet
@@ -116,7 +117,7 @@ def complexity(prospect: Prospect) -> int:
     ends = split.first_layers is not None or split.last_layers is not None
     return (
         sum(size > 1 for size in (p.tp, p.pp, p.vpp, p.cp, p.ep, p.etp))
-        + len(prospect.extras.on)
+        + len(on(prospect.request.configuration))
         + recomputed_and_offloaded(prospect.choice, some_layers=bool(prospect.block_layers))
         + bool(prospect.offload.optimizer)
         + bool(prospect.offload.weights)
@@ -142,9 +143,9 @@ def _switched(request: Request) -> list[str]:
 
     Switches: CUDA graphs, flex dispatcher, user buffers (`overlap_tp_comm`).
     """
-    extras = request.extras
+    options = request.configuration
     if request.usual is None:
         return []
     return request.usual.switched(
-        graphs=extras.cuda_graphs != "none", flex=bool(extras.moe_flex_backend), user_buffers=extras.overlap_tp_comm
+        graphs=options.cuda_graphs != "none", flex=bool(options.moe_flex_backend), user_buffers=options.overlap_tp_comm
     )

@@ -16,11 +16,12 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.frameworks.extras import Extras
+from symconfig.format import picked
+from symconfig.frameworks.extras import NAMES, gradient_bytes, put_on
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.scheme import CpComm
 from symconfig.install import VERSION
-from symconfig.plans.configuration import ZERO_STAGES
+from symconfig.plans.configuration import ZERO_STAGES, Configuration
 from symconfig.plans.options import EXTRAS
 from symconfig.plans.pipeline_layout import expanded
 from symconfig.plans.plan import Candidate, Plan, Search
@@ -159,6 +160,8 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
         for extra in EXTRAS
         if pins.fixes(extra.pin)
     }
+    plain = Configuration(micro=1, global_batch=1, seq_length=1, grad_bytes=gradient_bytes(framework))
+    options = replace(plain, **named)
     parallel = pins.switch("sp")
     zero = next((stage for stage in stages if limits.runs(zero_stage=stage, dp=dp, cp=cp)), limits.zero[-1])
     offload = Offload(pins.fraction or 0.0)
@@ -180,7 +183,8 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
         cp_comm=cast(CpComm, pins.words.get("cp_comm", "p2p")),
         **recomputing(Choice(again)) | {"activation_offload": bool(pins.switch("activation_offload"))},
         zero_stage=zero,
-        framework=replace(Extras.of(framework), **named).put_on(framework, cluster.gpu.architecture),
+        **picked(options, *NAMES),
+        framework=put_on(framework, cluster.gpu.architecture, options, plain),
         packing=job.packing,
         pipeline_layout=pins.layout,
         optimizer_offload=offload.optimizer,

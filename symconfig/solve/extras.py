@@ -9,9 +9,11 @@ from typing import Any, NoReturn
 
 from symconfig.descriptor.job import Job
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.frameworks.extras import Extras
+from symconfig.format import picked
+from symconfig.frameworks import extras
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans import pipeline_layout
+from symconfig.plans.configuration import Configuration
 from symconfig.plans.options import EXTRAS, FIELD_OF_PIN, Extra
 from symconfig.plans.plan import Candidate
 from symconfig.plans.searched import one_length
@@ -39,19 +41,19 @@ def _columns(extra: Extra, value: Any) -> dict[str, Any]:
     return {**extra.fixed, extra.name: value, **dispatcher}
 
 
-def switched_on(request: Request, extras: Extras | None = None, architecture: str = "") -> Request:
-    """Return the request with exactly these options on, the framework with them, and limits for them and its precision.
+def switched_on(request: Request, options: Configuration | None = None, architecture: str = "") -> Request:
+    """Return the request with exactly the options of a configuration on, and limits for them and its precision.
 
-    extras: None for those that its framework has on; options that the framework lacks are dropped. architecture: of the
-    GPUs; read only if options change. The limits before narrowing are kept in `whole`.
+    options: None for the request's own, which its framework has; those that the framework lacks are dropped.
+    architecture: of the GPUs; read only if options change. The limits before narrowing are kept in `whole`.
     """
-    whole, framework = request.whole or request.limits, request.framework
-    now = Extras.of(framework)
-    extras = now if extras is None else extras.within(framework)
-    if extras != now:
-        framework = extras.put_on(framework, architecture)
-    limits = whole.choosing({**extras.columns, "precision": request.precision})
-    return replace(request, framework=framework, limits=limits, whole=whole, extras=extras)
+    whole, framework, now = request.whole or request.limits, request.framework, request.configuration
+    wanted = now if options is None else replace(now, **picked(options, *extras.NAMES))
+    wanted = extras.supported(wanted, framework)
+    if options is not None and wanted != now:
+        framework = extras.put_on(framework, architecture, wanted, now)
+    limits = whole.choosing({**extras.columns(wanted), "precision": request.precision})
+    return replace(request, framework=framework, limits=limits, whole=whole, configuration=wanted)
 
 
 def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, ...]:
@@ -64,29 +66,29 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
     plain = replace(plain, limits=plain.whole or plain.limits)
     _refuse_pins(plain)
     able = [extra for extra in EXTRAS if plain.job.backend in extra.of]
-    now, names = plain.extras, [extra.name for extra in able]
+    now, names = plain.configuration, [extra.name for extra in able]
     every = product(*(tuple(_values(extra, plain)) for extra in able))
     wanted = [replace(now, **dict(zip(names, values, strict=True))) for values in every]
     if not usual and now not in wanted and not any(plain.pins.fixes(extra.pin) for extra in EXTRAS):
         wanted.append(now)
-    runs = [extras for extras in wanted if plain.limits.runs(**extras.columns, precision=plain.precision)]
+    runs = [one for one in wanted if plain.limits.runs(**extras.columns(one), precision=plain.precision)]
     if not runs:
         _refuse_together(plain, wanted[0])
-    return tuple(_separate(switched_on(plain, extras, architecture), runs) for extras in runs)
+    return tuple(_separate(switched_on(plain, one, architecture), runs) for one in runs)
 
 
-def _separate(request: Request, every: Sequence[Extras]) -> Request:
+def _separate(request: Request, every: Sequence[Configuration]) -> Request:
     """Return the request without the ZeRO stages that a request with one more `alone` option has, too.
 
     These are the stages from the one on that the option needs; it must have its default here. The request itself is
     returned if `every` has no such request, or if the option rules out anything else.
     """
-    extras, limits = request.extras, request.limits
+    mine, limits = request.configuration, request.limits
     for extra in EXTRAS:
         zero = extra.fixed.get("zero_stage")
-        if not extra.alone or zero is None or getattr(extras, extra.name) != extra.usual:
+        if not extra.alone or zero is None or getattr(mine, extra.name) != extra.usual:
             continue
-        more = [other for other in every if other != extras and replace(other, **{extra.name: extra.usual}) == extras]
+        more = [other for other in every if other != mine and replace(other, **{extra.name: extra.usual}) == mine]
         if more and not _rules_out_more(
             extra, getattr(more[0], extra.name), request.whole or limits, request.precision
         ):
@@ -221,8 +223,8 @@ def _refuse_pins(plain: Request) -> None:
             raise InputError(Problem("is no option of this framework", field=at, got=got, hint=hint))
 
 
-def _refuse_together(plain: Request, extras: Extras) -> NoReturn:
+def _refuse_together(plain: Request, options: Configuration) -> NoReturn:
     """Raise InputError with the first constraint that refuses these options together, and all pins of options."""
-    lacks = plain.limits.lacking(**extras.columns, precision=plain.precision)[0]
+    lacks = plain.limits.lacking(**extras.columns(options), precision=plain.precision)[0]
     pinned = [f"{extra.pin}={plain.job.pins[extra.pin]}" for extra in EXTRAS if plain.pins.fixes(extra.pin)]
     raise InputError(Problem(lacks.rule, field="pins", got=", ".join(pinned), hint=lacks.hint))

@@ -21,11 +21,11 @@ from symconfig.cost.stages import Setting
 from symconfig.cost.table import Choice, OfKinds, Table, block_costs, bound_table, resolve, table
 from symconfig.cost.uneven import worked
 from symconfig.cost.work import block_flops, work_seconds
-from symconfig.frameworks.extras import Extras
 from symconfig.graph.block import LAYER, Place
 from symconfig.graph.model import derived, sequence
 from symconfig.graph.operator import Leg
 from symconfig.graph.scheme import Scheme
+from symconfig.plans.configuration import Configuration
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.pipeline_layout import expanded
 from symconfig.solve.budget import peak_budget
@@ -167,11 +167,11 @@ def _dominated(
     Such a request has the same options but for the name of a flex backend; both must have one.
     """
 
-    def but_its_name(extras: Extras) -> Extras:
-        return replace(extras, moe_flex_backend="deepep") if extras.moe_flex_backend else extras
+    def but_its_name(options: Configuration) -> Configuration:
+        return replace(options, moe_flex_backend="deepep") if options.moe_flex_backend else options
 
-    mine = but_its_name(requests[number].extras)
-    earlier = [taken[place] for place in range(number) if but_its_name(requests[place].extras) == mine]
+    mine = but_its_name(requests[number].configuration)
+    earlier = [taken[place] for place in range(number) if but_its_name(requests[place].configuration) == mine]
     return np.any(earlier, axis=0) if earlier else np.False_
 
 

@@ -130,10 +130,7 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Setup, of: J
         version=version,
         limits=space,
         pins=parse({}),
-        gpus=c.world_size,
-        global_batch=c.global_batch,
-        seq_length=c.seq_length,
-        precision=c.precision,
+        configuration=c.plain,
     )
     return at_point(switched_on(request), cluster, c.plain)
 

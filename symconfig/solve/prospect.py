@@ -10,8 +10,9 @@ import numpy as np
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice
+from symconfig.format import picked
 from symconfig.frameworks.constraint import Constraint, failing
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.extras import NAMES, on
 from symconfig.graph.block import LAYER
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.configuration import DEGREES, Configuration
@@ -62,11 +63,6 @@ class Prospect:
         """Return a copy with these fields of its configuration, and those that a split decides, replaced."""
         of_split = {} if split is None else stages_of_split(split)
         return replace(self, split=split or self.split, configuration=replace(self.configuration, **of_split | fields))
-
-    @property
-    def extras(self) -> Extras:
-        """Return the options that are on beside the degrees."""
-        return self.request.extras
 
     @property
     def beside_another(self) -> bool:
@@ -121,7 +117,7 @@ class Prospect:
             len(modules),
             sorted(modules),
             c.precision,
-            self.extras.on,
+            on(self.request.configuration),
         )
 
 
@@ -148,6 +144,9 @@ def stages_of_split(split: Split) -> dict[str, Any]:
     }
 
 
+_SAME = [name for name in NAMES if name not in ("overlap_tp_comm", "moe_flex_backend")]
+
+
 def effective(c: Configuration, request: Request) -> Configuration:
     """Return the configuration with what follows from the others; what has no effect at its degrees is off or None.
 
@@ -155,7 +154,7 @@ def effective(c: Configuration, request: Request) -> Configuration:
     with vpp > 1, unless the framework gathers separately (`gathers_apart`). Sends between stages are overlapped, in
     groups of pp microbatches, if vpp > 1. Other options are as in the request.
     """
-    extras, experts, replicated = request.extras, request.model.experts is not None, c.dp * c.cp > 1
+    options, experts, replicated = request.configuration, request.model.experts is not None, c.dp * c.cp > 1
     return replace(
         c,
         cp_comm=c.cp_comm if c.cp > 1 else "p2p",
@@ -165,15 +164,10 @@ def effective(c: Configuration, request: Request) -> Configuration:
         and c.zero_stage >= 1
         and (c.pp == 1 or c.vpp > 1)
         and not request.framework.gathers_apart,
-        overlap_tp_comm=extras.overlap_tp_comm and c.tp > 1,
+        overlap_tp_comm=options.overlap_tp_comm and c.tp > 1,
         overlap_pp_p2p=c.pp > 1 and c.vpp > 1,
-        overlap_moe_a2a=extras.overlap_moe_a2a,
+        **picked(options, *_SAME),
         microbatch_group_size=c.pp if c.vpp > 1 else None,
-        moe_dispatcher=("flex" if extras.moe_flex_backend else "alltoall") if experts else None,
-        moe_flex_backend=extras.moe_flex_backend if experts else None,
-        grad_bytes=extras.grad_bytes,
-        cuda_graphs=extras.cuda_graphs,
-        fp8_param_gather=extras.fp8_param_gather,
-        fused_loss=extras.fused_loss,
-        instances=extras.instances,
+        moe_dispatcher=("flex" if options.moe_flex_backend else "alltoall") if experts else None,
+        moe_flex_backend=options.moe_flex_backend if experts else None,
     )

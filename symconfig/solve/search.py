@@ -9,7 +9,6 @@ from dataclasses import replace
 from math import log2
 from typing import Any
 
-from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
@@ -24,6 +23,7 @@ from symconfig.plans.plan import Candidate, MeasuredRun, Opened, OtherPlans, Pla
 from symconfig.solve import candidate, experimental
 from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT
 from symconfig.solve.choice import ranked
+from symconfig.solve.configuration import Setup
 from symconfig.solve.extras import check_pins
 from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.infeasible import infeasible
@@ -45,13 +45,14 @@ def search(
     top: int = 5,
     progress: Progress | None = None,
     exhaustive: bool = False,
-    framework: Framework | None = None,
+    like: Setup | None = None,
 ) -> Plan:
     """Return the fastest plan that fits, with up to `top` - 1 alternatives from other families of degrees.
 
     If nothing fits, the job's limits are relaxed step by step (`relaxations`); the plan's job keeps the given ones.
-    gpus "auto" gives the fewest GPUs on which something fits (exhaustive and framework are ignored). exhaustive: do not
-    prune by bounds; the plan is the same, counts are of all candidates. framework: None: its defaults on this GPU.
+    gpus "auto" gives the fewest GPUs on which something fits (exhaustive and like are ignored). exhaustive: do not
+    prune by bounds; the plan is the same, counts are of all candidates. like: a configuration whose options and
+    behaviour are the plain ones; None: the framework's on this GPU.
     Raises InputError for a job that can never run, and InfeasibleError if nothing fits, which names the tightest
     constraint, or a candidate misses a pin.
     """
@@ -63,12 +64,12 @@ def search(
     weighed = None
     for relaxed in relaxations(model, cluster, job):
         weighed = None
-        if too_large(model, cluster, relaxed, framework):
+        if too_large(model, cluster, relaxed, like):
             continue
-        weighed = run(model, cluster, relaxed, top, progress, exhaustive, framework)
+        weighed = run(model, cluster, relaxed, top, progress, exhaustive, like)
         if weighed.families:
             return _plan(model, cluster, job, weighed, top, time.perf_counter() - start)
-    weighed = weighed or weigh_all(model, cluster, relaxed, 1, progress, framework=framework)
+    weighed = weighed or weigh_all(model, cluster, relaxed, 1, progress, like=like)
     raise infeasible(model, cluster, relaxed, weighed)
 
 

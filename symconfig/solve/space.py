@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -16,11 +16,10 @@ from symconfig.cost.lattice import Lattice
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.constraint import Constraint
-from symconfig.frameworks.extras import NOTHING_ON, Extras
 from symconfig.graph.attended import keys
 from symconfig.graph.model import dim_sizes, repeated_pieces, shares_heads
 from symconfig.graph.scheme import Scheme
-from symconfig.plans.configuration import Precision
+from symconfig.plans.configuration import Configuration, Precision
 from symconfig.plans.configuration_set import ConfigurationSet, Values
 from symconfig.solve.limits import Limits
 from symconfig.solve.loads import stated, uneven, waited
@@ -35,9 +34,10 @@ MOST_POINTS = 2**19  # most points of a scheme, before the pipeline degree
 class Request:
     """A job with all that the search needs resolved.
 
-    limits: of the target with the options in `extras` on, which the framework has; whole: with any options. surprise:
-    ratio of measured to predicted peak that is exceeded with the job's memory risk; None: no limit. uneven: memory is
-    that of the busiest expert rank (`loads`); else loads are even. usual: what published layouts have; None: nothing is
+    configuration: has what all points share: batch, length, precision, options (which the framework has); of its
+    degrees only the product counts. limits: of the target with these options; whole: with any. surprise: ratio of
+    measured to predicted peak that is exceeded with the job's memory risk; None: no limit. uneven: memory is that of
+    the busiest expert rank (`loads`); else loads are even. usual: what published layouts have; None: nothing is
     unusual.
     """
 
@@ -47,15 +47,31 @@ class Request:
     version: str
     limits: Limits
     pins: Pins
-    gpus: int
-    global_batch: int
-    seq_length: int
-    precision: Precision
+    configuration: Configuration
     surprise: float | None = None
     whole: Limits | None = None
-    extras: Extras = NOTHING_ON
     uneven: bool = False
     usual: Usual | None = None
+
+    @property
+    def gpus(self) -> int:
+        return self.configuration.world_size
+
+    @property
+    def global_batch(self) -> int:
+        return self.configuration.global_batch
+
+    @property
+    def seq_length(self) -> int:
+        return self.configuration.seq_length
+
+    @property
+    def precision(self) -> Precision:
+        return self.configuration.precision
+
+    def having(self, **fields: Any) -> Request:
+        """Return a copy with these fields of the configuration replaced."""
+        return replace(self, configuration=replace(self.configuration, **fields))
 
 
 @dataclass(slots=True)

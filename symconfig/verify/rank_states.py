@@ -110,7 +110,7 @@ def with_local_layers(plan: Plan) -> Prospect:
     p = point.configuration
     return replace(
         point,
-        request=replace(point.request, framework=framework, seq_length=point.request.seq_length // p.cp),
+        request=replace(point.request, framework=framework).having(seq_length=p.seq_length // p.cp),
         configuration=replace(p, cp=1, dp=p.dp * p.cp, seq_length=p.seq_length // p.cp, activation_offload=False),
     )
 

@@ -24,6 +24,7 @@ from symconfig.cost.work import block_flops
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.extras import on
 from symconfig.frameworks.known import facts
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import derived, sequence
@@ -136,7 +137,7 @@ def weigh(model: ModelDescriptor, cluster: ClusterDescriptor, asked: Job, monkey
     fits: set[Any] = set()
     for found in (found for wanted in ways for found in _candidates(wanted, gpu)):
         point = (found.scheme, found.split, found.having(recompute_layers=1).configuration)
-        candidate = (point, found.block_layers > 0, found.extras)
+        candidate = (point, found.block_layers > 0, found.request.configuration)
         all_.add(candidate)
         seconds, peak = price(found)
         by_hand += described(found)
@@ -163,7 +164,7 @@ def described(found: Prospect) -> bool:
         and not (model.experts and model.experts.shared_expert_intermediate_size)
         and found.offload == Offload()
         and not found.choice.offload
-        and set(found.extras.on) <= {"moe_overlap"}
+        and set(on(found.request.configuration)) <= {"overlap_moe_a2a"}
     )
 
 

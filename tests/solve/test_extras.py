@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
 from symconfig.frameworks.constraint import Verdict
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.extras import in_effect, on, put_on
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.tables import constraints
+from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.candidate import described
 from symconfig.solve.pins import parse
@@ -35,15 +37,16 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "fp8_param_gather": (False, True),
     "fused_loss": (False, True),
 }
-EVERY = [Extras(**dict(zip(VALUES, values, strict=True))) for values in product(*VALUES.values())]
+PLAIN = Configuration(micro=1, global_batch=1, seq_length=1)
+EVERY = [replace(PLAIN, **dict(zip(VALUES, values, strict=True))) for values in product(*VALUES.values())]
 
 
 @pytest.mark.parametrize("architecture", ["hopper", "blackwell"])
-def test_what_is_put_on_is_what_is_read(architecture: str) -> None:
-    for extras in EVERY:
-        framework = extras.put_on(MEGATRON, architecture)
-        assert Extras.of(framework) == extras
-        assert Extras().put_on(framework, architecture) == MEGATRON
+def test_what_is_put_on_can_be_taken_off(architecture: str) -> None:
+    frameworks = [put_on(MEGATRON, architecture, options, PLAIN) for options in EVERY]
+    assert len(set(frameworks)) == len(EVERY)
+    for framework, options in zip(frameworks, EVERY, strict=True):
+        assert put_on(framework, architecture, PLAIN, options) == MEGATRON
 
 
 def every(plan: Plan) -> tuple[Candidate, ...]:
@@ -75,7 +78,7 @@ def test_plans_have_nothing_that_the_release_refuses_and_are_restored(
             if c.verdict(fixed, point) is Verdict.FAILS
         ]
         found = restore(plan, one)
-        assert found.extras == Extras.planned(one)
+        assert on(found.request.configuration) == on(in_effect(one.configuration))
         again = described(found, where, plan.job)
         assert again.configuration == one.configuration
         assert again.predicted.time == pytest.approx(one.predicted.time)
@@ -96,7 +99,7 @@ def test_every_choice_of_degrees_has_the_fastest_choice_of_options(monkeypatch: 
     found = weigh_all(MIXTURE, cluster, resolved(MIXTURE, cluster, asked), 1000, exhaustive=True)
     steps = {naive.place(each): each.step_s for each in found.best}
     assert steps == pytest.approx({place: seconds for place, (seconds, _) in expected.best.items()}, rel=1e-9)
-    assert any(each.extras.moe_flex_backend for _, each in expected.best.values())
+    assert any(each.configuration.moe_flex_backend for _, each in expected.best.values())
     assert expected.feasible < expected.candidates
 
 
@@ -148,24 +151,24 @@ def test_hybridep_has_a_place_for_every_token_of_every_rank() -> None:
     assert working_set(far) - working_set(near) == 2 * 4096 * 8 * 4096
 
 
-def on(model: str, cluster: str, gpus: int, **fields: Any) -> set[tuple[str, ...]]:
+def chosen(model: str, cluster: str, gpus: int, **fields: Any) -> set[tuple[str, ...]]:
     """What is weighed on top of a framework, of each request."""
     known, where = load_model(model), load_cluster(cluster)
     asked = resolved(known, where, job(gpus, 64, 4096, **{**OPEN, **fields}))
     precision = str(asked.precision)
-    return {each.extras.on for each in requests(known, where, asked, precision, parse(asked.pins))}  # type: ignore[arg-type]
+    return {on(each.configuration) for each in requests(known, where, asked, precision, parse(asked.pins))}  # type: ignore[arg-type]
 
 
 def test_what_wants_sequences_of_one_length_is_weighed_where_they_are() -> None:
     for task in ("pretrain", "sft"):
-        assert ("overlap_tp_comm", "cuda_graphs") in on("qwen2.5-7b", "h100", 8, task=task)
-    assert ("overlap_tp_comm", "cuda_graphs") in on("qwen2.5-7b-lora", "h100", 8, target="bridge")
+        assert ("overlap_tp_comm", "cuda_graphs") in chosen("qwen2.5-7b", "h100", 8, task=task)
+    assert ("overlap_tp_comm", "cuda_graphs") in chosen("qwen2.5-7b-lora", "h100", 8, target="bridge")
     assert on("qwen2.5-7b", "h100", 8, packing={"lengths": (512, 4096)}) == {()}
-    assert ("overlap_tp_comm",) in on("qwen2.5-7b", "h100", 8, task="sft", pins={"user_buffers": "on"})
+    assert ("overlap_tp_comm",) in chosen("qwen2.5-7b", "h100", 8, task="sft", pins={"user_buffers": "on"})
 
 
 def test_what_weights_in_8_bits_cannot_have_is_weighed_without_them() -> None:
-    every = on("llama3.1-8b", "h100", 16, precision="fp8", without=("cuda_graphs",))
+    every = chosen("llama3.1-8b", "h100", 16, precision="fp8", without=("cuda_graphs",))
     assert every == {(), ("overlap_tp_comm",), ("fp8_param_gather",), ("overlap_tp_comm", "fp8_param_gather")}
 
 

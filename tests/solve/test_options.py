@@ -8,11 +8,18 @@ import pytest
 
 from symconfig.frameworks.megatron.behaviour import MEGATRON, USER_BUFFERS
 from symconfig.plans.configuration import Configuration
+from symconfig.solve.configuration import Setup
 from symconfig.solve.search import search
 from tests.sample_models import sample_cluster
 from tests.solve.naive import KERNELS, job, tiny
 
-BUFFERS = replace(MEGATRON, hide=replace(MEGATRON.hide, **USER_BUFFERS))  # type: ignore[arg-type]
+BUFFERS = Setup(
+    micro=1,
+    global_batch=1,
+    seq_length=1,
+    overlap_tp_comm=True,
+    framework=replace(MEGATRON, hide=replace(MEGATRON.hide, **USER_BUFFERS)),  # type: ignore[arg-type]
+)
 
 
 def options(degrees: dict[str, int], zero: int = 1, **given: object) -> Configuration:
@@ -56,5 +63,5 @@ def test_products_are_cut_where_a_pin_asks_for_it_or_the_run_does_and_it_is_wort
 
     assert cut(pins={"user_buffers": "on"})
     assert not cut(pins={"user_buffers": "off"})
-    assert not cut(pins={"user_buffers": "off"}, framework=BUFFERS)
-    assert not options({"tp": 1}, framework=BUFFERS).overlap_tp_comm
+    assert not cut(pins={"user_buffers": "off"}, like=BUFFERS)
+    assert not options({"tp": 1}, like=BUFFERS).overlap_tp_comm

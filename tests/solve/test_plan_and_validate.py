@@ -7,9 +7,10 @@ from dataclasses import fields, replace
 import pytest
 
 from symconfig.descriptor.job import Job
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.extras import in_effect, put_on
 from symconfig.frameworks.kernels import options
 from symconfig.measured.judge import Judged, judge
+from symconfig.plans.configuration import Configuration
 from symconfig.solve.predict import predict
 from symconfig.solve.run import usual_of
 from symconfig.solve.search import search
@@ -26,6 +27,8 @@ ROWS = {
     "mlperf_v51_llama31_8b": None,
     "moe_modelzoo_recipes": None,
 }
+
+PLAIN = Configuration(micro=1, global_batch=1, seq_length=1)
 
 
 def _rows() -> list[Judged]:
@@ -45,7 +48,7 @@ def test_a_published_run_pinned_option_by_option_is_validates() -> None:
         # Some only fit with what no pin says: the figures are compared on a GPU with more memory.
         roomy = gpu.memory_bytes.model_copy(update={"value": 4 * gpu.memory_bytes.value})
         cluster = case.cluster.model_copy(update={"gpu": gpu.model_copy(update={"memory_bytes": roomy})})
-        d, extras = c, Extras.of(c.framework)
+        d = extras = c
         if c.backend != "megatron" or c.stage_layout:
             continue
         modules = f"selective:{','.join(c.recompute_modules)}" if c.recompute == "selective" else c.recompute
@@ -72,7 +75,9 @@ def test_a_published_run_pinned_option_by_option_is_validates() -> None:
              "megatron_version": "core_v0.17.1"}
         )  # fmt: skip
         plan = search(case.model, cluster, job, top=1)
-        framework = Extras.planned(plan.best).put_on(usual_of(cluster, job, c.precision), cluster.gpu.architecture)
+        framework = put_on(
+            usual_of(cluster, job, c.precision), cluster.gpu.architecture, in_effect(plan.best.configuration), PLAIN
+        )
         mine, theirs = options(framework.implementation), options(c.framework.implementation)
         assert {name for name in mine if mine[name] != theirs[name]} <= NO_PIN, judged.row.id
         unlike = {

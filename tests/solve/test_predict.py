@@ -8,9 +8,10 @@ import pytest
 
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.extras import in_effect, put_on
 from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Candidate
 from symconfig.solve.configuration import Setup
 from symconfig.solve.predict import predict
@@ -18,10 +19,11 @@ from symconfig.solve.search import search
 from tests.sample_configurations import configuration
 
 GIB = 2.0**30
+PLAIN = Configuration(micro=1, global_batch=1, seq_length=1)
 
 
 def _configuration(candidate: Candidate) -> Setup:
-    return Setup.of(candidate, Extras.planned(candidate).put_on(MEGATRON, "hopper"))
+    return Setup.of(candidate, put_on(MEGATRON, "hopper", in_effect(candidate.configuration), PLAIN))
 
 
 def test_the_plan_and_the_prediction_agree() -> None:

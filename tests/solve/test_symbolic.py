@@ -82,7 +82,7 @@ def varied(found: Prospect, draw: random.Random) -> Prospect:
     degrees, turns = replace(p, dp=p.dp * times), draw.choice((1, 2, 3, 8))
     round_of = p.micro * degrees.dp * p.pp
     batch = turns * round_of
-    request = replace(found.request, gpus=degrees.world_size, global_batch=batch)
+    request = found.request.having(dp=degrees.world_size, global_batch=batch)
     return replace(found, request=request, configuration=replace(degrees, global_batch=batch))
 
 

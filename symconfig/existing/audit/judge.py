@@ -52,7 +52,7 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     prospect = as_found(model, cluster, run.configuration, job)
     if wrong := list(_undivided(prospect)):
         raise InputError(wrong)
-    plan, memory = priced(prospect, cluster, job, target=run.target, options=run.configuration)
+    plan, memory = priced(prospect, cluster, job, target=run.target)
     return Judged(plan=plan, memory=memory, run=run)
 
 

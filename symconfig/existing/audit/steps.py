@@ -21,7 +21,7 @@ from symconfig.existing.audit.judge import Judged
 from symconfig.existing.recover.run import Run
 from symconfig.format import percent, picked
 from symconfig.frameworks.behaviour import usual
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.extras import in_effect, put_on
 from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.tables import options
 from symconfig.graph.implementation import Dispatch
@@ -79,7 +79,8 @@ def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ..
     Return () if they do not differ in any decision. framework: the one that the plan was searched with.
     """
     if options(better.best.target.backend):
-        framework = Extras.planned(better.best).put_on(framework, better.cluster.gpu.architecture)
+        had, wanted = judged.run.configuration, in_effect(better.best.configuration)
+        framework = put_on(framework, better.cluster.gpu.architecture, wanted, had)
     now, target = (
         judged.run.configuration,
         Setup.of(better.best, framework),
@@ -186,7 +187,7 @@ def moved(now: Setup, target: Setup, names: tuple[str, ...]) -> Setup:
 
 
 def _extra(name: str) -> Callable[[Setup], object]:
-    return lambda c: getattr(Extras.of(c.framework), name) or ("alltoall" if name == "moe_flex_backend" else False)
+    return lambda c: getattr(c, name) or ("alltoall" if name == "moe_flex_backend" else False)
 
 
 # What changes are named by: each with its value, by which two configurations differ. A degree of 1 makes some idle.
@@ -265,7 +266,8 @@ def best(run: Run, cluster: ClusterDescriptor, job: Job) -> Plan:
     or InputError.
     """
     framework = willing(run.configuration.framework, cluster.gpu.architecture)
-    return search(run.described.model, cluster, job, top=TOP, framework=framework)
+    like = replace(run.configuration, framework=framework, overlap_moe_a2a=False)
+    return search(run.described.model, cluster, job, top=TOP, like=like)
 
 
 def willing(framework: Framework, architecture: str) -> Framework:

@@ -18,7 +18,6 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed, Described, Impossible, Run, Supplied
 from symconfig.formats.megatron import DEGREES
 from symconfig.formats.megatron_run import BY_FIELD, offloaded_modules
-from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron import hybrid, options
 from symconfig.frameworks.megatron.flags import Value
 from symconfig.frameworks.megatron.optimizer_constraints import MUON_SINCE
@@ -193,7 +192,7 @@ class Reader:
         recompute, parts = options.recomputed(names), hybrid.parts_of_layer(descriptor) or 1
         if "recompute_layers" in recompute and parts > 1:  # Megatron-LM counts the parts of a layer
             recompute["recompute_layers"] = -(-recompute["recompute_layers"] // parts)
-        target, extras = Target("megatron", names.table.version), Extras.of(framework)
+        target = Target("megatron", names.table.version)
         group, share = names["microbatch_group_size_per_vp_stage"], names["optimizer_offload_fraction"]
         offloaded = names["optimizer_cpu_offload"]
         dispatcher: Any = names["moe_token_dispatcher_type"] if experts else None
@@ -222,10 +221,10 @@ class Reader:
             microbatch_group_size=(group if isinstance(group, int) else pp) if vpp > 1 else None,
             moe_dispatcher=dispatcher,
             grad_bytes=width,
-            moe_flex_backend=extras.moe_flex_backend if dispatcher == "flex" else None,
-            cuda_graphs=extras.cuda_graphs,
-            fp8_param_gather=extras.fp8_param_gather,
-            fused_loss=extras.fused_loss,
+            moe_flex_backend=options.flex_backend(names) if experts else None,
+            cuda_graphs=options.graphed(names, experts) or "none",
+            fp8_param_gather=bool(names["fp8_param_gather"]),
+            fused_loss=options.fuses_loss(names),
             **fields,
             framework=framework,
             backend=target.backend,

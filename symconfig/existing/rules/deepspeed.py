@@ -231,7 +231,7 @@ def _point(facts: DeepSpeedFacts) -> ConfigurationSet:
         cp=facts.sequence_parallel,
         ep=facts.expert_parallel,
         cp_comm="a2a",
-        zero=facts.stage,
+        zero_stage=facts.stage,
         grad_bytes=4 if facts.get("data_types", "grad_accum_dtype") == "fp32" else 2,
         optimizer_offload=0.0 if not facts.offloads("offload_optimizer") else 1.0 if share is None else share,
         param_offload=facts.offloads("offload_param"),

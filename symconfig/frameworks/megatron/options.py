@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -207,6 +207,18 @@ def instances(names: Mapping[str, Value]) -> int:
     return value if isinstance(value, int) and value > 0 else 1
 
 
+def fuses_loss(names: Mapping[str, Value]) -> bool:
+    """Return whether Transformer Engine's kernel computes the loss with its softmax in 16 bits."""
+    return bool(names.get("cross_entropy_loss_fusion")) and names.get("cross_entropy_fusion_impl") == "te"
+
+
+def flex_backend(names: Mapping[str, Value]) -> Literal["deepep", "hybridep"] | None:
+    """Return whose kernels the dispatcher flex runs; None for another dispatcher."""
+    if names.get("moe_token_dispatcher_type") != "flex":
+        return None
+    return "hybridep" if names.get("moe_flex_dispatcher_backend") == "hybridep" else "deepep"
+
+
 def kernels(names: Mapping[str, Value], base: Framework, latent: bool, experts: bool) -> Iterator[tuple[str, Any]]:
     """Yield (option of `kernels.changed`, value) for each kernel that differs from the usual one.
 
@@ -219,7 +231,7 @@ def kernels(names: Mapping[str, Value], base: Framework, latent: bool, experts: 
         yield "attention", "fused_softmax"
     elif not base.engine and names.get("use_flash_attn"):
         yield "attention", "flash"
-    if names.get("cross_entropy_loss_fusion") and names.get("cross_entropy_fusion_impl") == "te":
+    if fuses_loss(names):
         yield "loss", "fused"
     if names.get("apply_rope_fusion") is False and not latent:
         yield "fused_rope", False
@@ -229,8 +241,8 @@ def kernels(names: Mapping[str, Value], base: Framework, latent: bool, experts: 
         return
     if not names.get("moe_grouped_gemm"):
         yield "sequential_experts", True
-    if names.get("moe_token_dispatcher_type") == "flex":
-        yield "dispatcher", "hybridep" if names.get("moe_flex_dispatcher_backend") == "hybridep" else "deepep"
+    if (backend_of_experts := flex_backend(names)) is not None:
+        yield "dispatcher", backend_of_experts
     elif names.get("moe_token_dispatcher_type") == "allgather":
         yield "dispatcher", "allgather"
 

@@ -13,10 +13,10 @@ from symconfig.cost.step import HOST_SHARE, host_bytes
 from symconfig.errors import InputError
 from symconfig.existing.audit.steps import DECISIONS, changes, differs, moved
 from symconfig.frameworks.constraint import failing
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.extras import in_effect
 from symconfig.frameworks.megatron.option_constraints import GATHERED_FORMATS
 from symconfig.frameworks.tables import options
-from symconfig.plans.configuration import Precision
+from symconfig.plans.configuration import Configuration, Precision
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import target_of
 from symconfig.solve import candidate as candidates
@@ -81,11 +81,10 @@ def carried(candidate: Candidate, plan: Plan) -> Setup:
     """
     job = plan.job
     precision = candidate.configuration.precision if job.precision == "auto" else plan.best.configuration.precision
-    extras = Extras.planned(candidate)
+    c = in_effect(candidate.configuration)
     if precision not in GATHERED_FORMATS:
-        extras = replace(extras, fp8_param_gather=False)
-    wanted = _request(plan, precision, extras)
-    c = candidate.configuration
+        c = replace(c, fp8_param_gather=False)
+    wanted = _request(plan, precision, c)
     again = tuple(name for name in c.recompute_modules if name in wanted.limits.modules)
     if c.recompute == "selective":
         c = replace(c, recompute="selective" if again else "none", recompute_modules=again)
@@ -98,7 +97,6 @@ def carried(candidate: Candidate, plan: Plan) -> Setup:
         global_batch=plan.best.configuration.global_batch,
         seq_length=plan.best.configuration.seq_length,
         precision=precision,
-        fp8_param_gather=extras.fp8_param_gather,
         packing=job.packing,
     )
 
@@ -108,7 +106,7 @@ def judged(plan: Plan, c: Setup) -> Verdict:
     against the plan's best. Reasons are degrees that do not divide the GPUs, limits and constraints of the framework,
     InputError of the costs, and what the job's target cannot express. Overruns of memory are no refusal.
     """
-    wanted = _request(plan, c.precision, Extras.of(c.framework))
+    wanted = _request(plan, c.precision, c)
     p, gpus = c, plan.best.configuration.world_size
     if gpus % (inner := p.tp * p.pp * p.cp):
         return Verdict(f"tp {p.tp} x pp {p.pp} x cp {p.cp} = {inner} does not divide {gpus} GPUs")
@@ -129,11 +127,11 @@ def judged(plan: Plan, c: Setup) -> Verdict:
     return Verdict("", step_s, step_s / best_s - 1, used, used - plan.usable_bytes, pinned - room)
 
 
-def _request(plan: Plan, precision: Precision, extras: Extras) -> Request:
+def _request(plan: Plan, precision: Precision, options: Configuration) -> Request:
     """Return the search's request for the plan's inputs at this precision, without pins and with the framework's
-    options of `extras` on."""
+    options of a configuration on."""
     plain = request(plan.model, plan.cluster, plan.job, precision, parse({}))
-    return switched_on(plain, extras, plan.cluster.gpu.architecture)
+    return switched_on(plain, options, plan.cluster.gpu.architecture)
 
 
 def _unknown(request: Request, c: Setup) -> str:

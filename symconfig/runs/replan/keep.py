@@ -14,7 +14,7 @@ from functools import partial
 from itertools import combinations
 
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.extras import in_effect
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.options import EXTRAS, Extra
 from symconfig.plans.plan import Candidate, Plan
@@ -34,7 +34,7 @@ def _degree(name: str, candidate: Candidate) -> str:
 
 def _extra(extra: Extra, candidate: Candidate) -> str | None:
     """Return the pin's value of a framework option; None if no pin of this backend can express it."""
-    value = getattr(Extras.planned(candidate), extra.name)
+    value = getattr(in_effect(candidate.configuration), extra.name)
     if value != extra.usual and candidate.target.backend not in extra.of:
         return None
     return next(word for word, meant in values_of(extra, candidate.configuration.world_size).items() if meant == value)

@@ -278,7 +278,7 @@ def _trained(question: Question, plan: Plan, candidate: Candidate, fill: float, 
         return Trained(plan, candidate, fill, logits)
     job = plan.job.model_copy(update={"global_batch_size": whole, "seq_length": packed.room})
     point = restore(plan, candidate)
-    request = replace(point.request, job=job, global_batch=whole, seq_length=packed.room)
+    request = replace(point.request, job=job).having(global_batch=whole, seq_length=packed.room)
     point = point.having(micro=1, global_batch=whole, seq_length=packed.room)
     filled = described(replace(point, request=request), plan.cluster, job, best=True)
     filled = replace(filled, target=candidate.target)

@@ -173,7 +173,7 @@ class Trained:
         if room not in self._readings:
             point = self.prospect
             job = point.request.job.model_copy(update={"seq_length": room})
-            request = replace(point.request, job=job, seq_length=room)
+            request = replace(point.request, job=job).having(seq_length=room)
             point = replace(point.having(micro=1, seq_length=room), request=request)
             self._readings[room] = Trained(self.plan, self.candidate, self.fill, self.logits, point=point)
         return self._readings[room]

@@ -150,8 +150,8 @@ class _Solving:
             requests(self.model, share.cluster, job, precision, pins)
             for share, job in zip(self.mixed.shares, self.jobs, strict=True)
         )
-        same = {request.extras: request for request in other}
-        return [(request, same[request.extras]) for request in one if request.extras in same]
+        same = {request.configuration: request for request in other}
+        return [(request, same[request.configuration]) for request in one if request.configuration in same]
 
     def weigh(self, precision: Precision, pp: int, progress: Progress | None) -> None:
         """Search `pp` stages on the mean machine, simulate, and append the best candidates to `fronts`.
@@ -171,8 +171,8 @@ class _Solving:
             refine(weighed)
             self.candidates += weighed.candidates
             self.feasible += weighed.feasible
-            of = {pair[0].extras: pair for pair in pairs}
-            self.fronts += [(front, of[front.extras]) for front in weighed.best]
+            of = {pair[0].configuration: pair for pair in pairs}
+            self.fronts += [(front, of[front.request.configuration]) for front in weighed.best]
 
     def _pins(self, pp: int, chunks: tuple[int, int]) -> Pins | None:
         """Return the job's pins with pp set to this number and vpp to the part of `chunks` (low, high) that they allow.

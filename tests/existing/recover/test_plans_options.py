@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -12,7 +11,8 @@ from symconfig.existing.launch.reading import settings
 from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run, Supplied
-from symconfig.frameworks.extras import Extras
+from symconfig.format import picked
+from symconfig.frameworks.extras import NAMES, in_effect, on
 from symconfig.frameworks.megatron.flags import flags
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron as render
@@ -78,7 +78,7 @@ def test_rendered_options_are_recovered(name: str) -> None:
     found = recovered(plan)
     assert found.configuration == plan.best.configuration
     assert (found.configuration, found.configuration) == (plan.best.configuration, plan.best.configuration)
-    assert Extras.of(found.configuration.framework) == Extras.planned(plan.best)
+    assert picked(found.configuration, *NAMES) == picked(in_effect(plan.best.configuration), *NAMES)
     assert {item.value for item in found.assumed} <= {"--reuse-grad-buf-for-mxfp8-param-ag"}  # what it saves
 
 
@@ -96,8 +96,8 @@ def test_an_optimizer_is_recovered(optimizer: Optimizer) -> None:
 
 
 def test_every_option_has_a_plan() -> None:
-    on = {name for given in PLANS.values() for name in Extras.planned(sample_plan(**given).best).on}
-    assert on == {one.name for one in fields(Extras)} - {
-        "moe_overlap",
+    used = {name for given in PLANS.values() for name in on(in_effect(sample_plan(**given).best.configuration))}
+    assert used == {*NAMES} - {
+        "overlap_moe_a2a",
         "instances",
     }  # of FSDP alone: tests/existing has its own

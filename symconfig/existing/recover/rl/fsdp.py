@@ -16,6 +16,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Described, Run
 from symconfig.frameworks.behaviour import LIGER, PROGRAMS, Switches, switched
+from symconfig.frameworks.extras import gradient_bytes
 from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, FSDP
 from symconfig.frameworks.known import built
@@ -145,6 +146,7 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         optimizer_offload=float(workers.streamed),
         param_offload=away,
         moe_dispatcher="alltoall" if model.model.experts else None,
+        grad_bytes=gradient_bytes(framework),
         instances=workers.copies,
         framework=framework,
         backend="fsdp",
