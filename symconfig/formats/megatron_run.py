@@ -296,8 +296,8 @@ class Family:
         linked = (dest for field in self.fields.split() for dest in BY_FIELD[field])
         return tuple(dict.fromkeys((*linked, *self.also.split())))
 
-    def meaning(self, run: object) -> tuple[object, ...]:
-        return tuple(value_of(run, field) for field in self.fields.split())
+    def meaning(self, configuration: object) -> tuple[object, ...]:
+        return tuple(value_of(configuration, field) for field in self.fields.split())
 
 
 BY_FIELD: dict[str, tuple[str, ...]] = {}  # destinations of the options that say a choice of a plan, by its field

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from symconfig.format import count, either, percent, seconds, several
+from symconfig.format import count, either, percent, picked, seconds, several
 from symconfig.plans.beside import caveats
+from symconfig.plans.configuration import DEGREES
 from symconfig.plans.plan import Candidate
 from symconfig.render.several import node_folder
 from symconfig.report.grid import Block, Grid
@@ -148,7 +149,7 @@ def _figures(nodes: int, best: Candidate) -> dict[str, Any]:
     return {
         "folder": node_folder(nodes),
         "gpus": best.configuration.world_size,
-        "parallel": asdict(best.configuration),
+        "parallel": picked(best.configuration, *DEGREES),
         "step_s": best.predicted.step_s,
         "tokens_per_s": _tokens_per_s(best),
     }

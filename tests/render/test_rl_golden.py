@@ -14,6 +14,8 @@ import yaml
 
 from symconfig.api import existing
 from symconfig.descriptor.sections import Adapter
+from symconfig.format import picked
+from symconfig.plans.configuration import DEGREES
 from symconfig.plans.plan import Plan
 from symconfig.render import targets
 from tests.render.test_learning import changed, with_options
@@ -39,12 +41,11 @@ def with_experts(target: str) -> Plan:
 
 def with_critic(target: str) -> Plan:
     plan = plan_for(target, algorithm="ppo", samples=1, prompts=256, reference=True, entropy=True)
-    full = {"recompute": "full", "recompute_method": "uniform"}
+    full: dict[str, Any] = {"recompute": "full", "recompute_modules": (), "recompute_method": "uniform"}
     if target != "verl":
-        return with_options(plan, recompute=full)
+        return with_options(plan, **full)
     first = with_options(plan, recompute="selective", recompute_modules=("core_attn", "mlp"))
-    degrees = {**asdict(plan.best.configuration), "tp": 4, "dp": 2}
-    return changed(first, critic=replace(plan.best.configuration, **degrees, **full))
+    return changed(first, critic=replace(plan.best.configuration, tp=4, dp=2, **full))
 
 
 def with_adapter(target: str) -> Plan:
@@ -124,11 +125,10 @@ def _layout(run: Any) -> dict[str, Any]:
     names = ("sequence_parallel", "precision", "zero_stage", "moe_dispatcher", "moe_flex_backend", "optimizer_offload")
     c = run.configuration
     return {
-        **asdict(c),
-        **{name: getattr(run.configuration, name) for name in names},
+        **picked(c, *DEGREES, *names),
         "batch": [c.micro, c.global_batch, c.seq_length],
-        "recompute": run.configuration.recompute_text,
-        "overlap": run.configuration.overlap_grad_reduce,
+        "recompute": c.recompute_text,
+        "overlap": c.overlap_grad_reduce,
     }
 
 

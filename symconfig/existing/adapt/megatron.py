@@ -139,7 +139,7 @@ class Goal:
         return [
             family
             for family in FAMILIES
-            if family.meaning(have) != family.meaning(goal)
+            if family.meaning(have.configuration) != family.meaning(goal.configuration)
             or sum(names[dest] is True for dest in family.exclusive.split()) > 1
             or (not family.fields and any(_wishes(names, wanted, family)))
         ]

@@ -51,7 +51,7 @@ DECISIONS: Mapping[str, tuple[str, ...]] = {
     "precision": ("precision",),
 }
 # What the behaviour of a framework says, too.
-_WITH_FRAMEWORK = [
+WITH_FRAMEWORK = [
     *(name for name in FIELDS if name.startswith(("overlap_", "moe_"))),
     *("microbatch_group_size", "grad_bytes", "cuda_graphs", "fp8_param_gather", "fused_loss", "instances"),
 ]
@@ -179,7 +179,7 @@ def moved(now: Setup, target: Setup, names: tuple[str, ...]) -> Setup:
     dp becomes the GPUs over tp x pp x cp, rounded down, at least 1. Sequence parallelism is off if tp becomes 1.
     """
     named = [field for name in names for field in DECISIONS[name]]
-    named += _WITH_FRAMEWORK if "framework" in named else ()
+    named += WITH_FRAMEWORK if "framework" in named else ()
     then = replace(now, **picked(target, *named))
     if "tp" in names and then.tp == 1:
         then = replace(then, sequence_parallel=False)

@@ -129,7 +129,7 @@ def test_what_differs_of_a_plan_is_changed_and_changed_back(tmp_path: Path, fiel
         assert not outcome.unplaced
         (content,) = outcome.files.values()
         again, wanted = (meaning(tmp_path, text, goal) for text in (content.decode(), texts[id(goal)]))
-        assert (again.configuration, again.configuration) == (wanted.configuration, wanted.configuration)
+        assert again.configuration == wanted.configuration
 
 
 def meaning(folder: Path, content: str, goal: Plan) -> Run:

@@ -132,8 +132,6 @@ def test_an_audit_of_rendered_files_gives_the_plan_back(model: str, case: Case, 
     mine, theirs = found.judged.plan.best, plan.best
     assert mine.target == theirs.target
     assert mine.configuration == theirs.configuration
-    assert mine.configuration == theirs.configuration
-    assert mine.configuration == theirs.configuration
     assert mine.stages == theirs.stages
     assert mine.predicted == theirs.predicted
     asked_for = {"no-sequence-parallelism"} if case.pins.get("sp") == "off" else set()

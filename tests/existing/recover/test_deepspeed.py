@@ -76,23 +76,8 @@ def same(found: Run, made: Plan) -> None:
     best, c = made.best, found.configuration
     assert found.described.model == made.model
     assert found.described.zoo == (made.model.name if made.model.name in zoo_models() else None)
-    assert found.configuration == best.configuration
-    p = best.configuration
-    assert c == p
-    assert (c.micro, c.global_batch, c.seq_length) == (
-        best.configuration.micro,
-        best.configuration.global_batch,
-        best.configuration.seq_length,
-    )
-    assert (c.optimizer_offload, c.param_offload) == (
-        best.configuration.optimizer_offload,
-        best.configuration.param_offload,
-    )
-    assert (c.zero_stage, c.precision, c.backend) == (
-        best.configuration.zero_stage,
-        best.configuration.precision,
-        "deepspeed",
-    )
+    assert c.plain == best.configuration
+    assert c.backend == "deepspeed"
 
 
 @pytest.mark.parametrize("shape", SHAPES)
