@@ -19,6 +19,8 @@ MODELS = [name for name in _DEGREES if not name.endswith("-lora")]
 # Kernels, buffers and schedules, which Megatron has no single resolved value for, or derives from others; how the
 # stages are told is compared by the layers that come of it.
 NOT_COMPARED = {
+    "overlap_param_gather",
+    "overlap_pp_p2p",
     "cp_comm",
     "param_offload",
     "account_for_embedding",
@@ -26,7 +28,6 @@ NOT_COMPARED = {
     "microbatch_group_size",
     "moe_dispatcher",
     "grad_bytes",
-    "schedule",
     "pipeline_layout",
     "first_stage_layers",
     "last_stage_layers",
