@@ -37,7 +37,7 @@ def found(**fields: Any) -> Prospect:
         {},
         {"modules": frozenset({"core_attn"})},
         {"modules": WHOLE.modules},
-        {"block_layers": 1},
+        recomputing(WHOLE, 1),
         {"activation_offload": True},
     ],
     ids=["kept", "selective", "full", "first layers", "offloaded"],

@@ -75,9 +75,24 @@ def changes(outcome: Adapted) -> dict[str, tuple[str | None, str | None]]:
 @pytest.mark.parametrize(
     ("more", "recompute", "option", "change"),
     [
-        ("--gradient_checkpointing True ", {"recompute": "none"}, "--gradient_checkpointing", ("True", "False")),
-        ("--gradient_checkpointing true ", {"recompute": "none"}, "--gradient_checkpointing", ("true", "false")),
-        ("--gradient_checkpointing ", {"recompute": "none"}, "--gradient_checkpointing", ("", None)),
+        (
+            "--gradient_checkpointing True ",
+            {"recompute": "none", "recompute_method": None},
+            "--gradient_checkpointing",
+            ("True", "False"),
+        ),
+        (
+            "--gradient_checkpointing true ",
+            {"recompute": "none", "recompute_method": None},
+            "--gradient_checkpointing",
+            ("true", "false"),
+        ),
+        (
+            "--gradient_checkpointing ",
+            {"recompute": "none", "recompute_method": None},
+            "--gradient_checkpointing",
+            ("", None),
+        ),
         ("--gradient_checkpointing False ", FULL, "--gradient_checkpointing", ("False", "True")),
         ("--use_gradient_checkpointing False ", FULL, "--use_gradient_checkpointing", ("False", "True")),
         ("", FULL, "--gradient_checkpointing", (None, "True")),
@@ -118,7 +133,7 @@ def test_values_of_yaml_change_where_they_stand(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(JSON)
     (tmp_path / "job.yaml").write_text(YAML)
     (tmp_path / "train.sh").write_text("torchrun --nnodes 2 --nproc_per_node 8 train.py job.yaml\n")
-    outcome = adapted(str(tmp_path / "train.sh"), plan(micro=2, recompute="none"), {})
+    outcome = adapted(str(tmp_path / "train.sh"), plan(micro=2, recompute="none", recompute_method=None), {})
     assert not outcome.unplaced
     assert lines(outcome) == [
         "-gradient_checkpointing: true",
