@@ -87,14 +87,13 @@ def traced(prospect: Prospect) -> Traced:
     tape = Tape()
     request = prospect.request
     job: dict[str, Any] = {
-        "gpus": tape.symbol("gpus", request.gpus),
+        **{"tp": 1, "pp": 1, "cp": 1, "dp": tape.symbol("gpus", request.gpus)},  # whose product counts
         "global_batch": tape.symbol("global_batch_size", request.global_batch),
         "seq_length": tape.symbol("seq_length", request.seq_length),
     }
     framework = _framework(request.framework, tape)
-    known = replace(
-        prospect, machine=_machine(prospect.machine, tape), request=replace(request, framework=framework, **job)
-    )
+    request = replace(request, framework=framework).having(**job)
+    known = replace(prospect, machine=_machine(prospect.machine, tape), request=request)
     where = _columns(prospect, known, tape)
     small = _named_table(_table(known, prospect, where, tape), tape)
     parts = detailed(known, small, where)

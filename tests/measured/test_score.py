@@ -207,8 +207,8 @@ def test_kendall(pairs: list[tuple[float, float]], tau: float) -> None:
 @pytest.mark.parametrize(
     ("arguments", "field", "value"),
     [
-        ("use-megatron-fsdp: true, data-parallel-sharding-strategy: optim_grads_params", "zero", 3),
-        ("use-megatron-fsdp: true, data-parallel-sharding-strategy: optim", "zero", 1),
+        ("use-megatron-fsdp: true, data-parallel-sharding-strategy: optim_grads_params", "zero_stage", 3),
+        ("use-megatron-fsdp: true, data-parallel-sharding-strategy: optim", "zero_stage", 1),
         ("defer-embedding-wgrad-compute: true, wgrad-deferral-limit: 2", "deferred_gradients", 2),
         ("defer-embedding-wgrad-compute: true", "deferred_gradients", 7),  # 8 microbatches, and one of them runs
         ("num-distributed-optimizer-instances: 2", "optimizer_instances", 2),
