@@ -49,7 +49,7 @@ _VALUES: Mapping[str, Callable[[Candidate], str | None]] = {
     "precision": lambda candidate: candidate.configuration.precision,
     "optimizer_offload": lambda candidate: f"{candidate.configuration.optimizer_offload:g}",
     "activation_offload": lambda candidate: _switch(candidate.configuration.activation_offload),
-    "cp_comm": lambda candidate: candidate.configuration.cp_comm,
+    "cp_comm": lambda candidate: candidate.configuration.cp_comm if candidate.configuration.cp > 1 else None,
     "layout": lambda candidate: candidate.configuration.pipeline_layout,
     **{extra.pin: partial(_extra, extra) for extra in EXTRAS},
 }
