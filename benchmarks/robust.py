@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
+from symconfig.frameworks.extras import gradient_bytes
 from symconfig.plans.plan import Plan
 from symconfig.solve.choice import family
+from symconfig.solve.configuration import Setup
 from symconfig.solve.costed import costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
@@ -34,10 +36,10 @@ class Shaken:
 def robustness(plan: Plan) -> tuple[Shaken, ...]:
     """Return what the best plan loses against the plan that would be picked if the network were slower, products slower
     or faster by as much as their constants are uncertain, or microbatches took longer to begin."""
-    job = plan.job.model_copy(update={"gpus": plan.best.parallel.world_size})
+    job = plan.job.model_copy(update={"gpus": plan.best.configuration.world_size})
     result = []
     for what, cluster, framework in _otherwise(plan):
-        other = search(plan.model, cluster, job, top=1, framework=framework)
+        other = search(plan.model, cluster, job, top=1, like=like(framework))
         mine, theirs = (
             _as(restore(replace(plan, cluster=cluster, job=job), each), framework) for each in (plan.best, other.best)
         )
@@ -48,7 +50,7 @@ def robustness(plan: Plan) -> tuple[Shaken, ...]:
 
 def _otherwise(plan: Plan) -> Iterator[tuple[str, ClusterDescriptor, Framework]]:
     job, cluster = plan.job, plan.cluster
-    framework = usual_of(cluster, job, plan.best.options.precision)
+    framework = usual_of(cluster, job, plan.best.configuration.precision)
     network = cluster.kernels.network_efficiency or cluster.kernels.link_efficiency
     slower = network.model_copy(update={"value": SLOWER_NETWORK * network.value})
     yield "a network 20 % slower", _with(cluster, {"network_efficiency": slower}), framework
@@ -64,6 +66,11 @@ def _otherwise(plan: Plan) -> Iterator[tuple[str, ClusterDescriptor, Framework]]
         yield f"products {word} by their uncertainty", _with(cluster, changed), framework
     later = replace(framework, microbatch_overhead_s=framework.microbatch_overhead_s + LATER_S)
     yield "0.3 ms more for each microbatch", cluster, later
+
+
+def like(framework: Framework) -> Setup:
+    """Return a configuration with a framework's behaviour and none of its options."""
+    return Setup(micro=1, global_batch=1, seq_length=1, grad_bytes=gradient_bytes(framework), framework=framework)
 
 
 def _with(cluster: ClusterDescriptor, changed: dict[str, object]) -> ClusterDescriptor:

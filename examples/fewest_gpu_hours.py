@@ -13,13 +13,13 @@ results = [
 
 def gpu_hours(result: symconfig.PlanResult) -> float:
     """Return the GPU-hours of all steps."""
-    return STEPS * result.best.predicted.step_s * result.best.parallel.world_size / 3600
+    return STEPS * result.best.predicted.step_s * result.best.configuration.world_size / 3600
 
 
 for result in results:
     low, high = result.best.predicted.interval["step_s"]
     print(
-        f"{result.best.parallel.world_size} GPUs: {gpu_hours(result):,.0f} GPU-hours, a step {low:.1f} to {high:.1f} s"
+        f"{result.best.configuration.world_size} GPUs: {gpu_hours(result):,.0f} GPU-hours, a step {low:.1f} to {high:.1f} s"
     )
 cheapest = min(results, key=gpu_hours)
 cheapest.write("cheapest")

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.plans.degrees import Degrees
-from symconfig.solve.configuration import Configuration
+from symconfig.cost.table import Choice
+from symconfig.solve.configuration import Setup
+from symconfig.solve.prospect import recomputing
 
 
-def degrees(*, tp: int = 1, pp: int = 1, vpp: int = 1, cp: int = 1, ep: int = 1, etp: int = 1, dp: int = 1) -> Degrees:
-    return Degrees(tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp)
-
-
-def configuration(
-    *, tp: int = 1, pp: int = 1, vpp: int = 1, cp: int = 1, ep: int = 1, etp: int = 1, dp: int = 1, **options: Any
-) -> Configuration:
-    return Configuration(degrees=degrees(tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp), **options)
+def configuration(*, zero: int = 0, modules: frozenset[str] = frozenset(), **fields: Any) -> Setup:
+    """Return a configuration. modules: recomputed ones; {"layer"}: full recompute."""
+    return Setup(**{"zero_stage": zero, **recomputing(Choice(modules)), **fields})

@@ -15,16 +15,12 @@ from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError
 from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
-from symconfig.plans.degrees import Degrees
+from symconfig.plans.configuration import Configuration
 from symconfig.plans.digests import digests
 from symconfig.plans.plan import (
-    Batch,
     Candidate,
-    Options,
-    Overlap,
     Plan,
     Predicted,
-    Recompute,
     Search,
     Stage,
     Target,
@@ -79,25 +75,23 @@ def sample_plan(
 ) -> Plan:
     """A plan that the named framework would take.
 
-    `overrides`: degrees (tp, pp, vpp, cp, ep, etp, dp), micro, global_batch, seq_length, any field of Options,
-    of Overlap as `overlap_*`, and `training` (a dict of Job.training).
+    `overrides`: any field of its configuration, and `training` (a dict of Job.training).
     """
     model = sample_model(model) if isinstance(model, str) else model
     cluster = sample_cluster(cluster) if isinstance(cluster, str) else cluster
     version = version or {"megatron": "core_v0.19.0", "deepspeed": "0.18.0"}.get(backend) or TORCH_RELEASE
     base = _DEGREES.get(model.name, {"tp": 2, "dp": 4}) if backend == "megatron" else {"dp": 16}
     degrees = {name: overrides.pop(name, base.get(name, 1)) for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")}
-    parallel = Degrees(**degrees)
     micro = overrides.pop("micro", 1)
     seq_length = overrides.pop("seq_length", min(4096, model.max_position_embeddings))
-    global_batch = overrides.pop("global_batch", micro * parallel.dp * max(2 * parallel.pp, 8))
+    global_batch = overrides.pop("global_batch", micro * degrees["dp"] * max(2 * degrees["pp"], 8))
     training = overrides.pop("training", {})
     job = Job.model_validate(
         dict(
             schema="symconfig.job/1",
             model=model.name,
             cluster=cluster.name,
-            gpus=parallel.world_size,
+            gpus=degrees["tp"] * degrees["pp"] * degrees["cp"] * degrees["dp"],
             global_batch_size=global_batch,
             seq_length=seq_length,
             backend=backend,
@@ -107,18 +101,16 @@ def sample_plan(
     )
     job = _whole(model, job)
     overrides.setdefault("zero_stage", 3 if backend == "fsdp" else 1)
-    options = _options(model, parallel, cluster, overrides)
-    recompute = options.recompute.granularity
+    batch = {"micro": micro, "global_batch": global_batch, "seq_length": seq_length}
+    c = _configuration(model, cluster, degrees | batch | overrides)
     memory = {"weights": 12e9, "gradients": 12e9, "optimizer": 9e9, "activations": 15e9, "framework": 2e9}
     time = {"compute": 9.0, "tp communication": 1.2, "pipeline bubble": 0.8, "optimizer": 0.1}
     step = sum(time.values())
-    tokens = global_batch * seq_length / step / parallel.world_size
+    tokens = global_batch * seq_length / step / c.world_size
     candidate = Candidate(
         target=Target(backend, version),
-        parallel=parallel,  # type: ignore[arg-type]
-        batch=Batch(micro, global_batch, global_batch // (micro * parallel.dp), seq_length),
-        options=options,
-        stages=_stages(model, parallel.pp, parallel.vpp, recompute),
+        configuration=c,
+        stages=_stages(model, c.pp, c.vpp, c.recompute),
         predicted=Predicted(
             step, tokens, 180.0, 0.577, 50e9, 53e9, 55e9, 10e9, memory, time, {"step_s": (step * 0.93, step * 1.07)}
         ),
@@ -144,49 +136,21 @@ def signed(data: dict[str, Any]) -> str:
     return json.dumps({**data, "digests": digests(data)})
 
 
-def _options(model: ModelDescriptor, parallel: Degrees, cluster: ClusterDescriptor, given: dict[str, Any]) -> Options:
-    overlap = Overlap(
-        **{
-            name: given.pop(f"overlap_{name}", default)
-            for name, default in (
-                ("grad_reduce", True),
-                ("param_gather", True),
-                ("tp_comm", False),
-                ("pp_p2p", True),
-                ("moe_a2a", False),
-            )
-        }
-    )
-    total = model.num_hidden_layers
-    even = total % (parallel.pp * parallel.vpp) == 0
-    values: dict[str, Any] = {
-        "sequence_parallel": parallel.tp > 1,
-        "recompute": Recompute("none"),
-        "zero_stage": 1,
+def _configuration(model: ModelDescriptor, cluster: ClusterDescriptor, given: dict[str, Any]) -> Configuration:
+    """Return the configuration that the named framework would take, with the given fields."""
+    tp, pp, vpp = (given[name] for name in ("tp", "pp", "vpp"))
+    even = model.num_hidden_layers % (pp * vpp) == 0 and not model.num_nextn_predict_layers
+    usual: dict[str, Any] = {
+        "sequence_parallel": tp > 1,
         "precision": "bf16" if cluster.gpu.peak_flops.bf16 else "fp16",
-        "cp_comm": "p2p" if parallel.cp > 1 else None,
-        "overlap": overlap,
-        "optimizer_offload": 0.0,
-        "activation_offload": False,
-        "param_offload": False,
-        "pipeline_layout": None if even and not model.num_nextn_predict_layers else _layout(model, parallel),
-        "account_for_embedding": False,
-        "account_for_loss": False,
-        "first_stage_layers": None,
-        "last_stage_layers": None,
-        "microbatch_group_size": parallel.pp if parallel.vpp > 1 else None,
+        "overlap_grad_reduce": True,
+        "overlap_param_gather": True,
+        "overlap_pp_p2p": True,
+        "pipeline_layout": None if even else _layout(model, pp * vpp),
+        "microbatch_group_size": pp if vpp > 1 else None,
         "moe_dispatcher": "alltoall" if model.experts else None,
-        "moe_flex_backend": None,
-        "cuda_graphs": "none",
-        "fp8_param_gather": False,
-        "fused_loss": False,
-        "instances": 1,
-        "grad_bytes": 4,
-        "schedule": "none" if parallel.pp == 1 else "1f1b" if parallel.vpp == 1 else "interleaved",
     }
-    unknown = set(given) - set(values)
-    assert not unknown, f"unknown overrides: {sorted(unknown)}"
-    return Options(**{**values, **given})
+    return Configuration(**usual | given)
 
 
 def aimed(plan: Plan, target: str) -> Plan:
@@ -194,9 +158,9 @@ def aimed(plan: Plan, target: str) -> Plan:
     return replace(plan, job=plan.job.model_copy(update={"target": target}))
 
 
-def _layout(model: ModelDescriptor, parallel: Degrees) -> str:
+def _layout(model: ModelDescriptor, chunks: int) -> str:
     """Megatron's layout string: E embedding, t layer, m multi-token prediction, L loss."""
-    words = ["t" * count for count in _counts(model, parallel.pp * parallel.vpp)]
+    words = ["t" * count for count in _counts(model, chunks)]
     return "E" + "|".join(words) + "m" * model.num_nextn_predict_layers + "L"
 
 

@@ -57,6 +57,6 @@ def test_a_job_is_planned_written_and_verified_by_the_commands_themselves(
     found = verify_real.judge(job, tmp_path / "out")
     assert (found.code, found.ranks, found.compared) == (2, 0, ())
     assert found.failures  # bad input is said, not shown as a row of dashes
-    assert found.plan.best.parallel.world_size == 8
+    assert found.plan.best.configuration.world_size == 8
     own = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # which a child is a copy of before it runs
     assert 2**24 < found.peak_bytes < 2**31 + own

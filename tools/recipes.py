@@ -22,7 +22,7 @@ from symconfig.errors import InputError, SymconfigError
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.tables import options
 from symconfig.graph.count import parameters
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.listed import layout_words
 from symconfig.runs.replan import keep
@@ -113,7 +113,7 @@ def compared(plan: Plan, recipe: Recipe) -> Priced:
     """Return what the layout of a recipe, and its split with all else free, lose in the plan's job: one search each,
     with the recipe's pins."""
     pins, differ = recipe.as_pins(), set[str]()
-    if recipe.job.precision != plan.best.options.precision:
+    if recipe.job.precision != plan.best.configuration.precision:
         pins.pop("fp8_param_gather", None)
     for name, theirs in pins.items():
         try:
@@ -130,7 +130,7 @@ def _pinned(plan: Plan, pins: Mapping[str, str]) -> Pinned:
     """Return what the fastest plan of the job with these pins loses; the job's own pins of layers to stages do not
     count."""
     outside = {name: pin for name, pin in plan.job.pins.items() if name not in ("vpp", "layout")}
-    job = plan.job.model_copy(update={"pins": {**outside, **pins}, "gpus": plan.best.parallel.world_size})
+    job = plan.job.model_copy(update={"pins": {**outside, **pins}, "gpus": plan.best.configuration.world_size})
     try:
         every = run(plan.model, plan.cluster, resolved(plan.model, plan.cluster, job), 1).best
     except SymconfigError as error:
@@ -184,11 +184,13 @@ def rows(task: tuple[Asked, bool]) -> list[Row]:
 
 def used(plan: Plan) -> frozenset[str]:
     """Name what a plan uses beside its degrees: options of the table, layouts of stages, recompute."""
-    fixed, point = facts_of(plan.model, plan.cluster, plan.job), Columns.of(plan.best)
-    return _named(fixed, point) | _more(plan.best.options.pipeline_layout, point.recompute, point.modules)
+    fixed, point = facts_of(plan.model, plan.cluster, plan.job), plan.best.configuration
+    return _named(fixed, point) | _more(
+        plan.best.configuration.pipeline_layout, point.recompute, point.recompute_modules
+    )
 
 
-def _named(fixed: object, point: Columns) -> frozenset[str]:
+def _named(fixed: object, point: object) -> frozenset[str]:
     return frozenset(option.name for option in options(BACKEND) if option.used(fixed, point))
 
 
@@ -206,21 +208,21 @@ def stated(source: str) -> frozenset[str]:
 def _stated(file: RecipeFile, recipe: Recipe) -> frozenset[str]:
     layout, said, job = recipe.layout, recipe.options, recipe.job
     granularity, _, modules = (layout.recompute or "none").partition(":")
-    point = Columns(
+    point = ConfigurationSet(
         **layout.degrees,
-        gpus=job.gpus,
+        world_size=job.gpus,
         seq_length=job.seq_length,
         precision=job.precision,
-        zero=layout.zero or 1,
+        zero_stage=layout.zero or 1,
         grad_bytes=2 if said.gradients == "bf16" else 4,
         activation_offload=recipe.activation_offload,
         optimizer_offload=recipe.optimizer_offload,
         param_offload=False,
-        moe_overlap=bool(said.moe_overlap),
+        overlap_moe_a2a=bool(said.moe_overlap),
         moe_dispatcher="flex" if said.dispatcher in ("deepep", "hybridep") else "alltoall",
-        flex_backend=said.dispatcher if said.dispatcher in ("deepep", "hybridep") else "",
-        tp_comm=bool(said.tp_comm),
-        graphs="none" if said.cuda_graphs in (None, "none") else "all",
+        moe_flex_backend=said.dispatcher if said.dispatcher in ("deepep", "hybridep") else None,
+        overlap_tp_comm=bool(said.tp_comm),
+        cuda_graphs="none" if said.cuda_graphs in (None, "none") else "all",
         fused_loss=bool(said.fused_loss),
         fp8_param_gather=bool(said.fp8_param_gather),
     )
@@ -233,7 +235,7 @@ def _stated(file: RecipeFile, recipe: Recipe) -> frozenset[str]:
 
 def family(candidate: Candidate) -> tuple[int, int, int, int]:
     """Return how a plan splits the model."""
-    degrees = candidate.parallel
+    degrees = candidate.configuration
     return degrees.tp, degrees.pp, degrees.cp, degrees.ep
 
 
@@ -261,9 +263,9 @@ def ratio(priced: Pinned) -> float | None:
 
 
 def _pick(candidate: Candidate) -> str:
-    degrees, again = candidate.parallel, candidate.options.recompute
+    degrees, again = candidate.configuration, candidate.configuration.recompute
     said = {name: getattr(degrees, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp")}
-    words = layout_words({**said, "micro": candidate.batch.micro, "zero": candidate.options.zero_stage})
+    words = layout_words({**said, "micro": candidate.configuration.micro, "zero": candidate.configuration.zero_stage})
     return f"{words} {','.join(again.modules) or again.granularity}" if again.granularity != "none" else words
 
 

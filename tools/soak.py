@@ -153,7 +153,7 @@ def held(found: Sequence[tuple[Plan, str]], told: Told) -> None:
         plan, words = found[int(name)]
         wrong = [check for check in checks if check.status != "passed"]
         told.plans[f"{plan.best.target.backend}: {'refused' if wrong else 'accepted'}"] += 1
-        told.refused += [f"{words}: {plan.best.parallel}: {check}" for check in wrong]
+        told.refused += [f"{words}: {plan.best.configuration}: {check}" for check in wrong]
 
 
 def _deepspeed(of: dict[str, Plan], files: dict[str, dict[str, Any]]) -> dict[str, list[Check]]:

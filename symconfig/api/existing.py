@@ -99,7 +99,7 @@ def compare(audit: Audit, log: str | Path) -> Comparison:
     from symconfig.measured.comparison import compare as compared
     from symconfig.measured.training_log import read_log
 
-    batch = None if audit.judged is None else audit.judged.plan.best.batch.global_
+    batch = None if audit.judged is None else audit.judged.plan.best.configuration.global_batch
     return compared(audit, read_log(Path(log), batch))
 
 

@@ -19,7 +19,7 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, load_mesh, of_cluster
 from symconfig.descriptor.validate import problems as problems_of
 from symconfig.errors import MISSING_FIELD, InputError, Problem
-from symconfig.plans.choices import Precision
+from symconfig.plans.configuration import Precision
 from symconfig.report.partition import names_of
 from symconfig.solve.partition.pinned import Pin, check, read
 from symconfig.solve.partition.pipeline.stage import submeshes

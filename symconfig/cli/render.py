@@ -79,7 +79,7 @@ def _print(arguments: argparse.Namespace, plan: Plan) -> int:
         plan = started(plan, entry_of(target, plan), arguments.world_size)
     options = words(plan, target)
     if arguments.json:
-        data = {"schema": "symconfig.args/1", "target": target, "world_size": plan.best.parallel.world_size}
+        data = {"schema": "symconfig.args/1", "target": target, "world_size": plan.best.configuration.world_size}
         print_json(data | {"words": options})
     elif arguments.null:
         write_data("".join(f"{word}\0" for word in options))

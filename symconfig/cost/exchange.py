@@ -17,7 +17,7 @@ from symconfig.cost.stages import Setting, Stages
 from symconfig.cost.tape import first_axis_max, maximum, minimum
 from symconfig.graph.layout import INSTANCES, Move
 from symconfig.graph.sharding import Phase, over_replicas
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.schedule.timeline import Start
 
 # Of the host for each tensor of a list that a collective takes: Python slices it, PyTorch launches its copy. Assumed:
@@ -38,7 +38,7 @@ class Exchange:
     reduce: Array
 
 
-def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
+def exchange(sums: Stages, points: ConfigurationSet, setting: Setting) -> Exchange:
     """Return the data-parallel collectives of each stage's weights and gradients, in seconds before overlap.
 
     Bytes are those of trained parameters with their padding; frozen ones are gathered too if weights are sharded.
@@ -64,7 +64,7 @@ def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
 
 
 def _moves_s(
-    moves: Mapping[Move, Share], axes: tuple[str, ...], sums: Stages, points: Columns, setting: Setting
+    moves: Mapping[Move, Share], axes: tuple[str, ...], sums: Stages, points: ConfigurationSet, setting: Setting
 ) -> Array:
     """Return the seconds of collectives over the same axes, dense and then expert weights: [k, s, n].
 
@@ -111,7 +111,7 @@ def _messages(sums: Stages, setting: Setting) -> Array:
     return several
 
 
-def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:
+def exchanged_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
     """Return the exposed seconds that data-parallel communication adds to a step: [r, n].
 
     Included are the all-reduce of tied embeddings between pipeline ends, and copies to and from communication buffers
@@ -124,7 +124,7 @@ def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     return shown + copies_s(sums, points, setting) if setting.framework.copied_bytes else shown
 
 
-def between_ends_s(sums: Stages, points: Columns, setting: Setting) -> Array:
+def between_ends_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
     """Return the seconds of all-reducing the gradient of an embedding that first and last stage both hold: [n].
 
     0 for a single stage, and if no point has parameters in `sums.copied`.
@@ -136,7 +136,7 @@ def between_ends_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     return ring(amount, 2.0, np.full_like(stride, 2.0), stride, setting.machine)
 
 
-def copies_s(sums: Stages, points: Columns, setting: Setting) -> Array:
+def copies_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
     """Return the seconds of a step's copies between tensors and communication buffers, on the largest stage: [n]."""
     elements = first_axis_max(sums.dense + sums.expert)
     moved = points.num_microbatches * elements * setting.framework.copied_bytes
@@ -144,7 +144,7 @@ def copies_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     return result
 
 
-def _exposed_without_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
+def _exposed_without_pipeline(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
     """Return the exposed seconds of a step's exchange without a pipeline, or if every microbatch exchanges: [s, r, n].
 
     Gathers and reductions of each microbatch overlap with its forward and backward, those of once a step with the last
@@ -176,7 +176,9 @@ def _exposed_without_pipeline(sums: Stages, points: Columns, setting: Setting) -
     return result
 
 
-def gathered_s(sums: Stages, points: Columns, setting: Setting, work: Array, before_s: float = 0.0) -> Array | float:
+def gathered_s(
+    sums: Stages, points: ConfigurationSet, setting: Setting, work: Array, before_s: float = 0.0
+) -> Array | float:
     """Return the seconds that gathering sharded weights adds to a forward without a backward: [s, r, n].
 
     0.0 if nothing is gathered in the forward. work: seconds of the forward itself. before_s: seconds of copying a
@@ -192,7 +194,7 @@ def gathered_s(sums: Stages, points: Columns, setting: Setting, work: Array, bef
     return result
 
 
-def _exposed_in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
+def _exposed_in_pipeline(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
     """Return the exposed seconds of a pipeline's exchange, once a step: [r, n].
 
     With interleaving and overlap each chunk's collective overlaps with groups of microbatches; gathers that

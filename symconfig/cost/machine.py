@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor, Kernels, Quantity
 from symconfig.errors import InputError
-from symconfig.plans.choices import Precision
+from symconfig.plans.configuration import Precision
 from symconfig.units import MIB
 
 # A channel of a score is 4 FLOP (two products). An SM makes 16 exponentials a clock, and on Hopper 4096, on Blackwell

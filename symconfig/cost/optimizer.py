@@ -15,7 +15,7 @@ from symconfig.cost.kernels import traffic_s
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Setting, Stages
 from symconfig.cost.tape import first_axis_max, maximum
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration_set import ConfigurationSet
 
 # Host memory rate that one rank's share of CPU Adam reaches: half a socket's 200 GB/s over four ranks.
 HOST_ADAM_BYTES_PER_S = 25e9
@@ -44,13 +44,13 @@ class Share:
         return Share(self.dense * factor, self.expert * factor)
 
 
-def shards(points: Columns, setting: Setting, sharded: bool) -> tuple[Array | float, Array | float]:
+def shards(points: ConfigurationSet, setting: Setting, sharded: bool) -> tuple[Array | float, Array | float]:
     """Return how many ranks share one copy of the dense and of the experts' state; (1, 1) if not `sharded`."""
     instances = setting.framework.optimizer_instances
     return (points.shards / instances, points.edp / instances) if sharded else (1.0, 1.0)
 
 
-def dense_shared(sums: Stages, points: Columns, setting: Setting) -> Array:
+def dense_shared(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
     """Return the trained dense parameters that the ranks of `shards` divide among them: [s, n].
 
     Where shards extend over tensor-parallel ranks, parameters that each tp rank holds whole count 1/tp.
@@ -68,13 +68,13 @@ def _bucket(ranks: Array | float, largest: Array, how: Orthogonal) -> Array:
     return result
 
 
-def elements_of_rank(sums: Stages, points: Columns, setting: Setting) -> Array:
+def elements_of_rank(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
     """Return a rank's parameters if the optimizer state were sharded evenly; all without sharding: [s, n]."""
     shared = Share(dense_shared(sums, points, setting), sums.expert)
     return shared.on_rank(shards(points, setting, setting.sharding.state))
 
 
-def dealt(sums: Stages, points: Columns, setting: Setting) -> Share:
+def dealt(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
     """Return the elements of orthogonalised matrices on the busiest rank, [s, n]; all of them without a sharded state.
 
     All too where one rank shares the state, or the optimizer orthogonalises nothing. Else a chunk's matrices are
@@ -95,7 +95,7 @@ def dealt(sums: Stages, points: Columns, setting: Setting) -> Share:
     )
 
 
-def padding(sums: Stages, points: Columns, setting: Setting) -> Share:
+def padding(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
     """Return the padding of gradient and weight buffers in elements, of all ranks together: [s, n].
 
     Where matrices are assigned undivided, every rank's part is as long as the longest one. 0 without an orthogonalising
@@ -109,7 +109,7 @@ def padding(sums: Stages, points: Columns, setting: Setting) -> Share:
     return Share(held.dense * over - sums.matrix, held.expert * over_experts - sums.matrix_expert)
 
 
-def elementwise(sums: Stages, points: Columns, setting: Setting) -> Share:
+def elementwise(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
     """Return the trained parameters that the optimizer steps element by element, before sharding: [s, n].
 
     These are all (dense ones as of `dense_shared`), without the matrices of an orthogonalising optimizer.
@@ -120,7 +120,7 @@ def elementwise(sums: Stages, points: Columns, setting: Setting) -> Share:
     return Share(dense - sums.matrix, sums.expert - sums.matrix_expert)
 
 
-def state_of_matrices(sums: Stages, points: Columns, setting: Setting) -> Array:
+def state_of_matrices(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
     """Return the bytes of the busiest rank's optimizer state of orthogonalised matrices; 0 without any: [s, n]."""
     if setting.framework.orthogonal is None:
         return np.zeros_like(sums.dense)
@@ -128,7 +128,7 @@ def state_of_matrices(sums: Stages, points: Columns, setting: Setting) -> Array:
     return result
 
 
-def _orthogonalised_s(sums: Stages, points: Columns, setting: Setting) -> Array | float:
+def _orthogonalised_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array | float:
     """Return the seconds of orthogonalising the busiest rank's matrices and of their step's traffic: [s, n].
 
     0.0 if the optimizer orthogonalises nothing.
@@ -149,7 +149,7 @@ def _ratio(some: Array, whole: Array) -> Array:
     return np.where(whole > 0, some / np.where(whole > 0, whole, 1.0), 0.0)
 
 
-def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
+def optimizer_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
     """Return the seconds of the optimizer's step on the slowest stage, one row per offload setting: [o, n].
 
     The GPU's part, the transfers to and from the host, the step in host memory of the offloaded share, and the
@@ -171,7 +171,7 @@ def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     return np.array(rows)
 
 
-def held_weights(sums: Stages, points: Columns, setting: Setting) -> Array:
+def held_weights(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
     """Return the bytes of a rank's shard of all weights, frozen ones included, on the largest stage: [n].
 
     The shard is that of ZeRO 3, whatever the setting's stage.

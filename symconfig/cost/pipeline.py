@@ -22,7 +22,7 @@ from symconfig.cost.table import Table
 from symconfig.cost.tape import first_axis_max
 from symconfig.graph.derived import Phase
 from symconfig.graph.parts import is_layer
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.schedule.schedules import most_held
 from symconfig.schedule.timeline import Start, Times
 
@@ -40,7 +40,7 @@ class Messages:
     received_s: Array
 
 
-def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
+def messages(sums: Stages, points: ConfigurationSet, setting: Setting) -> Messages:
     """Return the seconds of messages between stages; all 0 for a single stage.
 
     A stage receives an activation and a gradient for each of its chunks; the model's first chunk gets no activation and
@@ -72,7 +72,7 @@ def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
     return Messages(shown, lag, count * shown)
 
 
-def in_flight(points: Columns, setting: Setting) -> Array:
+def in_flight(points: ConfigurationSet, setting: Setting) -> Array:
     """Return how many microbatches' activations each stage holds at its peak, a fraction if interleaved: [s, n].
 
     Where a stage's chunks have different numbers of layers, it is counted along the schedule (`most_held`) as the
@@ -97,7 +97,7 @@ def in_flight(points: Columns, setting: Setting) -> Array:
 
 
 def pipelined(
-    seconds: Array, rerun: Array, communication: Array, *, sums: Stages, points: Columns, setting: Setting
+    seconds: Array, rerun: Array, communication: Array, *, sums: Stages, points: ConfigurationSet, setting: Setting
 ) -> dict[str, Array]:
     """Return the seconds of a step's passes by part (compute, recompute, communication) and the bubble: [..., n] each.
 
@@ -140,7 +140,7 @@ Chunk = Sequence[str]  # kinds of its blocks, in model order
 
 
 def chunk_times(
-    table: Table, sums: Stages, points: Columns, setting: Setting, chunks: Sequence[Chunk], repeated: int
+    table: Table, sums: Stages, points: ConfigurationSet, setting: Setting, chunks: Sequence[Chunk], repeated: int
 ) -> Times:
     """Return every chunk's seconds for the schedule simulator, at the first point and first policy: [pp, vpp].
 

@@ -21,7 +21,7 @@ from symconfig.cost.table import WEIGHTS, Table
 from symconfig.cost.tape import maximum
 from symconfig.graph.block import Place
 from symconfig.graph.sharding import Sharding
-from symconfig.plans.choices import ZeroStage
+from symconfig.plans.configuration import ZeroStage
 
 _PASSES = (*PASSES, "ends")  # of `Stages`
 # Rows of weights that a stage has the sum of, and those that it has the most of; `largest` is of all parameters.

@@ -32,7 +32,7 @@ from symconfig.cost.pipeline import in_flight, pipelined
 from symconfig.cost.stages import Offload, Setting, Stages, summed
 from symconfig.cost.table import Table
 from symconfig.cost.tape import maximum, minimum
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration_set import ConfigurationSet
 
 # Of a parameter that is stepped in host memory: its gradient in fp32, pinned (Megatron-LM's hybrid_optimizer.py,
 # cpu_copys_map_grad; deepspeed/runtime/zero/stage_1_and_2.py, single_partition_of_fp32_groups' grad).
@@ -82,7 +82,7 @@ def total(parts: dict[str, Array]) -> Array:
     return result
 
 
-def evaluate(sums: Stages, points: Columns, setting: Setting) -> Cost:
+def evaluate(sums: Stages, points: ConfigurationSet, setting: Setting) -> Cost:
     """Return seconds and bytes by part of every candidate: each recompute policy, offload and point."""
     return Cost(time_s(sums, points, setting), memory_bytes(sums, points, setting))
 
@@ -92,7 +92,7 @@ def _each_offload(array: Array) -> Array:
     return array[..., None, :]
 
 
-def time_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
+def time_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> dict[str, Array]:
     """Return the seconds of a step by part, each of which broadcasts to [r, o, n].
 
     The parts are those of `pipelined`, data-parallel communication, optimizer and overhead.
@@ -105,20 +105,20 @@ def time_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     return parts
 
 
-def _overhead(points: Columns, setting: Setting) -> Array:
+def _overhead(points: ConfigurationSet, setting: Setting) -> Array:
     """Return the framework's overhead of a step and of all its microbatches in seconds: [n]."""
     framework = setting.framework
     result: Array = framework.step_overhead_s + points.num_microbatches * framework.microbatch_overhead_s
     return result
 
 
-def apart_s(sums: Stages, points: Columns, setting: Setting) -> Array:
+def apart_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
     """Return the seconds of the optimizer and the overhead together: [o, n]."""
     result: Array = optimizer_s(sums, points, setting) + _overhead(points, setting)
     return result
 
 
-def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
+def memory_bytes(sums: Stages, points: ConfigurationSet, setting: Setting) -> dict[str, Array]:
     """Return the bytes of each stage by part, at its peak; each broadcasts to [s, r, o, n].
 
     Parts are activations (of all microbatches in flight), head and loss, working set, weights, gradients and optimizer
@@ -134,7 +134,9 @@ def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, A
     return parts | {"gradients": _gradients_at_peak(parts["gradients"], held, sums, points, setting)}
 
 
-def _gradients_at_peak(gradients: Array, held: Array, sums: Stages, points: Columns, setting: Setting) -> Array:
+def _gradients_at_peak(
+    gradients: Array, held: Array, sums: Stages, points: ConfigurationSet, setting: Setting
+) -> Array:
     """Return the bytes of gradients at a stage's peak.
 
     Gradients that appear only during the last backward count as far as they exceed `held`, the activations that are
@@ -154,7 +156,7 @@ def _gradients_at_peak(gradients: Array, held: Array, sums: Stages, points: Colu
     return np.asarray(gradients + maximum(coming - held, 0.0))
 
 
-def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
+def states(sums: Stages, points: ConfigurationSet, setting: Setting) -> dict[str, Array]:
     """Return the bytes of weights, gradients and optimizer state of one rank by part; each broadcasts to [s, o, n].
 
     Weights include low-precision copies, frozen weights, and at ZeRO 3 the gathered blocks; with offloaded weights they
@@ -214,7 +216,7 @@ def _gradient_bytes(setting: Setting, offload: Offload) -> float:
     return setting.bytes.gradient * (1.0 if stays else 1.0 - offload.optimizer)
 
 
-def bound_s(sums: Stages, points: Columns, setting: Setting) -> Array:
+def bound_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
     """Return a lower bound of a step's seconds over all policies, offloads and ZeRO stages: passes and bubble, [n].
 
     sums: of a `bound_table`.
@@ -223,7 +225,7 @@ def bound_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     return np.asarray(total(passes)[0])
 
 
-def bound_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
+def bound_bytes(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
     """Return a lower bound of the peak bytes over all policies, at this ZeRO stage and under each offload: [o, n].
 
     sums: of a `bound_table`. More offload leaves fewer bytes on the GPU.
@@ -235,7 +237,7 @@ def bound_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
     return np.asarray((held + sums.transient[:, :1] + state).max(axis=0))
 
 
-def host_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
+def host_bytes(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
     """Return the pinned host memory of one rank in bytes: [r, o, n].
 
     The sum of offloaded activations of all microbatches in flight, on the stage with most, and, each on its largest
@@ -276,7 +278,7 @@ class Extremes:
 
 
 def evaluate_block(
-    extremes: Extremes, points: Columns, setting: Setting, prefix: Array, budget_bytes: float
+    extremes: Extremes, points: ConfigurationSet, setting: Setting, prefix: Array, budget_bytes: float
 ) -> FirstLayers:
     """Return the fewest first layers of every chunk to recompute, at least one, so that memory fits, and their cost.
 

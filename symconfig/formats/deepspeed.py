@@ -15,7 +15,7 @@ from symconfig.descriptor.document import KeyPath
 from symconfig.formats.links import value_of
 from symconfig.frameworks.behaviour import Switches
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, AUTO, MICRO, TRAIN, ZERO
-from symconfig.plans.choices import ZERO_STAGES, Precision, ZeroStage
+from symconfig.plans.configuration import ZERO_STAGES, Precision, ZeroStage
 from symconfig.plans.plan import Plan
 
 Json = dict[str, Any]
@@ -54,7 +54,7 @@ class Key:
 
     def value(self, plan: Plan) -> Any:
         if self.write is None:
-            return value_of(plan.best, self.field) if self.field else None
+            return value_of(plan.best.configuration, self.field) if self.field else None
         return self.write(plan) if callable(self.write) else self.write
 
 
@@ -65,7 +65,7 @@ def write(plan: Plan, auto: bool = False) -> Json:
     """
     data: Json = {}
     for key in KEYS:
-        value = key.value(plan) if str(plan.best.options.zero_stage) in key.stages else None
+        value = key.value(plan) if str(plan.best.configuration.zero_stage) in key.stages else None
         if value is None:
             continue
         section = data
@@ -85,7 +85,7 @@ def own_optimizer(plan: Plan) -> bool:
 
 def train_batch_size(plan: Plan) -> int:
     """Return train_batch_size as DeepSpeed counts it: micro batch x accumulation x dp x tp, as AutoTP ranks count."""
-    batch, parallel = plan.best.batch, plan.best.parallel
+    batch, parallel = plan.best.configuration, plan.best.configuration
     return batch.micro * batch.num_microbatches * parallel.dp * parallel.tp
 
 
@@ -94,17 +94,17 @@ def _optimizer(name: str, value: Callable[[Plan], Any], **more: Any) -> Key:
 
 
 def _precision(name: Precision) -> Key:
-    return Key(f"{name}.enabled", lambda plan: plan.best.options.precision == name or None, field="options.precision",
+    return Key(f"{name}.enabled", lambda plan: plan.best.configuration.precision == name or None, field="precision",
                arguments=(name,), default=False)  # fmt: skip
 
 
 def _above_one(name: str, degree: str) -> Key:
-    field = f"parallel.{degree}"
-    return Key(name, lambda plan: size if (size := value_of(plan.best, field)) > 1 else None, field=field)
+    field = f"{degree}"
+    return Key(name, lambda plan: size if (size := value_of(plan.best.configuration, field)) > 1 else None, field=field)
 
 
 def _experts(plan: Plan) -> Json | None:
-    ep = plan.best.parallel.ep
+    ep = plan.best.configuration.ep
     return {"enabled": True, "autoep_size": ep, "preset_model": plan.model.model_type} if ep > 1 else None
 
 
@@ -113,7 +113,7 @@ def _bucket(plan: Plan) -> int:
 
 
 def _offloaded(plan: Plan) -> Json | None:
-    share = plan.best.options.optimizer_offload
+    share = plan.best.configuration.optimizer_offload
     return {"device": "cpu", "pin_memory": True, **({"ratio": share} if share < 1 else {})} if share else None
 
 
@@ -128,9 +128,9 @@ def _sub_group(plan: Plan) -> int:
     With such a share, a 64th of a rank's trained weights (only the adapter's, if there is one), at least 1: `ratio` is
     a share of a rank's tiles, not of its elements (`runtime/zero/stage3.py`, 0.19.8, `subgroup_to_device`).
     """
-    if not 0 < plan.best.options.optimizer_offload < 1:
+    if not 0 < plan.best.configuration.optimizer_offload < 1:
         return SUB_GROUP
-    model, parallel = plan.model, plan.best.parallel
+    model, parallel = plan.model, plan.best.configuration
     trained = model.num_hidden_layers * _largest_layer(plan) + 2 * model.vocab_size * model.hidden_size
     if model.adapter is not None:
         trained = trained * 2 * model.adapter.r // model.hidden_size
@@ -156,60 +156,61 @@ def _largest_layer(plan: Plan) -> int:
         attention = hidden * model.head_dim * 2 * (heads + model.num_key_value_heads)
     width = model.intermediate_size
     if (experts := model.experts) is not None:
-        routed = experts.num_experts * experts.moe_intermediate_size // plan.best.parallel.ep
+        routed = experts.num_experts * experts.moe_intermediate_size // plan.best.configuration.ep
         width = max(width, routed + experts.shared_expert_intermediate_size)
     return attention + (3 if model.gated_mlp else 2) * hidden * width
 
 
 KEYS: tuple[Key, ...] = (
     Key(TRAIN, train_batch_size, field="batch"),
-    Key(MICRO, lambda p: p.best.batch.micro, field="batch", default=8,
+    Key(MICRO, lambda p: p.best.configuration.micro, field="batch", default=8,
         arguments=("per_device_train_batch_size", "micro_batch_size", "per_gpu_train_batch_size")),
-    Key(ACCUMULATION, lambda p: p.best.batch.num_microbatches, field="batch", default=1, arguments=(ACCUMULATION,)),
+    Key(ACCUMULATION, lambda p: p.best.configuration.num_microbatches, field="batch", default=1,
+        arguments=(ACCUMULATION,)),
     Key("gradient_clipping", lambda p: p.training.clip_grad, arguments=("max_grad_norm",), default=1.0),
     Key("steps_per_print", lambda p: max(100, p.training.log_interval)),
     Key("wall_clock_breakdown", False),
-    Key(f"{ZERO}.stage", field="options.zero_stage"),
-    Key(f"{ZERO}.overlap_comm", field="options.overlap.grad_reduce", stages="123"),
+    Key(f"{ZERO}.stage", field="zero_stage"),
+    Key(f"{ZERO}.overlap_comm", field="overlap_grad_reduce", stages="123"),
     Key(f"{ZERO}.contiguous_gradients", True, stages="123"),
     Key(f"{ZERO}.reduce_scatter", True, stages="123"),
     Key(f"{ZERO}.reduce_bucket_size", _bucket, stages="123", sized=lambda hidden: hidden * hidden),
     Key(f"{ZERO}.allgather_partitions", True, stages="12"),
     Key(f"{ZERO}.allgather_bucket_size", _bucket, stages="12"),
     # Ranks copy different gradients to the host at the same time.
-    Key(f"{ZERO}.round_robin_gradients", lambda p: p.best.options.optimizer_offload > 0 or None, stages="12"),
+    Key(f"{ZERO}.round_robin_gradients", lambda p: p.best.configuration.optimizer_offload > 0 or None, stages="12"),
     Key(f"{ZERO}.stage3_prefetch_bucket_size", stages="3", sized=lambda hidden: int(0.9 * hidden * hidden),
-        write=lambda p: p.model.hidden_size**2 * 9 // 10 if p.best.options.overlap.param_gather else 0),
+        write=lambda p: p.model.hidden_size**2 * 9 // 10 if p.best.configuration.overlap_param_gather else 0),
     Key(f"{ZERO}.stage3_param_persistence_threshold", lambda p: 10 * p.model.hidden_size, stages="3",
         sized=lambda hidden: 10 * hidden),
     Key(f"{ZERO}.stage3_max_live_parameters", _live, stages="3"),
     Key(f"{ZERO}.stage3_max_reuse_distance", _live, stages="3"),
     Key(f"{ZERO}.sub_group_size", _sub_group, stages="3"),
     Key(f"{ZERO}.stage3_gather_16bit_weights_on_model_save", True, stages="3"),
-    Key(f"{ZERO}.offload_optimizer", _offloaded, field="options.optimizer_offload", stages="123"),
-    Key(f"{ZERO}.offload_param", field="options.param_offload", stages="123",
-        write=lambda p: {"device": "cpu", "pin_memory": True} if p.best.options.param_offload else None),
+    Key(f"{ZERO}.offload_optimizer", _offloaded, field="optimizer_offload", stages="123"),
+    Key(f"{ZERO}.offload_param", field="param_offload", stages="123",
+        write=lambda p: {"device": "cpu", "pin_memory": True} if p.best.configuration.param_offload else None),
     _optimizer("type", lambda p: "AdamW"),
     _optimizer("params.lr", lambda p: p.training.lr, arguments=("learning_rate",), default=LEARNING_RATE),
     _optimizer("params.betas", lambda p: [p.training.adam_beta1, p.training.adam_beta2],
                arguments=("adam_beta1", "adam_beta2"), default=BETAS),
     _optimizer("params.eps", lambda p: p.training.adam_eps, arguments=("adam_epsilon",), default=1e-8),
     _optimizer("params.weight_decay", lambda p: p.training.weight_decay, arguments=("weight_decay",), default=0.0),
-    _optimizer("params.torch_adam", lambda p: not p.best.options.optimizer_offload or None),
-    _optimizer("params.fused", lambda p: not p.best.options.optimizer_offload or None),
+    _optimizer("params.torch_adam", lambda p: not p.best.configuration.optimizer_offload or None),
+    _optimizer("params.fused", lambda p: not p.best.configuration.optimizer_offload or None),
     Key("zero_allow_untested_optimizer", lambda p: not own_optimizer(p) or None),
     Key("scheduler.params.warmup_min_lr", default=0),
     Key("scheduler.params.warmup_max_lr", arguments=("learning_rate",), default=LEARNING_RATE),
     _precision("bf16"),
     _precision("fp16"),
-    *(Key(f"fp16.{name}", lambda p, value=value: value if p.best.options.precision == "fp16" else None)  # type: ignore[misc]
+    *(Key(f"fp16.{name}", lambda p, value=value: value if p.best.configuration.precision == "fp16" else None)  # type: ignore[misc]
       for name, value in {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 1000, "hysteresis": 2,
                           "min_loss_scale": 1}.items()),
-    Key("data_types.grad_accum_dtype", field="options.grad_bytes", stages="123",
-        write=lambda p: "fp32" if p.best.options.grad_bytes == 4 else p.best.options.precision),
+    Key("data_types.grad_accum_dtype", field="grad_bytes", stages="123",
+        write=lambda p: "fp32" if p.best.configuration.grad_bytes == 4 else p.best.configuration.precision),
     _above_one("tensor_parallel.autotp_size", "tp"),
     _above_one("sequence_parallel_size", "cp"),
-    Key("expert_parallel", _experts, field="parallel.ep"),
+    Key("expert_parallel", _experts, field="ep"),
 )  # fmt: skip
 BY_PATH: Mapping[KeyPath, Key] = {key.path: key for key in KEYS}
 

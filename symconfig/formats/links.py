@@ -77,7 +77,7 @@ class Link:
             out.put(self.option, *(written if isinstance(written, tuple) else (written,)))
         elif self.why:
             got = pattern(value) if isinstance(value, tuple) else None if value is True else value
-            name, since = self.name.removeprefix("best.options."), self.since or first_with(self.option)
+            name, since = self.name.removeprefix("best.configuration."), self.since or first_with(self.option)
             out.refuse(name, self.why, got, since=since)
 
     def read_from(self, out: Reader) -> None:

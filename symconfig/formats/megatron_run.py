@@ -21,10 +21,9 @@ from symconfig.frameworks.megatron.releases import GRAPHED_MODULES_SINCE, NO_ENG
 from symconfig.plans.plan import Plan
 
 COLLECTED_EVERY = 100  # steps between garbage collections: 238 of the 328 Megatron recipes of model_zoo/recipes
-GRANULARITY = "best.options.recompute.granularity"
-FULL = {GRANULARITY: "full"}
+FULL, SELECTIVE = {"best.configuration.recompute": "full"}, {"best.configuration.recompute": "selective"}
 ROUTER = ("moe_router", "moe_preprocess")
-# Modules of a layer that graphs replay, by `plans.plan.Options.cuda_graphs`.
+# Modules of a layer that graphs replay, by `Configuration.cuda_graphs`.
 GRAPHED_MODULES: dict[Graphed, tuple[str, ...]] = {
     "router": ROUTER, "outside experts": ("attn", *ROUTER), "all": ("attn", "mlp")
 }  # fmt: skip
@@ -33,9 +32,9 @@ GRAPHED_MODULES: dict[Graphed, tuple[str, ...]] = {
 OFFLOAD_ATTENTION, OFFLOAD_EXPERTS = ("qkv_linear", "core_attn", "attn_proj"), ("expert_fc1", "moe_act")
 SGD, MUON = {"job.optimizer.name": "sgd"}, {"job.optimizer.name": "muon"}
 NARROW, WSD = {"job.optimizer.narrow": True}, {"training.lr_decay_style": "WSD"}
-FLEX, DELAYED = {"best.options.moe_dispatcher": "flex"}, {"best.options.fp8_recipe": "delayed"}
-FP16 = {"best.options.precision": "fp16"}
-MXFP8_ZERO1 = {"best.options.precision": "mxfp8", "best.options.zero_stage": 1}
+FLEX, DELAYED = {"best.configuration.moe_dispatcher": "flex"}, {"best.configuration.fp8_recipe": "delayed"}
+FP16 = {"best.configuration.precision": "fp16"}
+MXFP8_ZERO1 = {"best.configuration.precision": "mxfp8", "best.configuration.zero_stage": 1}
 
 
 def _same(section: str, names: str) -> tuple[Link, ...]:
@@ -44,7 +43,7 @@ def _same(section: str, names: str) -> tuple[Link, ...]:
 
 
 def _best(name: str, option: str, when: Values | None = None, **more: Any) -> Link:
-    return Link(f"best.options.{name}", option, when or {}, **more)
+    return Link(f"best.configuration.{name}", option, when or {}, **more)
 
 
 def _if(holds: Callable[[Plan], object]) -> Callable[[Any, Plan], object]:
@@ -60,11 +59,11 @@ def iterations(plan: Plan) -> int:
     Megatron-LM skips the samples that the checkpoint has seen (get_train_valid_test_num_samples).
     """
     end = plan.training.train_iters
-    return max(end, plan.history.spanned(end, plan.best.batch.global_))
+    return max(end, plan.history.spanned(end, plan.best.configuration.global_batch))
 
 
 def _gc_interval(value: int | None, plan: Plan) -> int | None:
-    return (COLLECTED_EVERY if plan.best.parallel.world_size > 1 else None) if value is None else value or None
+    return (COLLECTED_EVERY if plan.best.configuration.world_size > 1 else None) if value is None else value or None
 
 
 def _folder(plan: Plan) -> str:
@@ -78,24 +77,24 @@ def _tensorboard(value: str | None, plan: Plan) -> str | None:
 
 def _stages_by_counts(plan: Plan) -> bool:
     """Return whether numbers of layers describe the stages: pp above 1, and neither a layout nor a hybrid pattern."""
-    return plan.best.parallel.pp > 1 and not hybrid(plan.model) and plan.best.options.pipeline_layout is None
+    return plan.best.configuration.pp > 1 and not hybrid(plan.model) and plan.best.configuration.pipeline_layout is None
 
 
 def _sequence_parallel(plan: Plan) -> bool:
-    return plan.best.options.sequence_parallel and plan.best.parallel.tp > 1
+    return plan.best.configuration.sequence_parallel and plan.best.configuration.tp > 1
 
 
 def _grouped(architecture: str, plan: Plan) -> bool:
     """Return whether the experts have grouped GEMM kernels; until core_v0.16 not in fp16."""
-    return architecture not in NO_GROUPED_GEMM and plan.best.options.precision != "fp16"
+    return architecture not in NO_GROUPED_GEMM and plan.best.configuration.precision != "fp16"
 
 
 def _fsdp(plan: Plan) -> bool:
-    return plan.best.options.zero_stage >= 2
+    return plan.best.configuration.zero_stage >= 2
 
 
 def _replicated(plan: Plan) -> bool:
-    return plan.best.parallel.dp * plan.best.parallel.cp > 1
+    return plan.best.configuration.dp * plan.best.configuration.cp > 1
 
 
 def _gather_overlapped(value: bool, plan: Plan) -> bool:
@@ -103,7 +102,7 @@ def _gather_overlapped(value: bool, plan: Plan) -> bool:
 
     False if dp x cp is 1, or the reduction of gradients does not overlap (from ZeRO-2 on it does).
     """
-    zero, reduced = plan.best.options.zero_stage, plan.best.options.overlap.grad_reduce or _fsdp(plan)
+    zero, reduced = plan.best.configuration.zero_stage, plan.best.configuration.overlap_grad_reduce or _fsdp(plan)
     return _replicated(plan) and reduced and (zero == 3 or (value and zero >= 1))
 
 
@@ -131,7 +130,7 @@ RUN: Mapping[str, tuple[Link, ...]] = {
         # Both take the router's probabilities in fp32 only: others are widened, and every layer of every microbatch
         # warns (token_dispatcher.py, dispatch).
         Link("model", "--moe-router-dtype", FLEX, write=lambda v, _: None if router_dtype(None, v) else "fp32"),
-        _best("overlap.moe_a2a", "--overlap-moe-expert-parallel-comm", optional=True),
+        _best("overlap_moe_a2a", "--overlap-moe-expert-parallel-comm", optional=True),
         Link("cluster.gpu.architecture", "--moe-grouped-gemm", write=_grouped, until="core_v0.16.1"),
         Link("cluster.gpu.architecture", "--moe-grouped-gemm", since="core_v0.16.1",
              write=lambda v, _: v not in NO_GROUPED_GEMM),
@@ -139,8 +138,8 @@ RUN: Mapping[str, tuple[Link, ...]] = {
         Link("cluster.gpu.architecture", "--moe-router-fusion", write=lambda v, _: v not in NO_ENGINE, optional=True),
     ),
     "TRAINING_ARGS": (
-        Link("best.batch.micro", "--micro-batch-size"),
-        Link("best.batch.global_", "--global-batch-size"),
+        _best("micro", "--micro-batch-size"),
+        _best("global_batch", "--global-batch-size"),
         Link("", "--train-iters", write=lambda _, p: iterations(p)),
         Link("training.train_iters", "--exit-interval", write=_if(lambda p: p.training.train_iters < iterations(p))),
         # Muon steps embeddings, head, norms and biases with Adam, whose settings go with it.
@@ -183,13 +182,13 @@ RUN: Mapping[str, tuple[Link, ...]] = {
         _best("precision", "--fp16", words={"fp16": True}),
         _best("precision", "--bf16", words=fromkeys(("bf16", "fp8", "mxfp8", "nvfp4"), True)),
         _best("precision", "--fp8-format", words={"fp8": "hybrid", "mxfp8": "e4m3"}),
-        _best("precision", "--fp8-recipe", write=lambda _, p: p.best.options.fp8_recipe or None),
+        _best("precision", "--fp8-recipe", write=lambda _, p: p.best.configuration.fp8_recipe or None),
         _best("precision", "--fp8-amax-history-len", DELAYED, words={"fp8": 1024}),
         _best("precision", "--fp8-amax-compute-algo", DELAYED, words={"fp8": "max"}),
         _best("precision", "--fp4-format", words={"nvfp4": "e2m1"}, why="it has no FP4"),
         _best("precision", "--fp4-recipe", words={"nvfp4": "nvfp4"}, optional=True),
         _best("grad_bytes", "--grad-reduce-in-bf16",
-              write=lambda v, p: v == 2 and p.best.options.precision != "fp16"),
+              write=lambda v, p: v == 2 and p.best.configuration.precision != "fp16"),
         _best("grad_bytes", "--accumulate-allreduce-grads-in-fp32", FP16, words={4: True}),  # bf16 does so by itself
         _best("fp8_param_gather", "--fp8-param-gather"),
         # Weights in mxfp8 have two copies, of other layouts: they are gathered through the gradients' buffer, but by
@@ -197,29 +196,29 @@ RUN: Mapping[str, tuple[Link, ...]] = {
         _best("fp8_param_gather", "--reuse-grad-buf-for-mxfp8-param-ag", MXFP8_ZERO1),
     ),
     "MODEL_PARALLEL_ARGS": (
-        Link("best.parallel.tp", "--tensor-model-parallel-size"),
-        Link("best.parallel.pp", "--pipeline-model-parallel-size"),
-        Link("best.parallel.cp", "--context-parallel-size"),
-        _best("cp_comm", "--cp-comm-type", write=lambda v, p: (v or "p2p") if p.best.parallel.cp > 1 else None),
-        Link("best.parallel.ep", "--expert-model-parallel-size", write=_if(lambda p: p.model.experts)),
+        _best("tp", "--tensor-model-parallel-size"),
+        _best("pp", "--pipeline-model-parallel-size"),
+        _best("cp", "--context-parallel-size"),
+        _best("cp_comm", "--cp-comm-type", write=lambda v, p: (v or "p2p") if p.best.configuration.cp > 1 else None),
+        _best("ep", "--expert-model-parallel-size", write=_if(lambda p: p.model.experts)),
         # By default it is tp, not 1.
-        Link("best.parallel.etp", "--expert-tensor-parallel-size", write=_if(lambda p: p.model.experts)),
+        _best("etp", "--expert-tensor-parallel-size", write=_if(lambda p: p.model.experts)),
         _best("sequence_parallel", "--sequence-parallel", write=_if(_sequence_parallel)),
-        _best("overlap.tp_comm", "--tp-comm-overlap", write=_if(_sequence_parallel)),
+        _best("overlap_tp_comm", "--tp-comm-overlap", write=_if(_sequence_parallel)),
         Link("model", "--hybrid-layer-pattern",
              write=lambda v, p: pattern(v, p.best.chunks) if hybrid(v) and known(v) else None),
-        Link("best.parallel.vpp", "--num-virtual-stages-per-pipeline-rank", default=1, write=_if(_stages_by_counts)),
+        _best("vpp", "--num-virtual-stages-per-pipeline-rank", default=1, write=_if(_stages_by_counts)),
         _best("pipeline_layout", "--pipeline-model-parallel-layout", why="it has no layouts of stages",
-                 write=_if(lambda p: p.best.parallel.pp > 1 and not hybrid(p.model))),
+                 write=_if(lambda p: p.best.configuration.pp > 1 and not hybrid(p.model))),
         _best("first_stage_layers", "--decoder-first-pipeline-num-layers", write=_if(_stages_by_counts)),
         _best("last_stage_layers", "--decoder-last-pipeline-num-layers", write=_if(_stages_by_counts)),
         _best("account_for_embedding", "--account-for-embedding-in-pipeline-split", write=_if(_stages_by_counts)),
         _best("account_for_loss", "--account-for-loss-in-pipeline-split", write=_if(_stages_by_counts)),
         _best("microbatch_group_size", "--microbatch-group-size-per-virtual-pipeline-stage",
-                 write=lambda v, p: v if 1 < p.best.parallel.pp != v and p.best.parallel.vpp > 1 else None),
+                 write=lambda v, p: v if 1 < p.best.configuration.pp != v and p.best.configuration.vpp > 1 else None),
         # With two stages Megatron insists on the overlap.
-        _best("overlap.pp_p2p", "--no-overlap-p2p-communication",
-                 write=lambda v, p: not v and p.best.parallel.pp > 2 and p.best.parallel.vpp > 1),
+        _best("overlap_pp_p2p", "--no-overlap-p2p-communication",
+                 write=lambda v, p: not v and p.best.configuration.pp > 2 and p.best.configuration.vpp > 1),
     ),
     "DATA_PARALLEL_ARGS": (  # stage 1 is Megatron's distributed optimizer, 2 and 3 are Megatron-FSDP
         _best("zero_stage", "--use-distributed-optimizer", words=fromkeys((1, 2, 3), True)),
@@ -233,23 +232,22 @@ RUN: Mapping[str, tuple[Link, ...]] = {
         _best("zero_stage", "--init-model-with-meta-device", words={3: True}),
         # By default bf16, whatever --grad-reduce-in-bf16 says.
         _best("grad_bytes", "--megatron-fsdp-main-grads-dtype", optional=True,
-                 write=lambda v, p: "fp32" if v == 4 and p.best.options.zero_stage >= 2 else None),
-        _best("overlap.grad_reduce", "--overlap-grad-reduce", write=lambda v, p: _replicated(p) and (v or _fsdp(p))),
-        _best("overlap.param_gather", "--overlap-param-gather", write=_gather_overlapped),
+                 write=lambda v, p: "fp32" if v == 4 and p.best.configuration.zero_stage >= 2 else None),
+        _best("overlap_grad_reduce", "--overlap-grad-reduce", write=lambda v, p: _replicated(p) and (v or _fsdp(p))),
+        _best("overlap_param_gather", "--overlap-param-gather", write=_gather_overlapped),
         _best("optimizer_offload", "--use-precision-aware-optimizer", write=lambda v, _: v > 0),
         _best("optimizer_offload", "--optimizer-cpu-offload", write=lambda v, _: v > 0),
         _best("optimizer_offload", "--optimizer-offload-fraction", write=lambda v, _: v or None),
     ),
     "RECOMPUTE_ARGS": (
-        _best("recompute", "--recompute-granularity",
-              write=lambda v, _: None if v.granularity == "none" else v.granularity),
-        _best("recompute", "--recompute-method", FULL, write=lambda v, _: v.method or "uniform"),
-        _best("recompute", "--recompute-num-layers", FULL,
-                 write=lambda v, p: (v.num_layers or 1) * (parts_of_layer(p.model) or 1)),
-        _best("recompute", "--recompute-modules", {GRANULARITY: "selective"}, write=lambda v, _: v.modules or None),
+        _best("recompute", "--recompute-granularity", write=lambda v, _: None if v == "none" else v),
+        _best("recompute_method", "--recompute-method", FULL, write=lambda v, _: v or "uniform"),
+        _best("recompute_layers", "--recompute-num-layers", FULL,
+                 write=lambda v, p: (v or 1) * (parts_of_layer(p.model) or 1)),
+        _best("recompute_modules", "--recompute-modules", SELECTIVE, write=lambda v, _: v or None),
         _best("activation_offload", "--fine-grained-activation-offloading"),
         _best("activation_offload", "--offload-modules",
-                 write=lambda v, p: offloaded_modules(p.model, p.best.options.recompute.modules) if v else None),
+                 write=lambda v, p: offloaded_modules(p.model, p.best.configuration.recompute_modules) if v else None),
     ),
     "DATA_ARGS": (  # mock data, unless the job names real data
         Link("training.data_path", "--data-path", write=lambda v, _: v or None),
@@ -298,33 +296,34 @@ class Family:
         linked = (dest for field in self.fields.split() for dest in BY_FIELD[field])
         return tuple(dict.fromkeys((*linked, *self.also.split())))
 
-    def meaning(self, run: object) -> tuple[object, ...]:
-        return tuple(value_of(run, field) for field in self.fields.split())
+    def meaning(self, configuration: object) -> tuple[object, ...]:
+        return tuple(value_of(configuration, field) for field in self.fields.split())
 
 
 BY_FIELD: dict[str, tuple[str, ...]] = {}  # destinations of the options that say a choice of a plan, by its field
 for _link in (link for links in RUN.values() for link in links if link.name.startswith("best.")):
-    _field = _link.name.removeprefix("best.")
+    _field = _link.name.removeprefix("best.configuration.")
     BY_FIELD[_field] = (*BY_FIELD.get(_field, ()), *destinations(_link.option))
 # In the order in which a person would look for them, which is also where a new option goes: after the options of its
 # own family, or of the nearest one before it.
 FAMILIES = (
-    Family("batch.micro", "batch_size"),
-    Family("batch.global_"),
-    Family("options.precision", exclusive="bf16 fp16"),
-    *map(Family, ("options.grad_bytes", "options.fp8_param_gather", "options.fused_loss")),
-    Family("parallel.tp", "model_parallel_size"),
-    *map(Family, ("options.sequence_parallel", "options.overlap.tp_comm")),
-    Family("parallel.pp parallel.vpp options.pipeline_layout options.first_stage_layers options.last_stage_layers "
-           "options.account_for_embedding options.account_for_loss", "num_layers_per_virtual_pipeline_stage"),
-    *map(Family, ("options.microbatch_group_size", "options.overlap.pp_p2p", "parallel.cp options.cp_comm")),
-    *map(Family, ("parallel.ep", "parallel.etp", "options.moe_dispatcher options.moe_flex_backend")),
+    Family("micro", "batch_size"),
+    Family("global_batch"),
+    Family("precision", exclusive="bf16 fp16"),
+    *map(Family, ("grad_bytes", "fp8_param_gather", "fused_loss")),
+    Family("tp", "model_parallel_size"),
+    *map(Family, ("sequence_parallel", "overlap_tp_comm")),
+    Family("pp vpp pipeline_layout first_stage_layers last_stage_layers "
+           "account_for_embedding account_for_loss", "num_layers_per_virtual_pipeline_stage"),
+    *map(Family, ("microbatch_group_size", "overlap_pp_p2p", "cp cp_comm")),
+    *map(Family, ("ep", "etp", "moe_dispatcher moe_flex_backend")),
     Family("", "moe_grouped_gemm moe_permute_fusion moe_router_fusion"),
-    *map(Family, ("options.overlap.moe_a2a", "options.zero_stage", "options.overlap.grad_reduce")),
-    *map(Family, ("options.overlap.param_gather", "options.optimizer_offload")),
-    Family("options.recompute", "recompute_activations moe_layer_recompute"),
-    Family("options.activation_offload"),
-    Family("options.cuda_graphs", "enable_cuda_graph"),
+    *map(Family, ("overlap_moe_a2a", "zero_stage", "overlap_grad_reduce")),
+    *map(Family, ("overlap_param_gather", "optimizer_offload")),
+    Family("recompute recompute_method recompute_layers recompute_modules",
+           "recompute_activations moe_layer_recompute"),
+    Family("activation_offload"),
+    Family("cuda_graphs", "enable_cuda_graph"),
 )  # fmt: skip
 DECIDED = frozenset(dest for family in FAMILIES for dest in family.dests)
-STAGES = next(family.dests for family in FAMILIES if "parallel.pp" in family.fields)  # which layers a stage has
+STAGES = next(family.dests for family in FAMILIES if "pp" in family.fields)  # which layers a stage has

@@ -30,12 +30,12 @@ def _ending(end: str) -> Any:
 
     def layers(run: Any) -> object:
         """Return the layers of the first or last stage; None if the plan sets none."""
-        options, ends = run.actor.options, ("embedding", "loss")
+        options, ends = run.actor.configuration, ("embedding", "loss")
         counted = [getattr(options, f"account_for_{each}") for each in ends]
         if not any(counted):
             return getattr(options, f"{end}_stage_layers")
         each = run.model.num_hidden_layers + sum(counted)
-        return each // run.actor.parallel.pp - counted[end == "last"]
+        return each // run.actor.configuration.pp - counted[end == "last"]
 
     return layers
 
@@ -80,11 +80,11 @@ STEP = {
     **keys(f"{GENERATION}.colocated", enabled=("colocated", True, True)),
     **keys(DTENSOR, enabled=False),
     **keys(MEGATRON, enabled=True),
-    **{f"{MEGATRON}.{name}": Key(f"actor.parallel.{degree}") for degree, name in DEGREES.items()},
-    **keys(MEGATRON, sequence_parallel="actor.options.sequence_parallel",
+    **{f"{MEGATRON}.{name}": Key(f"actor.configuration.{degree}") for degree, name in DEGREES.items()},
+    **keys(MEGATRON, sequence_parallel="actor.configuration.sequence_parallel",
            activation_checkpointing=lambda run: run.actor.recompute is not None,
            recompute_granularity="actor.recompute.granularity", recompute_modules="actor.recompute.modules",
-           moe_token_dispatcher_type=lambda run: run.model.experts and run.actor.options.moe_dispatcher,
+           moe_token_dispatcher_type=lambda run: run.model.experts and run.actor.configuration.moe_dispatcher,
            moe_permute_fusion=_experts(True), moe_flex_dispatcher_backend="actor.flex.by", moe_enable_deepep=_deepep,
            num_layers_in_first_pipeline_stage=_ending("first"), num_layers_in_last_pipeline_stage=_ending("last"),
            apply_rope_fusion=lambda run: None if fuses_rotations(run.model) else False,
@@ -98,17 +98,17 @@ STEP = {
         fp16=lambda run: run.dtype == "float16",
         use_distributed_optimizer=True,
         # Without it what is offloaded does not see which weights are loaded (NeMo-RL/issues/2371).
-        use_precision_aware_optimizer=lambda run: run.actor.options.optimizer_offload > 0,
-        optimizer_cpu_offload=lambda run: run.actor.options.optimizer_offload > 0,
-        optimizer_offload_fraction="actor.options.optimizer_offload",
+        use_precision_aware_optimizer=lambda run: run.actor.configuration.optimizer_offload > 0,
+        optimizer_cpu_offload=lambda run: run.actor.configuration.optimizer_offload > 0,
+        optimizer_offload_fraction="actor.configuration.optimizer_offload",
     ),
     **keys(f"{MEGATRON}.scheduler", lr_decay_style="training.lr_decay_style",
            lr_decay_iters=lambda run: run.training.lr_decay_iters or run.training.train_iters,
            lr_warmup_iters="training.lr_warmup_iters", lr_warmup_init=0.0),
     **keys(f"{MEGATRON}.distributed_data_parallel_config",
-           grad_reduce_in_fp32=lambda run: run.actor.options.grad_bytes == 4,
-           overlap_grad_reduce="actor.options.overlap.grad_reduce",
-           overlap_param_gather="actor.options.overlap.param_gather"),
+           grad_reduce_in_fp32=lambda run: run.actor.configuration.grad_bytes == 4,
+           overlap_grad_reduce="actor.configuration.overlap_grad_reduce",
+           overlap_param_gather="actor.configuration.overlap_param_gather"),
     **keys("data", max_input_seq_length="rl.prompt_length.max"),
     **keys("data.train", dataset_name=lambda run: run.data_path and "ResponseDataset", data_path="data_path"),
 }  # fmt: skip
@@ -140,7 +140,7 @@ KEYS = {
         **{name: key for name, key in STEP.items() if not name.startswith(MEGATRON)},
         **RUN,
         **_adapter(f"{DTENSOR}.lora_cfg"),
-        **keys(DTENSOR, tensor_parallel_size="actor.parallel.tp", context_parallel_size="actor.parallel.cp",
-               expert_parallel_size="actor.parallel.ep"),
+        **keys(DTENSOR, tensor_parallel_size="actor.configuration.tp", context_parallel_size="actor.configuration.cp",
+               expert_parallel_size="actor.configuration.ep"),
     },
 }  # fmt: skip

@@ -52,7 +52,7 @@ def _in_loss(value: object) -> Any:
 
 def _per_rank(field: str) -> Any:
     """Return a function that gives tokens per GPU: the field's, or the actor's, divided by tp and rounded up."""
-    return lambda run: -(-(value_of(run, field) or run.actor.tokens) // run.actor.parallel.tp)
+    return lambda run: -(-(value_of(run, field) or run.actor.tokens) // run.actor.configuration.tp)
 
 
 _TRAINED = "=train.max_tokens_per_gpu"
@@ -94,7 +94,7 @@ STEP = {
 PAIRS = {
     "PAIRS": {
         **keys("model", beta="preference.beta", ipo_enable=("ipo", None, lambda run: run.preference.loss == "ipo")),
-        **keys("data", max_len="plan.best.batch.seq_length"),
+        **keys("data", max_len="plan.best.configuration.seq_length"),
         **keys("train", batch_size="pairs", micro_batch_size=("actor.micro", 1)),
     },
     "POLICY": _trained("model", ""),
@@ -104,11 +104,12 @@ PAIRS = {
     },
 }  # fmt: skip
 BOTH = {
-    "DEEPSPEED": keys("ds", zero_stage=("actor.options.zero_stage", 2),
-                      param_dtype=("actor.options.precision", "bf16"), grad_accum_dtype="actor.grad_dtype",
-                      overlap_comm="actor.options.overlap.grad_reduce",
-                      adam_offload=("actor.hosts_adam", None, lambda run: run.actor.options.optimizer_offload > 0),
-                      tensor_parallel_size=("actor.parallel.tp", 1), packing_samples="packs",
+    "DEEPSPEED": keys("ds", zero_stage=("actor.configuration.zero_stage", 2),
+                      param_dtype=("actor.configuration.precision", "bf16"), grad_accum_dtype="actor.grad_dtype",
+                      overlap_comm="actor.configuration.overlap_grad_reduce",
+                      adam_offload=("actor.hosts_adam", None,
+                                    lambda run: run.actor.configuration.optimizer_offload > 0),
+                      tensor_parallel_size=("actor.configuration.tp", 1), packing_samples="packs",
                       attn_implementation=("attention", "flash_attention_2"), enable_sleep="actor.away.states"),
     "RUN": {
         **keys("train", seed="training.seed"),

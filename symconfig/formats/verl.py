@@ -31,10 +31,10 @@ def _megatron(role: str) -> dict[str, Key]:
 
     Kernels are those that plans count on and Megatron-Bridge leaves off for some families (0.3.1 to 0.6.0).
     """
-    at, options = f"{SECTIONS[role]}.megatron", f"{role}.options"
+    at, options = f"{SECTIONS[role]}.megatron", f"{role}.configuration"
     own = f"{at}.override_transformer_config"
     return {
-        **{f"{at}.{DEGREES[name]}": Key(f"{role}.parallel.{name}") for name in ("tp", "pp", "cp", "ep")},
+        **{f"{at}.{DEGREES[name]}": Key(f"{role}.configuration.{name}") for name in ("tp", "pp", "cp", "ep")},
         **keys(at, virtual_pipeline_model_parallel_size=f"{role}.chunks"),
         **keys(f"+{own}", num_layers_in_first_pipeline_stage=where(f"{options}.first_stage_layers"),
                num_layers_in_last_pipeline_stage=where(f"{options}.last_stage_layers"),
@@ -64,8 +64,8 @@ def _fsdp(role: str, config: str, model: str) -> dict[str, Key]:
         **keys(config, fsdp_size=(f"{role}.shards", None, lambda run: run.plan.best.shard_ranks or -1),
                reshard_after_forward=True, param_offload=f"{role}.away.weights",
                optimizer_offload=f"{role}.away.states",
-               offload_policy=(f"{role}.streams", None, lambda run: run.actor.options.param_offload)),
-        **keys(at, ulysses_sequence_parallel_size=lambda run: run.actor.parallel.cp),
+               offload_policy=(f"{role}.streams", None, lambda run: run.actor.configuration.param_offload)),
+        **keys(at, ulysses_sequence_parallel_size=lambda run: run.actor.configuration.cp),
     }  # fmt: skip
 
 
@@ -73,7 +73,10 @@ def _engine(role: str, config: str) -> dict[str, Key]:
     """Return keys of a role's FSDP engine that are read but not written: context parallelism and the model's type."""
     return keys(
         config,
-        ulysses_sequence_parallel_size=(f"{role}.parallel.cp", f"={SECTIONS[role]}.ulysses_sequence_parallel_size"),
+        ulysses_sequence_parallel_size=(
+            f"{role}.configuration.cp",
+            f"={SECTIONS[role]}.ulysses_sequence_parallel_size",
+        ),
         model_dtype=f"{role}.dtype",
     )
 
@@ -135,7 +138,7 @@ _LORA = f"{MODEL}.lora"
 MEGATRON_ACTOR = {
     **_ACTOR,
     **_megatron("actor"),
-    **keys(f"+{ACTOR}.megatron.override_ddp_config", overlap_grad_reduce="actor.options.overlap.grad_reduce"),
+    **keys(f"+{ACTOR}.megatron.override_ddp_config", overlap_grad_reduce="actor.configuration.overlap_grad_reduce"),
     **keys(f"{ACTOR}.optim", lr_decay_style="training.lr_decay_style", min_lr="training.min_lr"),
     **keys(f"+{ACTOR}.optim.override_optimizer_config", adam_beta1="training.adam_beta1",
            adam_beta2="training.adam_beta2", adam_eps="training.adam_eps"),
@@ -149,7 +152,7 @@ MEGATRON_ACTOR = {
 MEGATRON_CRITIC = {
     **_CRITIC,
     **_megatron("critic"),
-    **keys("+critic.megatron.override_ddp_config", overlap_grad_reduce="critic.options.overlap.grad_reduce"),
+    **keys("+critic.megatron.override_ddp_config", overlap_grad_reduce="critic.configuration.overlap_grad_reduce"),
 }  # fmt: skip
 FSDP_ACTOR = {
     **_ACTOR,

@@ -15,7 +15,7 @@ from symconfig.descriptor.job import Backend as Name
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import AdapterTarget
-from symconfig.plans.choices import Precision, ZeroStage
+from symconfig.plans.configuration import Precision, ZeroStage
 
 NEWEST = (99, 0)  # `Releases.minor` of a main branch
 _RELEASE = re.compile(r"\d{1,9}(\.\d{1,9})*")

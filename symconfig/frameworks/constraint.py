@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from symconfig.errors import Problem
 from symconfig.frameworks.facts import FIXED, Fixed
 from symconfig.frameworks.megatron.releases import between
-from symconfig.plans.columns import COLUMNS, Columns
+from symconfig.plans.configuration import Configuration
+from symconfig.plans.configuration_set import COLUMNS, ConfigurationSet
+from symconfig.plans.options import FIELD_OF_PIN
 from symconfig.plans.unknown import UNKNOWN, Unknown
 
 
@@ -35,12 +37,12 @@ class Constraint:
 
     name: stable and unique in its table. predicate: true where a point cannot run, of the fixed facts and the point;
     written with &, | and no(), so that it takes arrays and UNKNOWN alike. rule: said of all points, for a search.
-    sentence: said of one, a template in `f` (Fixed) and `p` (Columns); without one, the rule. about, got: what of a
-    plan it is about, and a template of its value. hint: what else helps. pins: of which every plan without the problem
-    has one; `tp` stands for every other tp, and `tp=1` for itself. source: where it is known from. since, until: the
-    first and the last release that it holds for. divides: shares would not be whole, so that no figure can be given.
-    unsaid: a plan can want it and no launch have it, since its releases lack the option, or the model what the option
-    is for. example: facts at which it fails, beside those of a model that runs; by the names of Fixed and Columns.
+    sentence: said of one, a template in `f` (Fixed) and `p` (Configuration); without one, the rule. about, got: what of
+    a plan it is about, and a template of its value. hint: what else helps. pins: of which every plan without the
+    problem has one; `tp` stands for every other tp, and `tp=1` for itself. source: where it is known from. since,
+    until: the first and the last release that it holds for. divides: shares would not be whole, so that no
+    figure can be given. unsaid: a plan can want it and no launch have it, since its releases lack the option, or the
+    model what the option is for. example: facts at which it fails, beside those of a model that runs, by name.
     """
 
     name: str
@@ -67,7 +69,7 @@ class Constraint:
         """Return whether a release lies between `since` and `until`, both included; None is no bound."""
         return between(release, self.since, self.until)
 
-    def mask(self, fixed: Fixed, points: Columns, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    def mask(self, fixed: Fixed, points: ConfigurationSet, shape: tuple[int, ...]) -> NDArray[np.bool_]:
         """Return which points cannot run, as an array of this shape; an UNKNOWN answer counts as able to run."""
         fails = self.predicate(fixed, points)
         known = np.asarray(False if fails is UNKNOWN else fails, dtype=bool)
@@ -76,7 +78,7 @@ class Constraint:
     def verdict(self, fixed: Any, point: Any) -> Verdict:
         """Return whether a point fails the constraint: FAILS, HOLDS, or UNKNOWN if facts that decide it are not known.
 
-        fixed, point: anything with the attributes of Fixed and Columns. If they are arrays, all elements must fail.
+        fixed, point: anything with the attributes of Fixed and Configuration. Of arrays all elements must fail.
         """
         fails = self.predicate(fixed, point)
         if isinstance(fails, Unknown):
@@ -87,13 +89,13 @@ class Constraint:
         """Return the sentence with the values of one point filled in."""
         return self.sentence.format(f=fixed, p=point)
 
-    def problem(self, fixed: Any, point: Columns) -> Problem:
+    def problem(self, fixed: Any, point: Configuration) -> Problem:
         """Return the problem of one point that fails the constraint, with the pins that avoid it."""
         got = None if self.got is None else self.got.format(f=fixed, p=point)
         pins = self.avoiding(point)
         return Problem(self.sentence_at(fixed, point), field=self.about, got=got, hint=self.hint, pins=pins)
 
-    def avoiding(self, point: Columns) -> tuple[str, ...]:
+    def avoiding(self, point: Configuration) -> tuple[str, ...]:
         """Return pins of which every plan without the problem satisfies one; () if none are known.
 
         A degree alone in `pins` becomes ranges below and above the point's value: `tp=..3`, `tp=5..`.
@@ -130,8 +132,8 @@ def other(name: str, value: int) -> tuple[str, ...]:
     return (*below, f"{name}={value + 1}..")
 
 
-def _of(point: Columns, pin: str) -> int:
-    return int(getattr(point, {"mbs": "micro"}.get(pin, pin)))
+def _of(point: Configuration, pin: str) -> int:
+    return int(getattr(point, FIELD_OF_PIN.get(pin, pin)))
 
 
 @dataclass(slots=True)
@@ -153,7 +155,7 @@ def _columns(predicate: Callable[[Any, Any], Any]) -> frozenset[str]:
 
     Raises:
         TypeError: it decides by `if`, `and`, `or` or `not` instead of &, | and no().
-        AttributeError: it reads a name that is neither of Fixed nor of Columns.
+        AttributeError: it reads a name that is neither of Fixed nor of ConfigurationSet.
     """
     columns: set[str] = set()
     predicate(_Probe(FIXED, columns), _Probe(COLUMNS, columns))

@@ -37,12 +37,14 @@ def _of_megatron(name: str, source: str) -> tuple[Constraint, ...]:
     only, sized = partial(_only, source=source), f"of one size, and {name}'s sequences are not"
     sharding, bits = "runs Megatron-LM's distributed optimizer, and no other sharding", f"{name} trains in 16 bits"
     return (
-        only("zero", (1,), 3, "zero=1", f"{name} {sharding}", about="zero_stage"),
+        only("zero_stage", (1,), 3, "zero=1", f"{name} {sharding}"),
         only("precision", ("bf16", "fp16"), "fp8", "precision=bf16 precision=fp16", bits),
-        only("graphs", ("none",), "all", "cuda_graphs=none", f"CUDA graphs are {sized}", about="cuda_graphs"),
-        only("tp_comm", (False,), True, "user_buffers=off", f"user buffers are {sized}", about="overlap.tp_comm"),
+        only("cuda_graphs", ("none",), "all", "cuda_graphs=none", f"CUDA graphs are {sized}"),
         only(
-            "moe_overlap", (False,), True, "moe_overlap=off", f"{name} waits for the experts' all-to-all",
+            "overlap_tp_comm", (False,), True, "user_buffers=off", f"user buffers are {sized}", about="overlap.tp_comm"
+        ),
+        only(
+            "overlap_moe_a2a", (False,), True, "moe_overlap=off", f"{name} waits for the experts' all-to-all",
             about="overlap.moe_a2a",
         ),
         only("activation_offload", (False,), True, "activation_offload=0", f"{name} keeps activations on the GPU"),
@@ -118,7 +120,7 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
         *_of_megatron("slime", _SLIME),
         _samples("slime counts the samples of an update in micro-batches of each rank", _SLIME),
         _only(
-            "moe_dispatcher", ("", "alltoall", "flex"), "allgather",
+            "moe_dispatcher", (None, "alltoall", "flex"), "allgather",
             "dispatcher=alltoall dispatcher=deepep dispatcher=hybridep",
             "slime's sequences are of any length, for which Megatron-LM's allgather is not", source=_SLIME,
         ),
@@ -167,7 +169,7 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
             "precision", ("bf16",), "fp16", "precision=bf16", "verl's FSDP workers are planned in bf16", source=_VERL
         ),
         _only(
-            "recompute_method", ("", "uniform"), "block", "recompute=none",
+            "recompute_method", (None, "uniform"), "block", "recompute=none",
             "verl's FSDP workers run all layers again, or none", about="recompute", source=_VERL,
         ),
     ),
@@ -234,12 +236,12 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
     ),
     "ms-swift-deepspeed": _tuner("ms-swift", "ms-swift 4.6.0, arguments"),
     "ms-swift": (
-        _of_swift("zero", (0, 1), 2, "zero=..1", "ms-swift leaves the gradients of Megatron-FSDP in bf16",
+        _of_swift("zero_stage", (0, 1), 2, "zero=..1", "ms-swift leaves the gradients of Megatron-FSDP in bf16",
                   about="zero_stage"),
-        _of_swift("tp_comm", (False,), True, "user_buffers=off", _BUFFERS, about="overlap.tp_comm"),
-        _of_swift("graphs", ("none",), "all", "cuda_graphs=none", "ms-swift's trainer captures no CUDA graphs",
+        _of_swift("overlap_tp_comm", (False,), True, "user_buffers=off", _BUFFERS, about="overlap.tp_comm"),
+        _of_swift("cuda_graphs", ("none",), "all", "cuda_graphs=none", "ms-swift's trainer captures no CUDA graphs",
                   about="cuda_graphs"),
-        _of_swift("moe_overlap", (False,), True, "moe_overlap=off",
+        _of_swift("overlap_moe_a2a", (False,), True, "moe_overlap=off",
                   "ms-swift's trainer does not hide the experts' all-to-all", about="overlap.moe_a2a"),
         _of_swift("activation_offload", (False,), True, "activation_offload=0",
                   "ms-swift's trainer keeps activations on the GPU"),

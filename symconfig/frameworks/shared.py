@@ -68,14 +68,14 @@ EXPERT_WIDTH = Constraint(
 )
 EXPERT_GRID = Constraint(
     name="expert grid",
-    predicate=lambda f, p: (f.num_experts > 0) & ((p.gpus // p.pp) % (p.ep * p.etp) != 0),
+    predicate=lambda f, p: (f.num_experts > 0) & ((p.world_size // p.pp) % (p.ep * p.etp) != 0),
     rule="ep x etp must divide tp x cp x dp",
     sentence="ep {p.ep} x etp {p.etp} does not divide the GPUs of a pipeline stage",
     about="ep",
     pins=("ep", "etp", "pp"),
     divides=True,
     source="megatron/core/parallel_state.py; Megatron-LM#1580",
-    example={"num_experts": 8, "ep": 8, "pp": 2, "gpus": 8},
+    example={"num_experts": 8, "ep": 8, "pp": 2, "world_size": 8},
 )
 CONTEXT_KERNEL = Constraint(
     name="context parallel kernel",

@@ -9,27 +9,25 @@ from typing import Any
 
 from symconfig.cost.framework import Framework
 from symconfig.cost.machine import LOW_PRECISION
-from symconfig.cost.stages import Offload
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
 from symconfig.frameworks.behaviour import COMPILED, Switches, switched
+from symconfig.frameworks.extras import gradient_bytes
 from symconfig.frameworks.fsdp.behaviour import NARROW_REDUCTION
 from symconfig.frameworks.kernels import options
 from symconfig.frameworks.known import FRAMEWORKS, OWN_LAYERS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 from symconfig.frameworks.megatron.releases import megatron_release
-from symconfig.graph.block import LAYER
 from symconfig.measured.assumptions import OF_FRAMEWORK, SIZES, Program, assumptions
 from symconfig.measured.flops import COUNTING, Counting
 from symconfig.measured.row_model import model_of
 from symconfig.measured.row_options import RowOptions, known_word
-from symconfig.plans.degrees import Degrees
 from symconfig.plans.pipeline_layout import expanded
 from symconfig.schedule.timeline import Start
-from symconfig.solve.configuration import Configuration
+from symconfig.solve.configuration import Setup
 
 # Words of a model's name -> what such a run holds beside what its arguments state.
 _UNSTATED = {"distill": "a teacher"}
@@ -49,9 +47,9 @@ class Case:
 
     model: ModelDescriptor
     cluster: ClusterDescriptor
-    configuration: Configuration
+    configuration: Setup
     taken: tuple[tuple[str, str], ...]
-    others: tuple[Configuration, ...] = ()
+    others: tuple[Setup, ...] = ()
     counting: Counting = COUNTING
     reason: str = ""
     documented: tuple[tuple[str, str], ...] = ()
@@ -93,9 +91,15 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     options.guess("lora", assumption.lora, row.task == "lora" and row.model.lora is None)
     packing = None if options.get("packed_single_sample") or row.task == "pretrain" else assumption.packing
     options.guess("packing", packing, True)
-    first, last = options.get("ends_as_layers", (0, 0), pp > 1)
-    configuration = Configuration(
-        degrees=Degrees(tp=tp, pp=pp, vpp=chunks, cp=cp, ep=ep, etp=_expert_tensor_parallel(row, options), dp=dp),
+    first, last = map(int, options.get("ends_as_layers", (0, 0), pp > 1))
+    configuration = Setup(
+        tp=tp,
+        pp=pp,
+        vpp=chunks,
+        cp=cp,
+        ep=ep,
+        etp=_expert_tensor_parallel(row, options),
+        dp=dp,
         micro=micro,
         global_batch=row.batch.global_ or micro * dp * (row.batch.grad_accum or 1),
         seq_length=seq_length,
@@ -103,16 +107,19 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         sequence_parallel=bool(options.option("sequence_parallel", False, tp > 1) and tp > 1),
         cp_comm=options.get("cp_comm", "p2p", cp > 1),
         **_recompute(options, model, pp),
-        zero=options.zero(dp * cp > 1),
-        framework=_in_groups(options, framework_of(options, nearest), dp * cp),
-        ends_as_layers=(int(first), int(last)),
+        zero_stage=options.zero(dp * cp > 1),
+        **behaviour_of(options, nearest, dp * cp),
+        # Places that they take: a loss behind a norm of its own has two (aleph-alpha).
+        account_for_embedding=first,  # type: ignore[arg-type]
+        account_for_loss=last,  # type: ignore[arg-type]
         packing=packing,
-        layout=layout,
+        pipeline_layout=layout or None,
         activation_offload=bool(options.get("activation_offload")),
-        offload=Offload(float(options.get("optimizer_offload", False)), bool(options.get("param_offload"))),
+        optimizer_offload=float(options.get("optimizer_offload", False)),
+        param_offload=bool(options.get("param_offload")),
         backend=nearest,
-        first_layers=options.get("first_layers"),
-        last_layers=options.get("last_layers"),
+        first_stage_layers=options.get("first_layers"),
+        last_stage_layers=options.get("last_layers"),
         natural_routing=options.get("moe_routing") == "natural",
     )
     taken, documented = tuple(options.taken.items()), tuple(options.documented.items())
@@ -138,19 +145,19 @@ def _unmeasured(row: Row, program: Program | None, nearest: str) -> str | None:
     return f"no run of {row.software.name} was measured, and {what}; predicted as {nearest}"
 
 
-def _others(c: Configuration, row: Row, sizes: Sequence[int], chunks: Sequence[int]) -> tuple[Configuration, ...]:
+def _others(c: Setup, row: Row, sizes: Sequence[int], chunks: Sequence[int]) -> tuple[Setup, ...]:
     """Return the alternative configurations that divide the batch evenly, without `c` itself: all pairs of `sizes`
     (micro-batch; only the first if the row states one) and `chunks` (vpp).
     """
     combinations = product(sizes if row.batch.micro is None else sizes[:1], chunks)
-    each = (replace(c, micro=size, degrees=replace(c.degrees, vpp=n)) for size, n in combinations)
+    each = (replace(c, micro=size, vpp=n) for size, n in combinations)
     return tuple(one for one in each if one != c and _runs(one))
 
 
-def _runs(c: Configuration) -> bool:
+def _runs(c: Setup) -> bool:
     """Return whether the batch divides into whole microbatches, and with vpp > 1 these are a multiple of pp."""
-    microbatches, left = divmod(c.global_batch, c.degrees.dp * c.micro)
-    return not left and (c.degrees.vpp == 1 or microbatches % c.degrees.pp == 0)
+    microbatches, left = divmod(c.global_batch, c.dp * c.micro)
+    return not left and (c.vpp == 1 or microbatches % c.pp == 0)
 
 
 def _expert_tensor_parallel(row: Row, options: RowOptions) -> int:
@@ -206,20 +213,21 @@ def _in_groups(options: RowOptions, framework: Framework, replicas: int) -> Fram
 
 def _recompute(options: RowOptions, model: ModelDescriptor, pp: int) -> dict[str, Any]:
     """Return the recompute fields of a configuration; {} for a granularity other than full and selective…. full: the
-    whole layer, with block_layers or uniform_layers (default 1) if the method is one of these. selective: the stated
-    modules (default core attention), and block_layers = the layers of one stage over `selective_every` (0 without:
-    all).
+    whole layer, with its layers (default 1) if the method is block or uniform. selective: the stated modules (default
+    core attention), and block of the layers of one stage over `selective_every`, if that is stated.
     """
     word = str(options.option("recompute", "none"))
     if word == "full":
         method = options.get("recompute_method")
-        some = {f"{method}_layers": int(options.get("recompute_layers", 1))} if method in ("block", "uniform") else {}
-        return {"modules": frozenset({LAYER}), **some}
+        known = {"recompute_method": method, "recompute_layers": int(options.get("recompute_layers", 1))}
+        return {"recompute": "full", "recompute_method": "uniform", **(known if method in ("block", "uniform") else {})}
     if not word.startswith("selective"):
         return {}
+    modules = tuple(sorted(options.get("recompute_modules", _SELECTIVE)))
     every = int(options.get("selective_every", 0))
     layers = -(-model.num_hidden_layers // (pp * every)) if every else 0
-    return {"modules": frozenset(options.get("recompute_modules", _SELECTIVE)), "block_layers": layers}
+    some = {"recompute_method": "block", "recompute_layers": layers} if layers else {}
+    return {"recompute": "selective" if modules else "none", "recompute_modules": modules, **some}
 
 
 # Spellings of attention kernels in the sources -> (implementation, rate over the newest flash kernel's). Version 2 has
@@ -277,8 +285,9 @@ def _nearest(program: Program | None, options: RowOptions) -> Backend:
     return "fsdp" if name == "deepspeed" and fsdp else name
 
 
-def framework_of(options: RowOptions, name: str) -> Framework:
-    """Return framework `name` adjusted to the habits of the row's software and source, its kernels and its overlap.
+def behaviour_of(options: RowOptions, name: str, replicas: int) -> dict[str, Any]:
+    """Return the fields of a configuration that say how framework `name` behaves in the row: `framework`, adjusted to
+    the habits of the row's software and source, its kernels and overlap, and the options that it so has.
 
     The row's options override habits. With transformer_impl local, the framework's variant with its own layers (if any)
     is the base. Gathers are demanded by each stage if pp > 1 without vpp, gradients are reduced beside the backward and
@@ -305,8 +314,9 @@ def framework_of(options: RowOptions, name: str) -> Framework:
     own = {"attention_rate": rate} | {name: switches[name] for name in OF_FRAMEWORK if name in switches}
     if "rowwise" in str(options.get("fp8_recipe")):
         own["low_rate"] = ROWWISE_RATE
+    graphed = own.get("graphed", "none")
     if "graphed" in own:
-        own["graphed"] = GRAPHED[own["graphed"]]
+        own["graphed"] = GRAPHED[graphed]
     p = options.row.parallel
     overlap = options.overlap(max(p.get("tp", 1), p.get("pp", 1)) > 1)
     implementation = Switches(
@@ -326,4 +336,15 @@ def framework_of(options: RowOptions, name: str) -> Framework:
     reduces = implementation.hides().get("data", base.hide.data) > 0
     if stages and reduces and overlap.get("param_gather") is not False:
         base = replace(base, gathers=Start.ON_DEMAND)
-    return switched(base, architecture, implementation)
+    framework = switched(base, architecture, implementation)
+    dispatcher = how.get("dispatcher")
+    return {
+        "framework": _in_groups(options, framework, replicas),
+        "overlap_tp_comm": implementation.cuts_products,
+        "overlap_moe_a2a": implementation.pairs_microbatches,
+        "moe_flex_backend": dispatcher if dispatcher in ("deepep", "hybridep") else None,
+        "cuda_graphs": graphed,
+        "fused_loss": how.get("loss") == "fused",
+        "fp8_param_gather": framework.quantised_weights,
+        "grad_bytes": gradient_bytes(framework),
+    }

@@ -133,8 +133,8 @@ def compare(audit: Audit, log: TrainingLog) -> Comparison:
 def _check(judged: Judged, log: TrainingLog) -> None:
     """Raise InputError with all contradictions between the configuration and the log on GPUs and global batch."""
     ours = {
-        "GPUs": (judged.plan.best.parallel.world_size, log.degrees.get("world")),
-        "global batch": (judged.plan.best.batch.global_, log.steady.samples if log.steady else None),
+        "GPUs": (judged.plan.best.configuration.world_size, log.degrees.get("world")),
+        "global batch": (judged.plan.best.configuration.global_batch, log.steady.samples if log.steady else None),
     }
     wrong = [
         Problem(f"is of another job: its {name} differ", file=log.path, got=str(theirs), need=str(mine))
@@ -167,7 +167,7 @@ def _memory(judged: Judged, log: TrainingLog) -> Iterator[Part]:
     prediction has. Pipeline stages are the outermost dim of the ranks; a rank that the log does not name counts as one
     of the fullest stage.
     """
-    memory, p = judged.memory, judged.plan.best.parallel
+    memory, p = judged.memory, judged.plan.best.configuration
     outside = {"allocated": ("allocator", "context and libraries"), "reserved": ("context and libraries",)}
     for kind, others in outside.items():
         parts = [part for name, part in memory.items() if name not in others]

@@ -18,7 +18,7 @@ from symconfig.graph.derived import Phase
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import derived, dim_sizes, sequence
 from symconfig.graph.scheme import Scheme
-from symconfig.solve.configuration import Configuration
+from symconfig.solve.configuration import Setup
 
 
 class Counting(Strict):
@@ -60,7 +60,7 @@ def flops_per_token(
 
 
 def tokens_per_s_per_gpu(
-    row: Row, model: ModelDescriptor, c: Configuration, peak_flops: float, counting: Counting
+    row: Row, model: ModelDescriptor, c: Setup, peak_flops: float, counting: Counting
 ) -> tuple[str, float] | None:
     """Return (name, tokens/s per GPU) of the first figure that the row states and that is not 0; None if it states
     none.
@@ -71,7 +71,7 @@ def tokens_per_s_per_gpu(
     """
     measured, computed = row.measured, row.derived
     peak = counting.peak_tflops * 1e12 if counting.peak_tflops else peak_flops
-    recomputed = c.modules or ({LAYER} if c.block_layers else ())
+    recomputed = {LAYER} if c.recompute == "full" else c.recompute_modules
     stated = (
         ("tflops_per_gpu", measured.tflops_per_gpu, 1e12, ()),
         ("tflops_per_gpu", computed.tflops_per_gpu, 1e12, ()),

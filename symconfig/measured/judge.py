@@ -113,10 +113,10 @@ def _stage_seconds(row: Row, what: Case) -> tuple[str, float] | None:
     stage = timed_stage(row)
     if stage is None:
         return None
-    if stage >= c.degrees.pp:
-        raise InputError("the plan has fewer stages", field="measured.stage", got=str(stage), need=f"< {c.degrees.pp}")
+    if stage >= c.pp:
+        raise InputError("the plan has fewer stages", field="measured.stage", got=str(stage), need=f"< {c.pp}")
     passes = (measured.stage_forward_ms or 0.0) + (measured.stage_backward_ms or 0.0)
-    times = c.global_batch // (c.degrees.dp * c.micro)
+    times = c.global_batch // (c.dp * c.micro)
     return "stage_forward_ms", (times * passes + (measured.stage_optimizer_ms or 0.0)) / 1e3
 
 
@@ -133,17 +133,17 @@ def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
     for name, work, rate in (
         (
             "tokens_per_s_per_gpu",
-            tokens / c.degrees.world_size,
+            tokens / c.world_size,
             measured.tokens_per_s_per_gpu or computed.tokens_per_s_per_gpu,
         ),
         ("tokens_per_s", tokens, measured.tokens_per_s),
-        ("samples_per_s_per_gpu", samples / c.degrees.world_size, measured.samples_per_s_per_gpu),
+        ("samples_per_s_per_gpu", samples / c.world_size, measured.samples_per_s_per_gpu),
     ):
         if rate:
             return name, work / rate
     peak = getattr(what.cluster.gpu.peak_flops, what.configuration.precision)
     from_flops = tokens_per_s_per_gpu(row, what.model, c, float(peak.value), what.counting)
-    return (from_flops[0], tokens / c.degrees.world_size / from_flops[1]) if from_flops else None
+    return (from_flops[0], tokens / c.world_size / from_flops[1]) if from_flops else None
 
 
 def _layers(row: Row, prediction: Prediction) -> tuple[tuple[float, float], ...]:

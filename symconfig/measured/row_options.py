@@ -17,7 +17,7 @@ from symconfig.frameworks.megatron.options import by_destination, instances, ker
 from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
 from symconfig.measured.assumptions import KINDS, Assumption
 from symconfig.measured.row_cluster import cluster_of, network_stated, unread_network
-from symconfig.plans.choices import ZeroStage
+from symconfig.plans.configuration import ZeroStage
 from symconfig.units import MIB
 
 # Words of `features`, as Megatron's recipes for mixtures of experts spell them -> options. CG: CUDA graphs.
@@ -249,11 +249,7 @@ def _from_arguments(row: Row) -> dict[str, Any]:
     }
     if names.get("use_megatron_fsdp"):
         result["zero_stage"] = zero_stage(names)
-    result["recompute"] = (recompute := recomputed(names)).granularity
-    if recompute.granularity == "selective":
-        result["recompute_modules"] = recompute.modules
-    elif recompute.granularity == "full":
-        result |= {"recompute_method": recompute.method, "recompute_layers": recompute.num_layers}
+    result |= recomputed(names)
     if names.get("deterministic_mode"):  # wants CUBLAS_WORKSPACE_CONFIG=:4096:8, eight buffers of 4 MiB
         result |= {"torch_workspace": 32 * MIB, "attention_kernel": "deterministic"}
     if local and not names.get("use_flash_attn"):

@@ -256,19 +256,17 @@ def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
     for item in judged:
         if item.time and item.row.cluster.gpus and not item.row.measured.oom:
             c = item.case.configuration
-            software, microbatches = item.row.software, c.global_batch // (c.degrees.dp * c.micro)
-            alike = replace(c, degrees=replace(c.degrees, dp=1), global_batch=c.micro * microbatches)
+            software, microbatches = item.row.software, c.global_batch // (c.dp * c.micro)
+            alike = replace(c, dp=1, global_batch=c.micro * microbatches)
             families.setdefault(
                 (item.case.model, item.case.cluster.name, alike, software and software.version), []
             ).append(item)
     result = []
     for runs in families.values():
-        sizes = sorted({item.case.configuration.degrees.world_size for item in runs})
+        sizes = sorted({item.case.configuration.world_size for item in runs})
         if sizes[-1] < 2 * sizes[0]:
             continue
-        ends = [
-            [item for item in runs if item.case.configuration.degrees.world_size == n] for n in (sizes[0], sizes[-1])
-        ]
+        ends = [[item for item in runs if item.case.configuration.world_size == n] for n in (sizes[0], sizes[-1])]
         (few, was), (many, became) = (
             tuple(median(item.time[which] for item in end if item.time) for which in (0, 1)) for end in ends
         )

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from symconfig.descriptor.sections import Position
 from symconfig.format import count
+from symconfig.plans.configuration import DEGREES as DEGREES
 from symconfig.plans.plan import Candidate, Plan
 
-DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 NOTHING = 0.0005  # of a step: what is said to be nothing
 
 
@@ -18,14 +18,13 @@ def layout(candidate: Candidate) -> str:
     As in `tp 4 pp 4 vpp 5 dp 4, micro-batch 1`; without a degree above 1 it begins `one GPU`. Recompute is of its
     modules, or of `layers`.
     """
-    p, options = candidate.parallel, candidate.options
-    degrees = " ".join(f"{name} {getattr(p, name)}" for name in DEGREES if getattr(p, name) > 1) or "one GPU"
-    recomputed = options.recompute
-    more = [f"micro-batch {candidate.batch.micro}"]
-    if recomputed.granularity != "none":
-        more.append("recompute of " + ("+".join(recomputed.modules) if recomputed.modules else "layers"))
-    if options.pipeline_layout:
-        more.append(f"layout {options.pipeline_layout}")
+    c = candidate.configuration
+    degrees = " ".join(f"{name} {getattr(c, name)}" for name in DEGREES if getattr(c, name) > 1) or "one GPU"
+    more = [f"micro-batch {c.micro}"]
+    if c.recompute != "none":
+        more.append("recompute of " + ("+".join(c.recompute_modules) or "layers"))
+    if c.pipeline_layout:
+        more.append(f"layout {c.pipeline_layout}")
     return ", ".join([degrees, *more])
 
 
@@ -52,16 +51,16 @@ def reduced(plan: Plan) -> Iterator[str]:
     That is so with several data-parallel ranks (dp x cp) in DeepSpeed (engine.py, communication_data_type) and in
     Accelerate's FSDP, but not for verl-fsdp.
     """
-    p, options = plan.best.parallel, plan.best.options
-    ranks = p.dp * p.cp
+    c = plan.best.configuration
+    ranks = c.dp * c.cp
     who = {
         "deepspeed": 'DeepSpeed does by default. "communication_data_type": "fp32" in the JSON changes that for twice '
         "the bytes",
         "fsdp": None if plan.job.target == "verl-fsdp" else "Accelerate does",
     }.get(plan.best.target.backend)
-    if who and options.grad_bytes > 2 and ranks > 1:
+    if who and c.grad_bytes > 2 and ranks > 1:
         yield (
-            f"Gradients are added up in fp32 over micro-batches, and in {options.precision} between the {count(ranks)} "
+            f"Gradients are added up in fp32 over micro-batches, and in {c.precision} between the {count(ranks)} "
             f"data-parallel ranks, as {who}."
         )
 

@@ -23,6 +23,7 @@ from symconfig.descriptor.json_strict import parse_json_strict
 from symconfig.descriptor.training import WholeTraining
 from symconfig.descriptor.validate import problems as descriptor_problems
 from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem
+from symconfig.plans.configuration import PLACES, SECTIONS, flat
 from symconfig.plans.digests import HISTORY, INPUTS, SOMETIMES, VERSION, digest, signed
 from symconfig.plans.history import History
 from symconfig.plans.plan import SCHEMA, Candidate, OtherPlans, Plan, Search
@@ -193,13 +194,15 @@ def _read(document: Document) -> tuple[Plan | None, list[Problem]]:
             for problem in descriptor_problems(error, Document(inputs[name], document.file), kind):
                 field = ".".join(part for part in ("inputs", name, problem.field) if part)
                 problems.append(replace(problem, field=field))
+    plain, missing = _flattened(data)
+    problems += [document.problem(MISSING_FIELD, path) for path in missing]
     try:
-        parts = _adapter().validate_json(json.dumps(data))
+        parts = _adapter().validate_json(json.dumps(plain))
     except ValidationError as error:
         for item in error.errors(include_url=False):
             what = _WORDS.get(item["type"])
             got = None if what else shorten(item["input"])
-            problems.append(document.problem(what or item["msg"], item["loc"], got=got))
+            problems.append(document.problem(what or item["msg"], _place(item["loc"]), got=got))
     if (job := made.get("job")) is not None:
         problems += [
             document.problem(MISSING_FIELD, ("inputs", "job", "training", name)) for name in job.training.left_open
@@ -212,6 +215,49 @@ def _read(document: Document) -> tuple[Plan | None, list[Problem]]:
         return None, problems
     made["job"] = job.model_copy(update={"training": WholeTraining.of(job.training)})
     return Plan(**made, symconfig_version=version, **{name: getattr(parts, name) for name in _PLANNED}), []
+
+
+def _flattened(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyPath]]:
+    """Return (plain data with the sections of each candidate as one flat `configuration`, paths that are missing)."""
+    missing = list[KeyPath]()
+
+    def candidate(one: Any, *path: str | int) -> Any:
+        if not isinstance(one, Mapping):
+            return one
+        values, lacking = flat(one)
+        missing.extend((*path, *place) for place in lacking)
+        return {**{name: value for name, value in one.items() if name not in SECTIONS}, "configuration": values}
+
+    plain = {**data, "best": candidate(data.get("best"), "best")}
+    if isinstance(data.get("alternatives"), list):
+        plain["alternatives"] = [candidate(one, "alternatives", at) for at, one in enumerate(data["alternatives"])]
+    if isinstance(beside := data.get("beside"), Mapping):
+        others = {name: candidate(beside.get(name), "beside", name) for name in ("fastest", "published")}
+        plain["beside"] = {**beside, **{name: one for name, one in others.items() if name in beside}}
+    if isinstance(data.get("rl"), list):
+        actors = [plain["best"], *plain["alternatives"]]
+        plain["rl"] = [_critic(*each) for each in zip(data["rl"], actors, strict=False)]
+    return plain, missing
+
+
+def _critic(step: Any, actor: Any) -> Any:
+    """Return a step with its critic's degrees and options as one configuration, whose batch is the actor's."""
+    if not isinstance(step, Mapping) or "critic_options" not in step:
+        return step
+    others = {name: value for name, value in step.items() if name != "critic_options"}
+    if step["critic_options"] is None:
+        return {**others, "critic": None}
+    values, _ = flat({"parallel": step["critic"], "options": step["critic_options"]})
+    return {**others, "critic": {**actor["configuration"], **values}}
+
+
+def _place(path: KeyPath) -> KeyPath:
+    """Return the path in plan.json of a path in the data that `_flattened` returns."""
+    if "configuration" not in path[:-1]:
+        return path
+    at = path.index("configuration")
+    name = str(path[at + 1])
+    return (*path[:at], *PLACES.get(name, tuple(name.split("."))), *path[at + 2 :])
 
 
 @cache

@@ -11,16 +11,12 @@ from pydantic import ConfigDict, Field
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend, Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.strict import PositiveInt
 from symconfig.descriptor.task import Task
 from symconfig.descriptor.training import WholeTraining
 from symconfig.format import json_text
-from symconfig.plans.degrees import Degrees
+from symconfig.plans.configuration import Configuration
 from symconfig.plans.digests import digests
 from symconfig.plans.history import History
-from symconfig.plans.options import Options as Options
-from symconfig.plans.options import Overlap as Overlap
-from symconfig.plans.options import Recompute as Recompute
 from symconfig.plans.rl import PlannedRl, PlannedStep
 
 SCHEMA = "symconfig.plan/1"
@@ -39,17 +35,6 @@ class Target:
     __pydantic_config__ = _CONFIG
     backend: Backend
     version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Sequences: `micro` per data rank and microbatch, `global_` distinct ones per step (JSON: `global`)."""
-
-    __pydantic_config__ = _CONFIG
-    micro: PositiveInt
-    global_: Annotated[PositiveInt, Field(alias="global")]
-    num_microbatches: PositiveInt
-    seq_length: PositiveInt
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +149,11 @@ class OtherPlans:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One point of the lattice, with its prediction. standing: among others that it was chosen from."""
+    """A configuration with its stages and its prediction. standing: among others that it was chosen from."""
 
     __pydantic_config__ = _CONFIG
     target: Target
-    parallel: Degrees
-    batch: Batch
-    options: Options
+    configuration: Configuration
     stages: tuple[Stage, ...]
     predicted: Predicted
     standing: Standing | None = None
@@ -178,19 +161,20 @@ class Candidate:
     @property
     def chunks(self) -> tuple[tuple[str, ...], ...]:
         """Return the kinds of blocks of each chunk, in model order: chunk j is on stage j mod pp."""
-        p = self.parallel
+        p = self.configuration
         return tuple(self.stages[j % p.pp].chunks[j // p.pp] for j in range(p.pp * p.vpp))
 
     @property
     def shard_ranks(self) -> int | None:
         """Return how many ranks ZeRO shards over if there are several optimizer instances; None for a single one."""
-        ranks, instances = self.parallel.dp * self.parallel.cp, self.options.instances
-        return ranks // instances if instances > 1 else None
+        c = self.configuration
+        return c.dp * c.cp // c.instances if c.instances > 1 else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plain data as it stands in plan.json, `global` without its underscore."""
-        batch = {name.rstrip("_"): value for name, value in asdict(self.batch).items()}
-        return {**asdict(self), "batch": batch}
+        """Return the plain data as it stands in plan.json."""
+        data = asdict(self)
+        del data["configuration"]
+        return {"target": data.pop("target"), **self.configuration.to_dict(), **data}
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +293,7 @@ class Plan:
             data["history"] = asdict(self.history)
         for name, steps in (("rl", self.rl), ("tuned", self.tuned)):
             if steps:
-                data[name] = [asdict(each) for each in steps]
+                data[name] = [each.to_dict() for each in steps]
         return {**data, "digests": digests(data)}
 
     def to_json(self) -> str:

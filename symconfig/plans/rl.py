@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from pydantic import ConfigDict
 
-from symconfig.plans.options import Options
+from symconfig.format import picked
+from symconfig.plans.configuration import Configuration
 
 # Where the reference is while it is not read: on the GPU; on the host, from which it comes whole, layer by layer, or in
 # the place of the actor's weights.
@@ -53,6 +54,10 @@ class PlannedStep:
     interval: tuple[float, float]
     phases: tuple[PlannedPhase, ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain data as it stands in plan.json."""
+        return asdict(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedReward:
@@ -73,8 +78,8 @@ class PlannedRl(PlannedStep):
     rollout_gpus: of all replicas. memory_share: of a GPU, for the engine. sleep_level: of one beside what is trained;
     at 1 its weights are on the host meanwhile. at_once: sequences that a replica decodes together; at_longest: if all
     are as long as they may be. tokens_per_gpu: of a micro-batch, on each GPU at most. away: parts of the trained models
-    that are in host memory between phases. critic: the degrees of the critic, where one is trained, and critic_options
-    its switches beside them; reward: a network that rewards, where one runs here.
+    that are in host memory between phases. critic: where one is trained; reward: a network that rewards, where one runs
+    here.
     """
 
     __pydantic_config__ = _CONFIG
@@ -85,8 +90,7 @@ class PlannedRl(PlannedStep):
     tokens_per_gpu: int
     away: tuple[str, ...]
     generated_per_s_per_gpu: float
-    critic: dict[str, int] = field(default_factory=dict)
-    critic_options: Options | None = None
+    critic: Configuration | None = None
     rollout_dp: int = 1
     sleep_level: int = 2
     at_longest: int = 0
@@ -104,3 +108,16 @@ class PlannedRl(PlannedStep):
         Those of the first phase of that name; `tokens_per_gpu` if there is none or it has 0.
         """
         return next((each.tokens for each in self.phases if each.name == READING), 0) or self.tokens_per_gpu
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain data as it stands in plan.json: of the critic, degrees but dp, and options."""
+        data: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            data[name] = value
+            if name == "critic":
+                data[name] = {} if self.critic is None else picked(self.critic, *OF_CRITIC)
+                data["critic_options"] = None if self.critic is None else self.critic.to_dict()["options"]
+        return data
+
+
+OF_CRITIC = ("tp", "pp", "vpp", "cp", "ep", "etp")  # degrees of a critic that a plan records

@@ -39,7 +39,7 @@ def left_out(plan: Plan) -> Iterator[str]:
     """
     job, names = plan.job, {"user_buffers": "user buffers", "cuda_graphs": "CUDA graphs"}
     left = [name for name in names if name not in job.pins]
-    if job.backend == "megatron" and left and not one_length(job, plan.best.batch.seq_length):
+    if job.backend == "megatron" and left and not one_length(job, plan.best.configuration.seq_length):
         pins = " ".join(f"--pin {name}={'on' if name == 'user_buffers' else 'all'}" for name in left)
         what = " and ".join(names[name] for name in left)
         yield f"Not searched, as sequences are of several lengths: {what} ({pins})."

@@ -75,7 +75,7 @@ def config(plan: Plan) -> dict[str, Any]:
         "deepspeed_config": {
             "deepspeed_config_file": DEEPSPEED,
             "deepspeed_multinode_launcher": "standard",
-            "zero3_init_flag": plan.best.options.zero_stage == 3,
+            "zero3_init_flag": plan.best.configuration.zero_stage == 3,
         },
         **({"parallelism_config": parallel} if parallel else {}),
     }
@@ -101,8 +101,8 @@ def shards(plan: Plan, recomputes: bool = True) -> dict[str, Any]:
     off, as the program recomputes. With hybrid sharding (`shard_ranks` set) it has parallelism_config of instances x
     shards.
     """
-    options, ranks = plan.best.options, plan.best.shard_ranks
-    all_again = options.recompute.granularity != "none" and options.recompute.method != "block"
+    options, ranks = plan.best.configuration, plan.best.shard_ranks
+    all_again = options.recompute != "none" and options.recompute_method != "block"
     mesh = {"dp_replicate_size": options.instances, "dp_shard_size": ranks, "tp_size": 1, "cp_size": 1}
     return {
         **_world(plan, "FSDP"),
@@ -128,7 +128,7 @@ def _world(plan: Plan, kind: str) -> dict[str, Any]:
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": kind,
         "num_machines": nodes(plan).count,
-        "num_processes": plan.best.parallel.world_size,
+        "num_processes": plan.best.configuration.world_size,
         "machine_rank": 0,
         "same_network": True,
         "rdzv_backend": "static",
@@ -142,7 +142,7 @@ def _loop(plan: Plan) -> Iterator[Row]:
     1 also rows for model.train() and for the loss over shift_labels. Scheduler steps are multiplied by the number of
     ranks, as Accelerate steps it once for each process.
     """
-    training, batch = plan.training, plan.best.batch
+    training, batch = plan.training, plan.best.configuration
     yield Row(
         "DataLoader",
         (
@@ -151,7 +151,7 @@ def _loop(plan: Plan) -> Iterator[Row]:
         ),
     )
     yield _script_row(plan)
-    ranks = plan.best.parallel.world_size
+    ranks = plan.best.configuration.world_size
     yield Row(
         "schedule",
         (
@@ -161,7 +161,7 @@ def _loop(plan: Plan) -> Iterator[Row]:
             f"step is {ranks} of its steps, one for each process",
         ),
     )
-    if plan.best.parallel.cp > 1:
+    if plan.best.configuration.cp > 1:
         yield Row(
             "mode",
             (
@@ -246,7 +246,7 @@ def _trainer_problems(plan: Plan) -> Iterator[Problem]:
     """
     sharded = of_fsdp(plan)
     yield from of_shards(plan) if sharded else shared.problems(plan)
-    if sharded and plan.best.options.recompute.method == "block" and trainer.every_nth(plan) is None:
+    if sharded and plan.best.configuration.recompute_method == "block" and trainer.every_nth(plan) is None:
         pins = ("recompute=none", "recompute=full")
         yield Problem("Transformers recomputes every n-th layer or none", field="recompute", pins=pins)
     yield from trainer.schedule_problems(plan, unwrapped=sharded)

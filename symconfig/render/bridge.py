@@ -50,7 +50,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "variant_spec": bool(model.mixers),
         "own_windows": is_gemma3(model),
         "block_spec": model.experts is not None or model.latent is not None,
-        "recipe": RECIPES[plan.best.options.precision],
+        "recipe": RECIPES[plan.best.configuration.precision],
         "fine_tuned": fine_tuned(plan),
         "adapter_class": targets.kind if targets else None,
         "peft": _peft(plan),
@@ -112,7 +112,7 @@ def _defaults(plan: Plan) -> dict[str, Any]:
         "mixed_precision.fp8_param_gather": False,
         "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag": False,
     }
-    if best.options.precision == "fp8":
+    if best.configuration.precision == "fp8":
         fields["mixed_precision.first_last_layers_bf16"] = False
     if model.experts is not None:
         fields["model.moe_layer_freq"] = [1] * model.num_hidden_layers
@@ -129,11 +129,11 @@ def _always(plan: Plan) -> dict[str, Any]:
     checkpoint, and with cp > 1 the loss per token.
     """
     model, best, training = plan.model, plan.best, plan.training
-    overlapped = best.parallel.vpp > 1 and (best.options.overlap.pp_p2p or best.parallel.pp <= 2)
+    overlapped = best.configuration.vpp > 1 and (best.configuration.overlap_pp_p2p or best.configuration.pp <= 2)
     gelu = model.hidden_act in ("gelu", "gelu_tanh") and not model.gated_mlp
     fields: dict[str, Any] = {
         # used as it stands, and not padded (training/setup.py)
-        "model.vocab_size": MEGATRON.padded_vocab(model.vocab_size, best.parallel.tp),
+        "model.vocab_size": MEGATRON.padded_vocab(model.vocab_size, best.configuration.tp),
         "model.share_embeddings_and_output_weights": model.tie_word_embeddings,
         "model.gated_linear_unit": model.gated_mlp,
         "model.bias_activation_fusion": (model.hidden_act != "relu2" and not gelu)
@@ -141,15 +141,15 @@ def _always(plan: Plan) -> dict[str, Any]:
         "model.overlap_p2p_comm": overlapped,
         "model.batch_p2p_comm": not overlapped,
         **{f"model.{name}": value for name, value in model_fields(model).items()},
-        "optimizer.use_distributed_optimizer": best.options.zero_stage >= 1,
-        "ddp.use_distributed_optimizer": best.options.zero_stage >= 1,
+        "optimizer.use_distributed_optimizer": best.configuration.zero_stage >= 1,
+        "ddp.use_distributed_optimizer": best.configuration.zero_stage >= 1,
         "scheduler.start_weight_decay": training.weight_decay,
         "scheduler.end_weight_decay": training.weight_decay,
-        "mixed_precision.grad_reduce_in_fp32": best.options.grad_bytes == 4,
+        "mixed_precision.grad_reduce_in_fp32": best.configuration.grad_bytes == 4,
     }
     if fine_tuned(plan):
         fields["checkpoint.pretrained_checkpoint"] = PRETRAINED
-        if best.parallel.cp > 1:  # some ranks may have no token of a loss (training/config.py, validate)
+        if best.configuration.cp > 1:  # some ranks may have no token of a loss (training/config.py, validate)
             fields |= {"model.calculate_per_token_loss": True, "ddp.average_in_collective": False}
     return fields
 
@@ -175,9 +175,9 @@ def _refused(plan: Plan) -> Iterator[Problem]:
         yield Problem(reason, field="adapter", hint="--backend deepspeed")
     failed = refused(plan, megatron.NAME, version(plan))
     yield from (problem for constraint, problem in failed.items() if "adapted" in constraint.asks)
-    if model.position is Position.LEARNED and best.batch.seq_length != model.max_position_embeddings:
+    if model.position is Position.LEARNED and best.configuration.seq_length != model.max_position_embeddings:
         what, need = "Megatron-Bridge makes a table of positions as long as the sequence", model.max_position_embeddings
-        yield Problem(what, field="seq_length", got=str(best.batch.seq_length), need=str(need))
+        yield Problem(what, field="seq_length", got=str(best.configuration.seq_length), need=str(need))
     if provider(model)[1] == "GPTOSSProvider" and model.hidden_act != "clamped_swiglu":
         what = "Megatron-Bridge has YaRN for latent attention and for models like gpt-oss only"
         yield Problem(what, field="rope_scaling.rope_type", got="yarn")

@@ -98,7 +98,7 @@ def notes(plan: Plan) -> tuple[str, ...]:
     """Return sentences on limits of this release that affect the plan; () if there are none. They are on the first
     Qwen's weights, ZeRO-1 with fp32 gradients on the GPU, clipping under Ulysses, and packing.
     """
-    options, sentences = plan.best.options, []
+    options, sentences = plan.best.configuration, []
     if plan.model.model_type == "qwen":
         sentences.append("The first Qwen's weights load only once converted to the Qwen2 class: MODEL names them")
     if options.zero_stage == 1 and options.grad_bytes == 4 and not options.optimizer_offload:
@@ -106,7 +106,7 @@ def notes(plan: Plan) -> tuple[str, ...]:
             "ZeRO-1 with fp32 gradients runs DeepSpeed's BF16_Optimizer, which reduces the gradients once a "
             "step and does not overlap it with backward"
         )
-    if plan.best.parallel.cp > 1 and plan.training.clip_grad:
+    if plan.best.configuration.cp > 1 and plan.training.clip_grad:
         sentences.append(
             "Under Ulysses, ZeRO-1 and 2 of this release measure the gradient norm on the first sequence rank "
             "of each group only, so clipping is approximate"
@@ -120,7 +120,7 @@ def arguments(plan: Plan) -> dict[str, list[str]]:
     """Return the arguments of train.py by bash array, each as --name=value. MODEL_ARGS, TRAINING_ARGS, and with an
     adapter ADAPTER_ARGS. Decay steps are left out if unset, WSD's unless the style is WSD; --qlora is a bare switch.
     """
-    training, batch, model = plan.training, plan.best.batch, plan.model
+    training, batch, model = plan.training, plan.best.configuration, plan.model
     groups = {
         "MODEL_ARGS": [f"--attn-implementation={attention(plan)}", f"--recompute-layers={recompute_layers(plan)}"],
         "TRAINING_ARGS": [
@@ -162,12 +162,11 @@ def recompute_layers(plan: Plan) -> int:
     """Return train.py's number of recomputed layers: 0 for none, n for the first n by the method "block", else -1
     (all).
     """
-    recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
-    if recompute.granularity == "none":
+    c = plan.best.configuration
+    if c.recompute == "none":
         return 0
-    if recompute.method == "block" and recompute.num_layers is not None and recompute.num_layers < layers:
-        return recompute.num_layers
-    return -1
+    some = c.recompute_method == "block" and c.recompute_layers < plan.model.num_hidden_layers
+    return c.recompute_layers if some else -1
 
 
 def default_model(plan: Plan) -> str:
@@ -190,7 +189,7 @@ def environment_variables(plan: Plan) -> tuple[Variable, ...]:
                 "less fragmentation: ZeRO allocates and frees buffers of many sizes",
             )
         )
-    if plan.best.options.optimizer_offload:
+    if plan.best.configuration.optimizer_offload:
         named.append(
             Variable(
                 "OMP_NUM_THREADS",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace as Run
 from typing import Any, Final, Literal
 
@@ -16,8 +16,7 @@ from symconfig.descriptor.tuning import LOSSES, LossName, Preference
 from symconfig.errors import Problem
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.megatron.hybrid import hybrid
-from symconfig.plans.degrees import Degrees
-from symconfig.plans.options import Options
+from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import ReferencePlace
 from symconfig.render.files import word
@@ -106,9 +105,9 @@ class Learns:
         if plan.model.adapter is not None and not self.adapters:
             what = f"{name} is not written for adapters"
             yield Problem(what, field="adapter", got=plan.model.adapter.method, hint="--target verl")
-        if plan.rl and self.sequences != "packed" and plan.best.batch.global_ != rl.batch:
+        if plan.rl and self.sequences != "packed" and plan.best.configuration.global_batch != rl.batch:
             what = f"{name} packs no sequences of different samples, so it needs a plan of its own"
-            got, need = f"{plan.best.batch.global_} rows of an update", f"its {rl.batch} samples"
+            got, need = f"{plan.best.configuration.global_batch} rows of an update", f"its {rl.batch} samples"
             yield Problem(what, field="rl", got=got, need=need, hint=f"symconfig plan … --target {name}")
         if plan.rl and rl.placement == "colocated" and plan.rl[0].away not in self.away:
             able = tuple(" and ".join(each) or "nothing" for each in self.away)
@@ -242,7 +241,7 @@ def of_transformers(plan: Plan, name: str) -> Iterator[Problem]:
 
 def of_stages(plan: Plan, name: str) -> Iterator[Problem]:
     """Yield a problem for a pipeline layout string, or else for uneven stages in a hybrid model."""
-    options = plan.best.options
+    options = plan.best.configuration
     if options.pipeline_layout:
         what = f"{name} can set the number of layers of the first and the last stage only"
         yield Problem(what, field="layout", got=options.pipeline_layout, pins=("layout=ends", "pp=1"))
@@ -284,27 +283,30 @@ def run_of(plan: Plan, targets: Iterable[str] = (), kind: str = "") -> Run:
     tokens, away = step.tokens_per_gpu if step else rl and rl.longest, step.away if step else ()
     (nodes, gpus), clip, adapter = reward_nodes(plan), _CLIPPED.get(rl.algorithm) if rl else None, plan.model.adapter
 
-    def trained(parallel: Degrees, options: Options) -> Run:
+    def trained(c: Configuration) -> Run:
         """Return the namespace of one trained model; `tokens` and `away` are those of the step, `chunks` is vpp or None
         for 1. `experts`, `flex` and `recompute` are None without experts, flex dispatcher or recompute.
         """
-        recompute, flex = options.recompute, options.moe_dispatcher == "flex"
-        layers = Run(**asdict(recompute) | {"modules": [*recompute.modules] or None})
+        layers = Run(
+            granularity=c.recompute,
+            modules=[*c.recompute_modules] or None,
+            method=c.recompute_method,
+            num_layers=c.recompute_layers if c.recompute == "full" else None,
+        )
         return Run(
-            parallel=parallel,
-            options=options,
+            configuration=c,
             tokens=tokens,
             away=Run(weights=WEIGHTS in away, states=STATES in away),
-            chunks=parallel.vpp if parallel.vpp > 1 else None,
-            experts=Run(etp=parallel.etp) if options.moe_dispatcher is not None else None,
-            flex=Run(kind="flex", by=options.moe_flex_backend) if flex else None,
-            recomputes=recompute.granularity == "full",
-            recompute=layers if recompute.text != "none" else None,
+            chunks=c.vpp if c.vpp > 1 else None,
+            experts=Run(etp=c.etp) if c.moe_dispatcher is not None else None,
+            flex=Run(kind="flex", by=c.moe_flex_backend) if c.moe_dispatcher == "flex" else None,
+            recomputes=c.recompute == "full",
+            recompute=layers if c.recompute != "none" else None,
         )
 
     run = Run(plan=plan, model=plan.model, training=training, rl=rl, step=step)
-    run.dtype = DTYPES.get(best.options.precision)
-    run.actor, run.rollout, run.reference = trained(best.parallel, best.options), Run(tokens=None), Run(shards=None)
+    run.dtype = DTYPES.get(best.configuration.precision)
+    run.actor, run.rollout, run.reference = trained(best.configuration), Run(tokens=None), Run(shards=None)
     run.actor.dynamic = run.actor.packs = True
     run.actor.predicts = plan.model.num_nextn_predict_layers > 0 or None
     run.clip = clip and Run(low=clip[0], high=clip[1])
@@ -316,8 +318,7 @@ def run_of(plan: Plan, targets: Iterable[str] = (), kind: str = "") -> Run:
     if rl is not None and adapter is None and rl.reference:
         run.reference.shards = best.shard_ranks
     if rl is not None and rl.has_critic:
-        degrees, options = (step.critic, step.critic_options) if step else ({}, None)
-        run.critic = trained(replace(best.parallel, **degrees), options or best.options)
+        run.critic = trained((step and step.critic) or best.configuration)
         run.critic.model = critic(plan) or None
     if rl is not None and step is not None:
         replicas = step.rollout_gpus // step.rollout_tp
@@ -372,7 +373,7 @@ def preference(plan: Plan) -> Preference:
 
 def dtype(plan: Plan) -> str:
     """Return torch's name of the plan's 16-bit type."""
-    return DTYPES[plan.best.options.precision]
+    return DTYPES[plan.best.configuration.precision]
 
 
 def per_example(plan: Plan) -> int:

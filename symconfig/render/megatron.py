@@ -72,7 +72,7 @@ def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
     best = plan.best
     out = Arguments(flags.flags(target), frozenset(plan.job.edited))
     engine = plan.cluster.gpu.architecture not in NO_ENGINE
-    model_args(out, plan.model, best.batch.seq_length, best.parallel.tp, engine)
+    model_args(out, plan.model, best.configuration.seq_length, best.configuration.tp, engine)
     moe_args(out, plan)
     if plan.job.attention == "unfused":  # flash is what auto finds: Transformer Engine's fastest on this GPU
         out.put("--attention-backend", "unfused")
@@ -118,7 +118,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "notes": notes(plan),
         "tokenizer": tokenizer,
         "tokenizer_type": training.tokenizer_type or "HuggingFaceTokenizer",
-        "padded": MEGATRON.padded_vocab(plan.model.vocab_size, plan.best.parallel.tp),
+        "padded": MEGATRON.padded_vocab(plan.model.vocab_size, plan.best.configuration.tp),
     }
 
 
@@ -221,14 +221,14 @@ def _refuse_run(out: Arguments, plan: Plan) -> None:
     Layouts count only with pp > 1 and without hybrid models, modules only for selective recompute. Raises InputError
     for data without a tokenizer, unless it is the NullTokenizer.
     """
-    options, training = plan.best.options, plan.training
-    chosen, layout = options.recompute.modules, options.pipeline_layout or ""
-    kept, selective = KEPT_INPUTS & {*chosen}, options.recompute.granularity == "selective"
+    options, training = plan.best.configuration, plan.training
+    chosen, layout = options.recompute_modules, options.pipeline_layout or ""
+    kept, selective = KEPT_INPUTS & {*chosen}, options.recompute == "selective"
     since_kept = out.at_least(KEPT_INPUTS_SINCE)
     if options.fp8_recipe == "delayed" and kept and since_kept:
         what = "an offloaded optimizer writes 8-bit weights with delayed scaling only, which has no such recompute"
         out.refuse("recompute.modules", what, ", ".join(sorted(kept)))
-    if plan.best.parallel.pp == 1 or hybrid(plan.model):
+    if plan.best.configuration.pp == 1 or hybrid(plan.model):
         layout = ""
     if "m" in layout and not out.at_least(LAYOUT_MTP_SINCE):
         out.refuse("pipeline_layout", "layouts have no multi-token prediction", layout, since=LAYOUT_MTP_SINCE)

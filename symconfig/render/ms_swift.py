@@ -117,10 +117,10 @@ def sections(plan: Plan) -> dict[str, Values]:
     if not packs:  # else they stand in one row in any case
         arguments["TRAINING"]["padding_free"] = how == "padding_free"
     arguments["TRAINING"].setdefault("cross_entropy_loss_fusion", False)
-    half = best.options.precision == "fp16"  # what is not said is taken from config.json, of many models fp16
+    half = best.configuration.precision == "fp16"  # what is not said is taken from config.json, of many models fp16
     defaults: dict[str, Values] = {
         "PRECISION": {"torch_dtype": "float16" if half else "bfloat16", "fp16": half, "bf16": not half},
-        "DATA_PARALLEL": {"use_distributed_optimizer": best.options.zero_stage > 0},
+        "DATA_PARALLEL": {"use_distributed_optimizer": best.configuration.zero_stage > 0},
         "RECOMPUTE": {"recompute_granularity": "none"},
         **({} if plan.model.experts is None else {"MOE": {"moe_grouped_gemm": False, "moe_router_dtype": "none"}}),
     }
@@ -320,7 +320,7 @@ def swift_sections(plan: Plan) -> dict[str, dict[str, Any]]:
         **tuner,
     }
     data = {
-        "max_length": plan.best.batch.seq_length,
+        "max_length": plan.best.configuration.seq_length,
         "packing": _packs(plan),
         "padding_free": _without_padding(plan),
         "split_dataset_ratio": training.held_out if training.eval_iters else 0.0,

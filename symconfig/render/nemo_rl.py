@@ -78,9 +78,9 @@ def sections(plan: Plan) -> dict[str, Any]:
     run, training, where = learning.run_of(plan), plan.training, nodes(plan)
     best, (count, gpus) = plan.best, _reward_gpus(plan)
     # Megatron-Core splits each packed sequence over tp and both halves of cp (models/megatron/data.py).
-    p, sequence_parallel = best.parallel, best.options.sequence_parallel
+    p, sequence_parallel = best.configuration, best.configuration.sequence_parallel
     multiple = run.multiple = (p.tp if sequence_parallel else 1) * (2 * p.cp if p.cp > 1 else 1)
-    room = best.batch.micro * best.batch.seq_length
+    room = best.configuration.micro * best.configuration.seq_length
     read = room if run.step is None else run.step.read_per_gpu * p.cp
     run.actor.room, run.rollout.room = (-(-each // multiple) * multiple for each in (room, read))
     run.actor.model = training.hf_weights or plan.model.huggingface_id or plan.model.name
@@ -103,7 +103,7 @@ def _reward_gpus(plan: Plan) -> tuple[int, int]:
     node holds them and the trained model.
     """
     count, gpus = learning.reward_nodes(plan)
-    together = plan.best.parallel.world_size + count * gpus <= plan.cluster.gpus_per_node
+    together = plan.best.configuration.world_size + count * gpus <= plan.cluster.gpus_per_node
     return (0, gpus) if together else (count, 0)
 
 

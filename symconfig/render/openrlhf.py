@@ -124,9 +124,9 @@ def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
     run = learning.run_of(plan, target_modules(plan.model) if lora else ())
     run.packs = _packs(plan)
     run.attention = "flash_attention_2" if run.packs else deepspeed.attention(plan)
-    run.actor.grad_dtype = "fp32" if best.options.grad_bytes == 4 else best.options.precision
-    run.preference, run.pairs = plan.job.preference, best.batch.global_ // each
-    run.actor.micro = best.batch.micro // each
+    run.actor.grad_dtype = "fp32" if best.configuration.grad_bytes == 4 else best.configuration.precision
+    run.preference, run.pairs = plan.job.preference, best.configuration.global_batch // each
+    run.actor.micro = best.configuration.micro // each
     # Beside an engine of its own the actor may have the reference alone with it.
     run.roles_apart = bool(rl and (rl.critic_gpus or (step and step.reward and step.reward.gpus)))
     if lora is not None:

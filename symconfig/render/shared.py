@@ -11,7 +11,6 @@ from symconfig.frameworks.constraint import Constraint, failing
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.known import BACKENDS, facts_of
 from symconfig.frameworks.tables import constraints, of_program
-from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Plan
 
 
@@ -34,7 +33,7 @@ def refused(plan: Plan, backend: str, release: str) -> dict[Constraint, Problem]
 
 
 def _failed(plan: Plan, backend: str, table: tuple[Constraint, ...]) -> dict[Constraint, Problem]:
-    fixed, point = facts_of(plan.model, plan.cluster, plan.job, backend), Columns.of(plan.best)
+    fixed, point = facts_of(plan.model, plan.cluster, plan.job, backend), plan.best.configuration
     return {one: one.problem(fixed, point) for one in failing(table, fixed, point)}
 
 

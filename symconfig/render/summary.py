@@ -10,7 +10,8 @@ from symconfig.format import gib as gib_number
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.alike import stages_alike
 from symconfig.plans.beside import beyond, opened
-from symconfig.plans.plan import Candidate, Overlap, Plan, Recompute
+from symconfig.plans.configuration import Configuration
+from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.searched import searched
 from symconfig.units import GIB
 
@@ -82,7 +83,7 @@ def nodes(plan: Plan) -> Nodes:
     """Return the fewest nodes with equally many GPUs each that make up the world size, none with more than the
     cluster's.
     """
-    total, most = plan.best.parallel.world_size, plan.cluster.gpus_per_node
+    total, most = plan.best.configuration.world_size, plan.cluster.gpus_per_node
     count = -(-total // most)
     while total % count:
         count += 1
@@ -137,25 +138,25 @@ def share(part: float, whole: float = 1.0) -> str:
     return f"{100 * part / whole:.1f} %" if whole else ""
 
 
-def recompute(value: Recompute) -> str:
+def recompute(value: Configuration) -> str:
     """Return the recompute in words: "none", "selective: " with its modules (core_attn by default), or "full, ..."."""
-    if value.granularity == "none":
+    if value.recompute == "none":
         return "none"
-    if value.granularity == "selective":
-        return "selective: " + ", ".join(value.modules or ("core_attn",))
-    if value.method == "block":
-        return f"full, the first {value.num_layers} layers of every (virtual) stage"
+    if value.recompute == "selective":
+        return "selective: " + ", ".join(value.recompute_modules or ("core_attn",))
+    if value.recompute_method == "block":
+        return f"full, the first {value.recompute_layers} layers of every (virtual) stage"
     return "full, every layer"
 
 
-def overlap(value: Overlap) -> str:
+def overlap(value: Configuration) -> str:
     """Return the overlapped kinds of communication in words, joined by commas; "nothing" if there is none."""
     names = (
-        ("gradient reduction", value.grad_reduce),
-        ("weight gather", value.param_gather),
-        ("tensor-parallel communication", value.tp_comm),
-        ("pipeline sends", value.pp_p2p),
-        ("experts' all-to-all", value.moe_a2a),
+        ("gradient reduction", value.overlap_grad_reduce),
+        ("weight gather", value.overlap_param_gather),
+        ("tensor-parallel communication", value.overlap_tp_comm),
+        ("pipeline sends", value.overlap_pp_p2p),
+        ("experts' all-to-all", value.overlap_moe_a2a),
     )
     return ", ".join(name for name, on in names if on) or "nothing"
 
@@ -164,20 +165,20 @@ def options(best: Candidate) -> tuple[Row, ...]:
     """Return rows for the options: always those of sharding, precision, gradients, recompute, overlap and schedule.
     Others appear only if they are on.
     """
-    value = best.options
+    value = best.configuration
     zero = ("off", "1: optimizer state sharded", "2: and gradients", "3: and weights")[value.zero_stage]
     rows = [
         ("sequence parallel", "on" if value.sequence_parallel else "off"),
         ("ZeRO stage", zero),
         ("precision", value.precision),
         ("gradients", f"{value.grad_bytes} bytes each"),
-        ("recompute", recompute(value.recompute)),
-        ("runs beside computation", overlap(value.overlap)),
+        ("recompute", recompute(value)),
+        ("runs beside computation", overlap(value)),
         ("schedule", value.schedule),
     ]
     if value.instances > 1:
         rows.append(("groups that each have all shards", str(value.instances)))
-    if value.cp_comm:
+    if value.cp > 1:
         rows.append(("context-parallel exchange", value.cp_comm))
     if value.moe_dispatcher:
         kernels = f", {value.moe_flex_backend}'s kernels" if value.moe_flex_backend else ""
@@ -225,9 +226,11 @@ def memory(plan: Plan) -> tuple[Row, ...]:
 
 def short(best: Candidate) -> str:
     """Return the candidate on one line, as "tp4 pp2 dp8 mbs1 zero1 bf16, recompute none"; degrees of 1 are left out."""
-    parts = [f"{name}{getattr(best.parallel, name)}" for name, _ in _DEGREES if getattr(best.parallel, name) > 1]
-    parts += [f"mbs{best.batch.micro}", f"zero{best.options.zero_stage}", best.options.precision]
-    return " ".join(parts) + f", recompute {recompute(best.options.recompute)}"
+    parts = [
+        f"{name}{getattr(best.configuration, name)}" for name, _ in _DEGREES if getattr(best.configuration, name) > 1
+    ]
+    parts += [f"mbs{best.configuration.micro}", f"zero{best.configuration.zero_stage}", best.configuration.precision]
+    return " ".join(parts) + f", recompute {recompute(best.configuration)}"
 
 
 def alternatives(plan: Plan) -> tuple[Row, ...]:
@@ -253,7 +256,7 @@ def tables(best: Candidate) -> dict[str, tuple[Row, ...]]:
     """Return the tables of a candidate's degrees, options, stages and step time for REPORT.md, by name."""
     predicted = best.predicted
     return {
-        "degrees": tuple(Row(short, (words, str(getattr(best.parallel, short)))) for short, words in _DEGREES),
+        "degrees": tuple(Row(short, (words, str(getattr(best.configuration, short)))) for short, words in _DEGREES),
         "options": options(best),
         "stages": stages(best),
         "time": tuple(

@@ -37,10 +37,10 @@ def every_nth(plan: Plan) -> int | None:
     """Return n if recomputing every n-th layer gives the plan's number of layers, with FSDP and the method "block";
     else None. Transformers 5.24 can do so with FSDP 2; n >= 2, the smallest.
     """
-    recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
-    if plan.best.target.backend != "fsdp" or recompute.method != "block":
+    c, layers = plan.best.configuration, plan.model.num_hidden_layers
+    if plan.best.target.backend != "fsdp" or c.recompute_method != "block":
         return None
-    return next((n for n in range(2, layers + 1) if ceil(layers / n) == recompute.num_layers), None)
+    return next((n for n in range(2, layers + 1) if ceil(layers / n) == c.recompute_layers), None)
 
 
 def schedule_problems(plan: Plan, *, unwrapped: bool = False) -> Iterator[Problem]:
@@ -133,7 +133,7 @@ def arguments(plan: Plan, config: str | None) -> Json:
     configures sharding and recompute. Batch sizes are in examples per device, and a preference pair is one.
     resume_from_checkpoint only for a `load` that is not the run's own last checkpoint.
     """
-    training, batch, options = plan.training, plan.best.batch, plan.best.options
+    training, batch, options = plan.training, plan.best.configuration, plan.best.configuration
     return {
         "output_dir": output_dir(plan),
         **({} if config is None else {"deepspeed": config}),
@@ -175,7 +175,7 @@ def _optimizer(plan: Plan, config: str | None) -> Json:
 def _recomputed(plan: Plan, config: str | None) -> Json:
     if config is None and (n := every_nth(plan)) is not None:
         return {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": n}}
-    return {"gradient_checkpointing": config is not None and plan.best.options.recompute.granularity != "none"}
+    return {"gradient_checkpointing": config is not None and plan.best.configuration.recompute != "none"}
 
 
 def _evaluated(plan: Plan) -> Json:
@@ -185,7 +185,7 @@ def _evaluated(plan: Plan) -> Json:
     return {
         "eval_strategy": "steps",
         "eval_steps": plan.training.eval_interval,
-        "per_device_eval_batch_size": plan.best.batch.micro // learning.per_example(plan),
+        "per_device_eval_batch_size": plan.best.configuration.micro // learning.per_example(plan),
     }
 
 
@@ -236,7 +236,7 @@ def ulysses_variables(plan: Plan) -> tuple[Variable, ...]:
 
 def parallelism(plan: Plan) -> Json:
     """Return Accelerate's parallelism_config for Ulysses over cp ranks and dp replicas; {} if cp is 1."""
-    parallel = plan.best.parallel
+    parallel = plan.best.configuration
     if parallel.cp == 1:
         return {}
     return {
@@ -247,7 +247,7 @@ def parallelism(plan: Plan) -> Json:
         "parallelism_config_cp_backend": "torch",
         "parallelism_config_sp_size": parallel.cp,
         "parallelism_config_sp_backend": "deepspeed",
-        "parallelism_config_sp_seq_length": plan.best.batch.seq_length,
+        "parallelism_config_sp_seq_length": plan.best.configuration.seq_length,
         "parallelism_config_sp_seq_length_is_variable": False,
         "parallelism_config_sp_attn_implementation": attention(plan),
     }
@@ -291,11 +291,11 @@ def script_rows(plan: Plan) -> Iterator[Row]:
     """Yield rows of what the user's training script must set itself: sequence length and attention. Also, where they
     apply, Ulysses' position ids and epochs, weights, evaluation data, the adapter, 4-bit weights.
     """
-    yield Row("sequence length", (f"{plan.best.batch.seq_length} tokens in every sequence",))
+    yield Row("sequence length", (f"{plan.best.configuration.seq_length} tokens in every sequence",))
     yield Row("attention", (f'attn_implementation="{attention(plan)}"',))
-    if plan.best.parallel.cp > 1:
+    if plan.best.configuration.cp > 1:
         yield Row("position_ids", ("torch.arange(len(input_ids)) in every sample: Ulysses stops at a batch without",))
-        sequences = plan.training.train_iters * plan.best.batch.global_
+        sequences = plan.training.train_iters * plan.best.configuration.global_batch
         yield Row(
             "epochs", (f"one, of {sequences:,} sequences or more: DeepSpeed's loader for Ulysses starts no second one",)
         )

@@ -92,7 +92,7 @@ def _pairs(plan: Plan) -> dict[str, Any]:
         scaled = {"beta": preference.beta, **_OF_CPO.get(preference.loss, {})}
     return {
         **(scaled if preference.means.scaled else {}),
-        "max_length": plan.best.batch.seq_length,
+        "max_length": plan.best.configuration.seq_length,
         **({"disable_dropout": False} if adapter is not None and adapter.lora_dropout else {}),
     }
 

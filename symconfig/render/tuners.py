@@ -82,7 +82,7 @@ def run_of(plan: Plan, **more: object) -> Run:
         run.adapter.targets = list(run.adapter.targets)
     run.named, run.tuned = trainer.named(plan), fine_tuned(plan)
     run.attention = deepspeed.attention(plan)
-    run.recomputes = plan.best.options.recompute.granularity != "none"
+    run.recomputes = plan.best.configuration.recompute != "none"
     run.quantised = Run(dtype=run.dtype) if lora is not None and lora.method == "qlora" else None
     vars(run).update(more)
     return run
@@ -103,14 +103,14 @@ def axolotl_sections(plan: Plan) -> dict[str, dict[str, Any]]:
     kind = "completion" if shared.pretrains(plan) else "chat_template"
     data = Run(
         sets=[{"path": path, "ds_type": "json", "type": kind} for path in training.data_path] or [_ALPACA],
-        length=best.batch.seq_length,
+        length=best.configuration.seq_length,
         packs=shared.pretrains(plan) or _packs(plan),
         held_out=training.held_out if training.eval_iters else None,
     )
     shards = None
     if of_fsdp(plan):
         config = {name.removeprefix("fsdp_"): value for name, value in accelerate.shards(plan)["fsdp_config"].items()}
-        copies = None if best.shard_ranks is None else best.options.instances
+        copies = None if best.shard_ranks is None else best.configuration.instances
         shards = Run(version=config.pop("version"), config=config, copies=copies, ranks=best.shard_ranks)
     run = run_of(plan, data=data, shards=shards)
     run.attention = "flash_attention_2" if _packs(plan) else run.attention
@@ -193,7 +193,7 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
     data = Run(
         names=",".join(own) or (_DEMO[kind] if plan.model.vision is None else _DEMO_IMAGES),
         folder="." if own else _DEMO_FOLDER,
-        length=plan.best.batch.seq_length + packs,  # packing that is said takes a token (`data_args.py`, 0.9.5)
+        length=plan.best.configuration.seq_length + packs,  # packing that is said takes a token (`data_args.py`, 0.9.5)
         held_out=plan.training.held_out if plan.training.eval_iters else None,
         packs=True if packs and kind != "pt" else None,  # pre-training packs by itself
         template=None if kind == "pt" else template(plan.model),

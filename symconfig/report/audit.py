@@ -103,9 +103,9 @@ def _assumption(item: Unread) -> str:
 def understood(judged: Judged) -> str:
     """Return the lines on model, GPUs, degrees and batch that were understood, with a line for each assumption."""
     plan, described = judged.plan, judged.run.described
-    batch = plan.best.batch
+    batch = plan.best.configuration
     runs = table.headline(plan) if judged.run.step is None else _step(judged, judged.run.step)
-    degrees = ", ".join(f"{name} {getattr(plan.best.parallel, name)}" for name in DEGREES)
+    degrees = ", ".join(f"{name} {getattr(plan.best.configuration, name)}" for name in DEGREES)
     lines = [
         model(described),
         runs.replace(plan.model.name, "runs", 1),
@@ -121,11 +121,11 @@ def _step(judged: Judged, step: Step) -> str:
     updates = several(section.updates, "update")
     share = f", {section.rollout.memory_share:g} of a GPU" if section.rollout.memory_share is not None else ""
     return (
-        f"runs on {count(plan.best.parallel.world_size)} x {plan.cluster.gpu.product} ({plan.cluster.name}), for "
+        f"runs on {count(plan.best.configuration.world_size)} x {plan.cluster.gpu.product} ({plan.cluster.name}), for "
         f"{step.trainer.name} with {step.workers.name} workers\n"
         f"{section.algorithm}: {count(section.prompts)} prompts x {section.samples} samples a step, {updates} on up to "
-        f"{count(plan.best.batch.seq_length // plan.best.parallel.cp)} tokens a GPU at once; generation by "
-        f"{section.rollout.engine}, tp {section.rollout.tp}{share}, {section.placement}"
+        f"{count(plan.best.configuration.seq_length // plan.best.configuration.cp)} tokens a GPU at once; "
+        f"generation by {section.rollout.engine}, tp {section.rollout.tp}{share}, {section.placement}"
     )
 
 

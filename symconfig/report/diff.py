@@ -105,7 +105,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
     return {
         "model": plan.model.name,
         "cluster": plan.cluster.name,
-        "gpus": plan.best.parallel.world_size,
+        "gpus": plan.best.configuration.world_size,
         "target": {"backend": plan.best.target.backend, "version": plan.best.target.version},
         "symconfig": plan.symconfig_version,
     }

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from symconfig.format import count, either, percent, seconds, several
+from symconfig.format import count, either, percent, picked, seconds, several
 from symconfig.plans.beside import caveats
+from symconfig.plans.configuration import DEGREES
 from symconfig.plans.plan import Candidate
 from symconfig.render.several import node_folder
 from symconfig.report.grid import Block, Grid
@@ -24,7 +25,7 @@ def blocks(fallback: Fallback) -> list[Block]:
     head = (
         f"{plan.model.name} on {several(nodes.count, 'node')} of {count(nodes.gpus)} x {plan.cluster.gpu.product} "
         f"({plan.cluster.name}), "
-        f"and on fewer, with the same global batch of {count(plan.best.batch.global_)} sequences"
+        f"and on fewer, with the same global batch of {count(plan.best.configuration.global_batch)} sequences"
     )
     rows = [_row(fallback, nodes.count, plan.best, "", ("", ""))]
     for each in fallback.smaller:
@@ -82,10 +83,10 @@ def _row(fallback: Fallback, nodes: int, best: Candidate, lost: str, loads: tupl
     advised = {} if fallback.advised is None else {f"saved with {fallback.advised.options}": loads[1]}
     return {
         "nodes": count(nodes),
-        "GPUs": count(best.parallel.world_size),
-        **{name: str(getattr(best.parallel, name)) for name in ("tp", "pp", "cp", "ep", "dp")},
-        "micro": str(best.batch.micro),
-        "recompute": best.options.recompute.text,
+        "GPUs": count(best.configuration.world_size),
+        **{name: str(getattr(best.configuration, name)) for name in ("tp", "pp", "cp", "ep", "dp")},
+        "micro": str(best.configuration.micro),
+        "recompute": best.configuration.recompute_text,
         "step s": seconds(best.predicted.step_s),
         "tokens/s": count(_tokens_per_s(best)),
         "lost beside the nodes": lost,
@@ -95,7 +96,7 @@ def _row(fallback: Fallback, nodes: int, best: Candidate, lost: str, loads: tupl
 
 
 def _tokens_per_s(best: Candidate) -> float:
-    return best.predicted.tokens_per_s_per_gpu * best.parallel.world_size
+    return best.predicted.tokens_per_s_per_gpu * best.configuration.world_size
 
 
 def _conversions(fallback: Fallback) -> list[str]:
@@ -138,8 +139,8 @@ def _figures(nodes: int, best: Candidate) -> dict[str, Any]:
     """Return the folder, GPUs, degrees and speed of a plan as JSON."""
     return {
         "folder": node_folder(nodes),
-        "gpus": best.parallel.world_size,
-        "parallel": asdict(best.parallel),
+        "gpus": best.configuration.world_size,
+        "parallel": picked(best.configuration, *DEGREES),
         "step_s": best.predicted.step_s,
         "tokens_per_s": _tokens_per_s(best),
     }

@@ -22,13 +22,13 @@ def blocks(plan: MixedPlan) -> list[Block]:
 
 def _headline(plan: MixedPlan) -> str:
     """Return model, kinds of GPUs, framework and batch in two lines."""
-    best, batch = plan.best.candidate, plan.best.candidate.batch
+    best, batch = plan.best.candidate, plan.best.candidate.configuration
     kinds = " and ".join(
         f"{count(share.gpus)} x {share.cluster.gpu.product} ({share.cluster.name})" for share in plan.cluster.shares
     )
     return (
         f"{plan.model.name} on {kinds}, for {BACKENDS[best.target.backend].label} {best.target.version}\n"
-        f"global batch {count(batch.global_)} sequences of {count(batch.seq_length)} tokens, {best.options.precision}"
+        f"global batch {count(batch.global_batch)} sequences of {count(batch.seq_length)} tokens, {batch.precision}"
     )
 
 

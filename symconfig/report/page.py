@@ -145,7 +145,7 @@ def _chart(name: str, title: str, bars: Sequence[tuple[str, Candidate, Mapping[s
             what = f"{words(part)}: {text(parts.get(part, 0.0))}"
             segments.append({"x": f"{begin:.3f}", "width": f"{share:.3f}", "fill": colour[part], "title": what})
             begin += share
-        degrees = ", ".join(f"{axis} {size}" for axis in DEGREES if (size := getattr(one.parallel, axis)) > 1)
+        degrees = ", ".join(f"{axis} {size}" for axis in DEGREES if (size := getattr(one.configuration, axis)) > 1)
         rows.append(
             {"name": f"{label}: {degrees or 'one GPU'}", "sum": text(sum(parts.values())), "segments": segments}
         )
@@ -170,10 +170,10 @@ def _commands(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, str]]:
 def sentence(plan: Plan) -> str:
     """Return the plan in one sentence: degrees above 1, micro-batch, ZeRO, recompute, step, throughput and memory."""
     best, predicted = plan.best, plan.best.predicted
-    recompute = best.options.recompute.text
-    layout = [f"{name} {size}" for name in DEGREES if (size := getattr(best.parallel, name)) > 1] or ["one GPU"]
-    layout += [f"micro-batch {best.batch.micro}", f"{microbatches(best.batch.num_microbatches)} a step"]
-    layout += [f"ZeRO stage {best.options.zero_stage}"] if best.options.zero_stage else []
+    recompute = best.configuration.recompute_text
+    layout = [f"{name} {size}" for name in DEGREES if (size := getattr(best.configuration, name)) > 1] or ["one GPU"]
+    layout += [f"micro-batch {best.configuration.micro}", f"{microbatches(best.configuration.num_microbatches)} a step"]
+    layout += [f"ZeRO stage {best.configuration.zero_stage}"] if best.configuration.zero_stage else []
     layout += [] if recompute == "none" else [f"recompute {recompute}"]
     return (
         f"{', '.join(layout)}: {predicted.step_s:.3g} s a step, {count(predicted.tokens_per_s_per_gpu)} tokens/s/GPU, "

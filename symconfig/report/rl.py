@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from symconfig.format import count, gib, percent, seconds, several
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.rl import PlannedRl
+from symconfig.plans.rl import OF_CRITIC, PlannedRl
 from symconfig.render import own_target, summary
 from symconfig.report.grid import Block, Grid
 
@@ -37,12 +37,12 @@ def _headline(plan: Plan) -> str:
         f"{rl.algorithm}: {several(rl.prompts, 'prompt')} x {several(rl.samples, 'sample')} a step, "
         f"{several(rl.updates, 'update')}\n"
         f"{own_target(plan)} with {best.target.backend} workers ({best.target.version}), "
-        f"{best.options.precision}; generation by {rl.rollout.engine}, {rl.placement}"
+        f"{best.configuration.precision}; generation by {rl.rollout.engine}, {rl.placement}"
     )
 
 
 def _gpus(plan: Plan) -> int:
-    step, trained = plan.rl[0], plan.best.parallel.world_size
+    step, trained = plan.rl[0], plan.best.configuration.world_size
     alone = plan.job.rl is not None and plan.job.rl.placement == "split"
     apart = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0
     return trained + step.rollout_gpus * alone + (step.reward.gpus if step.reward is not None else 0) + apart
@@ -57,13 +57,13 @@ def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
     """Return the cells of a candidate's step by column; "on the host": what moves there between phases, and the share
     of the optimizer that is always there. GPU GiB is the fullest phase's.
     """
-    p = candidate.parallel
-    moved, stays = " and ".join(step.away) or "nothing", candidate.options.optimizer_offload
+    p = candidate.configuration
+    moved, stays = " and ".join(step.away) or "nothing", candidate.configuration.optimizer_offload
     return {
         "#": number,
         **{name: str(getattr(p, name)) for name in ("tp", "pp", "vpp", "cp", "ep", "dp")},
         "tokens/GPU": count(step.tokens_per_gpu),
-        "recompute": candidate.options.recompute.text,
+        "recompute": candidate.configuration.recompute_text,
         "rollout tp": str(step.rollout_tp) + (f" x {step.rollout_dp} dp" if step.rollout_dp > 1 else ""),
         "memory share": f"{step.memory_share:g}",
         "on the host": moved + (f"; {percent(stays, 0)} of the optimizer always" if stays else ""),
@@ -125,10 +125,10 @@ def _sentences(plan: Plan, *, suggests: bool = True) -> list[str]:
 
 def _critic(actor: Candidate, step: PlannedRl) -> str:
     """Return the sentence on the critic's degrees and recomputation that differ from the actor's."""
-    own = {name: str(value) for name, value in step.critic.items() if value != getattr(actor.parallel, name)}
-    options = step.critic_options
-    if options is not None and options.recompute != actor.options.recompute:
-        own["recompute"] = options.recompute.text
+    one, other = step.critic or actor.configuration, actor.configuration
+    own = {name: str(getattr(one, name)) for name in OF_CRITIC if getattr(one, name) != getattr(other, name)}
+    if one.recompute_text != other.recompute_text:
+        own["recompute"] = one.recompute_text
     if not own:
         return "The critic has the actor's degrees."
     return f"The critic has {', '.join(f'{name} {value}' for name, value in own.items())}, all else as the actor."

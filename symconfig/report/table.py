@@ -9,7 +9,7 @@ from statistics import median
 
 from symconfig.descriptor.training import Training
 from symconfig.format import count, gib, percent, seconds, signed, words
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks import extras
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.count import parameters
 from symconfig.plans.beside import DEGREES, caveats
@@ -81,7 +81,7 @@ def memory_sentences(plan: Plan, *, basis: bool = False) -> Iterator[str]:
     if predicted.host_bytes:
         yield f"Host memory: {gib(predicted.host_bytes)} GiB for each GPU, pinned."
     if plan.job.precision == "auto":
-        yield f"Precision: {plan.best.options.precision} is the fastest here; convergence is not modelled."
+        yield f"Precision: {plan.best.configuration.precision} is the fastest here; convergence is not modelled."
 
 
 def _measured(plan: Plan) -> Iterator[str]:
@@ -104,7 +104,7 @@ def _whole_run(plan: Plan) -> Iterator[str]:
     if training.train_iters == Training().train_iters or plan.steps:
         return
     hours = training.train_iters * predicted.step_s / 3600
-    gpus = plan.best.parallel.world_size
+    gpus = plan.best.configuration.world_size
     daily = predicted.tokens_per_s_per_gpu * gpus * 86400
     yield (
         f"{count(training.train_iters)} iterations: {hours:,.1f} hours, {count(hours * gpus)} GPU-hours; "
@@ -114,7 +114,7 @@ def _whole_run(plan: Plan) -> Iterator[str]:
 
 def _of_bf16(plan: Plan) -> str:
     """Return "; MFU … of the bf16 peak"; "" for bf16 and fp16 plans and GPUs without bf16."""
-    peaks, options = plan.cluster.gpu.peak_flops, plan.best.options
+    peaks, options = plan.cluster.gpu.peak_flops, plan.best.configuration
     if options.precision in ("bf16", "fp16") or peaks.bf16 is None:
         return ""
     share = plan.best.predicted.model_tflops_per_gpu * 1e12 / peaks.bf16.value
@@ -154,20 +154,20 @@ def headline(plan: Plan) -> str:
     """Return two lines: model, GPUs, framework (and the job's target); batch, sequence length and numbers; and a third
     one for an adapter that the job added.
     """
-    best, batch = plan.best, plan.best.batch
+    best, batch = plan.best, plan.best.configuration
     framework = f"{BACKENDS[best.target.backend].label} {best.target.version}"
     runs = f"{framework} through {plan.job.target}" if plan.job.target else framework
     return (
-        f"{plan.model.name} on {count(best.parallel.world_size)} x {plan.cluster.gpu.product} "
+        f"{plan.model.name} on {count(best.configuration.world_size)} x {plan.cluster.gpu.product} "
         f"({plan.cluster.name}), for {runs}\n"
-        f"global batch {count(batch.global_)} sequences of {count(batch.seq_length)} tokens, "
+        f"global batch {count(batch.global_batch)} sequences of {count(batch.seq_length)} tokens, "
         f"{_numbers(best)}{_adapters(plan)}"
     )
 
 
 def _numbers(candidate: Candidate) -> str:
     """Return precision, FP8 recipe and the type of gradients as text."""
-    o = candidate.options
+    o = candidate.configuration
     recipe = f" {o.fp8_recipe}" if o.fp8_recipe not in ("", o.precision) else ""
     return f"{o.precision}{recipe}, gradients in {'fp32' if o.grad_bytes == 4 else o.precision}"
 
@@ -208,15 +208,15 @@ def _tells(name: str, values: set[str]) -> bool:
 
 def _row(number: str, candidate: Candidate) -> dict[str, str]:
     """Return a candidate's cells by column, in order; "90 %" is "" without an interval."""
-    p, o, predicted = candidate.parallel, candidate.options, candidate.predicted
+    p, o, predicted = candidate.configuration, candidate.configuration, candidate.predicted
     return {
         "#": number,
         **{name: str(getattr(p, name)) for name in DEGREES},
-        "micro": str(candidate.batch.micro),
-        "accum": str(candidate.batch.num_microbatches),
+        "micro": str(candidate.configuration.micro),
+        "accum": str(candidate.configuration.num_microbatches),
         "zero": str(o.zero_stage),
         "sp": "yes" if o.sequence_parallel else "no",
-        "recompute": o.recompute.text,
+        "recompute": o.recompute_text,
         "precision": o.precision,
         "step s": seconds(predicted.step_s),
         "90 %": "-".join(map(seconds, predicted.interval.get("step_s", ()))),
@@ -229,7 +229,7 @@ def _row(number: str, candidate: Candidate) -> dict[str, str]:
 
 def others_text(candidate: Candidate) -> str:
     """Return the options without a column that differ from the framework's defaults, joined by ", "; "" if none."""
-    o = candidate.options
+    o = candidate.configuration
     options = []
     if o.optimizer_offload:
         options.append("optimizer offload" + (f" {percent(o.optimizer_offload)}" if o.optimizer_offload < 1 else ""))
@@ -237,9 +237,9 @@ def others_text(candidate: Candidate) -> str:
         options.append("parameter offload")
     if o.activation_offload:
         options.append("activation offload")
-    if o.cp_comm not in (None, "p2p") and candidate.parallel.cp > 1:
+    if o.cp_comm not in (None, "p2p") and candidate.configuration.cp > 1:
         options.append(f"cp by {o.cp_comm}")
-    options += Extras.planned(candidate).words
+    options += extras.words(extras.in_effect(candidate.configuration))
     if o.account_for_embedding or o.account_for_loss:
         options.append("ends as layers")
     elif o.stage_layout:

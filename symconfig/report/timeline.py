@@ -102,7 +102,7 @@ def chart(
 
 
 def _title(plan: Plan, candidate: Candidate, line: Timeline) -> str:
-    where = f"{plan.model.name} on {count(candidate.parallel.world_size)} x {plan.cluster.gpu.product}"
+    where = f"{plan.model.name} on {count(candidate.configuration.world_size)} x {plan.cluster.gpu.product}"
     if line.pp == 1:
         return f"{where}: one stage, {microbatches(line.m)}"
     chunks = f" x {line.vpp} chunks" if line.vpp > 1 else ""

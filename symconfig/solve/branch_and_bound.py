@@ -54,11 +54,12 @@ from symconfig.cost.step import (
 )
 from symconfig.cost.table import Table
 from symconfig.graph.model import sequence
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration import Configuration
+from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.solve.choice import recomputed_and_offloaded, unusual_degrees, unusual_recompute
 from symconfig.solve.incumbents import NEARLY, Incumbents
 from symconfig.solve.pieces import PLAIN, WHOLE, Piece, computed_s, pieces, pipelines_of, settings
-from symconfig.solve.prospect import Prospect
+from symconfig.solve.prospect import Prospect, effective, recomputing, stages_of_split
 from symconfig.solve.space import Request, points, priced, schemes
 from symconfig.solve.split import Split, splits
 from symconfig.solve.stages import ROUNDING
@@ -81,7 +82,7 @@ class Batch:
     table: Table
     chosen: NDArray[np.intp]
     rows: NDArray[np.intp]
-    points: Columns
+    points: ConfigurationSet
     sums: Stages
 
 
@@ -127,20 +128,30 @@ class Result:
 
         Its policy is full recompute if `layers` is above 0 there, and its `block_layers` is that number.
         """
-        piece, batch, p = self.batch.piece, self.batch, self.batch.points
+        piece, batch = self.batch.piece, self.batch
         r, o = np.unravel_index(row, self.step_s.shape[:2])
         count, split = int(self.layers[r, o, n]), batch.splits[int(batch.setting.pipelines.which[n])]
+        request, offload = piece.request, batch.setting.offload[int(o)]
+        configuration = Configuration(
+            **batch.points.degrees_at(n) | {"vpp": split.vpp},
+            **recomputing(batch.table.policies[int(r)], count),
+            **stages_of_split(split),
+            micro=int(batch.points.micro[n]),
+            global_batch=request.global_batch,
+            seq_length=request.seq_length,
+            precision=request.precision,
+            sequence_parallel=piece.scheme.sequence_parallel,
+            cp_comm=piece.scheme.cp_comm,
+            zero_stage=batch.setting.zero,
+            optimizer_offload=offload.optimizer,
+            param_offload=offload.weights,
+        )
         return Prospect(
-            request=piece.request,
+            request=request,
             machine=piece.machine,
             scheme=piece.scheme,
             split=split,
-            choice=WHOLE if count else batch.table.policies[int(r)],
-            zero=batch.setting.zero,
-            offload=batch.setting.offload[int(o)],
-            block_layers=count,
-            degrees=p.row(n, split.vpp),
-            micro=int(p.micro[n]),
+            configuration=effective(configuration, request),
             step_s=float(self.step_s[r, o, n]),
             device_bytes=device_bytes(float(self.peak_bytes[r, o, n]), piece.machine, piece.request.framework),
             score=score,
@@ -292,7 +303,7 @@ def _sharded(
 
 
 def _may_fit(
-    piece: Piece, low: Stages, where: Columns, setting: Setting, runs: NDArray[np.bool_]
+    piece: Piece, low: Stages, where: ConfigurationSet, setting: Setting, runs: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], Array]:
     """Return (may fit [o, n], bytes [n]): a mask for each offload, and a lower bound of each point's peak GPU memory.
 

@@ -15,11 +15,9 @@ from symconfig.cost.work import flops_per_token
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
 from symconfig.format import gib
-from symconfig.graph.block import LAYER
 from symconfig.graph.model import sequence
-from symconfig.plans.beside import DEGREES
-from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, Recompute, Stage, Standing, Target
-from symconfig.schedule.timeline import Start
+from symconfig.plans.configuration import DEGREES, Configuration
+from symconfig.plans.plan import Candidate, Predicted, Stage, Standing, Target
 from symconfig.solve.budget import device_budget, fitting
 from symconfig.solve.choice import complexity, unusual
 from symconfig.solve.costed import Costed, costed, detailed, sizes, table_of
@@ -56,7 +54,7 @@ def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
     None if ep is 1, the job states its expert imbalance, or the model has no layers with experts.
     """
     even = prospect.even
-    request, ep = even.request, even.degrees.ep
+    request, ep = even.request, even.configuration.ep
     if ep == 1 or request.job.limits.expert_imbalance is not None:
         return None
     ranks, task = np.full(EVERY.size, float(ep)), request.job.task_of(request.model)
@@ -95,7 +93,7 @@ def _of_loads(prospect: Prospect, parts: Costed, what: Predicted, cluster: Clust
     and that layers wait for, all over the mean, of device bytes and of the step. `what` itself is returned if
     `under_loads` is None.
     """
-    request, p, of_runs = prospect.request, prospect.degrees, np.array(NINE_IN_TEN)
+    request, p, of_runs = prospect.request, prospect.configuration, np.array(NINE_IN_TEN)
     if (drawn := under_loads(prospect)) is None:
         return what
     worst, (needed, steps) = int(np.argmax(parts.peaks)), drawn
@@ -132,20 +130,15 @@ def _of_loads(prospect: Prospect, parts: Costed, what: Predicted, cluster: Clust
 
 
 def made(prospect: Prospect, job: Job, allocated: Sequence[float], what: Predicted) -> Candidate:
-    """Return the plan's candidate for a search's candidate: degrees, batch, options, stages, and the prediction `what`.
+    """Return the plan's candidate for a search's candidate: configuration, stages, and the prediction `what`.
 
     allocated: peak bytes by stage. The backend is the job's; all else comes from `prospect`.
     """
-    request, split = prospect.request, prospect.split
-    microbatches = request.global_batch // (prospect.degrees.dp * prospect.micro)
-    recompute = recompute_of(prospect)
-    stages = tuple(Stage(split.stage(i), describe(recompute), tidy(peak)) for i, peak in enumerate(allocated))
+    split, recompute = prospect.split, describe(prospect.configuration)
     return Candidate(
-        Target(job.backend, request.version),
-        prospect.degrees,
-        Batch(prospect.micro, request.global_batch, microbatches, request.seq_length),
-        _options(prospect, recompute),
-        stages,
+        Target(job.backend, prospect.request.version),
+        prospect.configuration,
+        tuple(Stage(split.stage(i), recompute, tidy(peak)) for i, peak in enumerate(allocated)),
         what,
     )
 
@@ -153,7 +146,7 @@ def made(prospect: Prospect, job: Job, allocated: Sequence[float], what: Predict
 def _balanced_s(prospect: Prospect, cluster: ClusterDescriptor) -> float | None:
     """Return the predicted step in seconds with an expert imbalance of 1; None for a dense model or ep = 1."""
     job = prospect.request.job
-    if prospect.request.model.experts is None or prospect.degrees.ep == 1:
+    if prospect.request.model.experts is None or prospect.configuration.ep == 1:
         return None
     limits = job.limits.model_copy(update={"expert_imbalance": 1.0})
     request = replace(prospect.request, job=job.model_copy(update={"limits": limits}))
@@ -161,82 +154,16 @@ def _balanced_s(prospect: Prospect, cluster: ClusterDescriptor) -> float | None:
     return tidy(predicted(balanced, costed(balanced), cluster).step_s)
 
 
-def recompute_of(prospect: Prospect) -> Recompute:
-    """Return the recompute settings of a candidate.
-
-    Full by block if it has `block_layers`, else full uniform, selective (sorted modules), or none, by its modules.
-    """
-    if prospect.block_layers:
-        return Recompute("full", method="block", num_layers=prospect.block_layers)
-    if LAYER in prospect.choice.modules:
-        return Recompute("full", method="uniform", num_layers=prospect.uniform_layers)
-    if prospect.choice.modules:
-        return Recompute("selective", modules=tuple(sorted(prospect.choice.modules)))
-    return Recompute("none")
-
-
-def describe(recompute: Recompute) -> str:
-    """Return a recompute policy as text: "none", "full", "selective: core_attn, …".
+def describe(c: Configuration) -> str:
+    """Return the recompute of a stage as text: "none", "full", "selective: core_attn, …".
 
     Full recompute by block is "full, first n layers of each virtual stage".
     """
-    if recompute.granularity == "selective":
-        return "selective: " + ", ".join(recompute.modules)
-    if recompute.granularity == "full":
-        return (
-            "full"
-            if recompute.method == "uniform"
-            else f"full, first {recompute.num_layers} layers of each virtual stage"
-        )
-    return "none"
-
-
-def _options(prospect: Prospect, recompute: Recompute) -> Options:
-    """Return the options of a candidate; those without effect at its degrees are off or None.
-
-    E. g. cp_comm is None at cp 1, the dispatcher None without experts, tp_comm off at tp 1. Gradient reduction is
-    overlapped if dp x cp > 1; the parameter gather then too, with ZeRO, without a pipeline or with vpp > 1, unless the
-    framework gathers separately (Start.APART). Sends between stages are overlapped, in groups of pp microbatches,
-    if vpp > 1.
-    """
-    request, split = prospect.request, prospect.split
-    p, extras = prospect.degrees, prospect.extras
-    replicated = p.dp * p.cp > 1
-    return Options(
-        sequence_parallel=prospect.scheme.sequence_parallel,
-        recompute=recompute,
-        zero_stage=prospect.zero,
-        precision=request.precision,
-        cp_comm=prospect.scheme.cp_comm if p.cp > 1 else None,
-        overlap=Overlap(
-            grad_reduce=replicated,
-            # In a pipeline without interleaving it would serialise the stages' gathers (`Framework`).
-            param_gather=replicated
-            and prospect.zero >= 1
-            and (p.pp == 1 or p.vpp > 1)
-            and request.framework.gathers is not Start.APART,
-            tp_comm=extras.tp_comm and p.tp > 1,
-            pp_p2p=p.pp > 1 and p.vpp > 1,
-            moe_a2a=extras.moe_overlap,
-        ),
-        optimizer_offload=prospect.offload.optimizer,
-        activation_offload=bool(prospect.choice.offload),
-        param_offload=prospect.offload.weights,
-        pipeline_layout=split.layout,
-        account_for_embedding=split.account_for_embedding,
-        account_for_loss=split.account_for_loss,
-        microbatch_group_size=p.pp if p.vpp > 1 else None,
-        moe_dispatcher=("flex" if extras.flex_backend else "alltoall") if request.model.experts else None,
-        grad_bytes=extras.grad_bytes,
-        schedule="none" if p.pp == 1 else "interleaved" if p.vpp > 1 else "1f1b",
-        first_stage_layers=split.first_layers,
-        last_stage_layers=split.last_layers,
-        moe_flex_backend=(extras.flex_backend or None) if request.model.experts else None,
-        cuda_graphs=extras.graphs,
-        fp8_param_gather=extras.fp8_param_gather,
-        fused_loss=extras.fused_loss,
-        instances=extras.instances,
-    )
+    if c.recompute == "selective":
+        return "selective: " + ", ".join(c.recompute_modules)
+    if c.recompute == "full" and c.recompute_method != "uniform":
+        return f"full, first {c.recompute_layers} layers of each virtual stage"
+    return c.recompute
 
 
 def predicted(
@@ -313,9 +240,9 @@ def fullness(used_bytes: float, budget_bytes: float, limits: Limits, memory_byte
 
 def degrees(candidate: Candidate) -> str:
     """Return the degrees above one and the micro-batch as text: "tp 4, pp 2, dp 8, micro-batch 1"."""
-    p = candidate.parallel
+    p = candidate.configuration
     words = [f"{name} {getattr(p, name)}" for name in DEGREES if getattr(p, name) > 1]
-    return ", ".join([*words, f"micro-batch {candidate.batch.micro}"])
+    return ", ".join([*words, f"micro-batch {candidate.configuration.micro}"])
 
 
 def binding(best: Candidate, prospect: Prospect, weighed: Incumbents) -> str:

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.table import Choice
+from symconfig.frameworks.extras import on
 from symconfig.graph.block import LAYER
-from symconfig.plans.choices import Precision
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration import Precision
+from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import Request
@@ -39,8 +40,8 @@ class Family:
 
 def family(prospect: Prospect) -> Family:
     """Return the family of a candidate; ZeRO stages 0 and 1 are one family."""
-    p = prospect.degrees
-    return Family(p.tp, p.cp, p.pp, p.ep, p.etp, max(prospect.zero, 1), prospect.request.precision)
+    p = prospect.configuration
+    return Family(p.tp, p.cp, p.pp, p.ep, p.etp, max(p.zero_stage, 1), prospect.request.precision)
 
 
 def ranked(candidates: Iterable[Prospect], top: int) -> list[Prospect]:
@@ -78,16 +79,16 @@ def unusual(prospect: Prospect) -> tuple[str, ...]:
 
     Degrees and micro-batch beyond their quantiles, then a rare kind of recompute, then rare switches that are on.
     """
-    request, p = prospect.request, prospect.degrees
+    request, p = prospect.request, prospect.configuration
     if request.usual is None:
         return ()
-    beyond = request.usual.beyond(tp=p.tp, pp=p.pp, vpp=p.vpp, cp=p.cp, ep=p.ep, micro=prospect.micro)
+    beyond = request.usual.beyond(tp=p.tp, pp=p.pp, vpp=p.vpp, cp=p.cp, ep=p.ep, micro=p.micro)
     kind = recompute_kind(prospect.choice, prospect.block_layers)
     recomputed = [f"{kind} recompute"] if request.usual.recomputes(kind) else []
     return (*(name for name, is_beyond in beyond.items() if is_beyond), *recomputed, *_switched(request))
 
 
-def unusual_degrees(request: Request, points: Columns, pp: object, vpp: object) -> NDArray[np.intp]:
+def unusual_degrees(request: Request, points: ConfigurationSet, pp: object, vpp: object) -> NDArray[np.intp]:
     """Return the number of unusual degrees and switches per point, [n]; zeros without data on published layouts.
 
     Micro-batch and its tokens count as degrees. pp, vpp: numbers or arrays that broadcast to [n].
@@ -112,11 +113,11 @@ def complexity(prospect: Prospect) -> int:
     offload of activations, optimizer states and weights, a layout string, and uneven chunks (first or last stage set,
     or such a layout).
     """
-    p, split = prospect.degrees, prospect.split
+    p, split = prospect.configuration, prospect.split
     ends = split.first_layers is not None or split.last_layers is not None
     return (
         sum(size > 1 for size in (p.tp, p.pp, p.vpp, p.cp, p.ep, p.etp))
-        + len(prospect.extras.on)
+        + len(on(prospect.request.configuration))
         + recomputed_and_offloaded(prospect.choice, some_layers=bool(prospect.block_layers))
         + bool(prospect.offload.optimizer)
         + bool(prospect.offload.weights)
@@ -140,11 +141,11 @@ def recompute_kind(choice: Choice, block_layers: int = 0) -> str:
 def _switched(request: Request) -> list[str]:
     """Return the names of switches that are on and rare in published layouts; empty without such data.
 
-    Switches: CUDA graphs, flex dispatcher, user buffers (`tp_comm`).
+    Switches: CUDA graphs, flex dispatcher, user buffers (`overlap_tp_comm`).
     """
-    extras = request.extras
+    options = request.configuration
     if request.usual is None:
         return []
     return request.usual.switched(
-        graphs=extras.graphs != "none", flex=bool(extras.flex_backend), user_buffers=extras.tp_comm
+        graphs=options.cuda_graphs != "none", flex=bool(options.moe_flex_backend), user_buffers=options.overlap_tp_comm
     )

@@ -15,7 +15,7 @@ from symconfig.cost.step import Cost, Extremes, evaluate, evaluate_block, memory
 from symconfig.cost.table import Choice, Table, block_costs, resolve, table
 from symconfig.graph.model import derived, structure
 from symconfig.graph.parts import is_layer
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.solve.pieces import PLAIN, WHOLE
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, priced
@@ -30,7 +30,7 @@ class Costed:
     """
 
     sums: Stages
-    points: Columns
+    points: ConfigurationSet
     setting: Setting
     table: Table
     by_block: Cost | None = None
@@ -125,14 +125,14 @@ def table_of(prospect: Prospect, where: Lattice) -> Table:
     return table(costs, choices, resolve(of_kind, choices), gpu, request.framework)
 
 
-def detailed(prospect: Prospect, small: Table, where: Columns | None = None) -> Costed:
+def detailed(prospect: Prospect, small: Table, where: ConfigurationSet | None = None) -> Costed:
     """Return a candidate's costs, with every stage, from the table of its blocks at its point or copies of it.
 
     small: has the choices of `choices_of`. where: columns of the points; None: those of the candidate, repeated. With
     `block_layers`, time and memory are those of full recompute of that many first layers of each chunk (`by_block`); it
     is not checked that they fit.
     """
-    request, pp = prospect.request, prospect.degrees.pp
+    request, pp = prospect.request, prospect.configuration.pp
     every = np.arange(small.boundary.size)
     where = priced(request, prospect.columns(every.size), pp) if where is None else where
     counts = prospect.split.counts(small.kinds)
@@ -140,7 +140,7 @@ def detailed(prospect: Prospect, small: Table, where: Columns | None = None) -> 
     pipelines = Pipelines.of([Pipeline(pp, prospect.split.vpp, shapes)])
     setting = Setting(
         pipelines=pipelines,
-        zero=prospect.zero,
+        zero=prospect.configuration.zero_stage,
         offload=(prospect.offload,),
         machine=prospect.machine,
         framework=request.framework,

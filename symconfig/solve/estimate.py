@@ -11,27 +11,28 @@ import numpy as np
 
 from symconfig.cost.framework import reserved_bytes
 from symconfig.cost.stages import Offload
+from symconfig.cost.table import Choice
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.frameworks.extras import Extras
+from symconfig.format import picked
+from symconfig.frameworks.extras import NAMES, gradient_bytes, put_on
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.scheme import CpComm
 from symconfig.install import VERSION
-from symconfig.plans.choices import ZERO_STAGES
-from symconfig.plans.degrees import Degrees
+from symconfig.plans.configuration import ZERO_STAGES, Configuration
 from symconfig.plans.options import EXTRAS
 from symconfig.plans.pipeline_layout import expanded
 from symconfig.plans.plan import Candidate, Plan, Search
 from symconfig.solve.candidate import described
-from symconfig.solve.configuration import Configuration
+from symconfig.solve.configuration import Setup
 from symconfig.solve.costed import costed
 from symconfig.solve.extras import values_of
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import ENDS, Pins, parse
 from symconfig.solve.predict import as_found
-from symconfig.solve.prospect import Prospect
+from symconfig.solve.prospect import Prospect, effective, recomputing
 from symconfig.solve.run import precisions, space, usual_of
 
 _MESH = ("tp", "pp", "cp")
@@ -86,6 +87,7 @@ def estimate(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Es
 
     job = resolved(model, cluster, job)
     prospect = as_found(model, cluster, configuration(model, cluster, job), job)
+    prospect = replace(prospect, configuration=effective(prospect.configuration, prospect.request))
     failed, (fixed, at) = prospect.refused(), (prospect.request.limits.fixed, prospect.columns().at(0))
     if wrong := [Problem(one.sentence_at(fixed, at), field=f"pins.{one.about}") for one in failed if one.divides]:
         raise InputError(wrong)
@@ -130,7 +132,7 @@ def with_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"global_batch_size": replicas * _one(pins, "mbs") * _one(pins, "pp"), **given}
 
 
-def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Configuration:
+def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Setup:
     """Return the layout of a resolved job's pins; degrees not pinned are 1, options as the framework has them.
 
     dp is gpus / (tp x pp x cp); a layout string sets vpp. Not pinned, sequence parallelism is on with tp > 1 if the
@@ -147,8 +149,7 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
     tp, pp, cp = (_one(pins, name) for name in _MESH)
     vpp = len(expanded(pins.layout)) // pp if pins.layout else _one(pins, "vpp")
     dp = max(1, gpus // (tp * pp * cp))
-    degrees = Degrees(tp=tp, pp=pp, vpp=vpp, cp=cp, ep=_one(pins, "ep"), etp=_one(pins, "etp"), dp=dp)
-    if degrees.world_size != gpus or not pins.allows("dp", dp):
+    if tp * pp * cp * dp != gpus or not pins.allows("dp", dp):
         got = ", ".join(f"{name}={job.pins[name]}" for name in (*_MESH, "dp") if name in job.pins)
         raise InputError("do not make all GPUs", field="pins", got=got, need=f"a product of {gpus}")
     stages = (stage for stage in (1, 0, *ZERO_STAGES[2:]) if pins.allows("zero", stage))
@@ -160,26 +161,37 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
         for extra in EXTRAS
         if pins.fixes(extra.pin)
     }
+    plain = Configuration(micro=1, global_batch=1, seq_length=1, grad_bytes=gradient_bytes(framework))
+    options = replace(plain, **named)
     parallel = pins.switch("sp")
-    zero = next((stage for stage in stages if limits.runs(zero=stage, dp=dp, cp=cp)), limits.zero[-1])
+    zero = next((stage for stage in stages if limits.runs(zero_stage=stage, dp=dp, cp=cp)), limits.zero[-1])
     offload = Offload(pins.fraction or 0.0)
-    return Configuration(
-        degrees=degrees,
+    offload = next(iter(limits.offloads_of(zero, offload.optimizer)), offload)
+    again = frozenset(modules.split(",")) if modules else _RECOMPUTED[kind]
+    return Setup(
+        tp=tp,
+        pp=pp,
+        vpp=vpp,
+        cp=cp,
+        ep=_one(pins, "ep"),
+        etp=_one(pins, "etp"),
+        dp=dp,
         micro=_one(pins, "mbs"),
         global_batch=job.global_batch_size,
         seq_length=int(job.seq_length or 0),
         precision=precision,
         sequence_parallel=tp > 1 and (limits.runs(sequence_parallel=True) if parallel is None else parallel),
         cp_comm=cast(CpComm, pins.words.get("cp_comm", "p2p")),
-        modules=frozenset(modules.split(",")) if modules else _RECOMPUTED[kind],
-        zero=zero,
-        framework=replace(Extras.of(framework), **named).put_on(framework, cluster.gpu.architecture),
+        **recomputing(Choice(again)) | {"activation_offload": bool(pins.switch("activation_offload"))},
+        zero_stage=zero,
+        **picked(options, *NAMES),
+        framework=put_on(framework, cluster.gpu.architecture, options, plain),
         packing=job.packing,
-        layout=pins.layout or "",
-        activation_offload=bool(pins.switch("activation_offload")),
+        pipeline_layout=pins.layout,
+        optimizer_offload=offload.optimizer,
+        param_offload=offload.weights,
         backend=job.backend,
         version=BACKENDS[job.backend].releases.of(job),
-        offload=next(iter(limits.offloads_of(zero, offload.optimizer)), offload),
     )
 
 

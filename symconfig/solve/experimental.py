@@ -15,15 +15,16 @@ from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.maturity import ALL, Maturity, Option, closed
 from symconfig.frameworks.tables import options
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration_set import ConfigurationSet
+from symconfig.plans.options import FIELD_OF_PIN
 from symconfig.plans.plan import Candidate, Opened
 from symconfig.solve.extras import facts
-from symconfig.solve.pins import COLUMN, Pins
+from symconfig.solve.pins import Pins
 
-NOTHING_KNOWN = Columns()
+NOTHING_KNOWN = ConfigurationSet()
 
 
-def excluded(job: Job, fixed: Fixed, pins: Pins, has: Columns = NOTHING_KNOWN) -> tuple[Constraint, ...]:
+def excluded(job: Job, fixed: Fixed, pins: Pins, has: ConfigurationSet = NOTHING_KNOWN) -> tuple[Constraint, ...]:
     """Return the constraints that keep a search from some of a framework's options.
 
     Those in `job.without`, and those not stable in the job's release that the job does not allow (ALL: any) and neither
@@ -77,7 +78,7 @@ def used(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> Iterator[O
 
     Nothing if the job allows all, and none for options that are not experimental in the job's release.
     """
-    release, point = BACKENDS[job.backend].releases.of(job), Columns.of(candidate)
+    release, point = BACKENDS[job.backend].releases.of(job), candidate.configuration
     for option in options(job.backend):
         known = option.standing(release)
         if known is not None and not {option.name, ALL} & set(job.allow) and option.used(fixed, point):
@@ -90,7 +91,7 @@ def _is_pinned(option: Option, job: Job, fixed: Fixed, pins: Pins) -> bool:
     return option.used(fixed, _columns(job, pins))
 
 
-def _columns(job: Job, pins: Pins) -> Columns:
+def _columns(job: Job, pins: Pins) -> ConfigurationSet:
     """Return the columns that every plan with these pins has: words, the offloaded share, the sequence length, ranges.
 
     A range becomes an array along its own axis, up to the GPUs or the global batch, whichever is larger. A precision
@@ -100,9 +101,9 @@ def _columns(job: Job, pins: Pins) -> Columns:
     axes, words = count(), dict[str, object](seq_length=job.seq_length)
     for name, (low, high) in pins.ranges.items():
         values, axis = np.arange(low, min(high, max(most, low)) + 1), next(axes)
-        words[COLUMN.get(name, name)] = values.reshape(-1, *(1 for _ in range(axis)))
+        words[FIELD_OF_PIN.get(name, name)] = values.reshape(-1, *(1 for _ in range(axis)))
     for name in (*pins.words, "optimizer_offload"):
         words |= facts(pins, name)
     if words.get("precision", "auto") == "auto":
         words["precision"] = "bf16" if job.precision in (None, "auto") else job.precision
-    return Columns(**{name: value for name, value in words.items() if value is not None})
+    return ConfigurationSet(**{name: value for name, value in words.items() if value is not None})

@@ -235,7 +235,7 @@ def strategies(prospect: Prospect, cluster: ClusterDescriptor) -> Strategies:
 
 
 def _ranks(prospect: Prospect) -> dict[str, int]:
-    return {name: getattr(prospect.degrees, name) for name in ("tp", "pp", "cp", "ep", "etp", "dp", "edp")}
+    return {name: getattr(prospect.configuration, name) for name in ("tp", "pp", "cp", "ep", "etp", "dp", "edp")}
 
 
 def level(prospect: Prospect, cluster: ClusterDescriptor, axes: tuple[str, ...]) -> str:
@@ -314,7 +314,7 @@ def _weight(op: Operator, weight: Weight, grid: _Grid) -> StrategyLine:
     flat: the axes that shard its states; those that shard its stored values if it is frozen.
     """
     used, summed = weight_layout(op, weight, grid.prospect.scheme)
-    sharding = grid.prospect.request.framework.sharding(grid.prospect.zero)
+    sharding = grid.prospect.request.framework.sharding(grid.prospect.configuration.zero_stage)
     exchanges = [
         exchanged
         for way in sharding.ways(used, summed, trained=not weight.frozen)

@@ -9,15 +9,16 @@ from typing import Any, NoReturn
 
 from symconfig.descriptor.job import Job
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.frameworks.extras import Extras
+from symconfig.format import picked
+from symconfig.frameworks import extras
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans import pipeline_layout
-from symconfig.plans.columns import Columns
-from symconfig.plans.options import EXTRAS, Extra
+from symconfig.plans.configuration import Configuration
+from symconfig.plans.options import EXTRAS, FIELD_OF_PIN, Extra
 from symconfig.plans.plan import Candidate
 from symconfig.plans.searched import one_length
 from symconfig.solve.limits import Limits
-from symconfig.solve.pins import COLUMN, Pins
+from symconfig.solve.pins import Pins
 from symconfig.solve.space import Request, divisors
 
 
@@ -36,23 +37,23 @@ def _pinned(extra: Extra, plain: Request) -> list[Any]:
 
 def _columns(extra: Extra, value: Any) -> dict[str, Any]:
     """Return the columns of a point with this value of an option, with the columns in `fixed`."""
-    dispatcher = {"moe_dispatcher": "flex" if value else "alltoall"} if extra.name == "flex_backend" else {}
+    dispatcher = {"moe_dispatcher": "flex" if value else "alltoall"} if extra.name == "moe_flex_backend" else {}
     return {**extra.fixed, extra.name: value, **dispatcher}
 
 
-def switched_on(request: Request, extras: Extras | None = None, architecture: str = "") -> Request:
-    """Return the request with exactly these options on, the framework with them, and limits for them and its precision.
+def switched_on(request: Request, options: Configuration | None = None, architecture: str = "") -> Request:
+    """Return the request with exactly the options of a configuration on, and limits for them and its precision.
 
-    extras: None for those that its framework has on; options that the framework lacks are dropped. architecture: of the
-    GPUs; read only if options change. The limits before narrowing are kept in `whole`.
+    options: None for the request's own, which its framework has; those that the framework lacks are dropped.
+    architecture: of the GPUs; read only if options change. The limits before narrowing are kept in `whole`.
     """
-    whole, framework = request.whole or request.limits, request.framework
-    now = Extras.of(framework)
-    extras = now if extras is None else extras.within(framework)
-    if extras != now:
-        framework = extras.put_on(framework, architecture)
-    limits = whole.choosing({**extras.columns, "precision": request.precision})
-    return replace(request, framework=framework, limits=limits, whole=whole, extras=extras)
+    whole, framework, now = request.whole or request.limits, request.framework, request.configuration
+    wanted = now if options is None else replace(now, **picked(options, *extras.NAMES))
+    wanted = extras.supported(wanted, framework)
+    if options is not None and wanted != now:
+        framework = extras.put_on(framework, architecture, wanted, now)
+    limits = whole.choosing({**extras.columns(wanted), "precision": request.precision})
+    return replace(request, framework=framework, limits=limits, whole=whole, configuration=wanted)
 
 
 def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, ...]:
@@ -65,29 +66,29 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
     plain = replace(plain, limits=plain.whole or plain.limits)
     _refuse_pins(plain)
     able = [extra for extra in EXTRAS if plain.job.backend in extra.of]
-    now, names = plain.extras, [extra.name for extra in able]
+    now, names = plain.configuration, [extra.name for extra in able]
     every = product(*(tuple(_values(extra, plain)) for extra in able))
     wanted = [replace(now, **dict(zip(names, values, strict=True))) for values in every]
     if not usual and now not in wanted and not any(plain.pins.fixes(extra.pin) for extra in EXTRAS):
         wanted.append(now)
-    runs = [extras for extras in wanted if plain.limits.runs(**extras.columns, precision=plain.precision)]
+    runs = [one for one in wanted if plain.limits.runs(**extras.columns(one), precision=plain.precision)]
     if not runs:
         _refuse_together(plain, wanted[0])
-    return tuple(_separate(switched_on(plain, extras, architecture), runs) for extras in runs)
+    return tuple(_separate(switched_on(plain, one, architecture), runs) for one in runs)
 
 
-def _separate(request: Request, every: Sequence[Extras]) -> Request:
+def _separate(request: Request, every: Sequence[Configuration]) -> Request:
     """Return the request without the ZeRO stages that a request with one more `alone` option has, too.
 
     These are the stages from the one on that the option needs; it must have its default here. The request itself is
     returned if `every` has no such request, or if the option rules out anything else.
     """
-    extras, limits = request.extras, request.limits
+    mine, limits = request.configuration, request.limits
     for extra in EXTRAS:
-        zero = extra.fixed.get("zero")
-        if not extra.alone or zero is None or getattr(extras, extra.name) != extra.usual:
+        zero = extra.fixed.get("zero_stage")
+        if not extra.alone or zero is None or getattr(mine, extra.name) != extra.usual:
             continue
-        more = [other for other in every if other != extras and replace(other, **{extra.name: extra.usual}) == extras]
+        more = [other for other in every if other != mine and replace(other, **{extra.name: extra.usual}) == mine]
         if more and not _rules_out_more(
             extra, getattr(more[0], extra.name), request.whole or limits, request.precision
         ):
@@ -116,7 +117,7 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
         yield from others[-1:] if extra.whole else others
         return
     yield from others[-1:]
-    sharded = extra.fixed.get("zero", 0) > 0
+    sharded = extra.fixed.get("zero_stage", 0) > 0
     if not others or sharded or _rules_out_more(extra, others[-1], plain.limits, plain.precision):
         yield usual
 
@@ -126,7 +127,7 @@ def _runs(extra: Extra, value: Any, plain: Request) -> bool:
 
     False if the option needs a ZeRO stage and the pins exclude all from that one up.
     """
-    zero = extra.fixed.get("zero")
+    zero = extra.fixed.get("zero_stage")
     pinned_out = zero is not None and not any(plain.pins.allows("zero", stage) for stage in plain.limits.zero[zero:])
     return not pinned_out and plain.limits.runs(**_columns(extra, value), precision=plain.precision)
 
@@ -139,7 +140,7 @@ def _rules_out_more(extra: Extra, value: Any, limits: Limits, precision: str) ->
     """
     columns = {name: meaning for name, meaning in _columns(extra, value).items() if name not in extra.fixed}
     one, other = (limits.choosing({**chosen, "precision": precision}) for chosen in ({}, columns))
-    fewest = extra.fixed.get("zero", 0)
+    fewest = extra.fixed.get("zero_stage", 0)
     return one.offloads[fewest:] != other.offloads[fewest:] or any(
         getattr(one, name) != getattr(other, name) for name in _MAY_LOSE
     )
@@ -161,7 +162,7 @@ def facts(pins: Pins, name: str) -> dict[str, Any]:
         columns = _columns(extra, extra.values[word])
         return {column: value for column, value in columns.items() if column not in extra.fixed}
     on = pins.switch(name)
-    return {COLUMN.get(name, name): word.partition(":")[0] if on is None else on}
+    return {FIELD_OF_PIN.get(name, name): word.partition(":")[0] if on is None else on}
 
 
 def _violated_pins(pins: Pins, candidate: Candidate) -> list[str]:
@@ -170,17 +171,17 @@ def _violated_pins(pins: Pins, candidate: Candidate) -> list[str]:
     A name may come twice. Of the dispatcher only the flex backend is compared; cp_comm is not compared at cp = 1. A
     layout is compared chunk by chunk, pinned recompute modules as a set.
     """
-    has, options = Columns.of(candidate), candidate.options
-    how = {"moe_dispatcher"} | ({"cp_comm"} if candidate.parallel.cp == 1 else set())
+    has = candidate.configuration
+    how = {"moe_dispatcher"} | ({"cp_comm"} if has.cp == 1 else set())
     laid = [pipeline_layout.letters(chunk) for chunk in candidate.chunks]
-    ranges = (name for name in pins.ranges if not pins.allows(name, getattr(has, COLUMN.get(name, name))))
+    ranges = (name for name in pins.ranges if not pins.allows(name, getattr(has, FIELD_OF_PIN.get(name, name))))
     words = (
         name
         for name in (*pins.words, "optimizer_offload")
         if any(getattr(has, column) != value for column, value in facts(pins, name).items() if column not in how)
     )
     wrong = {
-        "recompute": pins.modules and pins.modules != set(options.recompute.modules),
+        "recompute": pins.modules and pins.modules != set(has.recompute_modules),
         "layout": pins.layout is not None and pipeline_layout.expanded(pins.layout) != laid,
     }
     return [*ranges, *words, *(name for name, is_wrong in wrong.items() if is_wrong)]
@@ -222,8 +223,8 @@ def _refuse_pins(plain: Request) -> None:
             raise InputError(Problem("is no option of this framework", field=at, got=got, hint=hint))
 
 
-def _refuse_together(plain: Request, extras: Extras) -> NoReturn:
+def _refuse_together(plain: Request, options: Configuration) -> NoReturn:
     """Raise InputError with the first constraint that refuses these options together, and all pins of options."""
-    lacks = plain.limits.lacking(**extras.columns, precision=plain.precision)[0]
+    lacks = plain.limits.lacking(**extras.columns(options), precision=plain.precision)[0]
     pinned = [f"{extra.pin}={plain.job.pins[extra.pin]}" for extra in EXTRAS if plain.pins.fixes(extra.pin)]
     raise InputError(Problem(lacks.rule, field="pins", got=", ".join(pinned), hint=lacks.hint))

@@ -49,7 +49,10 @@ class Incumbents:
         `shown` families at most the larger of the score of number `shown` and KEPT_WITHIN times the best; at least TIE
         times the best.
         """
-        plain, mine = complexity(prospect), self.families.setdefault((family(prospect), prospect.micro), {})
+        plain, mine = (
+            complexity(prospect),
+            self.families.setdefault((family(prospect), prospect.configuration.micro), {}),
+        )
         if any(level <= plain and known.order <= prospect.order for level, known in mine.items()):
             return
         for level in [level for level, known in mine.items() if level >= plain and prospect.order <= known.order]:

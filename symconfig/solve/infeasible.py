@@ -168,7 +168,7 @@ def _stages_refused(request: Request) -> list[str]:
     fixed = {name: ranges[name][0] for name in _MESH if name in ranges and len(set(ranges[name])) == 1}
     if not limits.pipeline and not limits.runs(tp=2):  # all GPUs are replicas
         fixed = {"cp": 1, "dp": request.gpus} | fixed
-    refused = [limits.lacking(zero=stage, **fixed) for stage in limits.zero if request.pins.allows("zero", stage)]
+    refused = [limits.lacking(zero_stage=stage, **fixed) for stage in limits.zero if request.pins.allows("zero", stage)]
     return list(dict.fromkeys(one.rule for each in refused for one in each)) if all(refused) else []
 
 

@@ -30,16 +30,18 @@ from symconfig.frameworks.megatron.releases import (
 from symconfig.frameworks.tables import constraints
 from symconfig.graph.block import DISCARDING, LAYER
 from symconfig.graph.scheme import CpComm
-from symconfig.plans.choices import ZERO_STAGES, ZeroStage
-from symconfig.plans.columns import COLUMNS, Columns
+from symconfig.plans.configuration import ZERO_STAGES, ZeroStage
+from symconfig.plans.configuration_set import COLUMNS, ConfigurationSet
 from symconfig.solve.stages import Layouts
 from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, narrowed
 
 # Columns that a search chooses apart from the lattice and checks separately.
 _CHOSEN = frozenset(
-    ("vpp", "group", "zero", "precision", "optimizer_offload", "param_offload", "activation_offload", "recompute")
-) | {"recompute_method", "recompute_layers", "modules"}
+    ("vpp", "group", "zero_stage", "precision", "optimizer_offload", "param_offload", "activation_offload", "recompute")
+) | {"recompute_method", "recompute_layers", "recompute_modules"}
 _ONE_LAYER = {"recompute_method": "block", "recompute_layers": 1}
+
+
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the optimizer state that a search tries to offload
 
 
@@ -66,7 +68,7 @@ class Limits:
     @cached_property
     def left(self) -> tuple[Constraint, ...]:
         """Return the constraints that a point may still fail, given the chosen columns. Cached."""
-        return possible(self.table, self.fixed, Columns(**self.chosen))
+        return possible(self.table, self.fixed, ConfigurationSet(**self.chosen))
 
     @cached_property
     def refusals(self) -> tuple[Constraint, ...]:
@@ -81,8 +83,8 @@ class Limits:
     @cached_property
     def sharded(self) -> tuple[tuple[Constraint, ...], ...]:
         """Return by ZeRO stage the constraints that depend on it and that a point may fail. Cached."""
-        asked = [one for one in self.table if "zero" in one.asks]
-        points = (Columns(**{**self.chosen, "zero": stage}) for stage in ZERO_STAGES)
+        asked = [one for one in self.table if "zero_stage" in one.asks]
+        points = (ConfigurationSet(**{**self.chosen, "zero_stage": stage}) for stage in ZERO_STAGES)
         return tuple(possible(asked, self.fixed, point) for point in points)
 
     @cached_property
@@ -121,7 +123,7 @@ class Limits:
 
         Empty if they can run.
         """
-        point = Columns(**{**self.chosen, **facts})
+        point = ConfigurationSet(**{**self.chosen, **facts})
         failed = {one for one in self.failed if one.asks.isdisjoint(facts)}
         failed |= {*failing([one for one in self.table if not one.asks.isdisjoint(facts)], self.fixed, point)}
         return tuple([one for one in self.table if one in failed])
@@ -129,7 +131,7 @@ class Limits:
     @cached_property
     def failed(self) -> frozenset[Constraint]:
         """Return the constraints that the chosen columns alone fail. Cached."""
-        return frozenset(failing(self.table, self.fixed, Columns(**self.chosen)))
+        return frozenset(failing(self.table, self.fixed, ConfigurationSet(**self.chosen)))
 
     def choosing(self, chosen: Mapping[str, Any]) -> Limits:
         """Return the limits if all points have these columns, which replace `self.chosen`.
@@ -140,19 +142,21 @@ class Limits:
         full = self.full_recompute and limits.runs(recompute="full")
         return replace(
             limits,
-            modules=tuple(name for name in self.modules if limits.runs(recompute="selective", modules=(name,))),
+            modules=tuple(
+                name for name in self.modules if limits.runs(recompute="selective", recompute_modules=(name,))
+            ),
             full_recompute=full,
             block_recompute=self.block_recompute and full and limits.runs(recompute="full", **_ONE_LAYER),
         )
 
-    def zero_refused(self, zero: int, points: Columns) -> NDArray[np.bool_]:
+    def zero_refused(self, zero: int, points: ConfigurationSet) -> NDArray[np.bool_]:
         """Return at which points the target cannot run a ZeRO stage, [n]: those that a constraint in `sharded` refuses.
 
-        The points' own `zero` is ignored.
+        The points' own stage is ignored.
         """
         result = np.zeros(points.dp.shape, dtype=bool)
         if rules := self.sharded[zero]:
-            points_at_stage = replace(points, zero=zero)
+            points_at_stage = points.having(zero_stage=zero)
             for constraint in rules:
                 result |= constraint.mask(self.fixed, points_at_stage, result.shape)
         return result
@@ -164,7 +168,9 @@ class Limits:
         """
         every = (Offload(share), *([Offload(share, True)] if share == 1 else []))
         return tuple(
-            one for one in every if self.runs(zero=zero, optimizer_offload=one.optimizer, param_offload=one.weights)
+            one
+            for one in every
+            if self.runs(zero_stage=zero, optimizer_offload=one.optimizer, param_offload=one.weights)
         )
 
 
@@ -206,7 +212,7 @@ def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor,
     layers from the version on that supports it; modules that the version has and that apply. With an adapter only ZeRO
     0 and 1, core_attn, and no offload of activations.
     """
-    plain = Limits(table=possible(every, fixed, Columns()), fixed=fixed, layouts=Layouts(any_cut=False))
+    plain = Limits(table=possible(every, fixed, ConfigurationSet()), fixed=fixed, layouts=Layouts(any_cut=False))
     if not plain.pipeline:
         return plain
     # Layouts that Megatron-LM can express. An end that counts as a layer may be alone in its chunk. Multi-token

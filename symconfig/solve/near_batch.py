@@ -16,9 +16,9 @@ def near_batch(plan: Plan) -> int | None:
     None if there is none, or if the plan's dp is below half of the gcd of GPUs and batch, the most replicas of its own
     batch. The batch with the most replicas wins, then the nearest, of equally near ones the larger.
     """
-    gpus, batch = plan.best.parallel.world_size, plan.best.batch.global_
+    gpus, batch = plan.best.configuration.world_size, plan.best.configuration.global_batch
     most = math.gcd(gpus, batch)
-    if 2 * plan.best.parallel.dp < most:
+    if 2 * plan.best.configuration.dp < most:
         return None
     for replicas in reversed(divisors(gpus)):
         if replicas < 2 * most:
@@ -37,7 +37,7 @@ def batch_nearby(plan: Plan) -> str | None:
     """
     if plan.rl or (better := near_batch(plan)) is None:
         return None
-    gpus, batch = plan.best.parallel.world_size, plan.best.batch.global_
+    gpus, batch = plan.best.configuration.world_size, plan.best.configuration.global_batch
     most, more = math.gcd(gpus, batch), math.gcd(gpus, better)
     return (
         f"{batch:,} sequences can be shared by at most {most} replica{'s' * (most > 1)} of {gpus} GPUs, {better:,} by "

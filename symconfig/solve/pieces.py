@@ -21,12 +21,12 @@ from symconfig.cost.stages import Setting
 from symconfig.cost.table import Choice, OfKinds, Table, block_costs, bound_table, resolve, table
 from symconfig.cost.uneven import worked
 from symconfig.cost.work import block_flops, work_seconds
-from symconfig.frameworks.extras import Extras
 from symconfig.graph.block import LAYER, Place
 from symconfig.graph.model import derived, sequence
 from symconfig.graph.operator import Leg
 from symconfig.graph.scheme import Scheme
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration import Configuration
+from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.pipeline_layout import expanded
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.limits import offloaded, policies
@@ -52,7 +52,7 @@ class Piece:
     request: Request
     machine: Machine
     scheme: Scheme
-    candidates: Columns
+    candidates: ConfigurationSet
     costs: tuple[BlockCost, ...]
     places: NDArray[np.intp]
     low: Table
@@ -78,7 +78,12 @@ class Piece:
 
 
 def pieces(
-    requests: Sequence[Request], machine: Machine, scheme: Scheme, grid: Columns, refused: Refused, cutoff_s: float
+    requests: Sequence[Request],
+    machine: Machine,
+    scheme: Scheme,
+    grid: ConfigurationSet,
+    refused: Refused,
+    cutoff_s: float,
 ) -> Iterator[Piece]:
     """Yield pieces of up to PIECE points that some request may take and whose lower bound is at most `cutoff_s`.
 
@@ -117,7 +122,7 @@ def pieces(
                     request=request,
                     machine=machine,
                     scheme=scheme,
-                    candidates=replace(points.at(mine), **request.limits.chosen),
+                    candidates=points.at(mine).having(request.limits.chosen),
                     costs=costs,
                     places=mine,
                     low=low.at(mine),
@@ -129,7 +134,7 @@ def pieces(
                 )
 
 
-def computed_s(request: Request, machine: Machine, scheme: Scheme, grid: Columns) -> Array:
+def computed_s(request: Request, machine: Machine, scheme: Scheme, grid: ConfigurationSet) -> Array:
     """Return a lower bound of the step from the seconds of computation, [n], for any request and policy.
 
     All microbatches are spread over the GPUs without a bubble; communication, and operators that move tokens to and
@@ -145,7 +150,7 @@ def computed_s(request: Request, machine: Machine, scheme: Scheme, grid: Columns
     return result
 
 
-def _spread(request: Request, points: Columns) -> Array:
+def _spread(request: Request, points: ConfigurationSet) -> Array:
     """Return the microbatches of a data rank in a step over the number of pipeline stages, [n]; not an integer.
 
     It is the same for all pp. Times the seconds of a microbatch through the model it is the step without a bubble.
@@ -162,11 +167,11 @@ def _dominated(
     Such a request has the same options but for the name of a flex backend; both must have one.
     """
 
-    def but_its_name(extras: Extras) -> Extras:
-        return replace(extras, flex_backend="deepep") if extras.flex_backend else extras
+    def but_its_name(options: Configuration) -> Configuration:
+        return replace(options, moe_flex_backend="deepep") if options.moe_flex_backend else options
 
-    mine = but_its_name(requests[number].extras)
-    earlier = [taken[place] for place in range(number) if but_its_name(requests[place].extras) == mine]
+    mine = but_its_name(requests[number].configuration)
+    earlier = [taken[place] for place in range(number) if but_its_name(requests[place].configuration) == mine]
     return np.any(earlier, axis=0) if earlier else np.False_
 
 
@@ -218,7 +223,7 @@ def pipelines_of(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDA
         if pp < request.limits.least_stages:
             continue
         if pp > layers:
-            refused.add("layers", "every pipeline stage needs a layer", replace(piece.candidates, pp=pp))
+            refused.add("layers", "every pipeline stage needs a layer", piece.candidates.having(pp=pp))
             continue
         plain = admitted(request, piece.candidates, pp, refused)
         if not plain.size:
@@ -234,7 +239,9 @@ def pipelines_of(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDA
                 yield pp, vpp, chosen
 
 
-def settings(piece: Piece, pipelines: Pipelines, where: Columns) -> Iterator[tuple[Setting, NDArray[np.bool_]]]:
+def settings(
+    piece: Piece, pipelines: Pipelines, where: ConfigurationSet
+) -> Iterator[tuple[Setting, NDArray[np.bool_]]]:
     """Yield (setting, which points can run it [n]) for each ZeRO stage that pins allow and some points can run.
 
     The setting has all offloads that run at the stage, or those of the pinned share; a stage without any is skipped.

@@ -12,7 +12,6 @@ from symconfig.errors import InputError, Problem, among, nearest
 from symconfig.plans.options import EXTRAS, SWITCH
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero", "instances")
-COLUMN = {"mbs": "micro", "sp": "sequence_parallel"}  # column names of pins that differ from the pin's
 WORDS: Mapping[str, tuple[str, ...]] = {
     "sp": tuple(SWITCH),
     "activation_offload": tuple(SWITCH),

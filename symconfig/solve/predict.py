@@ -11,7 +11,6 @@ from symconfig.cost.blocks import SECONDS
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Constants, machine, without_network
 from symconfig.cost.step import evaluate
-from symconfig.cost.table import Choice
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Job, Limits
@@ -22,12 +21,13 @@ from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.graph.model import sequence, shares_heads
 from symconfig.graph.parts import is_layer
 from symconfig.graph.scheme import Scheme
+from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Predicted
 from symconfig.solve.candidate import predicted
-from symconfig.solve.configuration import Configuration
+from symconfig.solve.configuration import Setup
 from symconfig.solve.costed import costed, sizes
 from symconfig.solve.extras import switched_on
-from symconfig.solve.limits import limits, offloaded
+from symconfig.solve.limits import limits
 from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import Request
@@ -49,7 +49,7 @@ class Prediction:
     layer_backward_s: float
 
 
-def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration) -> Prediction:
+def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Setup) -> Prediction:
     """Return the predicted seconds and bytes of one configuration, whether it fits or not.
 
     The layer's seconds are of the first transformer layer kind. Raises InputError if the model has too few layers for
@@ -76,13 +76,13 @@ class Timer:
     """
 
     def __init__(
-        self, model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration, stage: int | None = None
+        self, model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Setup, stage: int | None = None
     ) -> None:
         self._cluster, self._stage = cluster, stage
         self._found = as_found(model, cluster, configuration)
         self._sizes: Lattice | None = None
         self._simulated = 1.0  # over the formula's step
-        if configuration.degrees.pp > 1 and stage is None:
+        if configuration.pp > 1 and stage is None:
             parts = costed(self._found)
             self._simulated = sum(refined_time(self._found, parts).values()) / float(parts.cost.step_s[0, 0, 0])
 
@@ -102,7 +102,7 @@ class Timer:
         return np.broadcast_to(costed(prospect, self._sizes).cost.step_s[0, 0] * self._simulated, n)
 
 
-def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration, of: Job | None = None) -> Prospect:
+def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Setup, of: Job | None = None) -> Prospect:
     """Return the candidate of a configuration, without costs, as a search would return it.
 
     of: the job to keep in it; None: one made from the configuration, with balanced routing unless `natural_routing`.
@@ -112,7 +112,7 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
     fields = {
         "model": model.name,
         "cluster": cluster.name,
-        "gpus": c.degrees.world_size,
+        "gpus": c.world_size,
         "global_batch_size": c.global_batch,
         "seq_length": c.seq_length,
         "backend": c.backend,
@@ -130,12 +130,9 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
         version=version,
         limits=space,
         pins=parse({}),
-        gpus=c.degrees.world_size,
-        global_batch=c.global_batch,
-        seq_length=c.seq_length,
-        precision=c.precision,
+        configuration=c.plain,
     )
-    return at_point(switched_on(request), cluster, c)
+    return at_point(switched_on(request), cluster, c.plain)
 
 
 def at_point(request: Request, cluster: ClusterDescriptor, c: Configuration) -> Prospect:
@@ -147,40 +144,32 @@ def at_point(request: Request, cluster: ClusterDescriptor, c: Configuration) -> 
     model = request.model
     return Prospect(
         request=request,
-        machine=machine(cluster, c.precision, gpus=c.degrees.world_size),
-        scheme=Scheme(c.sequence_parallel, c.cp_comm, shares_heads(model, c.degrees.tp)),
+        machine=machine(cluster, c.precision, gpus=c.world_size),
+        scheme=Scheme(c.sequence_parallel, c.cp_comm, shares_heads(model, c.tp)),
         split=_split(model, c),
-        choice=Choice(c.modules, offloaded(model) if c.activation_offload else frozenset()),
-        zero=c.zero,
-        offload=c.offload,
-        block_layers=c.block_layers,
-        degrees=c.degrees,
-        micro=c.micro,
-        step_s=0.0,
-        device_bytes=0.0,
-        score=0.0,
-        uniform_layers=c.uniform_layers,
+        configuration=c,
     )
 
 
 def _split(model: ModelDescriptor, c: Configuration) -> Split:
-    """Return the configuration's layers per stage: by its layout string, else first_layers and last_layers, else even.
+    """Return the configuration's layers per stage: by its layout string, else those of the first and last, else even.
 
-    What does not divide the model so falls back to the next. With pp = 1, first_layers and last_layers are ignored, and
-    so is `ends_as_layers`, which the even split counts otherwise. Raises InputError if there are too few layers.
+    What does not divide the model so falls back to the next. With pp = 1, first and last stage are ignored, and
+    whether embedding and loss take a layer's place, which the even split counts otherwise. Raises InputError if there
+    are too few layers.
     """
-    at_start, at_end = c.ends_as_layers if c.degrees.pp > 1 else (0, 0)
-    split = laid_out(sequence(model), c.degrees.pp, c.layout) if c.layout else None
-    if c.degrees.pp > 1 and (c.first_layers or c.last_layers):
-        split = split or uneven(sequence(model), c.degrees.pp, c.degrees.vpp, c.first_layers, c.last_layers)
-    split = split or even(sequence(model), c.degrees.pp, c.degrees.vpp, at_start, at_end)
+    at_start, at_end = (c.account_for_embedding, c.account_for_loss) if c.pp > 1 else (False, False)
+    split = laid_out(sequence(model), c.pp, c.pipeline_layout) if c.pipeline_layout else None
+    if c.pp > 1 and (c.first_stage_layers or c.last_stage_layers):
+        split = split or uneven(sequence(model), c.pp, c.vpp, c.first_stage_layers, c.last_stage_layers)
+    split = split or even(sequence(model), c.pp, c.vpp, at_start, at_end)
     if split is not None:
         return split
     raise InputError(
         "has too few layers for these stages",
         field="num_hidden_layers",
         got=str(model.num_hidden_layers),
-        need=f"at least {c.degrees.pp * c.degrees.vpp}",
+        need=f"at least {c.pp * c.vpp}",
     )
 
 

@@ -3,45 +3,67 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice
+from symconfig.format import picked
 from symconfig.frameworks.constraint import Constraint, failing
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.extras import NAMES, on
+from symconfig.graph.block import LAYER
 from symconfig.graph.scheme import Scheme
-from symconfig.plans.choices import ZeroStage
-from symconfig.plans.columns import Columns
-from symconfig.plans.degrees import Degrees
+from symconfig.plans.configuration import DEGREES, Configuration
+from symconfig.plans.configuration_set import ConfigurationSet
+from symconfig.schedule.timeline import Start
+from symconfig.solve.limits import offloaded
 from symconfig.solve.space import Request, shared
 from symconfig.solve.split import Split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prospect:
-    """A candidate of the search: all that is needed to price it again in detail."""
+    """A candidate of the search: its configuration, and what prices it again in detail.
+
+    split: the layers of its stages, as the configuration has them.
+    """
 
     request: Request
     machine: Machine
     scheme: Scheme
     split: Split
-    choice: Choice
-    zero: ZeroStage
-    offload: Offload
-    block_layers: int  # > 0: full recompute of the first layers of every virtual stage
-    degrees: Degrees
-    micro: int
-    step_s: float
-    device_bytes: float
-    score: float
-    uniform_layers: int = 1  # full recompute, method uniform: layers per recomputed group
+    configuration: Configuration
+    step_s: float = 0.0
+    device_bytes: float = 0.0
+    score: float = 0.0
 
     @property
-    def extras(self) -> Extras:
-        """Return the options that are on beside the degrees."""
-        return self.request.extras
+    def choice(self) -> Choice:
+        """Return the recomputed modules ({"layer"}: full), and the operators whose activations are offloaded."""
+        c = self.configuration
+        modules = frozenset({LAYER}) if c.recompute == "full" else frozenset(c.recompute_modules)
+        return Choice(modules, offloaded(self.request.model) if c.activation_offload else frozenset())
+
+    @property
+    def offload(self) -> Offload:
+        return Offload(self.configuration.optimizer_offload, self.configuration.param_offload)
+
+    @property
+    def block_layers(self) -> int:
+        """Return how many first layers of every virtual stage alone are recomputed in full; 0: it is not so."""
+        return self.configuration.recompute_layers if self.configuration.recompute_method == "block" else 0
+
+    @property
+    def uniform_layers(self) -> int:
+        """Return the layers of a group that is recomputed together."""
+        return self.configuration.recompute_layers if self.configuration.recompute_method == "uniform" else 1
+
+    def having(self, *, split: Split | None = None, **fields: Any) -> Prospect:
+        """Return a copy with these fields of its configuration, and those that a split decides, replaced."""
+        of_split = {} if split is None else stages_of_split(split)
+        return replace(self, split=split or self.split, configuration=replace(self.configuration, **of_split | fields))
 
     @property
     def beside_another(self) -> bool:
@@ -53,17 +75,16 @@ class Prospect:
         """Return the candidate with even expert loads; itself if they are even."""
         return replace(self, request=replace(self.request, uneven=False)) if self.request.uneven else self
 
-    def columns(self, copies: int = 1) -> Columns:
+    def columns(self, copies: int = 1) -> ConfigurationSet:
         """Return the candidate's columns: tp, cp, ep, etp, dp, micro and num_microbatches as arrays [copies].
 
         The others are scalars; the interleaving group is pp.
         """
-        p = self.degrees
+        p = self.configuration
         tp, cp, ep, etp, dp, micro = (
-            np.full(copies, number, dtype=np.int64) for number in (p.tp, p.cp, p.ep, p.etp, p.dp, self.micro)
+            np.full(copies, number, dtype=np.int64) for number in (p.tp, p.cp, p.ep, p.etp, p.dp, p.micro)
         )
-        return replace(
-            shared(self.request, self.scheme),
+        return shared(self.request, self.scheme).having(
             tp=tp,
             pp=p.pp,
             vpp=p.vpp,
@@ -87,20 +108,67 @@ class Prospect:
 
         The lesser is the better, so ties go to smaller degrees and less offload and recompute.
         """
-        p = self.degrees
+        c, modules = self.configuration, self.choice.modules
         return (
             self.score,
-            p.tp,
-            p.pp,
-            p.vpp,
-            p.cp,
-            p.ep,
-            p.etp,
-            self.micro,
-            self.zero,
-            self.offload.optimizer,
-            len(self.choice.modules),
-            sorted(self.choice.modules),
-            self.request.precision,
-            self.extras.on,
+            *(getattr(c, name) for name in DEGREES),
+            c.micro,
+            c.zero_stage,
+            c.optimizer_offload,
+            len(modules),
+            sorted(modules),
+            c.precision,
+            on(self.request.configuration),
         )
+
+
+def recomputing(choice: Choice, block_layers: int = 0) -> dict[str, Any]:
+    """Return the fields of a configuration of a recompute policy; block_layers: of the first layers only."""
+    full = LAYER in choice.modules
+    return {
+        "recompute": "full" if full or block_layers else "selective" if choice.modules else "none",
+        "recompute_modules": () if full or block_layers else tuple(sorted(choice.modules)),
+        "recompute_method": "block" if block_layers else "uniform" if full else None,
+        "recompute_layers": block_layers or 1,
+        "activation_offload": bool(choice.offload),
+    }
+
+
+def stages_of_split(split: Split) -> dict[str, Any]:
+    """Return the fields of a configuration that say how the stages divide the layers."""
+    return {
+        "pipeline_layout": split.layout,
+        "account_for_embedding": split.account_for_embedding,
+        "account_for_loss": split.account_for_loss,
+        "first_stage_layers": split.first_layers,
+        "last_stage_layers": split.last_layers,
+    }
+
+
+_SAME = [name for name in NAMES if name not in ("overlap_tp_comm", "moe_flex_backend")]
+
+
+def effective(c: Configuration, request: Request) -> Configuration:
+    """Return the configuration with what follows from the others; what has no effect at its degrees is off or None.
+
+    Gradient reduction is overlapped if dp x cp > 1; the parameter gather then too, with ZeRO, without a pipeline or
+    with vpp > 1, unless the framework gathers separately (Start.APART). Sends between stages are overlapped, in
+    groups of pp microbatches, if vpp > 1. Other options are as in the request.
+    """
+    options, experts, replicated = request.configuration, request.model.experts is not None, c.dp * c.cp > 1
+    return replace(
+        c,
+        cp_comm=c.cp_comm if c.cp > 1 else "p2p",
+        overlap_grad_reduce=replicated,
+        # In a pipeline without interleaving it would serialise the stages' gathers (`Framework`).
+        overlap_param_gather=replicated
+        and c.zero_stage >= 1
+        and (c.pp == 1 or c.vpp > 1)
+        and request.framework.gathers is not Start.APART,
+        overlap_tp_comm=options.overlap_tp_comm and c.tp > 1,
+        overlap_pp_p2p=c.pp > 1 and c.vpp > 1,
+        **picked(options, *_SAME),
+        microbatch_group_size=c.pp if c.vpp > 1 else None,
+        moe_dispatcher=("flex" if options.moe_flex_backend else "alltoall") if experts else None,
+        moe_flex_backend=options.moe_flex_backend if experts else None,
+    )

@@ -26,7 +26,7 @@ from symconfig.solve.choice import scored
 from symconfig.solve.costed import Costed, costed
 from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.pieces import PLAIN, WHOLE, recompute_choices
-from symconfig.solve.prospect import Prospect
+from symconfig.solve.prospect import Prospect, recomputing
 from symconfig.solve.split import plainest
 from symconfig.solve.stages import Array, Blocks, StageProblem, fastest_cut
 from symconfig.solve.timeline import refined_s
@@ -61,7 +61,7 @@ def _with_fastest_layers(prospect: Prospect, parts: Costed) -> Iterator[tuple[Pr
     if pp == 1 or request.pins.layout is not None:
         return
     if prospect.choice == WHOLE and not prospect.block_layers and request.limits.block_recompute:
-        prospect = replace(prospect, block_layers=prospect.split.longest_chunk)
+        prospect = prospect.having(**recomputing(WHOLE, prospect.split.longest_chunk))
         parts = costed(prospect)
     least = int(PLAIN not in recompute_choices(request))
     problem = fewest_recomputed(stage_problem(prospect, parts), least)
@@ -71,7 +71,7 @@ def _with_fastest_layers(prospect: Prospect, parts: Costed) -> Iterator[tuple[Pr
         return
     first = problem.first if problem.first < split.longest_chunk else 0
     choice = PLAIN if prospect.block_layers and not problem.first else prospect.choice
-    laid = replace(prospect, split=split, block_layers=first, choice=choice)
+    laid = prospect.having(split=split, **recomputing(choice, first))
     its = costed(laid)
     if _fits(laid, its):
         yield laid, its

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from symconfig.errors import InputError
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.extras import in_effect
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.solve.configuration import Configuration
 from symconfig.solve.extras import switched_on
 from symconfig.solve.pins import parse
 from symconfig.solve.predict import at_point
@@ -36,9 +35,9 @@ def restore(plan: Plan, candidate: Candidate) -> Prospect:
     The framework is that of the candidate's backend, with the candidate's options. Raises InputError if pins or degrees
     are not possible any more.
     """
-    o, predicted = candidate.options, candidate.predicted
+    predicted = candidate.predicted
     job = plan.job.model_copy(update={"backend": candidate.target.backend})  # `render --target` may have chosen another
-    base = request(plan.model, plan.cluster, job, o.precision, parse(job.pins))
-    base = switched_on(base, Extras.planned(candidate), plan.cluster.gpu.architecture)
-    point = at_point(base, plan.cluster, Configuration.of(candidate, base.framework))
+    base = request(plan.model, plan.cluster, job, candidate.configuration.precision, parse(job.pins))
+    base = switched_on(base, in_effect(candidate.configuration), plan.cluster.gpu.architecture)
+    point = at_point(base, plan.cluster, candidate.configuration)
     return replace(point, step_s=predicted.step_s, device_bytes=predicted.device_bytes, score=predicted.step_s)

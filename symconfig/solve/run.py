@@ -12,8 +12,9 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
+from symconfig.format import picked
 from symconfig.frameworks.behaviour import PROGRAMS, Switches, switched, usual
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.extras import NAMES, columns, gradient_bytes
 from symconfig.frameworks.known import BACKENDS, facts_of
 from symconfig.frameworks.megatron.flags import flags
 from symconfig.frameworks.megatron.hybrid import hybrid
@@ -25,11 +26,12 @@ from symconfig.graph.count import parameters
 from symconfig.graph.model import sequence
 from symconfig.graph.operator import FOUR_BIT_BYTES
 from symconfig.graph.parts import is_layer
-from symconfig.plans.choices import PRECISIONS, Precision
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration import PRECISIONS, Configuration, Precision
+from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.solve import extras
 from symconfig.solve.branch_and_bound import branch_and_bound
 from symconfig.solve.budget import NO_LIMIT, surprise
+from symconfig.solve.configuration import Setup
 from symconfig.solve.experimental import NOTHING_KNOWN, excluded
 from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.limits import Limits, limits, pinnable
@@ -64,13 +66,14 @@ def run(
     job: Job,
     top: int,
     progress: Progress | None = None,
-    framework: Framework | None = None,
+    like: Setup | None = None,
 ) -> Incumbents:
     """Search all that the job leaves open, then simulate the incumbents and return them; none if nothing fits.
 
-    framework: None: its defaults on this GPU. top: plans to show. Otherwise as `weigh_all`, also what is raised.
+    like: a configuration whose options and behaviour are the plain ones; None: the framework's. top: plans to show.
+    Otherwise as `weigh_all`, also what is raised.
     """
-    weighed = weigh_all(model, cluster, job, top, progress, framework=framework)
+    weighed = weigh_all(model, cluster, job, top, progress, like=like)
     weighed.simulated = refine(weighed)
     return weighed
 
@@ -83,7 +86,7 @@ def weigh_all(
     progress: Progress | None = None,
     exhaustive: bool = False,
     any_will_do: bool = False,
-    framework: Framework | None = None,
+    like: Setup | None = None,
 ) -> Incumbents:
     """Return the incumbents of a search over all precisions and options; none if nothing fits.
 
@@ -97,7 +100,7 @@ def weigh_all(
     every = precisions(cluster, job, pins)
     for precision in every:
         try:
-            wanted = requests(model, cluster, job, precision, pins, framework)
+            wanted = requests(model, cluster, job, precision, pins, like)
         except InputError as error:  # a pin that goes with another precision
             refused.append(error)
             continue
@@ -119,15 +122,15 @@ def requests(
     job: Job,
     precision: Precision,
     pins: Pins,
-    framework: Framework | None = None,
+    like: Setup | None = None,
 ) -> tuple[Request, ...]:
     """Return the requests of a job in one precision, one per combination of options, the plainest first.
 
-    framework: None: its defaults; if given, the options that it has on are tried, too. Raises InputError for a pin, or
+    like: if given, its options are tried, too. Raises InputError for a pin, or
     a combination of pins, that the target does not support.
     """
-    plain = request(model, cluster, job, precision, pins, framework)
-    return extras.requests(plain, cluster.gpu.architecture, usual=framework is None)
+    plain = request(model, cluster, job, precision, pins, like)
+    return extras.requests(plain, cluster.gpu.architecture, usual=like is None)
 
 
 def request(
@@ -136,24 +139,29 @@ def request(
     job: Job,
     precision: Precision,
     pins: Pins,
-    framework: Framework | None = None,
+    like: Setup | None = None,
 ) -> Request:
-    """Return the request of a resolved job in one precision, with the options that the framework has on.
+    """Return the request of a resolved job in one precision, with the options of `like` on, if given.
 
-    framework: None: its defaults on this GPU. Memory is that with even expert loads until the caller sets `uneven`.
+    Memory is that with even expert loads until the caller sets `uneven`.
     """
-    version = BACKENDS[job.backend].releases.of(job)
+    framework = usual_of(cluster, job, precision) if like is None else like.framework
+    options = {"grad_bytes": gradient_bytes(framework)} if like is None else picked(like, *NAMES)
     made = Request(
         model=model,
         job=job,
-        framework=framework or usual_of(cluster, job, precision),
-        version=version,
-        limits=space(model, cluster, job, pins, framework),
+        framework=framework,
+        version=BACKENDS[job.backend].releases.of(job),
+        limits=space(model, cluster, job, pins, like),
         pins=pins,
-        gpus=int(job.gpus),
-        global_batch=job.global_batch_size,
-        seq_length=int(job.seq_length or 0),
-        precision=precision,
+        configuration=Configuration(
+            dp=int(job.gpus),
+            micro=1,
+            global_batch=job.global_batch_size,
+            seq_length=int(job.seq_length or 0),
+            precision=precision,
+            **options,
+        ),
         surprise=surprise(model, cluster, job.limits.memory_risk),
         usual=usual_layouts(model, cluster, job),
     )
@@ -161,16 +169,16 @@ def request(
 
 
 def space(
-    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, pins: Pins, framework: Framework | None = None
+    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, pins: Pins, like: Setup | None = None
 ) -> Limits:
     """Return the limits of the job's framework and target for this model, with layouts as the pins ask.
 
-    Experimental options that the job does not allow are refused, but for those that a given `framework` has on. Full
-    recompute of some layers is added for DeepSpeed, and for FSDP under transformers or without a target (each n-th
-    layer, if all are of one kind). A pinned layout string may place multi-token prediction as `pinnable` says.
+    Experimental options that the job does not allow are refused, but for those that `like` has on. Full recompute of
+    some layers is added for DeepSpeed, and for FSDP under transformers or without a target (each n-th layer, if all are
+    of one kind). A pinned layout string may place multi-token prediction as `pinnable` says.
     """
     version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
-    has = NOTHING_KNOWN if framework is None else Columns(**Extras.of(framework).columns, precision=job.precision)
+    has = NOTHING_KNOWN if like is None else ConfigurationSet(**columns(like), precision=job.precision)
     able = limits(job.backend, version, model, fixed, (*excluded(job, fixed, pins, has), *of_program(job.target)))
     if job.backend == "deepspeed":
         able = replace(able, block_recompute=able.full_recompute)
@@ -217,16 +225,16 @@ def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
     return bool(weighed.families)
 
 
-def too_large(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, framework: Framework | None = None) -> bool:
+def too_large(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, like: Setup | None = None) -> bool:
     """Return whether weights and optimizer state exceed the memory of all GPUs, and of hosts where offload is possible.
 
     Then no plan can fit. Trained weights count at most EIGHT_BIT_BYTES, frozen ones FOUR_BIT_BYTES, a matrix optimizer
-    its smaller state. framework: None: its defaults on this GPU.
+    its smaller state. like: as of `run`.
     """
-    limits = space(model, cluster, job, parse(job.pins), framework)
+    limits = space(model, cluster, job, parse(job.pins), like)
     moved = {offload for stage in limits.offloads for offload in stage}
     host = HOST_SHARE * cluster.host.memory_bytes.value / cluster.gpus_per_node
-    framework = framework or usual_of(cluster, job)
+    framework = usual_of(cluster, job) if like is None else like.framework
     sizes, matrices = framework.bytes, framework.orthogonal
     state = sizes.optimizer if matrices is None else min(sizes.optimizer, matrices.state)
     least = state + min(sizes.weight, EIGHT_BIT_BYTES)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from math import log2
 from typing import Any
 
-from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
@@ -24,6 +23,7 @@ from symconfig.plans.plan import Candidate, MeasuredRun, Opened, OtherPlans, Pla
 from symconfig.solve import candidate, experimental
 from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT
 from symconfig.solve.choice import ranked
+from symconfig.solve.configuration import Setup
 from symconfig.solve.extras import check_pins
 from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.infeasible import infeasible
@@ -44,13 +44,13 @@ def search(
     *,
     top: int = 5,
     progress: Progress | None = None,
-    framework: Framework | None = None,
+    like: Setup | None = None,
 ) -> Plan:
     """Return the fastest plan that fits, with up to `top` - 1 alternatives from other families of degrees.
 
     If nothing fits, the job's limits are relaxed step by step (`relaxations`); the plan's job keeps the given ones.
-    gpus "auto" gives the fewest GPUs on which something fits (framework is ignored). framework: None: its defaults on
-    this GPU.
+    gpus "auto" gives the fewest GPUs on which something fits (like is ignored). like: a configuration whose options
+    and behaviour are the plain ones; None: the framework's on this GPU.
     Raises InputError for a job that can never run, and InfeasibleError if nothing fits, which names the tightest
     constraint, or a candidate misses a pin.
     """
@@ -62,12 +62,12 @@ def search(
     weighed = None
     for relaxed in relaxations(model, cluster, job):
         weighed = None
-        if too_large(model, cluster, relaxed, framework):
+        if too_large(model, cluster, relaxed, like):
             continue
-        weighed = run(model, cluster, relaxed, top, progress, framework)
+        weighed = run(model, cluster, relaxed, top, progress, like)
         if weighed.families:
             return _plan(model, cluster, job, weighed, top, time.perf_counter() - start)
-    weighed = weighed or weigh_all(model, cluster, relaxed, 1, progress, framework=framework)
+    weighed = weighed or weigh_all(model, cluster, relaxed, 1, progress, like=like)
     raise infeasible(model, cluster, relaxed, weighed)
 
 
@@ -280,15 +280,18 @@ def _measured(
     task = job.task_of(model)
     further = {"real_data": real_data_ratios()} if task in ("sft", "lora") else {}
     runs = measured_runs(model, cluster, task)
-    as_long = [run for run in runs if 0.5 <= run.seq_length / best.batch.seq_length <= 2.0]
+    as_long = [run for run in runs if 0.5 <= run.seq_length / best.configuration.seq_length <= 2.0]
     if not (runs := as_long or runs):
         return further
     fastest = max(runs, key=lambda run: run.tokens_per_s_per_gpu)
     unproven = best.predicted.benchmark_tokens_per_s_per_gpu > UNPROVEN * fastest.tokens_per_s_per_gpu
 
     def distance(run: Best) -> tuple[float, ...]:
-        doubled = abs(log2(run.gpus / best.parallel.world_size)), abs(log2(run.seq_length / best.batch.seq_length))
-        return sum(doubled) + 2 * (run.precision != best.options.precision), -run.tokens_per_s_per_gpu
+        doubled = (
+            abs(log2(run.gpus / best.configuration.world_size)),
+            abs(log2(run.seq_length / best.configuration.seq_length)),
+        )
+        return sum(doubled) + 2 * (run.precision != best.configuration.precision), -run.tokens_per_s_per_gpu
 
     nearest = fastest if unproven else min(runs, key=distance)
     degrees = {name: getattr(nearest, name) for name in ("tp", "pp", "vpp", "cp", "ep")}

@@ -16,12 +16,11 @@ from symconfig.cost.lattice import Lattice
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.constraint import Constraint
-from symconfig.frameworks.extras import NOTHING_ON, Extras
 from symconfig.graph.attended import keys
 from symconfig.graph.model import dim_sizes, repeated_pieces, shares_heads
 from symconfig.graph.scheme import Scheme
-from symconfig.plans.choices import Precision
-from symconfig.plans.columns import Columns, Values
+from symconfig.plans.configuration import Configuration, Precision
+from symconfig.plans.configuration_set import ConfigurationSet, Values
 from symconfig.solve.limits import Limits
 from symconfig.solve.loads import stated, uneven, waited
 from symconfig.solve.pins import Pins
@@ -35,9 +34,10 @@ MOST_POINTS = 2**19  # most points of a scheme, before the pipeline degree
 class Request:
     """A job with all that the search needs resolved.
 
-    limits: of the target with the options in `extras` on, which the framework has; whole: with any options. surprise:
-    ratio of measured to predicted peak that is exceeded with the job's memory risk; None: no limit. uneven: memory is
-    that of the busiest expert rank (`loads`); else loads are even. usual: what published layouts have; None: nothing is
+    configuration: has what all points share: batch, length, precision, options (which the framework has); of its
+    degrees only the product counts. limits: of the target with these options; whole: with any. surprise: ratio of
+    measured to predicted peak that is exceeded with the job's memory risk; None: no limit. uneven: memory is that of
+    the busiest expert rank (`loads`); else loads are even. usual: what published layouts have; None: nothing is
     unusual.
     """
 
@@ -47,15 +47,31 @@ class Request:
     version: str
     limits: Limits
     pins: Pins
-    gpus: int
-    global_batch: int
-    seq_length: int
-    precision: Precision
+    configuration: Configuration
     surprise: float | None = None
     whole: Limits | None = None
-    extras: Extras = NOTHING_ON
     uneven: bool = False
     usual: Usual | None = None
+
+    @property
+    def gpus(self) -> int:
+        return self.configuration.world_size
+
+    @property
+    def global_batch(self) -> int:
+        return self.configuration.global_batch
+
+    @property
+    def seq_length(self) -> int:
+        return self.configuration.seq_length
+
+    @property
+    def precision(self) -> Precision:
+        return self.configuration.precision
+
+    def having(self, **fields: Any) -> Request:
+        """Return a copy with these fields of the configuration replaced."""
+        return replace(self, configuration=replace(self.configuration, **fields))
 
 
 @dataclass(slots=True)
@@ -65,7 +81,7 @@ class Refused:
     counts: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
 
-    def add(self, name: str, reason: str, points: Columns, which: NDArray[Any] | slice = slice(None)) -> None:
+    def add(self, name: str, reason: str, points: ConfigurationSet, which: NDArray[Any] | slice = slice(None)) -> None:
         """Count the points under a refusal's name and store its rule; does nothing for no points.
 
         which: mask or slice of the points; a slice counts all of them, whatever its bounds.
@@ -96,7 +112,7 @@ def schemes(request: Request) -> Iterator[Scheme]:
             yield Scheme(sequence_parallel, cp_comm, shared_heads=shared_heads)
 
 
-def points(request: Request, scheme: Scheme, refused: Refused) -> Columns:
+def points(request: Request, scheme: Scheme, refused: Refused) -> ConfigurationSet:
     """Return the points of a scheme that can run with some pipeline degree; columns have no pipeline.
 
     That is where the GPUs divide by tp x cp x pp, the batch by dp x micro, and no constraint refuses. No plan belongs
@@ -113,7 +129,7 @@ def points(request: Request, scheme: Scheme, refused: Refused) -> Columns:
     return grid.at(among(request, grid, refused))
 
 
-def among(request: Request, candidates: Columns, refused: Refused) -> NDArray[np.intp]:
+def among(request: Request, candidates: ConfigurationSet, refused: Refused) -> NDArray[np.intp]:
     """Return the indices of candidates that no constraint of this request refuses.
 
     Refused ones are counted in `refused`.
@@ -131,7 +147,7 @@ def blockers(request: Request) -> list[str]:
     ]
 
 
-def _grid(request: Request, scheme: Scheme) -> Columns:
+def _grid(request: Request, scheme: Scheme) -> ConfigurationSet:
     """Return the degrees and micro-batches of a scheme that the pins allow, before any constraint.
 
     Degrees divide the GPUs (ep also the experts, etp their width; 1 without experts), micro-batches the global batch.
@@ -170,13 +186,13 @@ def _grid(request: Request, scheme: Scheme) -> Columns:
     sizes = np.array(allowed("mbs", divisors(request.global_batch)), dtype=np.int64)
     sizes = sizes[: max(MOST_POINTS // max(count, 1), 1)]  # the largest that there are fit nowhere
     tp, cp, ep, etp = np.repeat(every, sizes.size, axis=1)
-    return replace(shared(request, scheme), tp=tp, cp=cp, ep=ep, etp=etp, micro=np.tile(sizes, count))
+    return shared(request, scheme).having(tp=tp, cp=cp, ep=ep, etp=etp, micro=np.tile(sizes, count))
 
 
-def shared(request: Request, scheme: Scheme) -> Columns:
+def shared(request: Request, scheme: Scheme) -> ConfigurationSet:
     """Return the columns that all points of a scheme share: job, scheme, precision and chosen options."""
-    return Columns(
-        gpus=request.gpus,
+    return ConfigurationSet(
+        world_size=request.gpus,
         global_batch=request.global_batch,
         seq_length=request.seq_length,
         sequence_parallel=scheme.sequence_parallel,
@@ -185,7 +201,7 @@ def shared(request: Request, scheme: Scheme) -> Columns:
     )
 
 
-def admitted(request: Request, candidates: Columns, pp: int, refused: Refused) -> NDArray[np.intp]:
+def admitted(request: Request, candidates: ConfigurationSet, pp: int, refused: Refused) -> NDArray[np.intp]:
     """Return the indices of points that can run at this pipeline degree with one chunk per stage.
 
     dp must be an integer that the pins allow; points that fail this are not counted, those that constraints refuse are,
@@ -199,24 +215,24 @@ def admitted(request: Request, candidates: Columns, pp: int, refused: Refused) -
 
 
 def interleaved(
-    request: Request, candidates: Columns, alive: NDArray[np.intp], pp: int, refused: Refused
+    request: Request, candidates: ConfigurationSet, alive: NDArray[np.intp], pp: int, refused: Refused
 ) -> NDArray[np.intp]:
     """Return those of the indices `alive` whose points can run with several chunks per stage at this pipeline degree.
 
     Only constraints that depend on vpp are checked, at vpp 2. Refused points are counted in `refused`.
     """
-    several = replace(_in_stages(request, candidates.at(alive), pp), vpp=2)
+    several = _in_stages(request, candidates.at(alive), pp).having(vpp=2)
     return _accepted(request, several, alive, request.limits.interleaved, refused)
 
 
 def _accepted(
-    request: Request, left: Columns, alive: NDArray[np.intp], rules: Sequence[Constraint], refused: Refused
+    request: Request, left: ConfigurationSet, alive: NDArray[np.intp], rules: Sequence[Constraint], refused: Refused
 ) -> NDArray[np.intp]:
     """Return those of the indices `alive` whose points no rule refuses; a refused point counts for the first such rule.
 
     left: the points of `alive`, in the same order; they get the chosen columns of the request's limits.
     """
-    left = replace(left, **request.limits.chosen)
+    left = left.having(request.limits.chosen)
     for rule in rules:
         if not alive.size:
             break
@@ -227,11 +243,11 @@ def _accepted(
     return alive
 
 
-def _in_stages(request: Request, candidates: Columns, pp: int) -> Columns:
+def _in_stages(request: Request, candidates: ConfigurationSet, pp: int) -> ConfigurationSet:
     """Return the points at a pipeline degree: dp takes the GPUs that are left, the interleaving group is pp."""
     dp = request.gpus // (candidates.tp * candidates.cp * pp)
     turns = request.global_batch // (dp * candidates.micro)
-    return replace(candidates, pp=pp, group=pp, dp=dp, num_microbatches=turns)
+    return candidates.having(pp=pp, group=pp, dp=dp, num_microbatches=turns)
 
 
 def constants(request: Request) -> dict[str, float]:
@@ -246,7 +262,7 @@ def constants(request: Request) -> dict[str, float]:
     }
 
 
-def lattice(request: Request, candidates: Columns, of_loads: Numbers | None = None) -> Lattice:
+def lattice(request: Request, candidates: ConfigurationSet, of_loads: Numbers | None = None) -> Lattice:
     """Return the lattice with a number for every symbol at every point; dp is 1.
 
     of_loads: numbers of expert loads; None: `loads` for the points' ep. Vocabulary is padded for tp; dims of which
@@ -284,8 +300,8 @@ def loads(request: Request, ep: Values) -> Numbers:
 
 
 def priced(
-    request: Request, candidates: Columns, pp: Values | int, chosen: NDArray[np.intp] | slice = slice(None)
-) -> Columns:
+    request: Request, candidates: ConfigurationSet, pp: Values | int, chosen: NDArray[np.intp] | slice = slice(None)
+) -> ConfigurationSet:
     """Return the chosen points at a pipeline degree (or one each, [n]) as float64 columns.
 
     dp and the number of microbatches are not rounded; nothing is priced.

@@ -16,7 +16,7 @@ from symconfig.cost.stages import Stages
 from symconfig.cost.table import Table, block_costs, resolve, table
 from symconfig.cost.tape import Array, Tape, Term
 from symconfig.graph.model import derived
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.solve.costed import choices_of, costed, detailed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, loads, priced
@@ -87,14 +87,13 @@ def traced(prospect: Prospect) -> Traced:
     tape = Tape()
     request = prospect.request
     job: dict[str, Any] = {
-        "gpus": tape.symbol("gpus", request.gpus),
+        **{"tp": 1, "pp": 1, "cp": 1, "dp": tape.symbol("gpus", request.gpus)},  # whose product counts
         "global_batch": tape.symbol("global_batch_size", request.global_batch),
         "seq_length": tape.symbol("seq_length", request.seq_length),
     }
     framework = _framework(request.framework, tape)
-    known = replace(
-        prospect, machine=_machine(prospect.machine, tape), request=replace(request, framework=framework, **job)
-    )
+    request = replace(request, framework=framework).having(**job)
+    known = replace(prospect, machine=_machine(prospect.machine, tape), request=request)
     where = _columns(prospect, known, tape)
     small = _named_table(_table(known, prospect, where, tape), tape)
     parts = detailed(known, small, where)
@@ -103,7 +102,7 @@ def traced(prospect: Prospect) -> Traced:
     time = {name: part[0, 0, 0] for name, part in cost.time.items()}
     memory = tuple(
         {name: part[stage, 0, 0, 0] if len(part) > 1 else part[0, 0, 0, 0] for name, part in cost.memory.items()}
-        for stage in range(prospect.degrees.pp)
+        for stage in range(prospect.configuration.pp)
     )
     time = _simulated(prospect, time, tape)
     for name, term in time.items():
@@ -133,22 +132,22 @@ def _objects(*terms: Any) -> Any:
     return objects
 
 
-def _columns(prospect: Prospect, known: Prospect, tape: Tape) -> Columns:
+def _columns(prospect: Prospect, known: Prospect, tape: Tape) -> ConfigurationSet:
     """Return the candidate's columns with tp, cp, ep, etp, pp and micro-batch as symbols.
 
     dp and the number of microbatches follow from them and are named on the tape.
     """
-    p, every = prospect.degrees, prospect.columns()
+    p, every = prospect.configuration, prospect.columns()
     degrees: dict[str, Any] = {name: tape.symbol(name, getattr(p, name)) for name in ("tp", "cp", "ep", "etp", "pp")}
-    micro = tape.symbol("micro_batch", prospect.micro)
+    micro = tape.symbol("micro_batch", prospect.configuration.micro)
     some = {name: _objects(degrees[name]) for name in ("tp", "cp", "ep", "etp")}
-    where = priced(known.request, replace(every, **some, micro=_objects(micro)), degrees["pp"])
+    where = priced(known.request, every.having(some, micro=_objects(micro)), degrees["pp"])
     tape.name(where.dp[0], "dp")
     tape.name(where.num_microbatches[0], "num_microbatches")
     return where
 
 
-def _table(known: Prospect, prospect: Prospect, where: Columns, tape: Tape) -> Table:
+def _table(known: Prospect, prospect: Prospect, where: ConfigurationSet, tape: Tape) -> Table:
     """Return the cost table of the blocks as terms, with symbols for the model's numbers.
 
     known, prospect: the candidate with symbols, and with numbers. Expert load imbalance is a constant of the plan's ep.
@@ -203,7 +202,7 @@ def _simulated(prospect: Prospect, time: dict[str, Any], tape: Tape) -> dict[str
     seconds, where the formula has 0). The symbols' values are the plan's; they hardly move with the numbers, as both
     sides grow alike.
     """
-    if prospect.degrees.pp == 1:
+    if prospect.configuration.pp == 1:
         return time
     formula, refined = costed(prospect), refined_time(prospect, costed(prospect))
     plain = {name: float(part[0, 0, 0]) for name, part in formula.cost.time.items()}

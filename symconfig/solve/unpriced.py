@@ -52,30 +52,30 @@ DROPPED_WINDOWS = Constraint(
 _SHARDED = partial(Constraint, about="zero")
 SHARDED_STAGES = _SHARDED(
     name="sharded gradients in a pipeline",
-    predicate=lambda f, p: (p.zero >= 2) & (p.pp > 1),
+    predicate=lambda f, p: (p.zero_stage >= 2) & (p.pp > 1),
     rule="ZeRO 2 and 3 go without a pipeline",
-    sentence="ZeRO {p.zero} beside a pipeline is not priced",
+    sentence="ZeRO {p.zero_stage} beside a pipeline is not priced",
     source="no published layout of Megatron-FSDP has stages: what shows of their gathers is not known",
-    example={"zero": 2, "pp": 2},
+    example={"zero_stage": 2, "pp": 2},
 )
 SHARDED_QUEUES = _SHARDED(
     name="sharded gradients beside tensor parallelism",
-    predicate=lambda f, p: (p.zero >= 2) & ((p.tp > 1) | (p.cp > 1)) & no(among(f.architecture, MANY_QUEUES)),
+    predicate=lambda f, p: (p.zero_stage >= 2) & ((p.tp > 1) | (p.cp > 1)) & no(among(f.architecture, MANY_QUEUES)),
     rule="before Blackwell ZeRO 2 and 3 go without tensor and context parallelism",
     sentence=(
-        "ZeRO {p.zero} beside tensor or context parallelism is not priced on {f.architecture} GPUs: one wants many "
-        "hardware queues, the other a single one"
+        "ZeRO {p.zero_stage} beside tensor or context parallelism is not priced on {f.architecture} GPUs: one wants "
+        "many hardware queues, the other a single one"
     ),
     source="megatron/training/arguments.py, validate_args: it warns of CUDA_DEVICE_MAX_CONNECTIONS",
-    example={"zero": 2, "tp": 2, "architecture": "hopper"},
+    example={"zero_stage": 2, "tp": 2, "architecture": "hopper"},
 )
 SHARDED_OVERLAP = _SHARDED(
     name="sharded gradients beside hidden all-to-all",
-    predicate=lambda f, p: (p.zero >= 2) & p.moe_overlap,
+    predicate=lambda f, p: (p.zero_stage >= 2) & p.overlap_moe_a2a,
     rule="ZeRO 2 and 3 go without hiding the experts' all-to-all",
-    sentence="ZeRO {p.zero} beside a hidden all-to-all of the experts is not priced",
+    sentence="ZeRO {p.zero_stage} beside a hidden all-to-all of the experts is not priced",
     source="core/distributed/fsdp/mcore_fsdp_adapter.py: each of a layer's modules is then gathered by itself",
-    example={"zero": 3, "num_experts": 8, "ep": 2, "moe_overlap": True},
+    example={"zero_stage": 3, "num_experts": 8, "ep": 2, "overlap_moe_a2a": True},
 )
 ACTIVATIONS_OF_ADAPTERS = Constraint(
     name="activation offload with adapters",

@@ -87,7 +87,7 @@ def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Ch
         problems = broken(DeepSpeedFacts.of_data(data, name, trainer=name == CONFIG_HF), rules.KEYS)
         yield watch.problems(f"{name}: keys", problems, f"every key is one that DeepSpeed {release()} reads")
     if CONFIG in texts:
-        native, world = texts[CONFIG], plan.best.parallel.world_size
+        native, world = texts[CONFIG], plan.best.configuration.world_size
         facts = DeepSpeedFacts.of_data(native, CONFIG, trainer=False, gpus=world)
         yield watch.problems(f"{CONFIG}: meaning", broken(facts, rules.MEANING), "makes sense")
 
@@ -95,7 +95,7 @@ def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Ch
 def requests(texts: dict[str, Json], plan: Plan) -> list[Json]:
     """Return the requests to the DeepSpeed runner: the native configuration, then the "auto" one if there is one."""
     auto = [_trainer_request(texts[CONFIG_HF], plan)] if CONFIG_HF in texts else []
-    return [{"config": texts[CONFIG], "world_size": plan.best.parallel.world_size}, *auto]
+    return [{"config": texts[CONFIG], "world_size": plan.best.configuration.world_size}, *auto]
 
 
 def judge(texts: dict[str, Json], plan: Plan, answers: Sequence[Json], watch: Stopwatch) -> Iterator[Check]:
@@ -149,7 +149,7 @@ def _trainer_request(auto: Json, plan: Plan) -> Json:
     """Return the runner's request: the "auto" configuration, world size, hidden size, and the plan's Trainer arguments,
     whose world size leaves out cp.
     """
-    batch, training, parallel = plan.best.batch, plan.training, plan.best.parallel
+    batch, training, parallel = plan.best.configuration, plan.training, plan.best.configuration
     arguments = {
         "world_size": parallel.world_size // parallel.cp,
         "per_device_train_batch_size": batch.micro,
@@ -160,7 +160,7 @@ def _trainer_request(auto: Json, plan: Plan) -> Json:
         "adam_beta2": training.adam_beta2,
         "adam_epsilon": training.adam_eps,
         "weight_decay": training.weight_decay,
-        plan.best.options.precision: True,
+        plan.best.configuration.precision: True,
     }
     return {
         "config": auto,
@@ -178,7 +178,12 @@ def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
     title = f"{CONFIG}: DeepSpeedConfig"
     if not answer["ok"]:
         return watch.check(title, "failed", answer["error"])
-    got, batch, parallel, options = answer["resolved"], plan.best.batch, plan.best.parallel, plan.best.options
+    got, batch, parallel, options = (
+        answer["resolved"],
+        plan.best.configuration,
+        plan.best.configuration,
+        plan.best.configuration,
+    )
     accumulated = batch.micro * batch.num_microbatches
     want = {
         "train_micro_batch_size_per_gpu": batch.micro,
@@ -199,13 +204,13 @@ def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
         for name, value in want.items()
         if got[name] != value
     ]
-    if batch.global_ != accumulated * parallel.dp:
+    if batch.global_batch != accumulated * parallel.dp:
         problems.append(
             Problem(
                 "the plan's own batch does not multiply out",
                 file="plan.json",
                 field="batch.global",
-                got=str(batch.global_),
+                got=str(batch.global_batch),
                 need=str(accumulated * parallel.dp),
             )
         )
@@ -213,7 +218,7 @@ def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
         title,
         problems,
         f"accepted at {parallel.world_size} ranks: train_batch_size "
-        f"{got['train_batch_size']}, {batch.global_} distinct sequences",
+        f"{got['train_batch_size']}, {batch.global_batch} distinct sequences",
     )
 
 
@@ -256,7 +261,7 @@ def ranks(folder: Path, plan: Plan, words: Sequence[str], options: Options) -> I
     check for QLoRA. A rank passes if each compared figure is within PADDING of the built one; figures are in
     `compared`. words: train.py's arguments.
     """
-    watch, world = Stopwatch(), plan.best.parallel.world_size
+    watch, world = Stopwatch(), plan.best.configuration.world_size
     if plan.model.adapter is not None and plan.model.adapter.method == "qlora":
         yield watch.check("DeepSpeed's ranks", "skipped", "bitsandbytes quantises on a GPU only")
         return

@@ -89,7 +89,7 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     if source is None:  # unfit has said so
         return
     jobs = session_jobs({"": rendered}, source, options.build, options.trace)
-    options.progress(f"Megatron {source.version} on {plan.best.parallel.world_size} claimed GPUs")
+    options.progress(f"Megatron {source.version} on {plan.best.configuration.world_size} claimed GPUs")
     results = megatron_session.run(
         source, jobs, options.timeout_s, heard=lambda result: options.progress(f"Megatron: {result.id} is done")
     )
@@ -109,7 +109,7 @@ def offline(rendered: Rendered) -> Iterator[Check]:
     )
     yield watch.problems(
         "what Megatron's parser lets pass",
-        broken_rules(rendered.args, table, rendered.plan.best.parallel.world_size),
+        broken_rules(rendered.args, table, rendered.plan.best.configuration.world_size),
         f"{len(RULES)} rules hold",
     )
 
@@ -213,7 +213,7 @@ def online(rendered: Rendered, result: Result, source: MegatronSource) -> Iterat
     if result.crash is not None:
         yield Check(place, "failed", str(result.error), result.seconds)
         return
-    world = f"{plan.best.parallel.world_size} GPUs"
+    world = f"{plan.best.configuration.world_size} GPUs"
     for title, names in PARTS.items():
         phases = [phase for phase in result.phases if phase.name in names]
         seconds = sum(phase.seconds for phase in phases)
@@ -230,7 +230,7 @@ def online(rendered: Rendered, result: Result, source: MegatronSource) -> Iterat
     yield watch.problems(
         f"{place}: layers of every stage",
         megatron_agreement.stages(plan, result, FILE),
-        f"{plan.model.num_hidden_layers} layers on {plan.best.parallel.pp} stages, as planned",
+        f"{plan.model.num_hidden_layers} layers on {plan.best.configuration.pp} stages, as planned",
     )
     yield watch.problems(
         f"{place}: the same plan",

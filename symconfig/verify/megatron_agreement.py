@@ -77,59 +77,60 @@ def _grad_bytes(r: Resolved) -> int:
 
 
 def _full(plan: Plan) -> bool:
-    return plan.best.options.recompute.granularity == "full"
+    return plan.best.configuration.recompute == "full"
 
 
 ROWS: tuple[Row, ...] = (
-    Row("best.parallel.tp", "tensor_model_parallel_size"),
-    Row("best.parallel.pp", "pipeline_model_parallel_size"),
-    Row("best.parallel.cp", "context_parallel_size"),
-    Row("best.parallel.dp", "data_parallel_size"),
-    Row("best.parallel.ep", "expert_model_parallel_size"),
-    Row("best.parallel.etp", "expert_tensor_parallel_size", got=lambda _, r: r.arg("expert_tensor_parallel_size", 1),
+    Row("best.configuration.tp", "tensor_model_parallel_size"),
+    Row("best.configuration.pp", "pipeline_model_parallel_size"),
+    Row("best.configuration.cp", "context_parallel_size"),
+    Row("best.configuration.dp", "data_parallel_size"),
+    Row("best.configuration.ep", "expert_model_parallel_size"),
+    Row("best.configuration.etp", "expert_tensor_parallel_size",
+        got=lambda _, r: r.arg("expert_tensor_parallel_size", 1),
         applies=lambda plan: plan.model.experts is not None),
-    Row("best.parallel.vpp", "virtual_pipeline_model_parallel_size",
+    Row("best.configuration.vpp", "virtual_pipeline_model_parallel_size",
         got=lambda _, r: r.arg("virtual_pipeline_model_parallel_size") or 1),
-    Row("best.batch.micro", "micro_batch_size"),
-    Row("best.batch.global_", "global_batch_size"),
-    Row("best.batch.seq_length", "seq_length"),
-    Row("best.options.sequence_parallel", "sequence_parallel",
-        lambda plan, _: plan.best.options.sequence_parallel and plan.best.parallel.tp > 1,
+    Row("best.configuration.micro", "micro_batch_size"),
+    Row("best.configuration.global_batch", "global_batch_size"),
+    Row("best.configuration.seq_length", "seq_length"),
+    Row("best.configuration.sequence_parallel", "sequence_parallel",
+        lambda plan, _: plan.best.configuration.sequence_parallel and plan.best.configuration.tp > 1,
         lambda _, r: bool(r("sequence_parallel"))),
-    Row("best.options.instances", "num_distributed_optimizer_instances", neutral=1),
-    Row("best.options.zero_stage", "use_distributed_optimizer, data_parallel_sharding_strategy",
+    Row("best.configuration.instances", "num_distributed_optimizer_instances", neutral=1),
+    Row("best.configuration.zero_stage", "use_distributed_optimizer, data_parallel_sharding_strategy",
         got=lambda _, r: _zero_stage(r)),
-    Row("best.options.precision", "bf16, fp16, fp8, fp4", got=lambda _, r: _precision(r)),
-    Row("best.options.recompute.granularity", "recompute_granularity",
+    Row("best.configuration.precision", "bf16, fp16, fp8, fp4", got=lambda _, r: _precision(r)),
+    Row("best.configuration.recompute", "recompute_granularity",
         got=lambda _, r: r("recompute_granularity") or "none"),
-    Row("best.options.recompute.method", "recompute_method",
-        lambda plan, _: plan.best.options.recompute.method or "uniform", applies=_full),
-    Row("best.options.recompute.num_layers", "recompute_num_layers",
-        lambda plan, _: (plan.best.options.recompute.num_layers or 1) * (hybrid.parts_of_layer(plan.model) or 1),
+    Row("best.configuration.recompute_method", "recompute_method",
+        lambda plan, _: plan.best.configuration.recompute_method or "uniform", applies=_full),
+    Row("best.configuration.recompute_layers", "recompute_num_layers",
+        lambda plan, _: (plan.best.configuration.recompute_layers or 1) * (hybrid.parts_of_layer(plan.model) or 1),
         applies=_full),
     # Megatron's default where nothing is named; the order has no meaning.
-    Row("best.options.recompute.modules", "recompute_modules",
-        lambda plan, _: sorted(plan.best.options.recompute.modules or ("core_attn",)),
+    Row("best.configuration.recompute_modules", "recompute_modules",
+        lambda plan, _: sorted(plan.best.configuration.recompute_modules or ("core_attn",)),
         lambda _, r: sorted(r("recompute_modules") or ["core_attn"]),
-        lambda plan: plan.best.options.recompute.granularity == "selective"),
-    Row("best.options.overlap.grad_reduce", "overlap_grad_reduce",
-        lambda plan, _: plan.best.parallel.dp * plan.best.parallel.cp > 1
-        and (plan.best.options.overlap.grad_reduce or plan.best.options.zero_stage >= 2),
+        lambda plan: plan.best.configuration.recompute == "selective"),
+    Row("best.configuration.overlap_grad_reduce", "overlap_grad_reduce",
+        lambda plan, _: plan.best.configuration.dp * plan.best.configuration.cp > 1
+        and (plan.best.configuration.overlap_grad_reduce or plan.best.configuration.zero_stage >= 2),
         lambda _, r: bool(r.arg("overlap_grad_reduce"))),
-    _switched("best.options.overlap.tp_comm", "tp_comm_overlap"),
-    Row("best.options.grad_bytes", "accumulate_allreduce_grads_in_fp32, megatron_fsdp_main_grads_dtype",
+    _switched("best.configuration.overlap_tp_comm", "tp_comm_overlap"),
+    Row("best.configuration.grad_bytes", "accumulate_allreduce_grads_in_fp32, megatron_fsdp_main_grads_dtype",
         got=lambda _, r: _grad_bytes(r)),
-    _switched("best.options.overlap.moe_a2a", "overlap_moe_expert_parallel_comm", False),
-    Row("best.options.optimizer_offload", "optimizer_offload_fraction",
+    _switched("best.configuration.overlap_moe_a2a", "overlap_moe_expert_parallel_comm", False),
+    Row("best.configuration.optimizer_offload", "optimizer_offload_fraction",
         got=lambda _, r: r.arg("optimizer_offload_fraction") if r.arg("optimizer_cpu_offload") else 0.0),
-    _switched("best.options.activation_offload", "fine_grained_activation_offloading", False),
-    Row("best.options.moe_flex_backend",
+    _switched("best.configuration.activation_offload", "fine_grained_activation_offloading", False),
+    Row("best.configuration.moe_flex_backend",
         "moe_token_dispatcher_type, moe_flex_dispatcher_backend, moe_enable_deepep",
         got=lambda _, r: _flex_backend(r)),
-    Row("best.options.cuda_graphs", "cuda_graph_impl, cuda_graph_modules, cuda_graph_scope, external_cuda_graph",
+    Row("best.configuration.cuda_graphs", "cuda_graph_impl, cuda_graph_modules, cuda_graph_scope, external_cuda_graph",
         got=lambda _, r: _graphed(r)),
-    _switched("best.options.fp8_param_gather", "fp8_param_gather"),
-    Row("best.options.fused_loss", "cross_entropy_loss_fusion, cross_entropy_fusion_impl",
+    _switched("best.configuration.fp8_param_gather", "fp8_param_gather"),
+    Row("best.configuration.fused_loss", "cross_entropy_loss_fusion, cross_entropy_fusion_impl",
         got=lambda _, r: bool(r.arg("cross_entropy_loss_fusion")) and r.arg("cross_entropy_fusion_impl") == "te"),
 )  # fmt: skip
 
@@ -139,7 +140,7 @@ def compare(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
     another number of microbatches. file: the file that the problems name.
     """
     yield from differing(ROWS, plan, result, file, "plan")
-    need = plan.best.batch.num_microbatches
+    need = plan.best.configuration.num_microbatches
     if (got := result.num_microbatches) != need:
         what = "Megatron's calculator gives another number"
         yield Problem(what, file=file, field="batch.num_microbatches", got=repr(got), need=repr(need))

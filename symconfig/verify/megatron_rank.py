@@ -39,7 +39,7 @@ def ranks(plan: Plan) -> tuple[int, ...]:
     """
     kinds = [stage.chunks for stage in plan.best.stages]
     wanted = {0, len(kinds) // 2, len(kinds) - 1, *(kinds.index(kind) for kind in kinds)}
-    within = plan.best.parallel.world_size // len(kinds)
+    within = plan.best.configuration.world_size // len(kinds)
     stages = sorted(wanted) if len(wanted) > 1 else [0, 0]
     last = len(stages) - 1
     return tuple(dict.fromkeys(stage * within + place * (within - 1) // last for place, stage in enumerate(stages)))
@@ -67,7 +67,7 @@ def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
     """Return the check of one built rank against the plan, with the compared figures; failed if the job failed, the
     plan cannot be costed, or any problem is found. place: names the Megatron; file: of the arguments.
     """
-    stage = stage_of(plan.best.parallel, job.rank)
+    stage = stage_of(plan.best.configuration, job.rank)
     name = f"{place}: rank {job.rank}, stage {stage}"
     if not result.ok:
         return Check(name, "failed", f"{file}: {result.error}", result.seconds)
@@ -109,7 +109,7 @@ def problems(
     bytes beyond PADDING. Of chunks with other parameters the first is described and the rest are counted. Rows in other
     units than bytes are not judged.
     """
-    parallel = plan.best.parallel
+    parallel = plan.best.configuration
     here = coordinates(parallel if plan.model.experts else replace(parallel, etp=parallel.tp), rank)
     for axis, got in real["coordinates"].items():
         if (place := here[axis]) != got:

@@ -16,6 +16,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Norm, Position
 from symconfig.errors import Problem
 from symconfig.frameworks.megatron import hybrid, sparse
+from symconfig.plans.configuration import PLACES
 from symconfig.render.megatron_model import embedding_factor
 from symconfig.verify import megatron_resolved as means
 from symconfig.verify.megatron_resolved import Resolved, dense, descend, gqa, mla, moe, rope, scaled
@@ -220,8 +221,9 @@ def differing(rows: Iterable[Row], subject: Any, result: Result, file: str, kind
         if row.applies(subject):
             need, got = row.values(subject, resolved)
             if not _equal(need, got):
-                what, field = f"Megatron resolves {row.where} to another {kind}", row.field.removeprefix("best.")
-                yield Problem(what, file=file, field=field.rstrip("_"), got=_short(got), need=_short(need))
+                what, name = f"Megatron resolves {row.where} to another {kind}", row.field.rpartition(".")[2]
+                field = ".".join(PLACES[name]) if row.field.startswith("best.") else row.field
+                yield Problem(what, file=file, field=field, got=_short(got), need=_short(need))
 
 
 def compared(model: ModelDescriptor, edited: Sequence[str] = ()) -> int:

@@ -37,7 +37,7 @@ def unfit(plan: Plan) -> str | None:
     """Return why Megatron's own layers on a CPU keep other tensors than the plan's, or None if they keep the same.
     Reasons: sparse attention, scans, an 8- or 4-bit precision, or a dispatcher of experts other than DISPATCHER.
     """
-    options = plan.best.options
+    options = plan.best.configuration
     if plan.model.indexer is not None:
         return "kernels of sparse attention are of other packages, and what PyTorch does in their place keeps scores"
     if any(mixer.block != NO_MIXER for mixer in plan.model.mixers):
@@ -63,7 +63,7 @@ def checks(plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result], place
     if (reason := unfit(plan)) is not None:
         yield Check(f"{place}: kept for the backward", "skipped", reason, 0.0)
     for job in jobs:
-        result, stage = results[job.id], stage_of(plan.best.parallel, job.rank)
+        result, stage = results[job.id], stage_of(plan.best.configuration, job.rank)
         name = f"{place}: rank {job.rank}, stage {stage}, kept for the backward"
         if not result.ok:
             yield Check(name, "failed", f"{file}: {result.error}", result.seconds)

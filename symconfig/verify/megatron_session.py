@@ -115,7 +115,7 @@ def job(id: str, plan: Plan, args: Sequence[str], env: Mapping[str, str], source
     return Job(
         id=id,
         args=tuple(args),
-        world_size=plan.best.parallel.world_size,
+        world_size=plan.best.configuration.world_size,
         env=dict(env),
         capability=CAPABILITY.get(gpu.architecture, (9, 0)),
         memory_bytes=int(gpu.memory_bytes.value),

@@ -15,7 +15,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import derived, dim_sizes
 from symconfig.graph.parts import is_layer
-from symconfig.plans.degrees import Degrees
+from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Plan
 from symconfig.solve.costed import costed
 from symconfig.solve.prospect import Prospect
@@ -77,7 +77,7 @@ def predicted(plan: Plan, stage: int) -> Predicted:
     )
 
 
-def coordinates(parallel: Degrees, rank: int) -> dict[str, int]:
+def coordinates(parallel: Configuration, rank: int) -> dict[str, int]:
     """Return a rank's index along tp, cp, dp, pp (in the order of DENSE_GRID) and etp, ep, edp (of EXPERT_GRID). Raises
     InputError for a rank outside the plan.
     """
@@ -94,7 +94,7 @@ def coordinates(parallel: Degrees, rank: int) -> dict[str, int]:
     return places
 
 
-def stage_of(parallel: Degrees, rank: int) -> int:
+def stage_of(parallel: Configuration, rank: int) -> int:
     """Return the pipeline stage of a rank."""
     return rank // (parallel.world_size // parallel.pp)
 
@@ -107,12 +107,11 @@ def with_local_layers(plan: Plan) -> Prospect:
     point = restore(plan, plan.best)
     framework = usual(plan.best.target.backend, plan.cluster.gpu.architecture, "local", plan.job.attention)
     framework = replace(framework, hide=point.request.framework.hide)
-    p = point.degrees
+    p = point.configuration
     return replace(
         point,
-        request=replace(point.request, framework=framework, seq_length=point.request.seq_length // p.cp),
-        choice=replace(point.choice, offload=frozenset()),
-        degrees=replace(p, cp=1, dp=p.dp * p.cp),
+        request=replace(point.request, framework=framework).having(seq_length=p.seq_length // p.cp),
+        configuration=replace(p, cp=1, dp=p.dp * p.cp, seq_length=p.seq_length // p.cp, activation_offload=False),
     )
 
 
@@ -121,7 +120,7 @@ def chunk_parameters(plan: Plan, stage: int) -> tuple[tuple[Parameter, ...], ...
     SymconfigError if ep does not divide the experts or a weight cannot be cut evenly.
     """
     point = with_local_layers(plan)
-    p, model = point.degrees, point.request.model
+    p, model = point.configuration, point.request.model
     numbers = {name: int(size) for name, size in dim_sizes(model).items()}
     numbers |= {name: getattr(p, name) for name in ("tp", "cp", "ep", "etp", "dp")}
     numbers[d.VOCAB] = point.request.framework.padded_vocab(model.vocab_size, p.tp)

@@ -29,7 +29,7 @@ JOBS: dict[str, tuple[str, str, int, dict[str, Any]]] = {
 def pins_of(candidate: Candidate) -> dict[str, str]:
     """All that a candidate is, as pins."""
     values = {name: value(candidate) for name, value in _VALUES.items() if name != "schedule"}
-    if candidate.parallel.pp > 1:
+    if candidate.configuration.pp > 1:
         values["layout"] = written(candidate.chunks)
     return {name: value for name, value in values.items() if value is not None}
 

@@ -91,7 +91,7 @@ def test_the_python_api_is_the_same_planner(run: Run, tmp_path: Path) -> None:
     result = symconfig.plan(model="llama2-13b", cluster="a100-80gb", pins={"tp": 2}, **job)
     data = run("plan --pin tp=2 --json", *JOB).json()
     assert json.loads(result.to_json())["best"] == data["best"]
-    assert result.best.parallel.tp == 2
+    assert result.best.configuration.tp == 2
     assert "--tensor-model-parallel-size" in result.megatron_args()
     assert tmp_path / "out" / "plan.json" in result.write(tmp_path / "out")
     again = symconfig.plan(model=result.plan.model, cluster=result.plan.cluster, pins={"tp": "2"}, **job)

@@ -70,7 +70,7 @@ def test_the_files_start_every_node_with_its_own_kind(result: MixedResult, folde
     assert json.loads((folder / "mixed.json").read_text()) == json.loads(result.to_json())
     one, other = ((folder / kind / "megatron_args.txt").read_text() for kind in kinds)
     assert one == other
-    layout = result.best.candidate.options.pipeline_layout
+    layout = result.best.candidate.configuration.pipeline_layout
     assert layout is not None
     split = laid_out(sequence(load_model("llama2-13b")), 4, layout)
     assert split.chunks == result.best.candidate.chunks

@@ -75,7 +75,7 @@ def test_every_target_with_words_says_those_of_its_files(run: Run, tmp_path: Pat
     data = run("render --print", path, "--json").json()
     assert data["schema"] == "symconfig.args/1"
     assert (data["target"], data["world_size"]) == ("deepspeed", 16)
-    assert f"--seq-length={plan.best.batch.seq_length}" in data["words"]
+    assert f"--seq-length={plan.best.configuration.seq_length}" in data["words"]
     assert {"megatron", "deepspeed", "transformers"} <= set(with_words())
     for name in ("deepspeed", "transformers"):
         assert run("render --print", path, "--target", name).out.splitlines() == words(plan, name)

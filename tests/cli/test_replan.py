@@ -35,7 +35,7 @@ def test_a_new_batch_says_what_changes_and_writes_it(tmp_path: Path, run: Run) -
     assert "--override-opt_param-scheduler" in done.out
     assert "Files that change: plan.json, launch.sh" in done.out
     new = load_plan(tmp_path / "new")
-    assert new.best.batch.global_ == 128
+    assert new.best.configuration.global_batch == 128
     assert new.job.training.train_iters == 550
     assert "--train-iters 550" in (tmp_path / "new" / "launch.sh").read_text()
 

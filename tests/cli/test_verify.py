@@ -143,12 +143,12 @@ def test_the_hint_names_the_model_that_has_changed(run: Run, tmp_path: Path, pla
 def test_templates_of_ones_own_must_be_named_and_are_held_too(run: Run, tmp_path: Path, plan: Plan) -> None:
     mine = tmp_path / "mine"
     (mine / "megatron").mkdir(parents=True)
-    (mine / "megatron" / "own.txt.j2").write_text("tp {{ best.parallel.tp }}\n")
+    (mine / "megatron" / "own.txt.j2").write_text("tp {{ best.configuration.tp }}\n")
     out = tmp_path / "out"
     api.write(plan, out, Wanted(launchers=("slurm:env.A=a b",), templates=mine), force=False)
     run.done("verify --frozen", out, "--templates", mine)
     assert "--templates DIR" in run.refused("verify --frozen", out)
-    (mine / "megatron" / "own.txt.j2").write_text("tp: {{ best.parallel.tp }}\n")
+    (mine / "megatron" / "own.txt.j2").write_text("tp: {{ best.configuration.tp }}\n")
     ended = run("verify --frozen", out, "--templates", mine, "--json")
     assert ended.code == 1
     assert found(ended) == [("templates", str(mine)), ("stale", "own.txt")]

@@ -7,16 +7,15 @@ from typing import Any
 
 from symconfig.cost.framework import Hide
 from symconfig.cost.machine import machine
-from symconfig.cost.stages import Offload
-from symconfig.cost.table import Choice
+from symconfig.cost.table import Choice, block_costs, resolve, table
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.graph.model import sequence
+from symconfig.graph.model import derived, sequence
 from symconfig.graph.scheme import Scheme
-from symconfig.plans.degrees import Degrees
-from symconfig.solve.costed import Costed, costed
+from symconfig.plans.configuration import Configuration
+from symconfig.solve.costed import Costed, costed, detailed, sizes
 from symconfig.solve.pins import parse
-from symconfig.solve.prospect import Prospect
+from symconfig.solve.prospect import Prospect, recomputing
 from symconfig.solve.run import request
 from symconfig.solve.search import resolved
 from symconfig.solve.split import splits
@@ -63,23 +62,32 @@ def cost(
     kinds = sequence(model)
     split = splits(kinds, pp, vpp, dict.fromkeys(kinds, 1.0), Layouts(any_cut=False))[0]
     megatron = backend == "megatron"
-    return costed(
-        Prospect(
-            request=wanted,
-            machine=machine(cluster, wanted.precision),
-            scheme=Scheme(megatron and tp > 1, "p2p" if megatron or cp == 1 else "a2a"),
-            split=split,
-            choice=Choice(modules, offload),
-            zero=zero,
-            offload=Offload(),
-            block_layers=0,
-            degrees=Degrees(tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp),
+    found = Prospect(
+        request=wanted,
+        machine=machine(cluster, wanted.precision),
+        scheme=Scheme(megatron and tp > 1, "p2p" if megatron or cp == 1 else "a2a"),
+        split=split,
+        configuration=Configuration(
+            tp=tp,
+            pp=pp,
+            vpp=vpp,
+            cp=cp,
+            ep=ep,
+            etp=etp,
+            dp=dp,
             micro=micro,
-            step_s=0.0,
-            device_bytes=0.0,
-            score=0.0,
-        )
+            global_batch=wanted.global_batch,
+            seq_length=wanted.seq_length,
+            zero_stage=zero,  # type: ignore[arg-type]
+            **recomputing(Choice(modules)),
+        ),
     )
+    if not offload:
+        return costed(found)
+    where, choices = sizes(found, 1), (Choice(modules, offload),)
+    of_kind = derived(model, wanted.framework.implementation, found.scheme)
+    costs = block_costs(of_kind, where, found.machine, wanted.framework)
+    return detailed(found, table(costs, choices, resolve(of_kind, choices), found.machine, wanted.framework))
 
 
 def seconds(parts: Costed) -> dict[str, float]:

@@ -19,8 +19,7 @@ from symconfig.graph.derive import derive
 from symconfig.graph.derived import Phase
 from symconfig.graph.model import blocks
 from symconfig.graph.scheme import Scheme
-from symconfig.plans.degrees import Degrees
-from symconfig.solve.configuration import Configuration
+from symconfig.solve.configuration import Setup
 from symconfig.solve.predict import predict
 from tests.cost.support import cost, stage_bytes
 from tests.graph.support import numbers
@@ -42,8 +41,8 @@ def test_what_a_step_takes_besides_its_work(
     framework: Framework, backend: str, step_s: float, microbatch_s: float, more_reserved: float
 ) -> None:
     """Python, data and logging once a step; hooks and gaps once a microbatch; memory that the allocator cannot use."""
-    asked = Configuration(
-        degrees=Degrees(tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1, dp=2),
+    asked = Setup(
+        dp=2,
         micro=1,
         global_batch=6,
         seq_length=512,

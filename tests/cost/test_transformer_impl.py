@@ -50,7 +50,7 @@ def test_a_gradient_is_added_to_the_sum_by_a_kernel_of_its_own() -> None:
 
     weights = (4 * 5120**2 + 3 * 5120 * 13824) / 4  # of a layer, on each of four ranks
     more = backward_s(MEGATRON_LOCAL) - backward_s(replace(MEGATRON_LOCAL, accumulated_bytes=1.0))
-    hbm = machine(sample_cluster("a100-80gb"), "bf16", gpus=CASES["llama2-13b"].degrees.world_size).hbm_bytes_per_s
+    hbm = machine(sample_cluster("a100-80gb"), "bf16", gpus=CASES["llama2-13b"].world_size).hbm_bytes_per_s
     assert more == pytest.approx((2 + 4 + 4 - 1) * weights / hbm, rel=1e-6)
 
 

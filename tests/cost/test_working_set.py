@@ -17,7 +17,7 @@ from symconfig.graph.derive import derive
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks
 from symconfig.graph.recompute import apply
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.solve.costed import Costed
 from tests.cost.support import cost
 from tests.graph.support import PLAIN, held_bytes, numbers
@@ -80,7 +80,7 @@ def test_what_is_offloaded_fills_host_memory_for_every_microbatch_in_flight() ->
     assert float(host_bytes(*_host(cost(model, microbatches=8))).item()) == 0.0
 
 
-def _host(parts: Costed) -> tuple[Stages, Columns, Setting]:
+def _host(parts: Costed) -> tuple[Stages, ConfigurationSet, Setting]:
     return parts.sums, parts.points, parts.setting
 
 

@@ -9,7 +9,6 @@ from symconfig.cost import formulas
 from symconfig.cost.exchange import exchange
 from symconfig.cost.framework import Hide, Together
 from symconfig.cost.lattice import Array
-from symconfig.cost.stages import Offload
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.block import LAYER
@@ -122,7 +121,8 @@ def test_frozen_experts_in_host_memory_are_counted_one_by_one(ep: int) -> None:
             zero=3,
             framework=DEEPSPEED,
             backend="deepspeed",
-            offload=Offload(1.0, weights=True),
+            optimizer_offload=1.0,
+            param_offload=True,
         ),
     )
     # Each expert has 8 / ep replicas, which share it: as many bytes a rank as of 8 that share all.

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from symconfig.format import picked
 from symconfig.frameworks.deepspeed.adapters import modules
 from symconfig.graph.count import parameters
+from symconfig.plans.configuration import FIELDS
 from symconfig.plans.plan import Plan, Stage
 from symconfig.render.summary import nodes
 from symconfig.verify.rank_states import chunk_parameters
@@ -44,7 +46,7 @@ def _of(names: str, *holders: Any) -> dict[str, Any]:
 def words(plan: Plan) -> dict[str, Any]:
     """Every word in which an accept.py may say what its parser understood, with this plan's value."""
     best, model, training = plan.best, plan.model, plan.job.training
-    parallel, batch, options = best.parallel, best.batch, best.options
+    parallel, batch, options = best.configuration, best.configuration, best.configuration
     adapter, where, preference = model.adapter, nodes(plan), plan.job.preference
     return {
         **asdict(parallel),
@@ -53,18 +55,18 @@ def words(plan: Plan) -> dict[str, Any]:
         "nodes": where.count,
         "gpus_per_node": where.gpus,
         "micro": batch.micro,
-        "global": batch.global_,
+        "global": batch.global_batch,
         "num_microbatches": batch.num_microbatches,
         "seq_length": batch.seq_length,
-        "tokens_per_step": batch.global_ * batch.seq_length,
+        "tokens_per_step": batch.global_batch * batch.seq_length,
         **_of(_OPTIONS, options),
-        "recompute": options.recompute.granularity,
+        "recompute": options.recompute,
         **{f"recompute_{name}": getattr(options.recompute, name) for name in ("method", "num_layers")},
-        "recompute_modules": list(options.recompute.modules),
+        "recompute_modules": list(options.recompute_modules),
         "layers_by_stage": [_layers(stage) for stage in best.stages],
         "layers_of_first_stage": _layers(best.stages[0]),
         "layers_of_last_stage": _layers(best.stages[-1]),
-        **{f"overlap_{name}": value for name, value in asdict(options.overlap).items()},
+        **picked(options, *(name for name in FIELDS if name.startswith("overlap_"))),
         **{f"preference_{name}": value for name, value in _of("loss beta", preference).items()},
         **_of("lora_alpha lora_dropout", adapter),
         "adapter": adapter.method if adapter else None,
@@ -88,7 +90,7 @@ def _learning(plan: Plan) -> dict[str, Any]:
     return {
         **_of(_STEP, step, rl),
         "away": list(step.away),
-        "critic_recompute": step.critic_options.recompute.granularity if step.critic_options else None,
+        "critic_recompute": step.critic.recompute if step.critic else None,
         **{f"reward_{name.replace('memory_', '')}": value for name, value in reward.items()},
         "reward_url": rl.reward_model.url if rl.reward_model else None,
     }
@@ -98,7 +100,7 @@ def _trained_by_stage(plan: Plan) -> list[int] | None:
     """Elements of adapters on the first rank of each pipeline stage, of Megatron's plans with adapters."""
     if plan.model.adapter is None or plan.best.target.backend != "megatron":
         return None
-    stages = (chunk_parameters(plan, stage) for stage in range(plan.best.parallel.pp))
+    stages = (chunk_parameters(plan, stage) for stage in range(plan.best.configuration.pp))
     return [sum(item.elements for chunk in chunks for item in chunk if item.trainable) for chunks in stages]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from symconfig.existing.rules import megatron
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.refused import example_options, expressible, fails
 from symconfig.existing.rules.rule import BASE
+from symconfig.format import picked
 from symconfig.frameworks.constraint import Constraint, Verdict, failing, in_force
 from symconfig.frameworks.deepspeed.constraints import DEEPSPEED
 from symconfig.frameworks.facts import FIXED, Fixed
@@ -31,26 +32,19 @@ from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.frameworks.programs import PROGRAMS
 from symconfig.frameworks.shared import HEADS
-from symconfig.plans.columns import COLUMNS, Columns
+from symconfig.plans.configuration import FIELDS, Configuration
+from symconfig.plans.configuration_set import COLUMNS, ConfigurationSet
+from symconfig.plans.options import FIELD_OF_PIN
 from symconfig.plans.plan import Plan
 from symconfig.plans.unknown import UNKNOWN, no
 from symconfig.render.shared import refused
-from symconfig.solve.configuration import Configuration
+from symconfig.solve.configuration import Setup
 from symconfig.solve.predict import as_found
 from tests.existing.rules import examples
 from tests.sample_plans import sample_model, sample_plan, with_optimizer
 from tests.solve.naive import limits_of
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp")
-CHOICES = {
-    "micro": "micro", "global_batch": "global_batch", "seq_length": "seq_length", "cp_comm": "cp_comm",
-    "sequence_parallel": "sequence_parallel", "precision": "precision", "zero": "zero_stage",
-    "grad_bytes": "grad_bytes", "instances": "instances",
-    "optimizer_offload": "optimizer_offload", "param_offload": "param_offload", "moe_dispatcher": "moe_dispatcher",
-    "activation_offload": "activation_offload", "moe_overlap": "overlap_moe_a2a", "tp_comm": "overlap_tp_comm",
-    "flex_backend": "moe_flex_backend", "graphs": "cuda_graphs", "fused_loss": "fused_loss",
-    "fp8_param_gather": "fp8_param_gather",
-}  # fmt: skip
 CLUSTERS = {"volta": "v100-16gb", "ada": "l40s", "blackwell": "b200", "davinci": "ascend-910b"}
 OF_EXPERTS = ("num_experts", "moe_intermediate_size", "shared_expert_intermediate_size", "expert_bias")
 TABLES = {"megatron": table.MEGATRON, "deepspeed": DEEPSPEED, "fsdp": FSDP}
@@ -117,13 +111,13 @@ def plan_of(backend: str, constraint: Constraint) -> Plan:
     example = dict(constraint.example)
     recompute = {
         name: example.pop(name)
-        for name in ("recompute", "recompute_method", "recompute_layers", "modules")
+        for name in ("recompute", "recompute_method", "recompute_layers", "recompute_modules")
         if name in example
     }
-    gpus = example.get("gpus", 8)
+    gpus = example.get("world_size", 8)
     degrees = {name: example.get(name, 1) for name in DEGREES}
     degrees["dp"] = max(1, gpus // (degrees["tp"] * degrees["pp"] * degrees["cp"]))
-    said = {to: example[name] for name, to in CHOICES.items() if name in example}
+    said = {name: example[name] for name in FIELDS if name in example and name not in (*DEGREES, "dp")}
     said.setdefault("sequence_parallel", False)
     said.setdefault("zero_stage", 3 if backend == "fsdp" else 1)
     cluster = cluster_of(example)
@@ -135,22 +129,16 @@ def plan_of(backend: str, constraint: Constraint) -> Plan:
         optimizer = Optimizer(name=example.get("optimizer", "adam"), exp_avg=width)
         plan = with_optimizer(plan, optimizer)
     if recompute:
-        now = replace(
-            plan.best.options.recompute,
-            granularity=recompute["recompute"],
-            modules=recompute.get("modules", ()),
-            method=recompute.get("recompute_method") or ("uniform" if recompute["recompute"] == "full" else None),
-            num_layers=recompute.get("recompute_layers", 1),
-        )
-        plan = replace(plan, best=replace(plan.best, options=replace(plan.best.options, recompute=now)))
+        recompute.setdefault("recompute_method", "uniform" if recompute["recompute"] == "full" else None)
+        plan = replace(plan, best=replace(plan.best, configuration=replace(plan.best.configuration, **recompute)))
     return plan
 
 
-def columns(point: Columns) -> Columns:
+def columns(point: Configuration) -> ConfigurationSet:
     """The point thrice, as the search has many."""
-    numbers = {one.name: value for one in fields(Columns) if isinstance(value := getattr(point, one.name), int)}
-    return replace(
-        point, **{name: np.array([value] * 3) for name, value in numbers.items() if name in (*DEGREES, "dp")}
+    same = picked(point, *COLUMNS)
+    return ConfigurationSet(
+        **{name: np.array([value] * 3) if name in (*DEGREES, "dp") else value for name, value in same.items()}
     )
 
 
@@ -165,13 +153,13 @@ def test_facts_of_which_some_are_unknown_are_compared() -> None:
 @pytest.mark.parametrize(("backend", "constraint"), EVERY, ids=[named(case) for case in EVERY])
 def test_every_reader_finds_the_example_to_fail(backend: str, constraint: Constraint) -> None:
     plan = plan_of(backend, constraint)
-    fixed, point = fixed_of(plan, constraint.example), Columns.of(plan.best)
+    fixed, point = fixed_of(plan, constraint.example), plan.best.configuration
     assert constraint.verdict(fixed, point) is Verdict.FAILS
     assert constraint.mask(fixed, columns(point), (3,)).all()  # the search
     found = refused(plan, backend, plan.best.target.version)[constraint]
     assert found.what  # the renderer
     assert "{" not in found.what
-    assert constraint.verdict(Fixed(), Columns()) in (Verdict.UNKNOWN, Verdict.HOLDS)
+    assert constraint.verdict(Fixed(), ConfigurationSet()) in (Verdict.UNKNOWN, Verdict.HOLDS)
     if backend == "megatron" and expressible(constraint):
         assert audited(constraint, example_options(constraint.example)), "the audit"
 
@@ -183,22 +171,22 @@ def pinned(pin: str) -> dict[str, Any]:
         case "sp":
             return {"sequence_parallel": value != "0"}
         case "recompute":
-            return {"recompute": value, "recompute_method": "", "recompute_layers": 1}
+            return {"recompute": value, "recompute_method": None, "recompute_layers": 1}
         case "moe_overlap" | "activation_offload":
-            return {name: value not in ("off", "0")}
+            return {FIELD_OF_PIN.get(name, name): value not in ("off", "0")}
         case "precision" | "cp_comm":
             return {name: value}
         case "user_buffers" | "fp8_param_gather" | "fused_loss":
-            return {{"user_buffers": "tp_comm"}.get(name, name): value == "on"}
+            return {FIELD_OF_PIN[name]: value == "on"}
         case "dispatcher":
             nccl = value == "alltoall"
-            return {"moe_dispatcher": "alltoall" if nccl else "flex", "flex_backend": "" if nccl else value}
+            return {"moe_dispatcher": "alltoall" if nccl else "flex", "moe_flex_backend": None if nccl else value}
         case "cuda_graphs":
-            return {"graphs": value.replace("_", " ")}
+            return {"cuda_graphs": value.replace("_", " ")}
         case "grad_dtype":
             return {"grad_bytes": {"fp32": 4, "bf16": 2}[value]}
         case _:
-            return {name: int(value.removesuffix(".."))}
+            return {FIELD_OF_PIN.get(name, name): int(value.removesuffix(".."))}
 
 
 @pytest.mark.parametrize(("backend", "constraint"), EVERY, ids=[named(case) for case in EVERY])
@@ -206,7 +194,7 @@ def test_a_plan_with_a_pin_that_avoids_it_is_not_refused_nor_is_one_that_divides
     backend: str, constraint: Constraint
 ) -> None:
     plan = plan_of(backend, constraint)
-    fixed, point = fixed_of(plan, constraint.example), Columns.of(plan.best)
+    fixed, point = fixed_of(plan, constraint.example), plan.best.configuration
     for pin in constraint.pins:
         if "=" in pin:
             assert constraint.verdict(fixed, replace(point, **pinned(pin))) is Verdict.HOLDS, pin
@@ -222,7 +210,7 @@ def audited(constraint: Constraint, words: str) -> list[str]:
     given = settings(examples.words(example), "launch.sh")
     facts = MegatronFacts(
         Namespace(given, flags(version)),
-        world_size=constraint.example.get("gpus", 8),
+        world_size=constraint.example.get("world_size", 8),
         gpus_per_node=8,
         joined=constraint.example.get("joined", 8),
         architecture=cluster_of(dict(constraint.example)).gpu.architecture,
@@ -242,11 +230,11 @@ def audited(constraint: Constraint, words: str) -> list[str]:
 def test_recovery_says_of_the_example_what_the_table_says(backend: str, constraint: Constraint) -> None:
     plan = plan_of(backend, constraint)
     asked = limits_of(backend, plan.best.target.version, plan.model)
-    configuration = Configuration.of(plan.best, asked_framework(backend))
+    configuration = Setup.of(plan.best, asked_framework(backend))
     found = as_found(
         plan.model,
         plan.cluster if constraint.example.get("precision") == "mxfp8" else load_cluster("h100"),
-        replace(configuration, degrees=replace(configuration.degrees, vpp=1), layout=""),
+        replace(configuration, vpp=1, pipeline_layout=None),
     )
     point = found.columns()
     said = constraint.verdict(asked.fixed, point)
@@ -275,7 +263,7 @@ def test_key_value_heads_are_shared_by_ranks_since_their_release() -> None:
         rules = {finding.rule for finding in megatron.findings(facts)}
         assert ("query-groups-over-tp" in rules) is not shared, version
         asked = limits_of("megatron", version, plan.model)
-        found = failing(asked.refusals, asked.fixed, Columns(tp=8))
+        found = failing(asked.refusals, asked.fixed, ConfigurationSet(tp=8))
         said = {one.name for one in found if "num_key_value_heads" in one.asks}
         assert said == (set() if shared else {"num_key_value_heads"}), version
 
@@ -297,7 +285,7 @@ def test_a_new_constraint_of_a_release_is_read_by_all(monkeypatch: pytest.Monkey
     plan = sample_plan("llama2-13b", "h100", tp=4, dp=2, pp=1)
     for version, there in (("core_v0.17.1", False), ("core_v0.18.2", True), ("core_v0.19.0", True)):
         asked = limits_of("megatron", version, plan.model)
-        masks = [one.mask(asked.fixed, Columns(tp=np.array([2, 4, 8])), (3,)) for one in asked.refusals]
+        masks = [one.mask(asked.fixed, ConfigurationSet(tp=np.array([2, 4, 8])), (3,)) for one in asked.refusals]
         assert np.any(masks, axis=0).tolist() == [False, there, False]
         said = list(refused(plan, "megatron", version).values())
         assert [problem.what for problem in said] == (["40 heads are too many for tp 4"] if there else [])
@@ -305,7 +293,7 @@ def test_a_new_constraint_of_a_release_is_read_by_all(monkeypatch: pytest.Monkey
         words = shlex.split(f"{BASE} --tensor-model-parallel-size 4 --sequence-parallel")
         facts = MegatronFacts(Namespace(settings(words, "launch.sh"), flags(version)), world_size=8, environment={})
         assert ("tp-of-four" in {finding.rule for finding in megatron.findings(facts)}) is there
-        configuration = replace(Configuration.of(plan.best, asked_framework("megatron")), version=version)
+        configuration = Setup.of(plan.best, asked_framework("megatron"), version=version)
         found = as_found(plan.model, plan.cluster, configuration)
         assert (new in failing(found.request.limits.table, asked.fixed, found.columns())) is there
 
@@ -320,9 +308,9 @@ def test_an_unknown_value_is_a_third_answer() -> None:
     assert ((degrees > 1) & UNKNOWN) is UNKNOWN
     with pytest.raises(TypeError):
         bool(UNKNOWN)
-    assert HEADS.verdict(Fixed(num_attention_heads=20), Columns()) is Verdict.UNKNOWN
-    assert table.SEQUENCE_OVER_CP.verdict(Fixed(), Columns(cp=1)) is Verdict.HOLDS
-    assert table.SEQUENCE_OVER_CP.verdict(Fixed(), Columns(cp=8, seq_length=4104)) is Verdict.FAILS
+    assert HEADS.verdict(Fixed(num_attention_heads=20), ConfigurationSet()) is Verdict.UNKNOWN
+    assert table.SEQUENCE_OVER_CP.verdict(Fixed(), ConfigurationSet(cp=1)) is Verdict.HOLDS
+    assert table.SEQUENCE_OVER_CP.verdict(Fixed(), ConfigurationSet(cp=8, seq_length=4104)) is Verdict.FAILS
 
 
 @pytest.mark.parametrize(
@@ -332,10 +320,10 @@ def test_an_unknown_value_is_a_third_answer() -> None:
 def test_a_program_s_constraint_fails_at_its_example_and_holds_with_a_pin(target: str, constraint: Constraint) -> None:
     known = {"backend": "megatron", "num_hidden_layers": 32, **constraint.example}
     fixed = Fixed(**{name: value for name, value in known.items() if name in FIXED})
-    point = Columns(**{name: value for name, value in known.items() if name in COLUMNS})
+    point = ConfigurationSet(**{name: value for name, value in known.items() if name in COLUMNS})
     assert constraint.verdict(fixed, point) is Verdict.FAILS
     assert "{" not in constraint.sentence_at(fixed, point)
-    assert constraint.verdict(Fixed(), Columns()) is Verdict.UNKNOWN
+    assert constraint.verdict(Fixed(), ConfigurationSet()) is Verdict.UNKNOWN
     for pin in constraint.pins:
         if "=" in pin and ".." not in pin:
             name, _, value = pin.partition("=")

@@ -11,7 +11,7 @@ from symconfig.frameworks.maturity import Maturity, Option
 from symconfig.frameworks.megatron.constraints import MEGATRON
 from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.frameworks.megatron.maturity import OPTIONS
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration_set import ConfigurationSet
 
 FLAGS = {
     "activation_offload": ("--fine-grained-activation-offloading",),
@@ -32,9 +32,9 @@ EVERY = (*OPTIONS, *deepspeed.OPTIONS)
 @pytest.mark.parametrize("option", EVERY, ids=[option.name for option in EVERY])
 def test_an_option_is_used_at_its_example_and_says_its_source(option: Option) -> None:
     fixed = Fixed(**{name: value for name, value in option.example.items() if name in FIXED})
-    point = Columns(**{name: value for name, value in option.example.items() if name not in FIXED})
+    point = ConfigurationSet(**{name: value for name, value in option.example.items() if name not in FIXED})
     assert option.used(fixed, point)
-    assert not option.used(Fixed(), Columns())
+    assert not option.used(Fixed(), ConfigurationSet())
     if (standing := option.doubt) is not None:
         assert standing.why
         assert not standing.why.endswith(".")

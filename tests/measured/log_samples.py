@@ -63,7 +63,7 @@ def deepspeed_log(steps: int = 60, every: int = 10) -> str:
 
 def namespace(plan: Plan) -> dict[str, str]:
     """What Megatron's parser makes of a plan's arguments, and `validate_args` adds, as it is printed."""
-    table, parallel = flags(plan.best.target.version).flags, plan.best.parallel
+    table, parallel = flags(plan.best.target.version).flags, plan.best.configuration
     names = {flag.dest: flag.default for flag in table.values()}
     given: list[tuple[str, list[str]]] = []
     for word in megatron.arguments(plan):
@@ -94,7 +94,7 @@ def plan_log(plan: Plan, ms: float = 1000.0) -> str:
     lines += [f"  {name} {'.' * (48 - len(name))} {names[name]}\n" for name in sorted(names)]
     lines.append("-------------------- end of arguments ---------------------\n")
     lines.append(f" > padded vocab (size: {plan.model.vocab_size}) with 1 dummy tokens (new size: 999999)\n")
-    lines += [iteration(number, ms, plan.best.batch.global_) for number in range(1, 8)]
+    lines += [iteration(number, ms, plan.best.configuration.global_batch) for number in range(1, 8)]
     return "".join(lines)
 
 

@@ -31,7 +31,7 @@ TIMERS = """\
 
 def audited(plan: Plan) -> Audit:
     words = " ".join(megatron.arguments(plan))
-    return audit(words, plan.cluster, plan.best.parallel.world_size, plan=False)
+    return audit(words, plan.cluster, plan.best.configuration.world_size, plan=False)
 
 
 def compared(plan: Plan, folder: Path, ms: float, more: str = "") -> Comparison:
@@ -47,7 +47,7 @@ def step_ms(plan: Plan, **constants: float) -> float:
     }
     other: ClusterDescriptor = A100.model_copy(update={"kernels": kernels.model_copy(update=changed)})
     words = " ".join(megatron.arguments(plan))
-    judged = audit(words, other, plan.best.parallel.world_size, plan=False).judged
+    judged = audit(words, other, plan.best.configuration.world_size, plan=False).judged
     assert judged is not None
     return 1e3 * judged.plan.best.predicted.step_s
 
@@ -86,7 +86,7 @@ def test_uneven_experts_explain_a_slower_step(tmp_path: Path) -> None:
     uneven = audit(
         " ".join(megatron.arguments(plan)),
         A100,
-        plan.best.parallel.world_size,
+        plan.best.configuration.world_size,
         limits={"expert_imbalance": 1.8},
         plan=False,
     ).judged
@@ -99,14 +99,14 @@ def test_uneven_experts_explain_a_slower_step(tmp_path: Path) -> None:
 def test_parts_memory_and_lost_time_are_read(tmp_path: Path) -> None:
     plan = sample_plan("llama2-13b", A100)
     ms = step_ms(plan)
-    stage = plan.best.parallel.world_size // plan.best.parallel.pp
+    stage = plan.best.configuration.world_size // plan.best.configuration.pp
     more = "".join(
         [
             TIMERS.format(9e3, 9e3, 900),  # of the first report, which has the start in it
             TIMERS.format(0.98 * ms, 0.99 * ms, 12.0),
             memory(0, 30_000.0),
-            memory(stage * (plan.best.parallel.pp - 1), 31_000.0),
-            *(iteration(number, 3 * ms, plan.best.batch.global_) for number in (8, 9)),
+            memory(stage * (plan.best.configuration.pp - 1), 31_000.0),
+            *(iteration(number, 3 * ms, plan.best.configuration.global_batch) for number in (8, 9)),
         ]
     )
     found = compared(plan, tmp_path, ms, more)
@@ -130,7 +130,9 @@ def test_another_option_in_the_log_is_named(tmp_path: Path) -> None:
 
 def test_a_log_of_another_job_is_refused(tmp_path: Path) -> None:
     plan = sample_plan("llama2-13b", A100)
-    other = plan_log(plan).replace(f"global batch size: {plan.best.batch.global_:5d}", "global batch size:     7")
+    other = plan_log(plan).replace(
+        f"global batch size: {plan.best.configuration.global_batch:5d}", "global batch size:     7"
+    )
     with pytest.raises(InputError, match="is of another job: its global batch differ"):
         compare(audited(plan), write(tmp_path, other))
 
@@ -139,7 +141,7 @@ def test_the_command_prints_and_answers(run: Run, tmp_path: Path) -> None:
     plan = sample_plan("llama2-13b", A100)
     log = write(tmp_path, plan_log(plan, 1.5 * step_ms(plan)))
     words = " ".join(megatron.arguments(plan))
-    options = ("--cluster", "a100-80gb", "--gpus", str(plan.best.parallel.world_size), "--no-plan", "--log", log)
+    options = ("--cluster", "a100-80gb", "--gpus", str(plan.best.configuration.world_size), "--no-plan", "--log", log)
     text = run("audit", words, *options)
     assert text.code == 0, text.err
     assert "Any of these alone would explain the step" in text.out

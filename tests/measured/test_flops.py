@@ -76,6 +76,6 @@ def test_rows_that_state_both_agree(name: str, median_error: float) -> None:
         found = tokens_per_s_per_gpu(row, what.model, c, peak, what.counting)
         step = row.measured.step_s or row.derived.step_s
         if found and step and row.task == "pretrain":
-            errors.append(c.global_batch * c.seq_length / c.degrees.world_size / step / found[1] - 1)
+            errors.append(c.global_batch * c.seq_length / c.world_size / step / found[1] - 1)
     assert len(errors) >= 3
     assert abs(median(errors)) < median_error

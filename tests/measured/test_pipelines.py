@@ -71,7 +71,7 @@ def test_pipelines_of_all_depths_take_what_was_measured() -> None:
 
     0.065 before all GPUs waited for the slowest, and the constants were fitted to both collections of runs.
     """
-    rows = [row for row in runs("korthikanti2022", "kor-t5") if row.case.configuration.degrees.pp > 1]
+    rows = [row for row in runs("korthikanti2022", "kor-t5") if row.case.configuration.pp > 1]
     assert len(rows) == 6
     assert all(row.time[0] == pytest.approx(row.time[1], rel=0.11) for row in rows)
 
@@ -83,11 +83,7 @@ def test_stages_that_gather_one_after_the_other_take_what_was_measured() -> None
     loop over the experts' biases cost a third of an operator a turn: the many microbatches have one sequence each.
     """
     many, few = (
-        [
-            row
-            for row in runs("megatron_bridge", f"{release}-pretrain-gpt-oss")
-            if row.case.configuration.degrees.pp == 4
-        ]
+        [row for row in runs("megatron_bridge", f"{release}-pretrain-gpt-oss") if row.case.configuration.pp == 4]
         for release in ("mb-26.02", "mb-25.11")
     )
     assert len(many) == len(few) == 1
@@ -125,7 +121,7 @@ def test_untrained_routers_load_ranks_as_evenly_as_predicted() -> None:
         if row.model.num_experts is None or row.measured.peak_allocated_gib is None or "moe" not in row.id:
             continue
         item = judge(name, row)
-        ep = item.case.configuration.degrees.ep
+        ep = item.case.configuration.ep
         # A rank that had all tokens would have ep times the mean: what is more says nothing of loads.
         if (load := explains(item)) is not None and load <= max(ep, UNEVEN):
             (loads if ep > 1 else alone).append(load)

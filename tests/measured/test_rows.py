@@ -176,7 +176,7 @@ def test_a_recipe_holds_for_the_runs_that_it_names(tmp_path: Path) -> None:
     with assuming(mine):
         covered = case("mine", row.model_copy(update={"parallel": {"tp": 2, "pp": 2, "cp": 2, "ep": 2, "dp": 1}}))
         other = case("mine", row.model_copy(update={"parallel": {"tp": 2, "pp": 1, "cp": 2, "ep": 2, "dp": 2}}))
-    degrees, plain = covered.configuration.degrees, other.configuration.degrees
+    degrees, plain = covered.configuration, other.configuration
     assert (degrees.vpp, degrees.etp, covered.configuration.cp_comm) == (2, 2, "a2a")
     assert (plain.vpp, plain.etp, other.configuration.cp_comm) == (1, 1, "p2p")
     assert covered.model.num_nextn_predict_layers == 1
@@ -194,8 +194,8 @@ def test_what_a_source_tuned_is_the_best_of_a_list(tmp_path: Path) -> None:
         batch = row.batch.model_copy(update={"micro": None})
         tuned = case("mine", row.model_copy(update={"batch": batch}))
         judged = judge("mine", row.model_copy(update={"batch": batch}))
-    assert {(c.micro, c.degrees.vpp) for c in stated.others} == {(4, 2)}
-    assert {(c.micro, c.degrees.vpp) for c in tuned.others} == {(1, 2), (2, 1), (2, 2)}
+    assert {(c.micro, c.vpp) for c in stated.others} == {(4, 2)}
+    assert {(c.micro, c.vpp) for c in tuned.others} == {(1, 2), (2, 1), (2, 2)}
     assert dict(tuned.taken)["vpp"] == "the best of 1, 2"
     assert dict(tuned.taken)["micro"] == "the best of 1, 2, 3"
     ways = (tuned.configuration, *tuned.others)
@@ -244,7 +244,7 @@ def test_degrees_that_are_not_of_the_rows_gpus_are_refused(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("option", "stage"), [("", 3), ("reshard_after_forward: false, ", 1)])
 def test_fsdp_that_keeps_what_it_gathered_cuts_up_states_only(tmp_path: Path, option: str, stage: int) -> None:
-    assert of(tmp_path, f"zero_stage: 3, {option}").configuration.zero == stage
+    assert of(tmp_path, f"zero_stage: 3, {option}").configuration.zero_stage == stage
 
 
 def test_what_a_row_leaves_out_of_its_overlaps_is_as_the_source_has_it(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_every_row_is_predicted_or_refused_with_a_reason(tmp_path: Path) -> None
 )
 def test_ends_that_count_as_layers(tmp_path: Path, options: str, ends: tuple[int, int]) -> None:
     found = of(tmp_path, options)
-    assert found.configuration.ends_as_layers == ends
+    assert (found.configuration.account_for_embedding, found.configuration.account_for_loss) == ends
     assert found.ignored == ()
 
 
@@ -327,8 +327,8 @@ def test_losses_offload_and_recompute_are_read(tmp_path: Path) -> None:
     uniform = "recompute_method: uniform, recompute_layers: 4, fp8_scope: linear, loss: true, "
     whole = of(tmp_path, uniform, recompute="full")
     assert found.configuration.framework.implementation.loss.kernel is LossKernel.IN_PLACE
-    assert found.configuration.offload.optimizer == 1.0
-    assert whole.configuration.uniform_layers == 4
+    assert found.configuration.optimizer_offload == 1.0
+    assert whole.configuration.recompute_layers == 4
     assert whole.ignored == ("loss: True",)
 
 
@@ -341,7 +341,7 @@ def test_experts_are_split_as_their_release_can(tmp_path: Path, version: str, ep
     parallel = {"tp": 2, "pp": 1, "ep": ep, "dp": 4}
     software = Software(name="megatron", version=version)
     row = row.model_copy(update={"parallel": parallel, "software": software})
-    assert case("mine", row).configuration.degrees.etp == etp
+    assert case("mine", row).configuration.etp == etp
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "measurements.md"

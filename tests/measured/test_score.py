@@ -29,7 +29,7 @@ def test_what_a_row_leaves_out_comes_from_its_source(tmp_path: Path) -> None:
     assert not found.model.tie_word_embeddings or found.model.gated_mlp is False
     assert found.configuration.framework.implementation.attention.kernel == "fused_softmax"
     assert found.configuration.framework.scattered_sends
-    assert found.configuration.modules == {"core_attn"}
+    assert found.configuration.recompute_modules == ("core_attn",)
     assert "attention_dropout" in dict(found.documented)
     assert "recompute" not in found.assumed
     assert "zero_stage" not in found.assumed  # one data-parallel rank: nothing to shard
@@ -177,8 +177,8 @@ def test_kendall(pairs: list[tuple[float, float]], tau: float) -> None:
 @pytest.mark.parametrize(
     ("arguments", "field", "value"),
     [
-        ("use-megatron-fsdp: true, data-parallel-sharding-strategy: optim_grads_params", "zero", 3),
-        ("use-megatron-fsdp: true, data-parallel-sharding-strategy: optim", "zero", 1),
+        ("use-megatron-fsdp: true, data-parallel-sharding-strategy: optim_grads_params", "zero_stage", 3),
+        ("use-megatron-fsdp: true, data-parallel-sharding-strategy: optim", "zero_stage", 1),
         ("defer-embedding-wgrad-compute: true, wgrad-deferral-limit: 2", "deferred_gradients", 2),
         ("defer-embedding-wgrad-compute: true", "deferred_gradients", 7),  # 8 microbatches, and one of them runs
         ("num-distributed-optimizer-instances: 2", "optimizer_instances", 2),
@@ -192,7 +192,7 @@ def test_what_an_argument_list_says_of_memory(tmp_path: Path, arguments: str, fi
     ((item,),) = (source.rows for source in score([file_of(tmp_path, text)]))
     found = item.case.configuration
     how = found.framework.implementation
-    held = (found, found.degrees, found.framework, how.loss, how.experts)
+    held = (found, found.framework, how.loss, how.experts)
     assert next(getattr(part, field) for part in held if hasattr(part, field)) == value
 
 

@@ -8,18 +8,19 @@ from typing import Any
 
 from symconfig.cost.framework import device_bytes
 from symconfig.cost.machine import Machine, machine
-from symconfig.cost.stages import Offload
+from symconfig.cost.table import Choice
 from symconfig.cost.work import flops_per_token
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.format import picked
 from symconfig.frameworks.megatron.behaviour import MEGATRON, beside_another
 from symconfig.graph.derived import Phase
 from symconfig.graph.model import sequence
-from symconfig.plans.degrees import Degrees
-from symconfig.solve.configuration import Configuration
+from symconfig.plans.configuration import DEGREES
+from symconfig.solve.configuration import Setup
 from symconfig.solve.costed import Costed, costed, sizes
 from symconfig.solve.predict import as_found
-from symconfig.solve.prospect import Prospect
+from symconfig.solve.prospect import Prospect, recomputing
 from symconfig.solve.space import constants
 from symconfig.solve.timeline import refined_time
 from tests.oracle import given
@@ -184,17 +185,16 @@ def model_flops(model: Model, run: Run) -> float:
 
 def _found(model: Model, run: Run) -> Prospect:
     framework = beside_another(MEGATRON, "ampere") if run.beside else MEGATRON
-    configuration = Configuration(
-        degrees=Degrees(tp=run.tp, pp=run.pp, vpp=run.vpp, cp=run.cp, ep=run.ep, etp=run.etp, dp=run.dp),
+    configuration = Setup(
+        **picked(run, *DEGREES),
         micro=run.micro,
         global_batch=run.micro * run.microbatches * run.dp,
         seq_length=run.sequence,
         sequence_parallel=run.sp,
         cp_comm="a2a" if run.ulysses else "p2p",
-        modules=run.modules,
-        block_layers=run.first,
-        zero=run.zero,
-        offload=Offload(run.offload),
+        **recomputing(Choice(run.modules), run.first),
+        zero_stage=run.zero,  # type: ignore[arg-type]
+        optimizer_offload=run.offload,
         framework=framework,
     )
     found = as_found(model_of(model), cluster(), configuration)

@@ -94,13 +94,13 @@ def train(folder: Path, env: dict[str, str], *arguments: str, model: ModelDescri
         "micro": 2, "global_batch": 4 * fields.get("dp", 1), "seq_length": 32, "sequence_parallel": False,
         "grad_bytes": 4 if fields.get("zero_stage") else 2,
         "training": {"lr": 1e-3, "min_lr": 0.0, "lr_warmup_iters": 0, "train_iters": 3}, **fields})  # fmt: skip
-    if why := lacking(plan.best.options.precision):
+    if why := lacking(plan.best.configuration.precision):
         pytest.skip(why)
     write(render(plan, "deepspeed"), folder, force=True)
     status, said = launch(folder, env, "--repeat-batch", "--report-states=states.json", *arguments)
     assert status == 0, said[-4000:]
     real = json.loads((folder / "states.json").read_text())
-    assert len(real) == plan.best.parallel.world_size
+    assert len(real) == plan.best.configuration.world_size
     ours = predicted(plan, 0)
     for found in real:
         before, between = found["before the optimizer"], found["between steps"]

@@ -51,8 +51,8 @@ def test_a_plan_comes_back(job: dict[str, Any], said: dict[str, Any], tmp_path: 
     assert found.judged is not None, found.unpredicted
     assert not found.findings
     again = found.judged.plan
-    assert (again.best.parallel, again.best.batch) == (plan.best.parallel, plan.best.batch)
-    assert again.best.options.instances == plan.best.options.instances
+    assert (again.best.configuration, again.best.configuration) == (plan.best.configuration, plan.best.configuration)
+    assert again.best.configuration.instances == plan.best.configuration.instances
     assert again.model.adapter == plan.model.adapter
     assert again.best.predicted.peak_bytes == pytest.approx(plan.best.predicted.peak_bytes, rel=1e-3)
 
@@ -68,8 +68,12 @@ def test_its_command_line_and_presets_are_read(tmp_path: Path) -> None:
     assert found.judged is not None, found.unpredicted
     best, adapter = found.judged.plan.best, found.judged.plan.model.adapter
     assert found.reader.label == "axolotl with deepspeed workers"
-    assert (best.batch.micro, best.batch.num_microbatches, best.batch.seq_length) == (2, 4, 4096)
-    assert (best.options.zero_stage, best.options.recompute.granularity) == (2, "full")
+    assert (best.configuration.micro, best.configuration.num_microbatches, best.configuration.seq_length) == (
+        2,
+        4,
+        4096,
+    )
+    assert (best.configuration.zero_stage, best.configuration.recompute) == (2, "full")
     assert (adapter.method, adapter.r, adapter.lora_alpha, len(adapter.target_modules)) == ("lora", 32, 16.0, 7)
 
 

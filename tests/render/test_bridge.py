@@ -16,7 +16,6 @@ import yaml
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
 from symconfig.frameworks.megatron import adapters
-from symconfig.plans.plan import Recompute
 from symconfig.render import bridge, own_target, render
 from symconfig.render.files import write
 from symconfig.verify.shell import dry_run
@@ -186,7 +185,7 @@ def test_train_py_holds_the_adapters_and_overrides_do_not(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["llama2-13b", "deepseek-v3", "gpt-oss-120b", "mixtral-8x7b", "gpt3-175b"])
 def test_yaml_overrides_and_launcher_say_the_same(name: str, tmp_path: Path) -> None:
-    plan = sample_plan(name, "h100", version=BRIDGES[-1], recompute=Recompute("selective", ("core_attn",)))
+    plan = sample_plan(name, "h100", version=BRIDGES[-1], recompute="selective", recompute_modules=("core_attn",))
     folder = tmp_path / "out"
     write(render(plan, "bridge"), folder)
     ast.parse((folder / "train.py").read_text())

@@ -15,7 +15,6 @@ from symconfig.descriptor.config_writer import config_json
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
-from symconfig.plans.plan import Recompute
 from symconfig.render import deepspeed, render
 from symconfig.render.deepspeed import arguments, default_model, requirements
 from tests.sample_plans import sample_plan
@@ -83,7 +82,7 @@ def test_train_batch_size_counts_ranks_as_deepspeed_does(degrees: dict[str, Any]
         ({"model": "llama2-13b-lora", "tp": 2, "dp": 8, "sequence_parallel": False}, "adapter"),
         ({"precision": "fp8"}, "fp8"),
         ({"tp": 2, "dp": 8, "sequence_parallel": True}, "sp:"),
-        ({"recompute": Recompute("selective", ("core_attn",))}, "recompute:"),
+        ({"recompute": "selective", "recompute_modules": ("core_attn",)}, "recompute:"),
         ({"activation_offload": True}, "activation_offload:"),
         ({"model": "mixtral-8x7b", "ep": 8, "dp": 16, "overlap_moe_a2a": True}, "moe_overlap:"),
         ({"param_offload": True, "zero_stage": 1}, "stage 1"),
@@ -131,7 +130,7 @@ def test_deepspeeds_own_program_recomputes_no_more_layers_than_it_must(tmp_path:
     """Adapters of 70B on 64 GPUs left three quarters of each GPU empty while all layers ran again."""
     job = {"model": "llama2-70b-lora", "cluster": "h100", "gpus": 64, "global_batch_size": 64, "top": 1}
     some, every = (symconfig.plan(**job, pins=pins) for pins in ({"zero": "3"}, {"zero": "3", "recompute": "full"}))
-    recompute = some.best.options.recompute
+    recompute = some.best.configuration.recompute
     assert (recompute.method, 0 < (recompute.num_layers or 0) < 80) == ("block", True)
     assert some.best.predicted.step_s < 0.9 * every.best.predicted.step_s
     some.write(tmp_path / "out")
@@ -146,7 +145,7 @@ def test_the_trainer_recomputes_each_nth_layer_in_shards_of_fsdp(tmp_path: Path)
     """All layers of 8B on 64 GPUs ran again at a third of their memory, since none left 0.3 GiB too little."""
     job = {"model": "llama3.1-8b", "cluster": "a100-80gb", "gpus": 64, "global_batch_size": 64, "seq_length": 8192}
     made = symconfig.plan(**job, backend="fsdp", top=1)
-    again = made.best.options.recompute
+    again = made.best.configuration.recompute
     assert (again.method, again.num_layers) == ("block", 3)
     made.write(tmp_path / "out")
     arguments = json.loads((tmp_path / "out" / "training_args.json").read_text())

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from symconfig.plans.plan import Recompute
 from tests.processor import unbuilt
 from tests.render.deepspeed_support import Launcher, falls, start_ranks, stop, tiny, train
 
@@ -110,7 +109,9 @@ def test_zero_3_trains_with_recompute_and_what_it_saves_trains_on(tmp_path: Path
         f"--save={saved}",
         dp=2,
         zero_stage=3,
-        recompute=Recompute("full", method="uniform", num_layers=1),
+        recompute="full",
+        recompute_method="uniform",
+        recompute_layers=1,
     )
     assert falls(losses)
     assert _saved(saved) == 115302
@@ -145,7 +146,9 @@ def test_an_adapter_trains_on_a_file_is_saved_and_resumed(tmp_path: Path, launch
         "model": tiny("qwen lora"),
         "dp": 2,
         "zero_stage": 3,
-        "recompute": Recompute("full", method="block", num_layers=1),
+        "recompute": "full",
+        "recompute_method": "block",
+        "recompute_layers": 1,
     }
     losses, said = train(tmp_path / "out", launcher.quick, *arguments, **fields)
     assert falls(losses)

@@ -27,7 +27,7 @@ def changed(plan: Plan, *, rl: dict[str, Any] | None = None, **step: Any) -> Pla
 
 
 def with_options(plan: Plan, **options: Any) -> Plan:
-    return replace(plan, best=replace(plan.best, options=replace(plan.best.options, **options)))
+    return replace(plan, best=replace(plan.best, configuration=replace(plan.best.configuration, **options)))
 
 
 def problems(target: str, plan: Plan) -> dict[str | None, Problem]:
@@ -132,7 +132,7 @@ def test_nemo_rl_is_told_the_layers_of_the_first_and_last_stage(
     plan = with_options(plan_for("nemo-rl"), **ends)
     layers = 32 - (ends == {"account_for_loss": True})  # two stages share them and the ends out
     plan = replace(plan, model=plan.model.model_copy(update={"num_hidden_layers": layers}))
-    plan = replace(plan, best=replace(plan.best, parallel=replace(plan.best.parallel, pp=2)))
+    plan = replace(plan, best=replace(plan.best, configuration=replace(plan.best.configuration, pp=2)))
     told = nemo_rl.sections(plan)["policy"]["megatron_cfg"]
     assert [told.get(f"num_layers_in_{end}_pipeline_stage") for end in ("first", "last")] == [first, last]
 

@@ -13,7 +13,6 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import RopeScaling
 from symconfig.frameworks.megatron.flags import flags, versions
-from symconfig.plans.plan import Recompute
 from symconfig.render import megatron, render
 from symconfig.render.megatron_args import Arguments
 from symconfig.render.megatron_model import model_args
@@ -31,7 +30,7 @@ ARGUMENTS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         "llama3.1-70b",
         "a100-80gb",
         "core_v0.16.1",
-        {"recompute": Recompute("full", (), "block", 2)},
+        {"recompute": "full", "recompute_method": "block", "recompute_layers": 2},
     ),
     "qwen2.5-7b.h100.fp8.core_v0.15.0": ("qwen2.5-7b", "h100", "core_v0.15.0", {"precision": "fp8"}),
     "qwen3-30b-a3b.h100.core_v0.18.2": ("qwen3-30b-a3b", "h100", "core_v0.18.2", {"activation_offload": True}),
@@ -46,7 +45,7 @@ ARGUMENTS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         "deepseek-v3",
         "h100",
         "core_v0.19.0",
-        {"recompute": Recompute("selective", ("mla_up_proj", "mlp", "moe_act"))},
+        {"recompute": "selective", "recompute_modules": ("mla_up_proj", "mlp", "moe_act")},
     ),
     "gpt-oss-120b.h100.core_v0.19.0": ("gpt-oss-120b", "h100", "core_v0.19.0", {}),
     "gpt3-175b.a100.core_v0.17.1": ("gpt3-175b", "a100-80gb", "core_v0.17.1", {}),

@@ -12,7 +12,6 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.plans.history import History, Segment
-from symconfig.plans.plan import Recompute
 from symconfig.render import megatron
 from tests.sample_plans import sample_model, sample_plan
 from tests.zoo_limits import NOT_IN_MEGATRON, SINCE
@@ -33,18 +32,28 @@ PLANS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "nvfp4": ("llama2-13b", "b200", {"precision": "nvfp4"}, "core_v0.15.0"),
     "fp16": ("llama2-13b", "v100-16gb", {}, "core_v0.12.1"),
     "Ulysses": ("llama2-13b", "h100", {"cp": 2, "cp_comm": "a2a"}, "core_v0.12.1"),
-    "full recompute": ("llama2-13b", "h100", {"recompute": Recompute("full", (), "uniform", 1)}, "core_v0.12.1"),
-    "block recompute": ("llama2-13b", "h100", {"recompute": Recompute("full", (), "block", 3)}, "core_v0.12.1"),
+    "full recompute": (
+        "llama2-13b",
+        "h100",
+        {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 1},
+        "core_v0.12.1",
+    ),
+    "block recompute": (
+        "llama2-13b",
+        "h100",
+        {"recompute": "full", "recompute_method": "block", "recompute_layers": 3},
+        "core_v0.12.1",
+    ),
     "selective": (
         "qwen3-30b-a3b",
         "h100",
-        {"recompute": Recompute("selective", ("moe_act", "core_attn"))},
+        {"recompute": "selective", "recompute_modules": ("moe_act", "core_attn")},
         "core_v0.12.1",
     ),
     "shared experts": (
         "deepseek-v3",
         "h100",
-        {"recompute": Recompute("selective", ("shared_experts",))},
+        {"recompute": "selective", "recompute_modules": ("shared_experts",)},
         "core_v0.14.0",
     ),
     "optimizer offload": ("llama2-13b", "h100", {"optimizer_offload": 0.25}, "core_v0.12.1"),
@@ -177,8 +186,8 @@ def test_gradients_have_the_plan_s_bytes(overrides: dict[str, Any], flag: str | 
 def test_a_run_has_data_to_its_end(before: int, train: str, leaves: str | None) -> None:
     """400 steps of another batch saw as much as `before` of the plan's own; samples are --train-iters x batch."""
     plan = sample_plan("llama2-13b", "h100", training={"train_iters": 800})
-    batch = plan.best.batch
-    plan = replace(plan, history=History((Segment(400, before * batch.global_, batch.seq_length),)))
+    batch = plan.best.configuration
+    plan = replace(plan, history=History((Segment(400, before * batch.global_batch, batch.seq_length),)))
     words = megatron.arguments(plan)
     given = dict(pairwise(words))
     assert (given["--train-iters"], given.get("--exit-interval")) == (train, leaves)

@@ -14,7 +14,9 @@ import yaml
 
 from symconfig.api import existing
 from symconfig.descriptor.sections import Adapter
-from symconfig.plans.plan import Plan, Recompute
+from symconfig.format import picked
+from symconfig.plans.configuration import DEGREES
+from symconfig.plans.plan import Plan
 from symconfig.render import targets
 from tests.render.test_learning import changed, with_options
 from tests.sample_models import sample_model
@@ -32,18 +34,17 @@ def plan_for(target: str, model: str = "llama2-13b", **rl: Any) -> Plan:
 
 def with_experts(target: str) -> Plan:
     plan = with_options(plan_for(target, "qwen3-30b-a3b"), moe_dispatcher="flex", moe_flex_backend="deepep")
-    plan = replace(plan, best=replace(plan.best, parallel=replace(plan.best.parallel, ep=4)))
+    plan = replace(plan, best=replace(plan.best, configuration=replace(plan.best.configuration, ep=4)))
     return changed(plan, rollout_dp=2)
 
 
 def with_critic(target: str) -> Plan:
     plan = plan_for(target, algorithm="ppo", samples=1, prompts=256, reference=True, entropy=True)
-    full = Recompute("full", method="uniform", num_layers=1)
+    full: dict[str, Any] = {"recompute": "full", "recompute_modules": (), "recompute_method": "uniform"}
     if target != "verl":
-        return with_options(plan, recompute=full)
-    first = with_options(plan, recompute=Recompute("selective", modules=("core_attn", "mlp")))
-    degrees = {**asdict(plan.best.parallel), "tp": 4, "dp": 2}
-    return changed(first, critic=degrees, critic_options=replace(plan.best.options, recompute=full))
+        return with_options(plan, **full)
+    first = with_options(plan, recompute="selective", recompute_modules=("core_attn", "mlp"))
+    return changed(first, critic=replace(plan.best.configuration, tp=4, dp=2, **full))
 
 
 def with_adapter(target: str) -> Plan:
@@ -122,11 +123,10 @@ def _layout(run: Any) -> dict[str, Any]:
     names = ("sequence_parallel", "precision", "zero_stage", "moe_dispatcher", "moe_flex_backend", "optimizer_offload")
     c = run.configuration
     return {
-        **asdict(c.degrees),
-        **{name: getattr(run.options, name) for name in names},
+        **picked(c, *DEGREES, *names),
         "batch": [c.micro, c.global_batch, c.seq_length],
-        "recompute": run.options.recompute.text,
-        "overlap": run.options.overlap.grad_reduce,
+        "recompute": c.recompute_text,
+        "overlap": c.overlap_grad_reduce,
     }
 
 

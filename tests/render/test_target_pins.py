@@ -14,7 +14,7 @@ import symconfig
 from symconfig.descriptor.job import Job
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.plans.file import parse_plan
-from symconfig.plans.plan import Candidate, Plan, Recompute
+from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import named, render, target_of, targets
 from symconfig.runs.replan import keep
 from symconfig.solve.choice import TIE
@@ -25,12 +25,12 @@ from tests.sample_plans import sample_plan
 
 # Pins of options beside the degrees, as a candidate holds them.
 OPTIONS: dict[str, Callable[[Candidate], str | None]] = {
-    "user_buffers": lambda candidate: "on" if candidate.options.overlap.tp_comm else "off",
-    "dispatcher": lambda candidate: candidate.options.moe_flex_backend or "alltoall",
-    "cuda_graphs": lambda candidate: candidate.options.cuda_graphs.replace(" ", "_"),
-    "grad_dtype": lambda candidate: "fp32" if candidate.options.grad_bytes == 4 else "bf16",
-    "fp8_param_gather": lambda candidate: "on" if candidate.options.fp8_param_gather else "off",
-    "fused_loss": lambda candidate: "on" if candidate.options.fused_loss else "off",
+    "user_buffers": lambda candidate: "on" if candidate.configuration.overlap_tp_comm else "off",
+    "dispatcher": lambda candidate: candidate.configuration.moe_flex_backend or "alltoall",
+    "cuda_graphs": lambda candidate: candidate.configuration.cuda_graphs.replace(" ", "_"),
+    "grad_dtype": lambda candidate: "fp32" if candidate.configuration.grad_bytes == 4 else "bf16",
+    "fp8_param_gather": lambda candidate: "on" if candidate.configuration.fp8_param_gather else "off",
+    "fused_loss": lambda candidate: "on" if candidate.configuration.fused_loss else "off",
 }
 
 
@@ -43,9 +43,9 @@ def _plans(model: str) -> tuple[Plan, ...]:
         {"zero_stage": 3},
         {"sequence_parallel": False},
         {"activation_offload": True},
-        {"recompute": Recompute("full", method="uniform", num_layers=1)},
-        {"recompute": Recompute("none")},
-        {"recompute": Recompute("full", method="block", num_layers=1)},
+        {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 1},
+        {"recompute": "none"},
+        {"recompute": "full", "recompute_method": "block", "recompute_layers": 1},
         {"overlap_moe_a2a": True},
         {"overlap_tp_comm": True},
         {"moe_dispatcher": "flex", "moe_flex_backend": "deepep"},
@@ -72,7 +72,7 @@ def _plans(model: str) -> tuple[Plan, ...]:
 
 
 def _of_experts(plan: Plan) -> bool:
-    return plan.best.options.overlap.moe_a2a or plan.best.options.moe_dispatcher is not None
+    return plan.best.configuration.overlap_moe_a2a or plan.best.configuration.moe_dispatcher is not None
 
 
 @cache
@@ -90,7 +90,7 @@ def _problems(plan: Plan, target: str) -> tuple[Problem, ...]:
 def _holds(candidate: Candidate, pin: str) -> bool:
     name, _, value = pin.partition("=")
     if (name, value) == ("layout", "equal"):
-        return candidate.options.pipeline_layout is None
+        return candidate.configuration.pipeline_layout is None
     mine = {**keep._VALUES, **OPTIONS}[name](candidate)
     return mine is not None and agree(name, mine, value)
 

@@ -10,7 +10,7 @@ import pytest
 
 from symconfig.descriptor.load import load_model
 from symconfig.errors import InfeasibleError
-from symconfig.plans.plan import Plan, Recompute
+from symconfig.plans.plan import Plan
 from symconfig.render import render, trainer
 from symconfig.render.files import write
 from tests.render.bash import shellcheck
@@ -28,7 +28,9 @@ PLANS = {
         "dp": 4,
         "zero_stage": 3,
         "cp_comm": "a2a",
-        "recompute": Recompute("full", method="uniform", num_layers=1),
+        "recompute": "full",
+        "recompute_method": "uniform",
+        "recompute_layers": 1,
     },
     "autotp": {"model": "llama2-13b", "tp": 4, "dp": 4, "zero_stage": 2, "sequence_parallel": False},
     "lora": {"model": load_model("qwen2.5-7b-lora"), "training": {"lr_decay_style": "WSD", "save": "it's saved here"}},
@@ -51,8 +53,8 @@ def of_fsdp(**fields: Any) -> Plan:
 
 
 def test_the_real_parser_understands_a_plan_for_fsdp(tmp_path: Path) -> None:
-    again = Recompute("full", method="uniform", num_layers=1)
-    wanted = {"whole": of_fsdp(training={"lr_decay_style": "linear"}), "groups": of_fsdp(instances=2, recompute=again)}
+    again = {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 1}
+    wanted = {"whole": of_fsdp(training={"lr_decay_style": "linear"}), "groups": of_fsdp(instances=2, **again)}
     outcomes = judge(read_format("transformers"), sys.executable, wanted, tmp_path)
     assert [item for item in outcomes if not item.accepted] == []
     assert all(item.compared > 10 for item in outcomes)
@@ -66,7 +68,9 @@ def test_everything_that_cannot_be_said_is_said_at_once() -> None:
         backend="deepspeed",
         ep=8,
         zero_stage=2,
-        recompute=Recompute("full", method="block", num_layers=3),
+        recompute="full",
+        recompute_method="block",
+        recompute_layers=3,
         training={"lr_decay_iters": 10, "train_iters": 100},
     )
     with pytest.raises(InfeasibleError) as caught:

@@ -11,7 +11,7 @@ import yaml
 import symconfig
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
-from symconfig.plans.plan import Plan, Recompute
+from symconfig.plans.plan import Plan
 from symconfig.render import render
 from symconfig.render.files import write
 from symconfig.render.tuners import template
@@ -98,8 +98,8 @@ def said(of: Plan) -> dict[str, Any]:
 
 def test_shards_of_fsdp_are_accelerates_and_layers_run_again_by_its_own_switch() -> None:
     """Its checkpointing is its own (model/model_utils/checkpointing.py): Accelerate's would be another around it."""
-    again = Recompute("full", method="uniform", num_layers=1)
-    files = render(sample_plan(load_model("qwen2.5-7b"), backend="fsdp", tp=1, pp=1, recompute=again), "llamafactory")
+    again = {"recompute": "full", "recompute_method": "uniform"}
+    files = render(sample_plan(load_model("qwen2.5-7b"), backend="fsdp", tp=1, pp=1, **again), "llamafactory")
     data, config = (yaml.safe_load(files[name]) for name in ("train.yaml", "accelerate_config.yaml"))
     assert data["disable_gradient_checkpointing"] is False
     assert "deepspeed" not in data

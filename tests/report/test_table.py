@@ -50,8 +50,7 @@ def test_the_cut_of_the_stages_has_a_name(
     chunks[0], chunks[-1] = ("embedding", *chunks[0]), (*chunks[-1], "head")
     cut = replace(
         plan.best,
-        parallel=replace(plan.best.parallel, pp=4),
-        options=replace(plan.best.options, **fields),
+        configuration=replace(plan.best.configuration, pp=4, **fields),
         stages=tuple(Stage((chunk,), "none", 0.0) for chunk in chunks),
     )
     assert others_text(cut) == said
@@ -59,13 +58,14 @@ def test_the_cut_of_the_stages_has_a_name(
 
 def test_columns_are_there_where_a_row_needs_them(plan: Plan) -> None:
     other = replace(
-        plan.best, parallel=replace(plan.best.parallel, cp=2), options=replace(plan.best.options, zero_stage=0)
+        plan.best,
+        configuration=replace(plan.best.configuration, cp=2, zero_stage=0),
     )
     grid = ranking(replace(plan, alternatives=(other,)))
     assert [row[grid.headers.index("cp")] for row in grid.rows] == ["1", "2"]
     assert [row[grid.headers.index("zero")] for row in grid.rows] == ["1", "0"]
     assert "precision" not in grid.headers
-    narrow = replace(plan.best, options=replace(plan.best.options, precision="fp8"))
+    narrow = replace(plan.best, options=replace(plan.best.configuration, precision="fp8"))
     grid = ranking(replace(plan, alternatives=(narrow,)))
     assert [row[grid.headers.index("precision")] for row in grid.rows] == ["bf16", "fp8"]
 
@@ -138,8 +138,8 @@ def test_a_loss_also_says_what_got_better(plan: Plan) -> None:
 
 def test_options_at_rest_are_not_listed_and_others_are(plan: Plan) -> None:
     assert others_text(plan.best) == ""
-    options = replace(plan.best.options, optimizer_offload=0.5, activation_offload=True, param_offload=True)
-    text = others_text(replace(plan.best, options=options))
+    options = replace(plan.best.configuration, optimizer_offload=0.5, activation_offload=True, param_offload=True)
+    text = others_text(replace(plan.best, configuration=options))
     assert text == "optimizer offload 50.0 %, parameter offload, activation offload"
 
 

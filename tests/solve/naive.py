@@ -8,7 +8,7 @@ solve.costed, so that of them only the search is judged.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
 from typing import Any
@@ -24,17 +24,18 @@ from symconfig.cost.work import block_flops
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.extras import on
 from symconfig.frameworks.known import facts
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import derived, sequence
 from symconfig.graph.scheme import Scheme
-from symconfig.plans.degrees import Degrees
+from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Candidate
 from symconfig.solve import costed as details
 from symconfig.solve.limits import Limits, limits, offloaded, policies
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import parse
-from symconfig.solve.prospect import Prospect
+from symconfig.solve.prospect import Prospect, effective, recomputing, stages_of_split
 from symconfig.solve.run import requests
 from symconfig.solve.search import resolved
 from symconfig.solve.space import Request, constants
@@ -101,13 +102,13 @@ def job(gpus: int | str, batch: int, seq_length: int = 2048, **fields: Any) -> J
 
 def place(found: Prospect) -> Key:
     """The degrees of a found candidate, as `key` has those of a plan's."""
-    p = found.degrees
-    return (p.tp, p.pp, p.vpp, p.cp, p.ep, p.etp, p.dp, found.micro)
+    p = found.configuration
+    return (p.tp, p.pp, p.vpp, p.cp, p.ep, p.etp, p.dp, p.micro)
 
 
 def key(candidate: Candidate) -> Key:
-    p = candidate.parallel
-    return (p.tp, p.pp, p.vpp, p.cp, p.ep, p.etp, p.dp, candidate.batch.micro)
+    p = candidate.configuration
+    return (p.tp, p.pp, p.vpp, p.cp, p.ep, p.etp, p.dp, candidate.configuration.micro)
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,8 @@ def weigh(model: ModelDescriptor, cluster: ClusterDescriptor, asked: Job, monkey
     all_: set[Any] = set()
     fits: set[Any] = set()
     for found in (found for wanted in ways for found in _candidates(wanted, gpu)):
-        point = (found.scheme, found.split, found.zero, found.offload, found.choice, found.degrees, found.micro)
-        candidate = (point, found.block_layers > 0, found.extras)
+        point = (found.scheme, found.split, found.having(recompute_layers=1).configuration)
+        candidate = (point, found.block_layers > 0, found.request.configuration)
         all_.add(candidate)
         seconds, peak = price(found)
         by_hand += described(found)
@@ -163,7 +164,7 @@ def described(found: Prospect) -> bool:
         and not (model.experts and model.experts.shared_expert_intermediate_size)
         and found.offload == Offload()
         and not found.choice.offload
-        and set(found.extras.on) <= {"moe_overlap"}
+        and set(on(found.request.configuration)) <= {"overlap_moe_a2a"}
     )
 
 
@@ -199,7 +200,7 @@ def _model_by_hand(model: ModelDescriptor) -> given.Model:
 
 
 def _run_by_hand(found: Prospect) -> given.Run:
-    d, micro = found.degrees, found.micro
+    d, micro = found.configuration, found.configuration.micro
     tp, pp, cp, ep, etp, dp = d.tp, d.pp, d.cp, d.ep, d.etp, d.dp
     return given.Run(
         tp,
@@ -213,7 +214,7 @@ def _run_by_hand(found: Prospect) -> given.Run:
         dp,
         micro,
         found.request.global_batch // (dp * micro),
-        found.zero,
+        d.zero_stage,
         frozenset() if found.block_layers else found.choice.modules,
         found.block_layers,
         beside=found.beside_another,
@@ -260,8 +261,12 @@ def _candidates(wanted: Request, gpu: Machine) -> Iterator[Prospect]:
                         scheme = Scheme(sp, comm, shared_heads=tp > model.num_key_value_heads)  # type: ignore[arg-type]
                         cut = splits(kinds, pp, vpp, weights(scheme), wanted.limits.layouts)
                         for split in cut:
-                            at = Degrees(tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp)
-                            yield from _policies(wanted, gpu, scheme, split, at, micro)
+                            at = Configuration(
+                                **degrees, vpp=vpp, micro=micro, global_batch=wanted.global_batch,
+                                seq_length=wanted.seq_length, precision=wanted.precision, sequence_parallel=sp,
+                                cp_comm=comm,
+                            )  # fmt: skip
+                            yield from _policies(wanted, gpu, scheme, split, at)
 
 
 def _runs_anywhere(model: ModelDescriptor, tp: int, cp: int, ep: int, etp: int, dp: int) -> bool:
@@ -314,7 +319,7 @@ def _runs_deepspeed(
 
 
 def _policies(
-    wanted: Request, gpu: Machine, scheme: Scheme, split: Split, degrees: Degrees, micro: int
+    wanted: Request, gpu: Machine, scheme: Scheme, split: Split, degrees: Configuration
 ) -> Iterator[Prospect]:
     sharded = degrees.tp * degrees.cp * degrees.pp == 1 and not wanted.framework.hide.experts
     for zero in filter(partial(wanted.pins.allows, "zero"), wanted.limits.zero):
@@ -325,8 +330,13 @@ def _policies(
                 continue
             for choice, layers in _recomputes(wanted, split):
                 yield Prospect(
-                    request=wanted, machine=gpu, scheme=scheme, split=split, choice=choice, zero=zero, offload=away,
-                    block_layers=layers, degrees=degrees, micro=micro, step_s=0.0, device_bytes=0.0, score=0.0,
+                    request=wanted, machine=gpu, scheme=scheme, split=split,
+                    configuration=effective(
+                        replace(
+                            degrees, **recomputing(choice, layers), **stages_of_split(split), zero_stage=zero,
+                            optimizer_offload=away.optimizer, param_offload=away.weights,
+                        ), wanted,
+                    ),
                 )  # fmt: skip
 
 

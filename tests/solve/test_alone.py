@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from symconfig.cost.machine import constants
-from symconfig.solve.configuration import Configuration
+from symconfig.solve.configuration import Setup
 from symconfig.solve.costed import costed
 from symconfig.solve.predict import Timer, alone, as_found
 from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster, sample_model
 
 
-def asked(**degrees: int) -> Configuration:
+def asked(**degrees: int) -> Setup:
     return configuration(**degrees, micro=1, global_batch=8, seq_length=2048)
 
 

@@ -31,7 +31,7 @@ def test_scores_in_memory_cost_time_and_memory(backend: str, tp: int, zero: int,
     flash, unfused = (
         planned(backend=backend, attention=kernel, gpus=32, pins=pins).best for kernel in ("flash", "unfused")
     )
-    assert unfused.parallel == flash.parallel
+    assert unfused.configuration == flash.configuration
     assert unfused.predicted.step_s > 1.04 * flash.predicted.step_s
     scores = 40 * 40 / tp * 2048**2 * element_bytes  # of 40 layers and 40 heads over tp
     assert unfused.predicted.peak_bytes - flash.predicted.peak_bytes == pytest.approx(scores, rel=0.35)

@@ -137,7 +137,7 @@ def test_incumbents_keep_the_best_of_each_family_and_all_that_may_be_the_first_p
         found.add(one)
     best: dict[object, float] = {}
     for one in every:
-        place = family(one), one.micro
+        place = family(one), one.configuration.micro
         best[place] = min(best.get(place, np.inf), one.score)
     assert {place: min(one.score for one in each.values()) for place, each in found.families.items()} == {
         place: best[place] for place in found.families
@@ -153,7 +153,7 @@ def test_incumbents_keep_the_best_of_each_family_and_all_that_may_be_the_first_p
     for one in every:
         whole.add(one)
     for where, each in whole.families.items():
-        rivals = [one for one in every if (family(one), one.micro) == where]
+        rivals = [one for one in every if (family(one), one.configuration.micro) == where]
         best_of = {level: min(one.order for one in rivals if complexity(one) <= level) for level in each}
         assert {level: one.order for level, one in each.items()} == best_of
         assert min(map(complexity, rivals)) in each
@@ -167,7 +167,7 @@ def test_the_fewest_first_layers_that_fit_are_recomputed(monkeypatch: pytest.Mon
         cluster = tight(model, gib, "h100")
         for one in weigh_all(model, cluster, resolved(model, cluster, asked), 1000, exhaustive=True).best:
             if one.block_layers > 1:
-                fewer = replace(one, block_layers=one.block_layers - 1)
+                fewer = one.having(recompute_layers=one.block_layers - 1)
                 assert max(costed(fewer).peaks) > peak_budget(one.request, one.machine) >= max(costed(one).peaks)
                 tried += 1
     assert tried

@@ -126,7 +126,7 @@ def test_nothing_fits_where_no_candidate_of_the_loops_does(name: str) -> None:
             with pytest.raises(InfeasibleError, match="nothing fits"):
                 search(model, cluster, asked)
             return
-        assert search(model, cluster, asked).best.parallel.world_size == asked.gpus
+        assert search(model, cluster, asked).best.configuration.world_size == asked.gpus
     pytest.fail("everything fits")
 
 
@@ -177,10 +177,10 @@ def test_the_plan_is_whole(name: str) -> None:
     model, gib, asked = CASES[name]
     plan = search(model, tight(model, gib), asked, top=1000)
     for candidate in (plan.best, *plan.alternatives):
-        p, batch = candidate.parallel, candidate.batch
+        p, batch = candidate.configuration, candidate.configuration
         assert p.tp * p.cp * p.dp * p.pp == asked.gpus
         assert (p.tp * p.cp * p.dp) % (p.ep * p.etp) == 0
-        assert batch.micro * p.dp * batch.num_microbatches == batch.global_ == asked.global_batch_size
+        assert batch.micro * p.dp * batch.num_microbatches == batch.global_batch == asked.global_batch_size
         assert len(candidate.stages) == p.pp
         assert all(len(stage.chunks) == p.vpp for stage in candidate.stages)
         order: list[Any] = [""] * (p.pp * p.vpp)

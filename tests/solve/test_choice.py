@@ -14,6 +14,8 @@ from benchmarks.robust import robustness
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import SymconfigError
+from symconfig.format import picked
+from symconfig.plans.configuration import DEGREES
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.table import summary
 from symconfig.resources import data_dir
@@ -89,7 +91,9 @@ def test_no_row_stands_above_one_that_is_faster_and_no_less_plain(model: str) ->
         if plan is None:
             continue
         rows = (plan.best, *plan.alternatives)
-        assert len({(each.parallel, each.options.zero_stage, each.options.precision) for each in rows}) == len(rows)
+        assert len(
+            {(each.configuration, each.configuration.zero_stage, each.configuration.precision) for each in rows}
+        ) == len(rows)
         under = list(summary(plan))
         assert len(under) <= 12, asked
         assert len(" ".join(under).split()) <= 120, asked
@@ -112,9 +116,9 @@ def test_fine_tuning_is_said_to_take_longer_on_real_data(task: str) -> None:
 def test_the_first_is_the_plainest_of_a_tie_and_then_the_fastest() -> None:
     found = prospects(planned("dense"))[0]
     step = found.step_s
-    plain = replace(found, degrees=replace(found.degrees, tp=1, pp=1, vpp=1, cp=1))
+    plain = found.having(tp=1, pp=1, vpp=1, cp=1)
     slower = replace(plain, step_s=1.015 * step, score=1.015 * step)
-    assert complexity(slower) < complexity(found) or found.degrees == plain.degrees
+    assert complexity(slower) < complexity(found) or found == plain
     assert first([found, slower]) is (slower if complexity(slower) < complexity(found) else found)
     far = replace(slower, step_s=1.03 * step, score=1.03 * found.score)
     assert first([found, far]) is found
@@ -127,11 +131,8 @@ def test_the_pick_does_not_depend_on_how_many_are_shown(name: str) -> None:
     """Where a candidate fits only in the stages that the solver finds, the pick is the same but for less than 0.1 %."""
     one, every = planned(name, 1).best, planned(name).best
     if name == "uneven stages":
-        assert (one.parallel, one.chunks, one.standing.complexity) == (
-            every.parallel,
-            every.chunks,
-            every.standing.complexity,
-        )
+        assert picked(one.configuration, *DEGREES) == picked(every.configuration, *DEGREES)
+        assert (one.chunks, one.standing.complexity) == (every.chunks, every.standing.complexity)
         assert one.predicted.step_s == pytest.approx(every.predicted.step_s, rel=1e-3)
     else:
         assert one == every

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from symconfig.cost.stages import Offload
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.plans.degrees import Degrees
 from symconfig.solve.candidate import described
-from symconfig.solve.configuration import Configuration
+from symconfig.solve.configuration import Setup
 from symconfig.solve.predict import as_found
 from tests.sample_models import sample_cluster
 from tests.solve.naive import tiny
 
-PLAIN = Configuration(
-    degrees=Degrees(tp=2, pp=2, vpp=1, cp=1, ep=1, etp=1, dp=2),
+PLAIN = Setup(
+    tp=2,
+    pp=2,
+    dp=2,
     micro=1,
     global_batch=16,
     seq_length=2048,
@@ -25,22 +25,20 @@ PLAIN = Configuration(
 )
 
 
-def changed(**changes: Any) -> Configuration:
+def changed(**changes: Any) -> Setup:
     """PLAIN with other degrees or options."""
-    names = Degrees.__dataclass_fields__
-    degrees = {name: changes.pop(name) for name in list(changes) if name in names}
-    return replace(PLAIN, degrees=replace(PLAIN.degrees, **degrees), **changes)
+    return replace(PLAIN, **changes)
 
 
 CHANGES: dict[str, dict[str, Any]] = {
     "nothing recomputed": {},
-    "selective": {"modules": frozenset({"core_attn", "mlp"})},
-    "full": {"modules": frozenset({"layer"})},
-    "full, two layers at once": {"modules": frozenset({"layer"}), "uniform_layers": 2},
-    "first layer of each chunk": {"modules": frozenset({"layer"}), "block_layers": 1},
-    "sequence parallel, interleaved, ZeRO 1": {"sequence_parallel": True, "vpp": 2, "zero": 1},
+    "selective": {"recompute": "selective", "recompute_modules": ("core_attn", "mlp")},
+    "full": {"recompute": "full", "recompute_method": "uniform"},
+    "full, two layers at once": {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 2},
+    "first layer of each chunk": {"recompute": "full", "recompute_method": "block"},
+    "sequence parallel, interleaved, ZeRO 1": {"sequence_parallel": True, "vpp": 2, "zero_stage": 1},
     "Ulysses": {"cp": 2, "cp_comm": "a2a"},
-    "half of the optimizer in host memory": {"zero": 1, "offload": Offload(0.5)},
+    "half of the optimizer in host memory": {"zero_stage": 1, "optimizer_offload": 0.5},
     "activations in host memory": {"activation_offload": True},
 }
 
@@ -49,15 +47,15 @@ CHANGES: dict[str, dict[str, Any]] = {
 def test_there_and_back(changes: dict[str, Any]) -> None:
     asked, cluster = changed(**changes), sample_cluster()
     found = as_found(tiny(), cluster, asked)
-    assert Configuration.of(described(found, cluster, found.request.job), MEGATRON) == asked
+    assert Setup.of(described(found, cluster, found.request.job), MEGATRON) == asked
 
 
-@pytest.mark.parametrize("changes", [{}, {"pp": 1, "zero": 1}, {"cp": 2}])
+@pytest.mark.parametrize("changes", [{}, {"pp": 1, "zero_stage": 1}, {"cp": 2}])
 def test_rates_are_those_of_all_gpus(changes: dict[str, Any]) -> None:
     asked, cluster = changed(**changes), sample_cluster()
     found = as_found(tiny(), cluster, asked)
     shown = described(found, cluster, found.request.job).predicted
     tokens = asked.global_batch * asked.seq_length
-    assert shown.tokens_per_s_per_gpu * shown.step_s * asked.degrees.world_size == pytest.approx(tokens)
+    assert shown.tokens_per_s_per_gpu * shown.step_s * asked.world_size == pytest.approx(tokens)
     assert shown.mfu == pytest.approx(shown.model_tflops_per_gpu * 1e12 / 312e12)
     assert sum(shown.time.values()) == pytest.approx(shown.step_s)

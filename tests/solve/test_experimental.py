@@ -13,7 +13,6 @@ from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import facts
 from symconfig.frameworks.maturity import ALL
 from symconfig.frameworks.tables import options
-from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.experimental import needed
 from symconfig.solve.pins import parse
@@ -30,7 +29,7 @@ def used(plan: Plan, candidate: Candidate) -> set[str]:
     return {
         option.name
         for option in options("megatron")
-        if option.standing("core_v0.19.0") and option.used(fixed, Columns.of(candidate))
+        if option.standing("core_v0.19.0") and option.used(fixed, candidate.configuration)
     }
 
 
@@ -46,7 +45,7 @@ def test_a_pin_opens_what_every_plan_of_it_uses() -> None:
     plan = search(model, sample_cluster("h100"), job(8, 16, **PLAIN, pins={"cp": "2"}))
     assert [(one.name, one.pinned) for one in plan.search.opened] == [("short_shares", True)]
     wider = search(model, sample_cluster("h100"), job(8, 16, **PLAIN, pins={"cp": "1..2"}))
-    assert wider.best.parallel.cp == 1
+    assert wider.best.configuration.cp == 1
 
 
 SHORT = {"backend": "deepspeed", "allow": (), "seq_length": 2048}
@@ -56,9 +55,9 @@ SHORT = {"backend": "deepspeed", "allow": (), "seq_length": 2048}
 def test_ulysses_splits_no_short_sequences_unless_it_is_asked_to(model: str, gpus: int, gib: float) -> None:
     small = tiny(model)
     plan = search(small, tight(small, gib), job(gpus, 16, **SHORT))
-    assert {each.parallel.cp for each in (plan.best, *plan.alternatives)} == {1}
+    assert {each.configuration.cp for each in (plan.best, *plan.alternatives)} == {1}
     allowed = search(small, tight(small, gib), job(gpus, 16, **SHORT | {"allow": ("short_ulysses",)}))
-    assert max(each.parallel.cp for each in (allowed.best, *allowed.alternatives)) > 1
+    assert max(each.configuration.cp for each in (allowed.best, *allowed.alternatives)) > 1
     pinned = search(small, tight(small, gib), job(gpus, 16, **SHORT, pins={"cp": "2"}))
     assert [(one.name, one.pinned) for one in pinned.search.opened] == [("short_ulysses", True)]
 
@@ -73,8 +72,8 @@ def test_tuning_at_2k_tokens_is_planned_as_data_parallel_with_zero(
     asked = {"gpus": gpus, "global_batch_size": 64, "seq_length": 2048, "task": task, "backend": "deepspeed"}
     plan = search(load_model(model), load_cluster(cluster), Job(model=model, cluster=cluster, **asked))
     first = (plan.best, *plan.alternatives)[:2]
-    assert all(each.parallel.dp == gpus and each.options.zero_stage in (1, 2, 3) for each in first)
-    assert not any(each.options.optimizer_offload for each in first)
+    assert all(each.configuration.dp == gpus and each.configuration.zero_stage in (1, 2, 3) for each in first)
+    assert not any(each.configuration.optimizer_offload for each in first)
 
 
 def test_where_nothing_fits_the_least_is_opened_and_said() -> None:

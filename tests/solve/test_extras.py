@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.constraint import Verdict
+from symconfig.frameworks.extras import in_effect, on, put_on
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.tables import constraints
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.candidate import described
 from symconfig.solve.pins import parse
@@ -27,23 +29,24 @@ from tests.solve.test_brute_force import MIXTURE
 DENSE = tiny()
 OPEN: dict[str, Any] = {"allow": (), "without": ()}
 VALUES: dict[str, tuple[Any, ...]] = {
-    "moe_overlap": (False, True),
-    "tp_comm": (False, True),
-    "flex_backend": ("", "deepep", "hybridep"),
-    "graphs": ("none", "router", "outside experts", "all"),
+    "overlap_moe_a2a": (False, True),
+    "overlap_tp_comm": (False, True),
+    "moe_flex_backend": (None, "deepep", "hybridep"),
+    "cuda_graphs": ("none", "router", "outside experts", "all"),
     "grad_bytes": (4, 2),
     "fp8_param_gather": (False, True),
     "fused_loss": (False, True),
 }
-EVERY = [Extras(**dict(zip(VALUES, values, strict=True))) for values in product(*VALUES.values())]
+PLAIN = Configuration(micro=1, global_batch=1, seq_length=1)
+EVERY = [replace(PLAIN, **dict(zip(VALUES, values, strict=True))) for values in product(*VALUES.values())]
 
 
 @pytest.mark.parametrize("architecture", ["hopper", "blackwell"])
-def test_what_is_put_on_is_what_is_read(architecture: str) -> None:
-    for extras in EVERY:
-        framework = extras.put_on(MEGATRON, architecture)
-        assert Extras.of(framework) == extras
-        assert Extras().put_on(framework, architecture) == MEGATRON
+def test_what_is_put_on_can_be_taken_off(architecture: str) -> None:
+    frameworks = [put_on(MEGATRON, architecture, options, PLAIN) for options in EVERY]
+    assert len(set(frameworks)) == len(EVERY)
+    for framework, options in zip(frameworks, EVERY, strict=True):
+        assert put_on(framework, architecture, PLAIN, options) == MEGATRON
 
 
 def every(plan: Plan) -> tuple[Candidate, ...]:
@@ -68,12 +71,16 @@ def test_plans_have_nothing_that_the_release_refuses_and_are_restored(
     plan = search(model, where, asked, top=20)
     fixed = facts_of(model, where, plan.job)
     for one in (plan.best, *plan.alternatives):
-        point = Columns.of(one)
-        assert not [c.name for c in constraints("megatron", plan.best.target.version) if c.mask(fixed, point, ()).any()]
+        point = one.configuration
+        assert not [
+            c.name
+            for c in constraints("megatron", plan.best.target.version)
+            if c.verdict(fixed, point) is Verdict.FAILS
+        ]
         found = restore(plan, one)
-        assert found.extras == Extras.planned(one)
+        assert on(found.request.configuration) == on(in_effect(one.configuration))
         again = described(found, where, plan.job)
-        assert again.options == one.options
+        assert again.configuration == one.configuration
         assert again.predicted.time == pytest.approx(one.predicted.time)
         assert again.predicted.memory == pytest.approx(one.predicted.memory)
 
@@ -92,17 +99,17 @@ def test_every_choice_of_degrees_has_the_fastest_choice_of_options(monkeypatch: 
     found = weigh_all(MIXTURE, cluster, resolved(MIXTURE, cluster, asked), 1000, exhaustive=True)
     steps = {naive.place(each): each.step_s for each in found.best}
     assert steps == pytest.approx({place: seconds for place, (seconds, _) in expected.best.items()}, rel=1e-9)
-    assert any(each.extras.flex_backend for _, each in expected.best.values())
+    assert any(each.configuration.moe_flex_backend for _, each in expected.best.values())
     assert expected.feasible < expected.candidates
 
 
 def test_what_changes_numbers_or_is_defect_is_not_used_unasked_and_a_pin_asks() -> None:
     fields: dict[str, Any] = {"pins": {"tp": "2", "pp": "1", "cp": "1", "mbs": "2"}}
     plain = search(DENSE, sample_cluster("h100"), job(8, 32, 4096, **OPEN, **fields))
-    assert all(one.options.grad_bytes == 4 and not one.options.fused_loss for one in every(plain))
+    assert all(one.configuration.grad_bytes == 4 and not one.configuration.fused_loss for one in every(plain))
     fields["pins"] |= {"grad_dtype": "bf16"}
     narrow = search(DENSE, sample_cluster("h100"), job(8, 32, 4096, **OPEN, **fields))
-    assert narrow.best.options.grad_bytes == 2
+    assert narrow.best.configuration.grad_bytes == 2
     assert [one.name for one in narrow.search.opened] == ["bf16_gradients"]
     assert narrow.best.predicted.memory["gradients"] < plain.best.predicted.memory["gradients"]
 
@@ -144,27 +151,27 @@ def test_hybridep_has_a_place_for_every_token_of_every_rank() -> None:
     assert working_set(far) - working_set(near) == 2 * 4096 * 8 * 4096
 
 
-def on(model: str, cluster: str, gpus: int, **fields: Any) -> set[tuple[str, ...]]:
+def chosen(model: str, cluster: str, gpus: int, **fields: Any) -> set[tuple[str, ...]]:
     """What is weighed on top of a framework, of each request."""
     known, where = load_model(model), load_cluster(cluster)
     asked = resolved(known, where, job(gpus, 64, 4096, **{**OPEN, **fields}))
     precision = str(asked.precision)
-    return {each.extras.on for each in requests(known, where, asked, precision, parse(asked.pins))}  # type: ignore[arg-type]
+    return {on(each.configuration) for each in requests(known, where, asked, precision, parse(asked.pins))}  # type: ignore[arg-type]
 
 
 def test_what_wants_sequences_of_one_length_is_weighed_where_they_are() -> None:
     for task in ("pretrain", "sft"):
-        assert ("tp_comm", "graphs") in on("qwen2.5-7b", "h100", 8, task=task)
-    assert ("tp_comm", "graphs") in on("qwen2.5-7b-lora", "h100", 8, target="bridge")
-    assert on("qwen2.5-7b", "h100", 8, packing={"lengths": (512, 4096)}) == {()}
-    assert ("tp_comm",) in on("qwen2.5-7b", "h100", 8, task="sft", pins={"user_buffers": "on"})
+        assert ("overlap_tp_comm", "cuda_graphs") in chosen("qwen2.5-7b", "h100", 8, task=task)
+    assert ("overlap_tp_comm", "cuda_graphs") in chosen("qwen2.5-7b-lora", "h100", 8, target="bridge")
+    assert chosen("qwen2.5-7b", "h100", 8, packing={"lengths": (512, 4096)}) == {()}
+    assert ("overlap_tp_comm",) in chosen("qwen2.5-7b", "h100", 8, task="sft", pins={"user_buffers": "on"})
 
 
 def test_what_weights_in_8_bits_cannot_have_is_weighed_without_them() -> None:
-    every = on("llama3.1-8b", "h100", 16, precision="fp8", without=("cuda_graphs",))
-    assert every == {(), ("tp_comm",), ("fp8_param_gather",), ("tp_comm", "fp8_param_gather")}
+    every = chosen("llama3.1-8b", "h100", 16, precision="fp8", without=("cuda_graphs",))
+    assert every == {(), ("overlap_tp_comm",), ("fp8_param_gather",), ("fp8_param_gather", "overlap_tp_comm")}
 
 
 def test_a_pin_of_one_precision_is_tried_in_the_one_that_has_it() -> None:
     asked = job(8, 16, 4096, **OPEN, precision="auto", pins={"fp8_param_gather": "on"})
-    assert search(DENSE, load_cluster("h100"), asked).best.options.precision == "fp8"
+    assert search(DENSE, load_cluster("h100"), asked).best.configuration.precision == "fp8"

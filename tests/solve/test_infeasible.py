@@ -63,7 +63,8 @@ def test_a_batch_that_no_replicas_share_is_named_with_the_next_ones_that_run() -
     assert refusal(MODEL, sample_cluster(), asked).hint == "--global-batch-size 24 or --global-batch-size 32"
     for size in (24, 32):
         assert (
-            search(MODEL, sample_cluster(), asked.model_copy(update={"global_batch_size": size})).best.parallel.dp == 8
+            search(MODEL, sample_cluster(), asked.model_copy(update={"global_batch_size": size})).best.configuration.dp
+            == 8
         )
     assert "--global-batch-size" not in str(refusal(MODEL, sample_cluster(), job(MOST_GPUS, 8)).hint)
 
@@ -119,7 +120,7 @@ def test_auto_is_the_smallest_size_that_has_a_plan(gib: float, seq_length: int) 
 
     smallest = next(gpus for gpus in (1, 2, 4, 8, 16, 32) if fits(gpus))
     plan = search(MODEL, cluster, job("auto", 64, seq_length))
-    assert plan.job.gpus == plan.best.parallel.world_size == smallest
+    assert plan.job.gpus == plan.best.configuration.world_size == smallest
 
 
 def test_a_pin_of_modules_that_the_model_does_not_have_names_those_that_it_has() -> None:

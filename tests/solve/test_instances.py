@@ -9,7 +9,7 @@ import pytest
 import symconfig
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.solve.configuration import Configuration
+from symconfig.solve.configuration import Setup
 from symconfig.solve.predict import predict
 from symconfig.solve.run import usual_of
 
@@ -25,7 +25,7 @@ def planned(model: str, gpus: int, batch: int, **pins: str) -> Plan:
 def step_s(plan: Plan, one: Candidate, groups: int) -> tuple[float, float]:
     """Seconds and bytes of the same candidate with so many groups."""
     framework = replace(usual_of(plan.cluster, plan.job), optimizer_instances=groups)
-    found = predict(load_model(plan.model.name), load_cluster("h100"), Configuration.of(one, framework)).predicted
+    found = predict(load_model(plan.model.name), load_cluster("h100"), Setup.of(one, framework)).predicted
     return found.step_s, found.device_bytes
 
 
@@ -33,14 +33,14 @@ def step_s(plan: Plan, one: Candidate, groups: int) -> tuple[float, float]:
 def test_no_number_of_groups_is_faster_than_the_fastest_plan(model: str, gpus: int, batch: int) -> None:
     plan = planned(model, gpus, batch)
     fastest = plan.fastest
-    assert step_s(plan, fastest, fastest.options.instances)[0] == pytest.approx(fastest.predicted.step_s)
+    assert step_s(plan, fastest, fastest.configuration.instances)[0] == pytest.approx(fastest.predicted.step_s)
     groups = [2**power for power in range(gpus.bit_length() - 1)]
     every = {count: step_s(plan, fastest, count) for count in groups}
     usable = plan.usable_bytes
     least = min(seconds for seconds, held in every.values() if held <= usable)
     assert fastest.predicted.step_s <= least * (1 + 1e-9)
     # What is chosen wins by more than the model is sure of, or is the plainest.
-    best = plan.best.options.instances
+    best = plan.best.configuration.instances
     assert best == 1 or every[1][0] > 1.015 * least
     if gpus > 1000:
         assert best > 1

@@ -54,9 +54,9 @@ def test_the_busiest_ranks_peak_is_the_mean_ones_with_the_excess_of_its_slots() 
     """Where nothing is recomputed, a stage's activations grow by the excess as with a load that is as high in all
     layers, and no more."""
     found = restore(plan(), plan().best)
-    degrees, numbers = found.degrees, uneven(found.request.model, np.array([8.0]), "pretrain")
-    found = replace(found, degrees=replace(degrees, ep=8)) if degrees.ep != 8 else found
-    excess = float(numbers[OF_STAGE][0]) * found.degrees.pp**0.5
+    degrees, numbers = found.configuration, uneven(found.request.model, np.array([8.0]), "pretrain")
+    found = found.having(ep=8) if degrees.ep != 8 else found
+    excess = float(numbers[OF_STAGE][0]) * found.configuration.pp**0.5
 
     def activations(one: Prospect) -> float:
         return float(costed(one).cost.memory["activations"].max())

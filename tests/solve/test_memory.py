@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from symconfig.plans.plan import Plan, Recompute
+from symconfig.plans.plan import Plan
 from symconfig.solve.costed import costed
+from symconfig.solve.pieces import PLAIN, WHOLE
 from symconfig.solve.predict import as_found
+from symconfig.solve.prospect import recomputing
 from symconfig.solve.restore import restore
 from symconfig.solve.timeline import stage_memory, timeline
 from tests.sample_configurations import configuration
@@ -33,7 +35,15 @@ def test_the_peak_of_uneven_chunks_is_that_of_the_cost_model(layout: str, vocab_
     """But on the last stage, whose activations peak when the loss is not there, and where layers of chunks of very
     different lengths are recomputed: there the cost model has at most 1/7 more."""
     model = tiny(num_hidden_layers=18, vocab_size=vocab_size)
-    asked = configuration(pp=2, micro=1, global_batch=16, seq_length=4096, vpp=4, layout=layout, block_layers=first)
+    asked = configuration(
+        pp=2,
+        micro=1,
+        global_batch=16,
+        seq_length=4096,
+        vpp=4,
+        pipeline_layout=layout,
+        **recomputing(WHOLE if first else PLAIN, first),
+    )
     found = as_found(model, sample_cluster(), asked)
     parts = costed(found)
     memory = stage_memory(found, parts, timeline(found, parts))
@@ -48,11 +58,11 @@ def test_layers_recomputed_at_the_head_of_each_chunk_keep_their_input_only() -> 
     degrees = {"tp": 2, "pp": 4, "vpp": 2, "dp": 2, "global_batch": 64}
     kept = []
     for recompute in (
-        Recompute("none"),
-        Recompute("full", method="block", num_layers=2),
-        Recompute("full", method="uniform", num_layers=1),
+        {"recompute": "none"},
+        {"recompute": "full", "recompute_method": "block", "recompute_layers": 2},
+        {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 1},
     ):
-        made = sample_plan("llama2-13b", "a100-80gb", **degrees, recompute=recompute)
+        made = sample_plan("llama2-13b", "a100-80gb", **degrees, **recompute)
         found = restore(made, made.best)
         parts = costed(found)
         levels = np.unique(stage_memory(found, parts, timeline(found, parts))[1][1])

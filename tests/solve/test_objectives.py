@@ -27,7 +27,7 @@ def test_low_precision_is_faster_and_is_refused_where_the_gpu_has_none() -> None
 
 
 def test_a_gpu_without_bf16_trains_in_fp16() -> None:
-    assert plan(model="qwen2.5-7b", cluster="v100-16gb", gpus=64).best.options.precision == "fp16"
+    assert plan(model="qwen2.5-7b", cluster="v100-16gb", gpus=64).best.configuration.precision == "fp16"
 
 
 def test_packed_documents_attend_to_themselves_only() -> None:

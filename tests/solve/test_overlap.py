@@ -54,19 +54,19 @@ def test_it_is_taken_where_it_is_faster_and_left_where_not() -> None:
             for pins in ({"mbs": "1"}, {"mbs": "1", "moe_overlap": "on"}, {"mbs": "1", "moe_overlap": "off"})
         )
         assert free.fastest.predicted.step_s == min(on.fastest.predicted.step_s, off.fastest.predicted.step_s)
-        assert all(found.options.overlap.moe_a2a for found in every(on))
-        assert not any(found.options.overlap.moe_a2a for found in every(off))
-    assert free.fastest.options.overlap.moe_a2a
-    assert not free.best.options.overlap.moe_a2a  # what it saves cannot be told
+        assert all(found.configuration.overlap_moe_a2a for found in every(on))
+        assert not any(found.configuration.overlap_moe_a2a for found in every(off))
+    assert free.fastest.configuration.overlap_moe_a2a
+    assert not free.best.configuration.overlap_moe_a2a  # what it saves cannot be told
 
 
 def test_plans_with_it_are_what_megatron_takes() -> None:
     for found in every(planned(pins={"moe_overlap": "on"})):
-        assert found.parallel.ep > 1
-        assert found.parallel.pp == 1 or found.parallel.vpp > 1
-        assert found.options.recompute.granularity != "full"
-        assert "moe" not in found.options.recompute.modules
-        assert found.options.zero_stage < 2
+        assert found.configuration.ep > 1
+        assert found.configuration.pp == 1 or found.configuration.vpp > 1
+        assert found.configuration.recompute != "full"
+        assert "moe" not in found.configuration.recompute_modules
+        assert found.configuration.zero_stage < 2
 
 
 @pytest.mark.parametrize("vpp", [2, 4, 12])

@@ -45,11 +45,11 @@ def asked(layout: str, **more: object) -> str:
 def test_every_plan_has_the_pinned_layout(layout: str, pp: int, told: str) -> None:
     plan = search(MODEL, sample_cluster(), job(8, 16, pins={"layout": layout, "pp": str(pp)}), top=10)
     for candidate in (plan.best, *plan.alternatives):
-        parallel = candidate.parallel
+        parallel = candidate.configuration
         assert parallel.pp == pp
         chunks = [candidate.stages[j % pp].chunks[j // pp] for j in range(pp * parallel.vpp)]
         assert [letters(chunk) for chunk in chunks] == expanded(layout)
-        assert candidate.options.stage_layout == told
+        assert candidate.configuration.stage_layout == told
 
 
 @pytest.mark.parametrize("layout", ["Et|t*5L", "Et|tt|tt|tL", "E|t*4|t|tL"])
@@ -57,7 +57,7 @@ def test_a_plan_read_back_has_the_same_stages(layout: str) -> None:
     plan = search(MODEL, sample_cluster(), job(8, 16, pins={"layout": layout}))
     again = parse_plan(plan.to_json())
     found = restore(again, again.best)
-    assert found.split == plainest(again.best.parallel.pp, found.split.chunks, found.request.limits.layouts)
+    assert found.split == plainest(again.best.configuration.pp, found.split.chunks, found.request.limits.layouts)
     assert costed(found).peaks == pytest.approx([stage.peak_bytes for stage in plan.best.stages])
 
 
@@ -113,7 +113,7 @@ def test_a_layout_that_the_target_cannot_say_is_refused() -> None:
 def test_an_old_version_takes_a_layout_that_it_can_say_otherwise() -> None:
     pins = {"layout": "Et|tt|tt|tL", "pp": "4"}
     plan = search(MODEL, sample_cluster(), job(8, 16, pins=pins, megatron_version="core_v0.12.1"))
-    assert plan.best.options.pipeline_layout is None
+    assert plan.best.configuration.pipeline_layout is None
     chunks = [letters(stage.chunks[0]) for stage in plan.best.stages]
     assert compact(chunks) == "Et|tt|tt|tL"
 

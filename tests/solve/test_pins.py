@@ -27,10 +27,10 @@ MIXTURE = tiny(
 
 def value(candidate: Candidate, name: str) -> int:
     if name == "mbs":
-        return candidate.batch.micro
+        return candidate.configuration.micro
     if name == "zero":
-        return candidate.options.zero_stage
-    return int(getattr(candidate.parallel, name))
+        return candidate.configuration.zero_stage
+    return int(getattr(candidate.configuration, name))
 
 
 ranges = st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4])).map(sorted)
@@ -53,8 +53,8 @@ def test_every_plan_lies_within_the_pins(bounds: dict[str, list[int]]) -> None:
 def test_pinning_the_best_plan_gives_it_again() -> None:
     cluster = tight(DENSE, 1.0)
     best = search(DENSE, cluster, job(8, 8, 4096)).best
-    p = best.parallel
-    fixed = {"tp": p.tp, "pp": p.pp, "vpp": p.vpp, "cp": p.cp, "dp": p.dp, "mbs": best.batch.micro}
+    p = best.configuration
+    fixed = {"tp": p.tp, "pp": p.pp, "vpp": p.vpp, "cp": p.cp, "dp": p.dp, "mbs": best.configuration.micro}
     again = search(DENSE, cluster, job(8, 8, 4096, pins={name: str(number) for name, number in fixed.items()}))
     assert replace(again.best, standing=None) == replace(best, standing=None)
     every = weigh_all(DENSE, cluster, resolved(DENSE, cluster, job(8, 8, 4096)), 5, exhaustive=True)

@@ -38,16 +38,16 @@ OFF = {"off", "false", "0", "none", "alltoall"}
 
 def has(best: Candidate, name: str, value: str) -> bool:
     """Tell, from the plan alone, whether a candidate is as pinned. What nobody exchanges is exchanged in no way."""
-    p, o = best.parallel, best.options
-    numbers = {"mbs": best.batch.micro, "zero": o.zero_stage, "instances": o.instances}
+    p, o = best.configuration, best.configuration
+    numbers = {"mbs": best.configuration.micro, "zero": o.zero_stage, "instances": o.instances}
     if name in numbers or hasattr(p, name):
         bounds = number_range(value)
         return bounds is not None and bounds[0] <= numbers.get(name, getattr(p, name, 0)) <= bounds[1]
     switches = {
         "sp": o.sequence_parallel,
         "activation_offload": o.activation_offload,
-        "user_buffers": o.overlap.tp_comm,
-        "moe_overlap": o.overlap.moe_a2a,
+        "user_buffers": o.overlap_tp_comm,
+        "moe_overlap": o.overlap_moe_a2a,
         "fp8_param_gather": o.fp8_param_gather,
         "fused_loss": o.fused_loss,
     }
@@ -58,7 +58,7 @@ def has(best: Candidate, name: str, value: str) -> bool:
         return len(set(layers if value == "equal" else layers[1:-1])) <= 1
     if name == "recompute":
         kind, _, modules = value.partition(":")
-        return kind == o.recompute.granularity and modules in ("", ",".join(o.recompute.modules))
+        return kind == o.recompute and modules in ("", ",".join(o.recompute_modules))
     return (
         value
         == {
@@ -112,7 +112,11 @@ def test_a_pin_is_in_the_plan_and_its_files_or_the_plan_is_refused(
             continue
         assert has(made.best, name, value), value
         read = launched(made, tmp_path / value)
-        assert (read.parallel, read.batch, read.options) == (made.best.parallel, made.best.batch, made.best.options)
+        assert (read.configuration, read.configuration, read.configuration) == (
+            made.best.configuration,
+            made.best.configuration,
+            made.best.configuration,
+        )
         assert read.predicted.time == pytest.approx(made.best.predicted.time), value
         assert read.predicted.memory == pytest.approx(made.best.predicted.memory), value
 

@@ -7,9 +7,10 @@ from dataclasses import fields, replace
 import pytest
 
 from symconfig.descriptor.job import Job
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.extras import in_effect, put_on
 from symconfig.frameworks.kernels import options
 from symconfig.measured.judge import Judged, judge
+from symconfig.plans.configuration import Configuration
 from symconfig.solve.predict import predict
 from symconfig.solve.run import usual_of
 from symconfig.solve.search import search
@@ -26,6 +27,8 @@ ROWS = {
     "mlperf_v51_llama31_8b": None,
     "moe_modelzoo_recipes": None,
 }
+
+PLAIN = Configuration(micro=1, global_batch=1, seq_length=1)
 
 
 def _rows() -> list[Judged]:
@@ -45,17 +48,23 @@ def test_a_published_run_pinned_option_by_option_is_validates() -> None:
         # Some only fit with what no pin says: the figures are compared on a GPU with more memory.
         roomy = gpu.memory_bytes.model_copy(update={"value": 4 * gpu.memory_bytes.value})
         cluster = case.cluster.model_copy(update={"gpu": gpu.model_copy(update={"memory_bytes": roomy})})
-        d, extras = c.degrees, Extras.of(c.framework)
-        if c.backend != "megatron" or c.layout or c.ends_as_layers != (0, 0) or c.first_layers or c.last_layers:
+        d = extras = c
+        if c.backend != "megatron" or c.stage_layout:
             continue
-        modules = "none" if not c.modules else "full" if "layer" in c.modules else "selective:" + ",".join(c.modules)
+        modules = f"selective:{','.join(c.recompute_modules)}" if c.recompute == "selective" else c.recompute
         pins = {name: str(getattr(d, name)) for name in ("tp", "pp", "vpp", "cp", "ep", "etp")}
-        pins |= {"mbs": str(c.micro), "zero": str(c.zero), "precision": c.precision, "recompute": modules}
+        pins |= {"mbs": str(c.micro), "zero": str(c.zero_stage), "precision": c.precision, "recompute": modules}
         pins |= {"optimizer_offload": "0", "activation_offload": "0", "layout": "equal"}
-        pins |= {"user_buffers": "on" if extras.tp_comm else "off", "cuda_graphs": extras.graphs.replace(" ", "_")}
-        pins |= {"dispatcher": extras.flex_backend or "alltoall", "moe_overlap": "on" if extras.moe_overlap else "off"}
+        pins |= {
+            "user_buffers": "on" if extras.overlap_tp_comm else "off",
+            "cuda_graphs": extras.cuda_graphs.replace(" ", "_"),
+        }
+        pins |= {
+            "dispatcher": extras.moe_flex_backend or "alltoall",
+            "moe_overlap": "on" if extras.overlap_moe_a2a else "off",
+        }
         pins |= {"grad_dtype": {2: "bf16", 4: "fp32"}[extras.grad_bytes]}
-        pins |= {"fp8_param_gather": "on" if extras.fp8_param_gather and c.zero else "off"}
+        pins |= {"fp8_param_gather": "on" if extras.fp8_param_gather and c.zero_stage else "off"}
         pins |= {"fused_loss": "on" if extras.fused_loss else "off"}
         pins |= {"sp": str(int(c.sequence_parallel))} if d.tp > 1 else {}
         pins |= {"cp_comm": c.cp_comm} if d.cp > 1 else {}
@@ -66,7 +75,9 @@ def test_a_published_run_pinned_option_by_option_is_validates() -> None:
              "megatron_version": "core_v0.17.1"}
         )  # fmt: skip
         plan = search(case.model, cluster, job, top=1)
-        framework = Extras.planned(plan.best).put_on(usual_of(cluster, job, c.precision), cluster.gpu.architecture)
+        framework = put_on(
+            usual_of(cluster, job, c.precision), cluster.gpu.architecture, in_effect(plan.best.configuration), PLAIN
+        )
         mine, theirs = options(framework.implementation), options(c.framework.implementation)
         assert {name for name in mine if mine[name] != theirs[name]} <= NO_PIN, judged.row.id
         unlike = {

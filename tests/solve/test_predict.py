@@ -8,38 +8,22 @@ import pytest
 
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.extras import in_effect, put_on
 from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Candidate
-from symconfig.solve.configuration import Configuration
+from symconfig.solve.configuration import Setup
 from symconfig.solve.predict import predict
 from symconfig.solve.search import search
 from tests.sample_configurations import configuration
 
 GIB = 2.0**30
+PLAIN = Configuration(micro=1, global_batch=1, seq_length=1)
 
 
-def _configuration(candidate: Candidate) -> Configuration:
-    p, b, o = candidate.parallel, candidate.batch, candidate.options
-    full = o.recompute.granularity == "full"
-    return Configuration(
-        degrees=p,
-        micro=b.micro,
-        global_batch=b.global_,
-        seq_length=b.seq_length,
-        precision=o.precision,
-        sequence_parallel=o.sequence_parallel,
-        cp_comm=o.cp_comm or "p2p",
-        modules=frozenset({"layer"}) if full else frozenset(o.recompute.modules),
-        block_layers=o.recompute.num_layers or 0 if o.recompute.method == "block" else 0,
-        zero=o.zero_stage,
-        ends_as_layers=(int(o.account_for_embedding), int(o.account_for_loss)),
-        layout=o.pipeline_layout or "",
-        first_layers=o.first_stage_layers,
-        last_layers=o.last_stage_layers,
-        framework=Extras.planned(candidate).put_on(MEGATRON, "hopper"),
-    )
+def _configuration(candidate: Candidate) -> Setup:
+    return Setup.of(candidate, put_on(MEGATRON, "hopper", in_effect(candidate.configuration), PLAIN))
 
 
 def test_the_plan_and_the_prediction_agree() -> None:

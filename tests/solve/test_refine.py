@@ -83,7 +83,7 @@ def test_all_that_is_kept_fits_and_the_same_job_is_refined_the_same_way(name: st
     cluster = tight(model, gib)
     first, second = (run(model, cluster, resolved(model, cluster, asked), 3) for _ in range(2))
     assert first.simulated == second.simulated > 0
-    ours, theirs = ([(one.degrees, one.split, one.step_s) for one in each.best] for each in (first, second))
+    ours, theirs = ([(one.configuration, one.split, one.step_s) for one in each.best] for each in (first, second))
     assert ours == theirs
     for one in first.best:
         assert max(costed(one).peaks) <= peak_budget(one.request, one.machine)

@@ -74,7 +74,7 @@ def test_levels_are_those_that_groups_cross(dense: Plan) -> None:
 
 
 def test_bytes_that_wait_for_the_backward_are_the_tensor_over_its_parts(dense: Plan) -> None:
-    micro, layer = dense.best.batch.micro, {line.name: line.bytes for line in explain(dense).tensors}
+    micro, layer = dense.best.configuration.micro, {line.name: line.bytes for line in explain(dense).tensors}
     found = lines(of(dense), "dense")
     sizes = {
         "batch": micro * 2,

@@ -78,12 +78,12 @@ def test_expressions_give_the_numbers_of_the_plan(job: str) -> None:
 
 def varied(found: Prospect, draw: random.Random) -> Prospect:
     """Another batch, other replicas and so other GPUs."""
-    p, times = found.degrees, draw.choice((1, 2, 4, 8))
+    p, times = found.configuration, draw.choice((1, 2, 4, 8))
     degrees, turns = replace(p, dp=p.dp * times), draw.choice((1, 2, 3, 8))
-    round_of = found.micro * degrees.dp * p.pp
+    round_of = p.micro * degrees.dp * p.pp
     batch = turns * round_of
-    request = replace(found.request, gpus=degrees.world_size, global_batch=batch)
-    return replace(found, request=request, degrees=degrees)
+    request = found.request.having(dp=degrees.world_size, global_batch=batch)
+    return replace(found, request=request, configuration=replace(degrees, global_batch=batch))
 
 
 def scaled(of: Machine, factors: dict[str, Any]) -> Machine:
@@ -142,7 +142,7 @@ def test_derivatives_are_those_of_the_planner_s_own_cost(job: str) -> None:
     found = next(founds(job))
     formulas = traced(found)
     slopes = formulas.tape.slopes(formulas.step.line)
-    ratio = formulas.tape.nodes[formulas.tape.inputs["simulated_pipeline"]].value if found.degrees.pp > 1 else 1.0
+    ratio = formulas.tape.nodes[formulas.tape.inputs["simulated_pipeline"]].value if found.configuration.pp > 1 else 1.0
     assert ratio == pytest.approx(1.0, abs=0.1)
     for name in ("efficiency", "hbm_bytes_per_s", "launch_s"):
         now, little = getattr(found.machine, name), 1e-5
@@ -152,7 +152,9 @@ def test_derivatives_are_those_of_the_planner_s_own_cost(job: str) -> None:
         ]
         expected = (near[0] - near[1]) / (2 * little * now)
         # With a pipeline the formula's slope is scaled as the simulation scales its step.
-        assert slopes[name] == pytest.approx(expected, rel=1e-5 if found.degrees.pp == 1 else abs(ratio - 1) + 0.01)
+        assert slopes[name] == pytest.approx(
+            expected, rel=1e-5 if found.configuration.pp == 1 else abs(ratio - 1) + 0.01
+        )
 
 
 def test_sympy_evaluates_the_definitions_to_the_plan_s_numbers() -> None:

@@ -17,7 +17,7 @@ from symconfig.schedule.timeline import Start
 from symconfig.solve.costed import costed
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.predict import Timer, as_found, predict
-from symconfig.solve.prospect import Prospect
+from symconfig.solve.prospect import Prospect, recomputing
 from symconfig.solve.timeline import EXCHANGE, refined_s, refined_time, timeline, times
 from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster
@@ -38,7 +38,7 @@ def found(**fields: Any) -> Prospect:
         {},
         {"modules": frozenset({"core_attn"})},
         {"modules": WHOLE.modules},
-        {"block_layers": 1},
+        recomputing(WHOLE, 1),
         {"activation_offload": True},
     ],
     ids=["kept", "selective", "full", "first layers", "offloaded"],
@@ -50,7 +50,7 @@ def test_the_chunks_of_a_stage_take_what_the_stage_takes(vpp: int, how: dict[str
     stages = (made.forward + made.recompute + made.backward + made.weight).sum(axis=1)
     expected = parts.sums.seconds[:, 0, 0].copy()
     if one.block_layers:
-        whole = costed(replace(one, block_layers=0, choice=WHOLE)).sums.seconds[:, 0, 0]
+        whole = costed(one.having(**recomputing(WHOLE))).sums.seconds[:, 0, 0]
         layers = np.array([sum(kind == "dense" for kind in sum(one.split.stage(i), ())) for i in range(4)])
         expected += (whole - expected) * vpp / layers  # of embedding and head nothing runs again
     np.testing.assert_allclose(stages, expected, rtol=1e-12)

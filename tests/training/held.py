@@ -88,9 +88,11 @@ def planned_passes(plan: Plan, phase: str) -> float:
     """Return the micro-batches of each optimizer step, or of a read."""
     rl, best = plan.job.rl, plan.best
     if phase == "update":
-        return float(best.batch.num_microbatches)
-    room = plan.rl[0].read_per_gpu * best.parallel.cp
-    return float(Packed(room=room, length=rl.mean_tokens).read(rl, best.parallel.dp, in_a_row(best.parallel)).passes)
+        return float(best.configuration.num_microbatches)
+    room = plan.rl[0].read_per_gpu * best.configuration.cp
+    return float(
+        Packed(room=room, length=rl.mean_tokens).read(rl, best.configuration.dp, in_a_row(best.configuration)).passes
+    )
 
 
 def peak_bytes(own: Trained, phase: str, tokens: int) -> float:
@@ -123,8 +125,8 @@ def as_counted(own: Trained) -> Prospect:
 
 def wrong(plan: Plan, figures: Sequence[Held], every: Sequence[Rank]) -> Iterator[str]:
     """Yield where a step is not that of the plan."""
-    if len(every) != plan.best.parallel.world_size:
-        yield f"{len(every)} of {plan.best.parallel.world_size} ranks say what they hold."
+    if len(every) != plan.best.configuration.world_size:
+        yield f"{len(every)} of {plan.best.configuration.world_size} ranks say what they hold."
     for each in figures:
         apart = abs(each.counted - each.predicted)
         rest = 0.0 if in_shards(plan) else FILLED * each.predicted
@@ -137,7 +139,7 @@ def wrong(plan: Plan, figures: Sequence[Held], every: Sequence[Rank]) -> Iterato
         for phase, room in rooms.items():
             if phase not in rank:
                 continue
-            if (most := max(map(max, rank[phase]["tokens"]))) > room * plan.best.parallel.cp:
+            if (most := max(map(max, rank[phase]["tokens"]))) > room * plan.best.configuration.cp:
                 yield f"{phase}: {most} tokens in a micro-batch that has room for {room}."
             needed = (WEIGHTS, STATES) if phase == "update" else (WEIGHTS,)  # of the actor
             needed = () if phase == "reference" and copied(plan) else needed

@@ -34,9 +34,11 @@ class Material:
 def prepare(plan: Plan, folder: Path) -> Material:
     made = Material(folder / "weights", folder / "ids.jsonl", folder / "texts")
     made.texts.mkdir(parents=True)
-    length, vocabulary = plan.best.batch.seq_length, plan.model.vocab_size
+    length, vocabulary = plan.best.configuration.seq_length, plan.model.vocab_size
     draw = random.Random(plan.job.training.seed)
-    rows = [[draw.randrange(2, vocabulary) for _ in range(length - 1)] for _ in range(plan.best.batch.global_)]
+    rows = [
+        [draw.randrange(2, vocabulary) for _ in range(length - 1)] for _ in range(plan.best.configuration.global_batch)
+    ]
     _lines(made.ids, [{"input_ids": [*row, 0]} for row in rows])
     _lines(made.texts / "texts.jsonl", [{"text": " ".join(f"w{token}" for token in row)} for row in rows])
     (made.texts / "dataset_info.json").write_text(
@@ -55,7 +57,7 @@ def named(plan: Plan, target: str, made: Material) -> Plan:
         return " ".join(f"w{draw.randrange(2, plan.model.vocab_size)}" for _ in range(count))
 
     rl, answers = plan.job.rl, per_example(plan)
-    count = rl.prompts if rl is not None else plan.best.batch.global_ // answers
+    count = rl.prompts if rl is not None else plan.best.configuration.global_batch // answers
     row, answers = ROWS[target], 0 if rl is not None else answers
     rows = [row(words(PROMPT), [words(ANSWER) for _ in range(answers)]) for _ in range(count)]
     if plan.task == "kto":

@@ -60,7 +60,7 @@ def torchrun(plan: Plan, folder: Path, material: Material | None) -> Start:
 
 
 def _nodes(plan: Plan) -> int:
-    return plan.best.parallel.world_size // plan.cluster.gpus_per_node
+    return plan.best.configuration.world_size // plan.cluster.gpus_per_node
 
 
 def slurm(plan: Plan, folder: Path, material: Material | None) -> Start:
@@ -167,7 +167,7 @@ def bridge(plan: Plan, folder: Path, material: Material | None) -> Start:
 
 def verl_fsdp(plan: Plan, folder: Path, material: Material | None) -> Start:
     """Its trained workers alone, in the steps that its trainer makes: that needs Ray, and the engine a GPU."""
-    ranks, steps = plan.best.parallel.world_size, plan.training.train_iters
+    ranks, steps = plan.best.configuration.world_size, plan.training.train_iters
     return Start(
         ("python3", str(HERE / "verl_on_cpu" / "workers.py"), str(ranks), str(steps)),
         {**CPU, "PYTHONPATH": str(HERE / "flash_on_cpu")},

@@ -172,8 +172,8 @@ def test_every_format_is_started_or_named() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.name))
 def test_every_case_is_of_the_kind_that_it_says(case: object) -> None:
     plan: Plan = case.plan()  # type: ignore[attr-defined]
-    assert plan.best.parallel.world_size == 2
-    assert plan.best.batch.num_microbatches > 1
+    assert plan.best.configuration.world_size == 2
+    assert plan.best.configuration.num_microbatches > 1
 
 
 def test_the_page_is_that_of_the_recorded_results() -> None:

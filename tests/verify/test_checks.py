@@ -16,7 +16,7 @@ import pytest
 from symconfig.api import planning
 from symconfig.errors import InputError
 from symconfig.plans.file import load_plan
-from symconfig.plans.plan import Plan, Recompute
+from symconfig.plans.plan import Plan
 from symconfig.render import manifest
 from symconfig.render import render as render_for
 from symconfig.render.files import Files, write
@@ -26,7 +26,7 @@ from symconfig.verify import checks, megatron_source
 from symconfig.verify.checks import Check, Options
 from tests.sample_plans import sample_plan
 
-STILL: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 8, "sequence_parallel": False, "recompute": Recompute("none")}
+STILL: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 8, "sequence_parallel": False, "recompute": "none"}
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def _findings(edit: Edit, case: str = "zero1", auto: bool = False) -> str:
     config = json.loads(render(plan, "deepspeed")["ds_config_hf.json" if auto else "ds_config.json"])
     assert not deepspeed.broken(DeepSpeedFacts.of_data(config, "x", auto), rules.KEYS)
     edit(config)
-    facts = DeepSpeedFacts.of_data(config, "x", auto, plan.best.parallel.world_size)
+    facts = DeepSpeedFacts.of_data(config, "x", auto, plan.best.configuration.world_size)
     return "\n".join(map(str, deepspeed.broken(facts, rules.KEYS if auto else rules.RULES)))
 
 
@@ -60,7 +60,7 @@ def _requests(name: str) -> list[dict[str, Any]]:
     plan = _plan(name)
     files = render(plan, "deepspeed")
     return [
-        {"config": json.loads(files["ds_config.json"]), "world_size": plan.best.parallel.world_size},
+        {"config": json.loads(files["ds_config.json"]), "world_size": plan.best.configuration.world_size},
         deepspeed._trainer_request(json.loads(files["ds_config_hf.json"]), plan),
     ]
 

@@ -172,10 +172,12 @@ def test_recovery_reads_each_optimizer_as_it_was_rendered(name: str) -> None:
     plan = optimizing(name)
     words = settings(render.arguments(plan), "launch.sh")
     names = Namespace(words, flags(plan.best.target.version))
-    supplied = Supplied(model=plan.model, seq_length=plan.best.batch.seq_length, vocab_size=plan.model.vocab_size)
-    found = run(names, plan.best.parallel.world_size, load_cluster("h100"), supplied)
+    supplied = Supplied(
+        model=plan.model, seq_length=plan.best.configuration.seq_length, vocab_size=plan.model.vocab_size
+    )
+    found = run(names, plan.best.configuration.world_size, load_cluster("h100"), supplied)
     assert found.optimizer == plan.job.optimizer
-    assert found.options.zero_stage == plan.best.options.zero_stage
+    assert found.configuration.zero_stage == plan.best.configuration.zero_stage
     mine = stepping(usual("megatron", "hopper"), plan.job.optimizer, "bf16")
     theirs = found.configuration.framework
     assert (theirs.bytes.optimizer, theirs.adam_bytes) == (mine.bytes.optimizer, mine.adam_bytes)
@@ -186,9 +188,11 @@ def test_the_old_name_of_a_shared_muon_is_read_and_older_releases_are_not_predic
     plan = optimizing("muon")
     words = ["dist_muon" if word == "muon" else word for word in render.arguments(plan)]
     words = [word for word in words if word not in ("--use-distributed-optimizer", "--overlap-param-gather")]
-    supplied = Supplied(model=plan.model, seq_length=plan.best.batch.seq_length, vocab_size=plan.model.vocab_size)
+    supplied = Supplied(
+        model=plan.model, seq_length=plan.best.configuration.seq_length, vocab_size=plan.model.vocab_size
+    )
     found = run(Namespace(settings(words, "l"), flags("core_v0.19.0")), 64, load_cluster("h100"), supplied)
-    assert found.options.zero_stage == 1
+    assert found.configuration.zero_stage == 1
     for version, kind, said in (
         ("core_v0.17.1", "dist_muon", "Muon is predicted from core_v0.18"),
         ("core_v0.19.0", "soap", "only the states of Adam, SGD and Muon"),

@@ -55,7 +55,7 @@ def _item(name: str) -> Rendered:
     plan = sample_plan(model, **overrides)
     if name not in CHUNKS:
         return rendered(plan)
-    split = laid_out(sequence(plan.model), plan.best.parallel.pp, CHUNKS[name])
+    split = laid_out(sequence(plan.model), plan.best.configuration.pp, CHUNKS[name])
     stages = tuple(replace(stage, chunks=split.stage(place)) for place, stage in enumerate(plan.best.stages))
     return rendered(replace(plan, best=replace(plan.best, stages=stages)))
 
@@ -110,7 +110,7 @@ def _used_s() -> float:
 
 def test_a_rank_of_thousands_takes_seconds_and_little_memory() -> None:
     item = rendered(sample_plan("llama3.1-70b", "h100", tp=8, pp=16, vpp=5, cp=1, dp=128))
-    assert item.plan.best.parallel.world_size == 16384
+    assert item.plan.best.configuration.world_size == 16384
     jobs = megatron_rank.jobs(megatron.megatron_session.job("", item.plan, item.args, item.env, source()), item.plan)
     before_s = _used_s()
     result = megatron.megatron_session.run(source(), jobs[-1:], LIMIT_S)[jobs[-1].id]
@@ -150,7 +150,7 @@ def test_parameters_that_differ_are_named() -> None:
 
 def test_a_rank_that_crashes_or_hangs_fails_with_the_last_lines() -> None:
     plan = sample_plan()
-    job = Job("rank 0", (), plan.best.parallel.world_size, task="build")
+    job = Job("rank 0", (), plan.best.configuration.world_size, task="build")
     result = Result("rank 0", crash="did not end within 2 s", last_lines=("building GPT model ...",))
     found = megatron_rank.check(plan, job, result, "Megatron 0.19.2", "megatron_args.txt")
     assert found.status == "failed"

@@ -22,7 +22,7 @@ def refused(words: list[str] | tuple[str, ...], world_size: int, version: str = 
 @pytest.mark.parametrize("model", MODELS)
 def test_what_symconfig_renders_breaks_no_rule(model: str) -> None:
     item = rendered(model)
-    assert refused(item.args, item.plan.best.parallel.world_size) == []
+    assert refused(item.args, item.plan.best.configuration.world_size) == []
 
 
 EDITS = {
@@ -40,7 +40,7 @@ EDITS = {
 def test_an_edited_list_is_refused_with_flag_got_and_need(name: str) -> None:
     model, option, values, words = EDITS[name]
     item = rendered(model)
-    found = refused(replaced(item, option, *values).args, item.plan.best.parallel.world_size)
+    found = refused(replaced(item, option, *values).args, item.plan.best.configuration.world_size)
     assert any(words in sentence and sentence.startswith("megatron_args.txt: ") for sentence in found), found
 
 
@@ -63,7 +63,7 @@ def test_an_edited_list_is_refused_with_flag_got_and_need(name: str) -> None:
 def test_layers_that_megatron_loses_in_silence_are_found(words: str, version: str, said: str | None) -> None:
     """40 layers on four stages."""
     item = rendered("llama2-13b", pp=4, version=version)
-    found = refused([*item.args, *words.split()], item.plan.best.parallel.world_size, version)
+    found = refused([*item.args, *words.split()], item.plan.best.configuration.world_size, version)
     assert found == [] if said is None else any(said in sentence for sentence in found), found
 
 
@@ -82,7 +82,7 @@ def test_multi_token_prediction_elsewhere_than_megatron_builds_it_is_found(
 ) -> None:
     """Until core_v0.14 it is built on the last stage whatever the layout says."""
     item = rendered("deepseek-v3", pp=4, ep=8, version=version, pipeline_layout="Et*15|(t*15|)*2t*16mL")
-    found = refused(replaced(item, LAYOUT, layout).args, item.plan.best.parallel.world_size, version)
+    found = refused(replaced(item, LAYOUT, layout).args, item.plan.best.configuration.world_size, version)
     found = [sentence for sentence in found if "divided" not in sentence]
     assert found == [] if said is None else any(said in sentence for sentence in found), found
 

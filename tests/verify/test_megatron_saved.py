@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.plans.plan import Recompute
 from symconfig.render import render
 from symconfig.render.files import write
 from symconfig.report.verify import checked as blocks
@@ -49,10 +48,12 @@ def traced() -> dict[str, list[Check]]:
     """Rendered arguments, their ranks traced and compared: a plan with virtual stages and block recompute, and one
     that recomputes what its arguments do not."""
     model = sample_model("llama2-13b", num_hidden_layers=8)
-    whole = rendered(sample_plan(model, tp=2, pp=2, vpp=2, dp=2, recompute=Recompute("full", (), "block", 1)))
+    whole = rendered(
+        sample_plan(model, tp=2, pp=2, vpp=2, dp=2, recompute="full", recompute_method="block", recompute_layers=1)
+    )
     item = rendered(sample_plan(model, tp=2, pp=1, dp=2))
-    options = replace(item.plan.best.options, recompute=Recompute("selective", ("core_attn",)))
-    wrong = replace(item, plan=replace(item.plan, best=replace(item.plan.best, options=options)))
+    options = replace(item.plan.best.configuration, recompute="selective", recompute_modules=("core_attn",))
+    wrong = replace(item, plan=replace(item.plan, best=replace(item.plan.best, configuration=options)))
     found = megatron.check_many({"whole": whole, "wrong": wrong}, source(), trace=True)
     return {name: [check for check in some if "backward" in check.name] for name, some in found.items()}
 

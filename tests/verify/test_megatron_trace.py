@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.plans.plan import Plan, Recompute
+from symconfig.plans.plan import Plan
 from symconfig.verify import megatron_saved, megatron_session
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
@@ -18,43 +18,43 @@ from tests.verify.megatron_support import LIMIT_S, rendered, source
 
 LAYERS, SEQUENCE, WIDTH, FFN, HEADS, TP = 4, 4096, 5120, 13824, 40, 4  # of the tests' llama2-13b
 RECOMPUTES = {
-    "none": Recompute("none"),
-    "core_attn": Recompute("selective", ("core_attn",)),
-    "layernorm": Recompute("selective", ("layernorm",)),
-    "mlp": Recompute("selective", ("mlp",)),
-    "all": Recompute("selective", ("core_attn", "layernorm", "mlp")),
-    "uniform": Recompute("full", (), "uniform", 1),
-    "pairs": Recompute("full", (), "uniform", 2),
-    "block": Recompute("full", (), "block", 1),
+    "none": {"recompute": "none"},
+    "core_attn": {"recompute": "selective", "recompute_modules": ("core_attn",)},
+    "layernorm": {"recompute": "selective", "recompute_modules": ("layernorm",)},
+    "mlp": {"recompute": "selective", "recompute_modules": ("mlp",)},
+    "all": {"recompute": "selective", "recompute_modules": ("core_attn", "layernorm", "mlp")},
+    "uniform": {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 1},
+    "pairs": {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 2},
+    "block": {"recompute": "full", "recompute_method": "block", "recompute_layers": 1},
 }
 EXPERT_RECOMPUTES = {
-    "none": Recompute("none"),
-    "mla_up_proj": Recompute("selective", ("mla_up_proj",)),
-    "shared_experts": Recompute("selective", ("shared_experts",)),
-    "moe": Recompute("selective", ("moe",)),
-    "moe_act": Recompute("selective", ("moe_act",)),
+    "none": {"recompute": "none"},
+    "mla_up_proj": {"recompute": "selective", "recompute_modules": ("mla_up_proj",)},
+    "shared_experts": {"recompute": "selective", "recompute_modules": ("shared_experts",)},
+    "moe": {"recompute": "selective", "recompute_modules": ("moe",)},
+    "moe_act": {"recompute": "selective", "recompute_modules": ("moe_act",)},
 }
 
 
-def dense(recompute: Recompute, kv_heads: int = HEADS, qk_norm: bool = False, **overrides: Any) -> Plan:
+def dense(recompute: dict[str, Any], kv_heads: int = HEADS, qk_norm: bool = False, **overrides: Any) -> Plan:
     model = sample_model("llama2-13b", num_hidden_layers=LAYERS, num_key_value_heads=kv_heads, qk_norm=qk_norm)
-    return sample_plan(model, **{"tp": TP, "pp": 1, "dp": 2, "recompute": recompute, **overrides})
+    return sample_plan(model, **{"tp": TP, "pp": 1, "dp": 2, **recompute, **overrides})
 
 
-def experts(recompute: Recompute) -> Plan:
+def experts(recompute: dict[str, Any]) -> Plan:
     model = sample_model("deepseek-v3", num_hidden_layers=4, num_nextn_predict_layers=0)
-    return sample_plan(model, tp=2, pp=1, ep=8, dp=8, recompute=recompute)
+    return sample_plan(model, tp=2, pp=1, ep=8, dp=8, **recompute)
 
 
 PLANS: dict[str, Plan] = {
     **{name: dense(recompute) for name, recompute in RECOMPUTES.items()},
     **{f"experts {name}": experts(recompute) for name, recompute in EXPERT_RECOMPUTES.items()},
-    "a shared head": dense(Recompute("none"), kv_heads=1),
-    "shared and normed heads": dense(Recompute("none"), kv_heads=TP // 2, qk_norm=True),
-    "last": dense(Recompute("none"), pp=2, vpp=2),
-    "grouped": dense(Recompute("none"), kv_heads=2 * TP),
-    "shared heads": dense(Recompute("none"), kv_heads=TP // 2),
-    "shared heads, core_attn": dense(Recompute("selective", ("core_attn",)), kv_heads=TP // 2),
+    "a shared head": dense({"recompute": "none"}, kv_heads=1),
+    "shared and normed heads": dense({"recompute": "none"}, kv_heads=TP // 2, qk_norm=True),
+    "last": dense({"recompute": "none"}, pp=2, vpp=2),
+    "grouped": dense({"recompute": "none"}, kv_heads=2 * TP),
+    "shared heads": dense({"recompute": "none"}, kv_heads=TP // 2),
+    "shared heads, core_attn": dense({"recompute": "selective", "recompute_modules": ("core_attn",)}, kv_heads=TP // 2),
 }
 RANKS = {"last": TP * 2}
 
@@ -84,7 +84,7 @@ def held(trace: Mapping[str, Any], inside: str) -> int:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_symconfig_keeps_the_same(name: str, traces: dict[str, Mapping[str, Any]]) -> None:
-    stage = PLANS[name].best.parallel.pp - 1
+    stage = PLANS[name].best.configuration.pp - 1
     ours = megatron_saved.saved_bytes(PLANS[name], stage)
     assert ours == pytest.approx(traces[name]["saved_bytes"], rel=0.02 if name == "shared and normed heads" else 0.002)
 

@@ -80,18 +80,18 @@ def real() -> dict[str, Result]:
         plan = plan_of(case)
         item = rendered(plan)
         job = megatron_session.job(name, plan, item.args, item.env, found)
-        jobs.append(replace(job, rank=case.rank % plan.best.parallel.world_size, task="build"))
+        jobs.append(replace(job, rank=case.rank % plan.best.configuration.world_size, task="build"))
     return megatron_session.run(found, jobs, LIMIT_S)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_rank_holds_what_megatron_builds(name: str, real: dict[str, Result]) -> None:
     plan, rank = plan_of(CASES[name]), CASES[name].rank
-    world = plan.best.parallel.world_size
+    world = plan.best.configuration.world_size
     found = megatron_rank.check(plan, Job(name, (), world, rank=rank % world), real[name], "Megatron", "args")
     assert found.status == "passed", found.detail
     assert [row.ours == row.real for row in found.compared if row.unit == "count"] == [True]
-    loose = plan.best.options.zero_stage > 1  # Megatron-FSDP's shards have whole rows
+    loose = plan.best.configuration.zero_stage > 1  # Megatron-FSDP's shards have whole rows
     assert all(abs(row.difference) < (0.005 if loose else 1e-4) for row in found.compared)
 
 
@@ -111,7 +111,7 @@ def test_the_final_norm_moved_behind_the_last_layer() -> None:
 
 def test_all_ranks_have_places_of_their_own() -> None:
     plan = sample_plan("mixtral-8x7b", tp=2, pp=2, ep=4, etp=2, dp=8)
-    parallel = plan.best.parallel
+    parallel = plan.best.configuration
     every = [coordinates(parallel, rank) for rank in range(parallel.world_size)]
     assert len({tuple(each[axis] for axis in ("tp", "cp", "dp", "pp")) for each in every}) == parallel.world_size
     assert [each["pp"] for each in every] == [stage_of(parallel, rank) for rank in range(parallel.world_size)]

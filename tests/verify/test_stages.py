@@ -85,11 +85,11 @@ def test_megatron_builds_layers_where_the_plan_has_them(
 ) -> None:
     case, plan, result = CASES[name], plans[name], results[name]
     assert result.error is None
-    assert case.said in plan.best.options.stage_layout
+    assert case.said in plan.best.configuration.stage_layout
     assert list(megatron_agreement.stages(plan, result, "file")) == []
     assert sum(count for stage in result.stages for _, count, _ in stage) == case.layers
-    assert len(result.stages) == plan.best.parallel.pp
-    assert {len(stage) for stage in result.stages} == {plan.best.parallel.vpp}
+    assert len(result.stages) == plan.best.configuration.pp
+    assert {len(stage) for stage in result.stages} == {plan.best.configuration.vpp}
 
 
 def test_a_layer_that_is_lost_doubled_or_elsewhere_is_named(plans: dict[str, Plan], results: dict[str, Result]) -> None:

@@ -110,7 +110,7 @@ def _on_real_data() -> Iterator[RealData]:
         for title, row, judged in _judged(path):
             c, (predicted, seconds) = judged.case.configuration, judged.time
             if row.task in TUNED and c.seq_length <= LONGEST:
-                gpu, gpus = judged.case.cluster.gpu.product, c.degrees.world_size
+                gpu, gpus = judged.case.cluster.gpu.product, c.world_size
                 ratio = float(f"{seconds / predicted:.3g}")
                 yield RealData(judged.case.model.name, gpu, gpus, row.task, c.seq_length, ratio, title)
 
@@ -133,16 +133,16 @@ def _runs(path: Path) -> Iterator[Best]:
             parameters=parameters(model, with_mtp=False).total,
             layers=model.num_hidden_layers,
             gpu=judged.case.cluster.gpu.product,
-            gpus=c.degrees.world_size,
+            gpus=c.world_size,
             task=row.task,
             precision=str(c.precision),
             seq_length=c.seq_length,
-            tp=c.degrees.tp,
-            pp=c.degrees.pp,
-            vpp=c.degrees.vpp,
-            cp=c.degrees.cp,
-            ep=c.degrees.ep,
+            tp=c.tp,
+            pp=c.pp,
+            vpp=c.vpp,
+            cp=c.cp,
+            ep=c.ep,
             micro=c.micro,
-            tokens_per_s_per_gpu=float(f"{c.global_batch * c.seq_length / c.degrees.world_size / judged.time[1]:.4g}"),
+            tokens_per_s_per_gpu=float(f"{c.global_batch * c.seq_length / c.world_size / judged.time[1]:.4g}"),
             source=title,
         )

@@ -13,7 +13,6 @@ from benchmarks.alpa import alpa_spaces
 from symconfig.api import planning as api
 from symconfig.cost.partition.costs import Keep, Objective, floor_bytes
 from symconfig.descriptor.mesh import Axis, of_cluster
-from symconfig.plans.plan import Recompute
 from symconfig.resources import data_dir
 from symconfig.solve.partition import exact
 from symconfig.solve.partition.adaptive import adaptive
@@ -155,9 +154,9 @@ def ranked(model: str, cluster: str, gpus: int, batch: int) -> str:
         ("", "tp", "pp", "dp", "cp", "micro", "ZeRO", "recompute", "step s", "tokens/s", "GiB")
     ]
     for number, one in enumerate((result.best, *result.alternatives), 1):
-        p, predicted = one.parallel, one.predicted
-        rows.append((str(number), str(p.tp), str(p.pp), str(p.dp), str(p.cp), str(one.batch.micro),
-                     str(one.options.zero_stage), _recomputed(one.options.recompute), f"{predicted.step_s:.3f}",
+        p, predicted = one.configuration, one.predicted
+        rows.append((str(number), str(p.tp), str(p.pp), str(p.dp), str(p.cp), str(p.micro),
+                     str(p.zero_stage), p.recompute, f"{predicted.step_s:.3f}",
                      f"{batch * 4096 / predicted.step_s:,.0f}", f"{predicted.peak_bytes / GIB:.1f}"))  # fmt: skip
     asked = question(model, cluster, gpus, batch)
     found = asked.solved()
@@ -167,10 +166,6 @@ def ranked(model: str, cluster: str, gpus: int, batch: int) -> str:
                      f"{asked.tokens / mine.cost:,.0f}", f"{mine.memory / GIB:.1f}"))  # fmt: skip
     weighed_ = f"{result.search.candidates:,} candidates weighed, {result.search.feasible:,} of them fit."
     return f"### {model} on {gpus} x {cluster}, {batch} sequences\n\n{table(rows[0], rows[1:])}\n{weighed_}\n"
-
-
-def _recomputed(recompute: Recompute) -> str:
-    return f"{recompute.granularity}"
 
 
 def degrees() -> str:

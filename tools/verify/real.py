@@ -120,7 +120,7 @@ def markdown(judged: Sequence[Judged]) -> str:
 
 def _layout(plan: Plan) -> str:
     """Degrees above one."""
-    parallel = plan.best.parallel
+    parallel = plan.best.configuration
     names = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
     return " ".join(f"{name}{value}" for name in names if (value := getattr(parallel, name)) > 1) or "one GPU"
 

@@ -44,7 +44,7 @@ WITHOUT_GPU = re.compile(r"^without a GPU: (.*)$", re.MULTILINE)
 def wrong(plan: Plan, steps: Sequence[Step], ahead: int = 0) -> Iterator[str]:
     """Where a run is not that of the plan. ahead: steps that its warm-up is before the plan's."""
     training, rl = plan.training, plan.job.rl
-    sequences = plan.best.batch.global_ if rl is None else rl.batch
+    sequences = plan.best.configuration.global_batch if rl is None else rl.batch
     if len(steps) != training.train_iters:
         yield f"{len(steps)} steps, the plan has {training.train_iters}."
         return
@@ -65,7 +65,7 @@ def wrong(plan: Plan, steps: Sequence[Step], ahead: int = 0) -> Iterator[str]:
 
 def unshared(plan: Plan, states: Sequence[int]) -> Iterator[str]:
     """Where ranks keep optimizer states of other numbers than the plan predicts. states: their count on each rank."""
-    ranks, planned = plan.best.parallel.world_size, plan.best.predicted.memory["optimizer state"] / STATE_BYTES
+    ranks, planned = plan.best.configuration.world_size, plan.best.predicted.memory["optimizer state"] / STATE_BYTES
     if len(states) != ranks:
         yield f"{len(states)} of {ranks} ranks say what they keep."
     for count in sorted(set(states)):
@@ -112,7 +112,7 @@ def run(plan: Plan, name: str, folder: Path, made: material.Material | None, pyt
     if status:
         said = (f"ended with {status}: {log.strip().splitlines()[-1][:200] if log.strip() else ''}", *said)
     changed = tuple(text for line in WITHOUT_GPU.findall(log) for text in line.split(", "))
-    world = plan.best.parallel.world_size
+    world = plan.best.configuration.world_size
     return Outcome(name, world, steps, said, (*start.overrides, *changed), states=states, held=figures)
 
 
@@ -144,7 +144,7 @@ def outcomes(case: Case, formats: Sequence[str], root: Path, torch: str) -> list
     for name in formats:
         began = time.perf_counter()
         python = verify_formats.python_of(verify_formats.read_format(name), torch)
-        if name in ON_DEEPSPEED and (why := lacking(plan.best.options.precision, python)):
+        if name in ON_DEEPSPEED and (why := lacking(plan.best.configuration.precision, python)):
             print(f"{case.name}: {name}: left out: {why}", flush=True)
             continue
         if case.job and made is not None:

@@ -116,7 +116,7 @@ def render(pairs: Iterable[Pair], root: Path) -> tuple[list[Rendered], dict[Pair
             found = _written(found, folder)
         if isinstance(found, Plan):
             done.append(Rendered(pair, found, folder))
-            said = f"{found.best.parallel.world_size} GPUs"
+            said = f"{found.best.configuration.world_size} GPUs"
         else:
             without[pair] = said = found
         print(f"{time.perf_counter() - started:6.1f} s  {pair}: {said}", file=sys.stderr)

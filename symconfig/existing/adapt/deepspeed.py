@@ -9,7 +9,6 @@ import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Any
 
 from symconfig.descriptor.document import KeyPath, dotted
@@ -49,7 +48,12 @@ NAMES = tuple(name for names in ARGUMENTS.values() for name in names) + RECOMPUT
 _MARKS = ("per_device_train_batch_size", ACCUMULATION, "num_train_epochs", "max_steps", "output_dir", "learning_rate")
 _ENOUGH = 2  # of them: a program of one's own may have one
 _ROUNDS = 4  # what one key means may depend on another that was changed
-_OPTION = "options.recompute"
+_OPTION = "recompute"
+# Fields of a configuration that are compared where they have one name here.
+_TOGETHER: Mapping[str, tuple[str, ...]] = {
+    "batch": ("micro", "global_batch"),
+    _OPTION: ("recompute", "recompute_modules", "recompute_method", "recompute_layers"),
+}
 # Of what a plan decides, first what the program's arguments may say: where they do not, the file's place is reported.
 _FIELDS = (
     *dict.fromkeys(key.field for key in sorted(KEYS, key=lambda key: not key.arguments) if key.field),
@@ -119,8 +123,10 @@ def _no_json(reading: Reading) -> Problem:
 
 
 def _run(reading: Reading, plan: Plan, gpus: int | None = None) -> Run:
-    gpus = gpus or plan.best.parallel.world_size
-    return run(reading, plan.cluster, Supplied(model=plan.model, gpus=gpus, seq_length=plan.best.batch.seq_length))
+    gpus = gpus or plan.best.configuration.world_size
+    return run(
+        reading, plan.cluster, Supplied(model=plan.model, gpus=gpus, seq_length=plan.best.configuration.seq_length)
+    )
 
 
 def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
@@ -132,19 +138,12 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
         have = _run(reading, plan)
     except InputError:
         return _FIELDS[:-1]
-    best, now = plan.best, have.configuration
-    pairs = {
-        "batch": ((now.micro, now.global_batch), (best.batch.micro, best.batch.global_)),
-        "parallel": (now.degrees, best.parallel),
-        "options": (have.options, best.options),
-    }
-
-    def differs(field: str) -> bool:
-        where, _, name = field.partition(".")
-        mine, wanted = pairs[where]
-        return bool(attrgetter(name)(mine) != attrgetter(name)(wanted) if name else mine != wanted)
-
-    return [field for field in _FIELDS if differs(field)]
+    now, best = have.configuration, plan.best.configuration
+    return [
+        field
+        for field in _FIELDS
+        if any(getattr(now, name) != getattr(best, name) for name in _TOGETHER.get(field, (field,)))
+    ]
 
 
 def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[KeyWish]:
@@ -264,13 +263,13 @@ def _recomputed(progress: Progress, plan: Plan) -> Progress:
     Trainer's checkpointing switch, which is not added only to switch it off. Otherwise it is noted, if the program has
     no arguments, or listed as unplaced.
     """
-    recompute, reading = plan.best.options.recompute, progress.draft.reading
-    full = recompute.granularity == "full"
-    now = "0" if not full else str(recompute.num_layers) if recompute.method == "block" else "-1"
+    c, reading = plan.best.configuration, progress.draft.reading
+    full, block = c.recompute == "full", c.recompute_method == "block"
+    now = "0" if not full else str(c.recompute_layers) if block else "-1"
     arguments = Arguments(reading.settings)
     if arguments.given("recompute_layers"):
         return _with_argument(progress, "recompute_layers", now)
-    if recompute.method != "block" and _has_trainer(reading):
+    if not block and _has_trainer(reading):
         setting = arguments.find(*RECOMPUTE)
         name = RECOMPUTE[0] if setting is None else setting.key
         return _with_argument(progress, name, str(full)) if full or setting is not None else progress

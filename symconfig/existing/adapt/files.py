@@ -58,8 +58,8 @@ def _findings(reading: Reading, plan: Plan, gpus: int | None = None) -> dict[tup
     options = BACKENDS[plan.best.target.backend].told_by is Medium.OPTIONS
     stated = Supplied(
         model=plan.model,
-        gpus=gpus or plan.best.parallel.world_size,
-        seq_length=plan.best.batch.seq_length,
+        gpus=gpus or plan.best.configuration.world_size,
+        seq_length=plan.best.configuration.seq_length,
         vocab_size=plan.model.vocab_size,
         megatron_version=render.version(plan) if options else None,
     )

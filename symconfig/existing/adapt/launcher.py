@@ -114,7 +114,7 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
     those that fail after the change are corrected. An unknown number is noted, and one that cannot be changed is listed
     as unplaced.
     """
-    world, wanted = progress.draft.reading.world, plan.best.parallel.world_size
+    world, wanted = progress.draft.reading.world, plan.best.configuration.world_size
     nodes = summary.nodes(plan)
     if world.gpus == wanted:
         if world.nodes is not None and world.nodes != nodes.count:

@@ -81,7 +81,7 @@ class Goal:
 
     @property
     def gpus(self) -> int:
-        return self.plan.best.parallel.world_size
+        return self.plan.best.configuration.world_size
 
     def names(self, reading: Reading) -> Namespace:
         return Namespace(reading.settings, self.table)
@@ -142,14 +142,14 @@ class Goal:
         return [
             family
             for family in FAMILIES
-            if family.meaning(have) != family.meaning(goal)
+            if family.meaning(have.configuration) != family.meaning(goal.configuration)
             or sum(names[dest] is True for dest in family.exclusive.split()) > 1
             or (not family.fields and any(_wishes(names, wanted, family)))
         ]
 
     def meaning(self, names: Namespace, gpus: int) -> Run:
         """Return the run that these options describe, of the plan's model on its cluster. Raises InputError."""
-        model, length = self.plan.model, self.plan.best.batch.seq_length
+        model, length = self.plan.model, self.plan.best.configuration.seq_length
         stated = Supplied(model=model, seq_length=length, vocab_size=model.vocab_size)
         return run(names, gpus, self.plan.cluster, stated)
 

@@ -28,7 +28,7 @@ def check(names: Namespace, plan: Plan) -> None:
     Also, with its problems, if they describe no valid model. A sequence length that is not given is not compared. Norm
     epsilon, dropout and LoRA's alpha and dropout may differ.
     """
-    wanted, problems = plan.best.batch.seq_length, list[Problem]()
+    wanted, problems = plan.best.configuration.seq_length, list[Problem]()
     if (length := names.whole("seq_length", wanted)) != wanted:
         problems.append(names.problem(WHAT, "seq_length", got=length, need=str(wanted), hint=HINT))
     try:
@@ -47,7 +47,7 @@ def check_program(reading: Reading, plan: Plan) -> None:
     A length or model that its arguments do not give, or that is not known, is not compared. Fields of `_OPEN` may
     differ.
     """
-    arguments, wanted = Arguments(reading.settings), plan.best.batch.seq_length
+    arguments, wanted = Arguments(reading.settings), plan.best.configuration.seq_length
     problems: list[Problem] = []
     length = arguments.whole(*SEQUENCE)
     if length is not None and length != wanted:

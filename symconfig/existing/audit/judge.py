@@ -49,11 +49,11 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     model = run.described.model
     job = whole(model, job_of(run, cluster, limits))
     prospect = as_found(model, cluster, run.configuration, job)
-    fixed, point = prospect.request.limits.fixed, prospect.columns().at(0)
+    fixed, point = prospect.request.limits.fixed, prospect.configuration
     # Other constraints that refuse it do not keep a run from being predicted.
     if wrong := [each for each in prospect.refused() if each.divides]:
         raise InputError([Impossible(what=each.sentence_at(fixed, point), rule=_rule(each)) for each in wrong])
-    plan, memory = priced(prospect, cluster, job, target=run.target, options=run.options)
+    plan, memory = priced(prospect, cluster, job, target=run.target)
     return Judged(plan=plan, memory=memory, run=run)
 
 
@@ -72,7 +72,7 @@ def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
     fields = {
         "model": run.described.zoo or model.name,
         "cluster": cluster.name,
-        "gpus": configuration.degrees.world_size,
+        "gpus": configuration.world_size,
         "global_batch_size": configuration.global_batch,
         "seq_length": configuration.seq_length,
         "packing": configuration.packing,
@@ -120,7 +120,7 @@ def out_of_memory(judged: Judged) -> Iterator[Problem]:
     if not over:
         return
     worst = max(over, key=lambda number: judged.stage_bytes[number])
-    where = f"stage {worst}" if plan.best.parallel.pp > 1 else "every GPU"
+    where = f"stage {worst}" if plan.best.configuration.pp > 1 else "every GPU"
     others = f", and stages {', '.join(map(str, over))} are too full" if len(over) > 1 else ""
     parts = sorted(predicted.memory.items(), key=lambda item: -item[1])[:2]
     most = " and ".join(f"{name} {gib(value)} GiB" for name, value in parts)

@@ -7,10 +7,11 @@ the one that comes closest to fitting. Changes that only run together are made t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import isclose
 from operator import attrgetter
+from typing import Any
 
 from symconfig.cost.framework import Framework, device_bytes
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -18,36 +19,43 @@ from symconfig.descriptor.job import Job
 from symconfig.errors import InputError
 from symconfig.existing.audit.judge import Judged
 from symconfig.existing.recover.run import Run
-from symconfig.format import percent
+from symconfig.format import percent, picked
 from symconfig.frameworks.behaviour import usual
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.extras import in_effect, put_on
 from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.tables import options
-from symconfig.graph.block import LAYER
 from symconfig.graph.implementation import Dispatch
-from symconfig.plans.degrees import Degrees
+from symconfig.plans.configuration import FIELDS
 from symconfig.plans.plan import Plan
 from symconfig.schedule.timeline import Start
-from symconfig.solve.configuration import Configuration
+from symconfig.solve.configuration import Setup
 from symconfig.solve.costed import costed
 from symconfig.solve.predict import as_found
 from symconfig.solve.search import search
 from symconfig.solve.timeline import refined_s
 
-DEGREES = frozenset(field.name for field in fields(Degrees))
-# Fields of a configuration, or of its degrees, that are one decision, in the order in which ties are broken.
+_EVEN: Mapping[str, Any] = {
+    **dict.fromkeys(("pipeline_layout", "first_stage_layers", "last_stage_layers")),
+    **dict.fromkeys(("account_for_embedding", "account_for_loss"), False),
+}
+# Fields of a configuration that are one decision, in the order in which ties are broken.
 DECISIONS: Mapping[str, tuple[str, ...]] = {
     "tp": ("tp",),
-    "stages": ("pp", "vpp", "layout", "first_layers", "last_layers", "ends_as_layers"),
+    "stages": ("pp", "vpp", *_EVEN),
     "cp": ("cp", "cp_comm"),
     "experts": ("ep", "etp"),
     "micro-batch": ("micro",),
     "sequence parallel": ("sequence_parallel",),
-    "zero": ("zero", "offload"),
-    "recompute": ("modules", "block_layers", "uniform_layers", "activation_offload"),
+    "zero": ("zero_stage", "optimizer_offload", "param_offload"),
+    "recompute": ("recompute", "recompute_modules", "recompute_method", "recompute_layers", "activation_offload"),
     "overlap": ("framework",),
     "precision": ("precision",),
 }
+# What the behaviour of a framework says, too.
+WITH_FRAMEWORK = [
+    *(name for name in FIELDS if name.startswith(("overlap_", "moe_"))),
+    *("microbatch_group_size", "grad_bytes", "cuda_graphs", "fp8_param_gather", "fused_loss", "instances"),
+]
 MOST_TOGETHER = 3  # decisions that are tried as one step before all that is left is
 
 
@@ -72,8 +80,12 @@ def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ..
     Return () if they do not differ in any decision. framework: the one that the plan was searched with.
     """
     if options(better.best.target.backend):
-        framework = Extras.planned(better.best).put_on(framework, better.cluster.gpu.architecture)
-    now, target = judged.run.configuration, Configuration.of(better.best, framework)
+        had, wanted = judged.run.configuration, in_effect(better.best.configuration)
+        framework = put_on(framework, better.cluster.gpu.architecture, wanted, had)
+    now, target = (
+        judged.run.configuration,
+        Setup.of(better.best, framework),
+    )
     predicted = judged.plan.best.predicted
     here, done = State((), predicted.step_s, predicted.device_bytes, judged.fits), []
     while left := [name for name in DECISIONS if differs(name, now, target)]:
@@ -85,7 +97,7 @@ def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ..
 
 
 def _next(
-    judged: Judged, better: Plan, now: Configuration, target: Configuration, left: list[str], here: State
+    judged: Judged, better: Plan, now: Setup, target: Setup, left: list[str], here: State
 ) -> tuple[tuple[str, ...], State]:
     """Return the decisions to change next, and the state after them.
 
@@ -109,13 +121,13 @@ def _next(
     return tuple(left), State(changes(now, target), predicted.step_s, predicted.device_bytes, True)
 
 
-def _state(judged: Judged, better: Plan, then: Configuration, decisions: tuple[str, ...]) -> State | None:
+def _state(judged: Judged, better: Plan, then: Setup, decisions: tuple[str, ...]) -> State | None:
     """Return the state with predicted time and memory and whether it fits, its gain 0; None if it cannot run.
 
     It cannot if its degrees make another number of GPUs, its values are invalid or a constraint refuses it. decisions:
     the changes in words.
     """
-    if then.degrees.world_size != judged.plan.best.parallel.world_size:
+    if then.world_size != judged.plan.best.configuration.world_size:
         return None
     try:
         cost = as_found(judged.plan.model, better.cluster, then, judged.plan.job)
@@ -128,17 +140,13 @@ def _state(judged: Judged, better: Plan, then: Configuration, decisions: tuple[s
     return State(decisions, refined_s(cost, parts), used, used <= judged.plan.usable_bytes)
 
 
-def differs(name: str, one: Configuration, other: Configuration) -> bool:
+def differs(name: str, one: Setup, other: Setup) -> bool:
     """Return whether the configurations differ in this decision of `DECISIONS`, fields without effect aside."""
     mine, theirs = _normalised(one), _normalised(other)
-    return any(_value(mine, field) != _value(theirs, field) for field in DECISIONS[name])
+    return any(getattr(mine, field) != getattr(theirs, field) for field in DECISIONS[name])
 
 
-def _value(c: Configuration, field: str) -> object:
-    return getattr(c.degrees if field in DEGREES else c, field)
-
-
-def _normalised(c: Configuration) -> Configuration:
+def _normalised(c: Setup) -> Setup:
     """Return the configuration with fields that have no effect at its degrees reset, to compare it by.
 
     Stages and vpp with pp 1, sequence parallelism with tp 1, the kind of context parallelism with cp 1, overlap of the
@@ -146,63 +154,59 @@ def _normalised(c: Configuration) -> Configuration:
     without ZeRO, and gathers stage by stage also with pp 1 or vpp above 1.
     """
     framework = c.framework
-    if c.degrees.pp == 1:
-        c = replace(
-            c, degrees=replace(c.degrees, vpp=1), layout="", first_layers=None, last_layers=None, ends_as_layers=(0, 0)
-        )
-    alone, in_turn = c.degrees.dp * c.degrees.cp == 1, c.degrees.pp > 1 and c.degrees.vpp == 1
-    if c.zero == 0 or alone or (framework.gathers is Start.ON_DEMAND and not in_turn):
+    if c.pp == 1:
+        c = replace(c, vpp=1, **_EVEN)
+    alone, in_turn = c.dp * c.cp == 1, c.pp > 1 and c.vpp == 1
+    if c.zero_stage == 0 or alone or (framework.gathers is Start.ON_DEMAND and not in_turn):
         framework = replace(framework, gathers=Start.AHEAD)
     if alone:
         framework = replace(framework, hide=replace(framework.hide, data=0.0))
-    if c.degrees.vpp == 1:
+    if c.vpp == 1:
         framework = replace(framework, hide=replace(framework.hide, pp=0.0), microbatch_group=0)
     return replace(
         c,
         framework=framework,
-        sequence_parallel=c.sequence_parallel and c.degrees.tp > 1,
-        cp_comm=c.cp_comm if c.degrees.cp > 1 else "p2p",
+        sequence_parallel=c.sequence_parallel and c.tp > 1,
+        cp_comm=c.cp_comm if c.cp > 1 else "p2p",
     )
 
 
-def moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> Configuration:
+def moved(now: Setup, target: Setup, names: tuple[str, ...]) -> Setup:
     """Return the configuration with the named decisions taken from the target.
 
     dp becomes the GPUs over tp x pp x cp, rounded down, at least 1. Sequence parallelism is off if tp becomes 1.
     """
     named = [field for name in names for field in DECISIONS[name]]
-    degrees = {field: getattr(target.degrees, field) for field in named if field in DEGREES}
-    values = {field: getattr(target, field) for field in named if field not in DEGREES}
-    then = replace(now, degrees=replace(now.degrees, **degrees), **values)
-    if "tp" in names and then.degrees.tp == 1:
+    named += WITH_FRAMEWORK if "framework" in named else ()
+    then = replace(now, **picked(target, *named))
+    if "tp" in names and then.tp == 1:
         then = replace(then, sequence_parallel=False)
-    p = then.degrees
-    return replace(then, degrees=replace(p, dp=max(1, now.degrees.world_size // (p.tp * p.pp * p.cp))))
+    return replace(then, dp=max(1, now.world_size // (then.tp * then.pp * then.cp)))
 
 
-def _extra(name: str) -> Callable[[Configuration], object]:
-    return lambda c: getattr(Extras.of(c.framework), name) or ("alltoall" if name == "flex_backend" else False)
+def _extra(name: str) -> Callable[[Setup], object]:
+    return lambda c: getattr(c, name) or ("alltoall" if name == "moe_flex_backend" else False)
 
 
 # What changes are named by: each with its value, by which two configurations differ. A degree of 1 makes some idle.
-_NAMED: tuple[tuple[str, Callable[[Configuration], object]], ...] = (
-    *((name, attrgetter(f"degrees.{name}")) for name in ("tp", "pp", "vpp", "cp", "ep", "etp")),
+_NAMED: tuple[tuple[str, Callable[[Setup], object]], ...] = (
+    *((name, attrgetter(name)) for name in ("tp", "pp", "vpp", "cp", "ep", "etp")),
     ("micro-batch", attrgetter("micro")),
-    ("zero", attrgetter("zero")),
+    ("zero", attrgetter("zero_stage")),
     ("stages", lambda c: _ends(c)),
     ("context-parallel exchange", attrgetter("cp_comm")),
     ("sequence parallelism", attrgetter("sequence_parallel")),
     ("recompute", lambda c: recompute(c)),
     ("precision", attrgetter("precision")),
     ("activation offload", attrgetter("activation_offload")),
-    ("optimizer offload", lambda c: percent(c.offload.optimizer)),
+    ("optimizer offload", lambda c: percent(c.optimizer_offload)),
     ("overlapped gradient reduction", lambda c: bool(c.framework.hide.data)),
     ("overlapped weight gather", lambda c: bool(c.framework.hide.data) and c.framework.gathers is not Start.APART),
     ("overlapped pipeline messages", lambda c: bool(c.framework.hide.pp)),
     ("overlapped all-to-all of experts", lambda c: bool(c.framework.hide.experts)),
-    ("user buffers", _extra("tp_comm")),
-    ("dispatcher", _extra("flex_backend")),
-    ("CUDA graphs", _extra("graphs")),
+    ("user buffers", _extra("overlap_tp_comm")),
+    ("dispatcher", _extra("moe_flex_backend")),
+    ("CUDA graphs", _extra("cuda_graphs")),
     ("bytes of a gradient", _extra("grad_bytes")),
     ("weights in 8 bits", _extra("fp8_param_gather")),
     ("fused loss", _extra("fused_loss")),
@@ -212,7 +216,7 @@ _NAMED: tuple[tuple[str, Callable[[Configuration], object]], ...] = (
 _IDLE = {"stages": "pp", "context-parallel exchange": "cp", "sequence parallelism": "tp"}  # unless above 1 afterwards
 
 
-def changes(now: Configuration, then: Configuration) -> tuple[str, ...]:
+def changes(now: Setup, then: Setup) -> tuple[str, ...]:
     """Return the differences in words, such as "tp 8 -> 4" or "fused loss on"; () if there are none that `_NAMED` has.
 
     Those without effect at the new degrees (`_IDLE`) are skipped.
@@ -220,29 +224,31 @@ def changes(now: Configuration, then: Configuration) -> tuple[str, ...]:
     found = []
     for name, value in _NAMED:
         before, after = value(now), value(then)
-        if before != after and (name not in _IDLE or getattr(then.degrees, _IDLE[name]) > 1):
+        if before != after and (name not in _IDLE or getattr(then, _IDLE[name]) > 1):
             switch = isinstance(before, bool) and isinstance(after, bool)
             found.append(f"{name} {'on' if after else 'off'}" if switch else f"{name} {before} -> {after}")
     return tuple(found)
 
 
-def _ends(c: Configuration) -> str:
-    if c.layout:
-        return c.layout
-    ends = [f"{count} layers {end}" for end, count in (("first", c.first_layers), ("last", c.last_layers)) if count]
-    ends += [f"the {end} as a layer" for end, on in zip(("embedding", "loss"), c.ends_as_layers, strict=True) if on]
+def _ends(c: Setup) -> str:
+    if c.pipeline_layout:
+        return c.pipeline_layout
+    layers = (("first", c.first_stage_layers), ("last", c.last_stage_layers))
+    ends = [f"{count} layers {end}" for end, count in layers if count]
+    counted = (("embedding", c.account_for_embedding), ("loss", c.account_for_loss))
+    ends += [f"the {end} as a layer" for end, on in counted if on]
     return ", ".join(ends) or "equal"
 
 
-def recompute(c: Configuration) -> str:
+def recompute(c: Setup) -> str:
     """Return the recompute in words: "none", "full", "full 3/chunk", "full, 2 at once", or the modules
     joined by "+".
     """
-    if c.block_layers:
-        return f"full {c.block_layers}/chunk"
-    if LAYER in c.modules:
-        return "full" if c.uniform_layers == 1 else f"full, {c.uniform_layers} at once"
-    return "+".join(sorted(c.modules)) or "none"
+    if c.recompute_method == "block":
+        return f"full {c.recompute_layers}/chunk"
+    if c.recompute == "full":
+        return "full" if c.recompute_layers == 1 else f"full, {c.recompute_layers} at once"
+    return "+".join(c.recompute_modules) or "none"
 
 
 TOP = 5  # plans that are kept, of which `symconfig adapt` takes what changes least where they are close
@@ -258,7 +264,8 @@ def best(run: Run, cluster: ClusterDescriptor, job: Job) -> Plan:
     or InputError.
     """
     framework = willing(run.configuration.framework, cluster.gpu.architecture)
-    return search(run.described.model, cluster, job, top=TOP, framework=framework)
+    like = replace(run.configuration, framework=framework, overlap_moe_a2a=False)
+    return search(run.described.model, cluster, job, top=TOP, like=like)
 
 
 def willing(framework: Framework, architecture: str) -> Framework:

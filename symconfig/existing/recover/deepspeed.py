@@ -28,11 +28,11 @@ from symconfig.frameworks.deepspeed.keys import AUTO
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.known import built
 from symconfig.frameworks.optimizers import stepping
-from symconfig.plans.choices import Precision
-from symconfig.plans.degrees import Degrees
-from symconfig.plans.plan import Batch, Options, Overlap, Recompute, Target
-from symconfig.plans.sketch import plain_options
-from symconfig.solve.configuration import Configuration
+from symconfig.plans.configuration import Precision
+from symconfig.plans.plan import Target
+from symconfig.solve.configuration import Setup
+from symconfig.solve.pieces import WHOLE
+from symconfig.solve.prospect import recomputing
 
 Json = dict[str, Any]
 RECOMPUTE = ("gradient_checkpointing", "use_gradient_checkpointing")
@@ -151,12 +151,31 @@ class _Reader:
         optimizer, taken = stepped(config, arguments)
         framework = stepping(switched(DEEPSPEED, self.cluster.gpu.architecture, switched_on), optimizer)
         dp = batch.gpus // (tensor * sequence)
-        degrees = Degrees(tp=tensor, pp=1, vpp=1, cp=sequence, ep=experts, etp=1, dp=dp)
-        whole = Batch(batch.micro, batch.micro * batch.steps * dp, batch.steps, length)
+        zero, replicated = zero_of(config), dp * sequence > 1
+        configuration = Setup(
+            tp=tensor,
+            cp=sequence,
+            ep=experts,
+            dp=dp,
+            micro=batch.micro,
+            global_batch=batch.micro * batch.steps * dp,
+            seq_length=length,
+            **recompute,
+            zero_stage=zero.stage,
+            precision=precision,
+            cp_comm="a2a" if sequence > 1 else "p2p",
+            overlap_grad_reduce=replicated and (zero.overlap or zero.stage == 0),
+            overlap_param_gather=replicated and zero.stage > 0 and (zero.prefetch or zero.stage < 3),
+            optimizer_offload=zero.offload.optimizer,
+            param_offload=zero.offload.weights,
+            moe_dispatcher="alltoall" if model.model.experts else None,
+            grad_bytes=gradient_bytes_of(config),
+            framework=framework,
+            backend="deepspeed",
+            version=DEEPSPEED_RELEASE,
+        )
         target = Target("deepspeed", DEEPSPEED_RELEASE)
-        options = _options(config, degrees, precision, recompute, model.model)
-        configuration = Configuration.with_options(target, degrees, whole, options, framework)
-        return Run(target, model, configuration, options, (*assumed, *guessed, *taken), optimizer)
+        return Run(target, model, configuration, (*assumed, *guessed, *taken), optimizer)
 
     def _precision(self, config: Json) -> tuple[Precision, tuple[Assumed, ...]]:
         """Return the precision that `config` enables, with no assumption; else what an "auto" stands for, or "bf16".
@@ -194,45 +213,17 @@ class _Reader:
         return 1
 
 
-def _options(
-    config: Json, degrees: Degrees, precision: Precision, recompute: Recompute, model: ModelDescriptor
-) -> Options:
-    """Return the plan's options that correspond to the JSON; sequence parallelism, pipeline and so on as in
-    `plain_options`.
-
-    With one replica (dp x cp 1) nothing overlaps. Else gradients overlap with stage 0 or overlap_comm, and weight
-    gathers at stage 1 and 2, and at 3 with prefetching. Context parallelism exchanges by all-to-all (Ulysses).
-    """
-    zero, replicated = zero_of(config), degrees.dp * degrees.cp > 1
-    return replace(
-        plain_options(precision, experts=model.experts is not None),
-        recompute=recompute,
-        zero_stage=zero.stage,
-        cp_comm="a2a" if degrees.cp > 1 else None,
-        overlap=Overlap(
-            grad_reduce=replicated and (zero.overlap or zero.stage == 0),
-            param_gather=replicated and zero.stage > 0 and (zero.prefetch or zero.stage < 3),
-            tp_comm=False,
-            pp_p2p=False,
-        ),
-        optimizer_offload=zero.offload.optimizer,
-        param_offload=zero.offload.weights,
-        grad_bytes=gradient_bytes_of(config),
-    )
-
-
-def _recompute(arguments: Arguments) -> Recompute:
-    """Return the recomputation of whole layers: all of them (uniform, 1 at a time), or block of the first N.
+def _recompute(arguments: Arguments) -> dict[str, Any]:
+    """Return the recompute fields of whole layers: all of them (uniform, 1 at a time), or block of the first N.
 
     `recompute_layers` N is the latter; -1, or a malformed N (recorded in the arguments' problems), all. If it is absent
     or 0, all if a checkpointing switch is on, else none.
     """
-    whole = Recompute("full", method="uniform", num_layers=1)
+    whole = recomputing(WHOLE)
     layers = arguments.text("recompute_layers")
     if layers is not None and layers not in ("0", "-1"):
-        count = arguments.whole("recompute_layers")
-        return Recompute("full", method="block", num_layers=count) if count else whole
-    return whole if layers == "-1" or arguments.switch(*RECOMPUTE) else Recompute("none")
+        return recomputing(WHOLE, count) if (count := arguments.whole("recompute_layers")) else whole
+    return whole if layers == "-1" or arguments.switch(*RECOMPUTE) else {}
 
 
 def liger_loss(arguments: Arguments) -> str:

@@ -18,16 +18,14 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed, Described, Impossible, Run, Supplied
 from symconfig.formats.megatron import DEGREES
 from symconfig.formats.megatron_run import BY_FIELD, offloaded_modules
-from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron import hybrid, options
 from symconfig.frameworks.megatron.flags import Value
 from symconfig.frameworks.megatron.optimizer_constraints import MUON_SINCE
 from symconfig.frameworks.megatron.options import optimizer
 from symconfig.graph.scheme import CpComm
 from symconfig.plans import pipeline_layout
-from symconfig.plans.degrees import Degrees
-from symconfig.plans.plan import Batch, Options, Target
-from symconfig.solve.configuration import Configuration
+from symconfig.plans.plan import Target
+from symconfig.solve.configuration import Setup
 
 # Each of them divides something, or counts what there is at least one of.
 SIZES = words(
@@ -43,7 +41,6 @@ _COUNTS = words(
     """
 )
 PER_CHUNK = "num_layers_per_virtual_pipeline_stage"
-_NO_STAGES = {"pipeline_layout": None, "account_for_embedding": False, "account_for_loss": False}
 BOUNDS = {**dict.fromkeys(sorted(SIZES | _COUNTS), "1 or more"), "optimizer_offload_fraction": "0 to 1"}
 LONGEST_MASKED = 16 * 1024  # tokens: masks of shorter sequences are too small to count
 
@@ -191,63 +188,63 @@ class Reader:
             latent=descriptor.latent is not None,
             experts=experts,
         )
-        degrees = Degrees(
-            tp=tp,
-            pp=pp,
-            vpp=vpp,
-            cp=cp,
-            ep=names.whole("expert_model_parallel_size") if experts else 1,
-            etp=names.whole("expert_tensor_parallel_size", tp) if experts else 1,
-            dp=dp,
-        )
-        micro, whole = names.whole("micro_batch_size"), self._global(dp)
-        batch = Batch(micro, whole, whole // (micro * dp), self._seq_length())
+        micro, ep = names.whole("micro_batch_size"), names.whole("expert_model_parallel_size") if experts else 1
         recompute, parts = options.recomputed(names), hybrid.parts_of_layer(descriptor) or 1
-        if recompute.num_layers is not None and parts > 1:  # Megatron-LM counts the parts of a layer
-            recompute = replace(recompute, num_layers=-(-recompute.num_layers // parts))
-        target, extras = Target("megatron", names.table.version), Extras.of(framework)
+        if "recompute_layers" in recompute and parts > 1:  # Megatron-LM counts the parts of a layer
+            recompute["recompute_layers"] = -(-recompute["recompute_layers"] // parts)
+        target = Target("megatron", names.table.version)
         group, share = names["microbatch_group_size_per_vp_stage"], names["optimizer_offload_fraction"]
         offloaded = names["optimizer_cpu_offload"]
         dispatcher: Any = names["moe_token_dispatcher_type"] if experts else None
         exchange: Any = names["cp_comm_type"]
         exchange = exchange[0] if isinstance(exchange, tuple) and exchange else exchange
-        choice = Options(
+        hidden: dict[str, Any] = overlap | {"overlap_moe_a2a": overlap["overlap_moe_a2a"] and ep > 1}
+        configuration = Setup(
+            tp=tp,
+            pp=pp,
+            vpp=vpp,
+            cp=cp,
+            ep=ep,
+            etp=names.whole("expert_tensor_parallel_size", tp) if experts else 1,
+            dp=dp,
+            micro=micro,
+            global_batch=self._global(dp),
+            seq_length=self._seq_length(),
             sequence_parallel=bool(names["sequence_parallel"]) and tp > 1,
-            recompute=recompute,
+            **recompute,
             zero_stage=zero,
             precision=options.precision(names) or "bf16",
-            cp_comm=(exchange if exchange in get_args(CpComm) else "p2p") if cp > 1 else None,
-            overlap=replace(overlap, moe_a2a=overlap.moe_a2a and degrees.ep > 1),
+            cp_comm=exchange if exchange in get_args(CpComm) and cp > 1 else "p2p",
+            **hidden,
             optimizer_offload=float(share if isinstance(share, int | float) else 1) if offloaded else 0.0,
             activation_offload=bool(names["fine_grained_activation_offloading"]),
-            param_offload=False,
             microbatch_group_size=(group if isinstance(group, int) else pp) if vpp > 1 else None,
             moe_dispatcher=dispatcher,
             grad_bytes=width,
-            schedule="none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b",
-            moe_flex_backend=(extras.flex_backend or None) if dispatcher == "flex" else None,
-            cuda_graphs=extras.graphs,
-            fp8_param_gather=extras.fp8_param_gather,
-            fused_loss=extras.fused_loss,
-            **{**_NO_STAGES, **fields},
+            moe_flex_backend=options.flex_backend(names) if experts else None,
+            cuda_graphs=options.graphed(names, experts) or "none",
+            fp8_param_gather=bool(names["fp8_param_gather"]),
+            fused_loss=options.fuses_loss(names),
+            **fields,
+            framework=framework,
+            backend=target.backend,
+            version=target.version,
         )
-        configuration = Configuration.with_options(target, degrees, batch, choice, framework)
         return Run(
             target,
             model,
             configuration,
-            choice,
             optimizer=optimizer(names) or Optimizer(),
-            assumed=(*self._impossible(descriptor, degrees, choice), *self._assumed(descriptor, configuration, dp)),
+            assumed=(*self._impossible(descriptor, configuration), *self._assumed(descriptor, configuration, dp)),
         )
 
-    def _impossible(self, model: ModelDescriptor, degrees: Degrees, chosen: Options) -> Iterator[Assumed]:
+    def _impossible(self, model: ModelDescriptor, chosen: Setup) -> Iterator[Assumed]:
         """Yield assumptions in place of what Megatron-LM refuses: near-equal stages if the layers do not fit those
         given without a layout, and bf16 if fp16 is on, too.
         """
         names, ends = self.names, {"embedding": chosen.account_for_embedding, "loss": chosen.account_for_loss}
         first, last, layers = chosen.first_stage_layers, chosen.last_stage_layers, model.num_hidden_layers
-        dealt = pipeline_layout.dealt(layers, degrees.pp, degrees.vpp, first=first, last=last, **ends)
+        dealt = pipeline_layout.dealt(layers, chosen.pp, chosen.vpp, first=first, last=last, **ends)
         if chosen.pipeline_layout is None and dealt is None:
             yield Assumed(
                 "layers of the stages",
@@ -258,7 +255,7 @@ class Reader:
         if names["bf16"] and names["fp16"]:
             yield Assumed("precision", "bf16", "two are given", names.place("fp16"))
 
-    def _assumed(self, model: ModelDescriptor, configuration: Configuration, dp: int) -> Iterator[Assumed]:
+    def _assumed(self, model: ModelDescriptor, configuration: Setup, dp: int) -> Iterator[Assumed]:
         """Yield assumptions about the global batch, CUDA graphs, options that the prediction ignores, and offloaded
         activations.
 
@@ -281,7 +278,7 @@ class Reader:
         yield from uncounted.left_out(names)
         modules = names["offload_modules"]
         if configuration.activation_offload and isinstance(modules, tuple):
-            usual = offloaded_modules(model, tuple(configuration.modules))
+            usual = offloaded_modules(model, configuration.recompute_modules)
             if set(modules) != set(usual):
                 yield Assumed(
                     "offloaded activations",
@@ -334,7 +331,7 @@ def stages(
         return 1, {}
     fields: dict[str, Any] = {}
     for field in ("first_stage_layers", "last_stage_layers", "account_for_embedding", "account_for_loss"):
-        dest = BY_FIELD[f"options.{field}"][0]
+        dest = BY_FIELD[f"{field}"][0]
         fields[field] = _whole(names, dest) if field.endswith("layers") else bool(names.get(dest))
     # The number of chunks, or the layers of each (arguments.py, validate_args).
     vpp, each = (_whole(names, dest) for dest in ("num_virtual_stages_per_pipeline_rank", PER_CHUNK))

@@ -10,9 +10,8 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.graph.implementation import LossKernel
-from symconfig.plans.degrees import Degrees
-from symconfig.plans.plan import Batch, Options, Target
-from symconfig.solve.configuration import Configuration
+from symconfig.plans.plan import Target
+from symconfig.solve.configuration import Setup
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,6 @@ class Run:
 
     Args:
         configuration: for `solve.predict`; its framework has the behaviour that the options switch on and off.
-        options: the same as choices of a plan's candidate, with the actual overlaps.
         step: of reinforcement learning, around this run; None without one.
         critic: run of the critic that is trained in the step; None without one.
         program: target whose program trains adapters; None without one.
@@ -96,8 +94,7 @@ class Run:
 
     target: Target
     described: Described
-    configuration: Configuration
-    options: Options
+    configuration: Setup
     assumed: tuple[Assumed, ...] = ()
     optimizer: Optimizer = ADAM
     step: Step | None = None
@@ -112,15 +109,6 @@ class Run:
         return replace(
             self, configuration=replace(self.configuration, framework=replace(framework, implementation=how))
         )
-
-    @property
-    def parallel(self) -> Degrees:
-        return self.configuration.degrees
-
-    @property
-    def batch(self) -> Batch:
-        c = self.configuration
-        return Batch(c.micro, c.global_batch, c.global_batch // (c.micro * c.degrees.dp), c.seq_length)
 
     @property
     def around(self) -> Step | Alone | None:

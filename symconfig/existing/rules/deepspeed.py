@@ -17,7 +17,7 @@ from symconfig.frameworks.constraint import Constraint, failing
 from symconfig.frameworks.deepspeed import constraints
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN, ZERO, Kind, Mismatch, mismatches, schema
 from symconfig.frameworks.facts import Fixed
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration_set import ConfigurationSet
 
 _ELSEWHERE: frozenset[KeyPath] = frozenset({("optimizer", "params", "max_grad_norm")})  # has a rule of its own
 _BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")
@@ -220,18 +220,18 @@ def _failing(facts: DeepSpeedFacts, names: str) -> tuple[str, str | None] | None
     return None
 
 
-def _point(facts: DeepSpeedFacts) -> Columns:
+def _point(facts: DeepSpeedFacts) -> ConfigurationSet:
     """Return the configuration's degrees and options as the planner's columns; tp is AutoTP's and cp Ulysses' degree.
 
     The optimizer's offloaded share is 1 without a ratio, and 0 if it is not offloaded.
     """
     share = facts.number(ZERO, "offload_optimizer", "ratio")
-    return Columns(
+    return ConfigurationSet(
         tp=facts.tensor_parallel,
         cp=facts.sequence_parallel,
         ep=facts.expert_parallel,
         cp_comm="a2a",
-        zero=facts.stage,
+        zero_stage=facts.stage,
         grad_bytes=4 if facts.get("data_types", "grad_accum_dtype") == "fp32" else 2,
         optimizer_offload=0.0 if not facts.offloads("offload_optimizer") else 1.0 if share is None else share,
         param_offload=facts.offloads("offload_param"),

@@ -16,9 +16,9 @@ from symconfig.frameworks.megatron.flags import Value
 from symconfig.plans import pipeline_layout
 
 OWN_PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_hybrid.py")
-FIRST, LAST = (BY_FIELD[f"options.{end}_stage_layers"][0] for end in ("first", "last"))
-ACCOUNTS = tuple(BY_FIELD[f"options.account_for_{end}"][0] for end in ("embedding", "loss"))
-LAYOUT, CHUNKS = BY_FIELD["options.pipeline_layout"][0], BY_FIELD["parallel.vpp"][0]
+FIRST, LAST = (BY_FIELD[f"{end}_stage_layers"][0] for end in ("first", "last"))
+ACCOUNTS = tuple(BY_FIELD[f"account_for_{end}"][0] for end in ("embedding", "loss"))
+LAYOUT, CHUNKS = BY_FIELD["pipeline_layout"][0], BY_FIELD["vpp"][0]
 PER_CHUNK = "num_layers_per_virtual_pipeline_stage"
 
 

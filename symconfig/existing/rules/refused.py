@@ -21,7 +21,7 @@ from symconfig.frameworks.megatron import option_constraints as options_table
 from symconfig.frameworks.megatron import options, sparse
 from symconfig.frameworks.megatron.flags import versions
 from symconfig.frameworks.megatron.releases import megatron_release
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.unknown import UNKNOWN
 
 ATTENTION = "experimental_attention_variant"
@@ -31,18 +31,12 @@ WHOLE_STEP = "full_iteration"  # of --cuda-graph-impl and of --cuda-graph-scope:
 # By the names of facts: destinations of the options that say them.
 DESTINATIONS: Mapping[str, str] = {
     **megatron.DESTINATIONS,
-    **{field.rpartition(".")[2]: dests[0] for field, dests in BY_FIELD.items()},
-    "global_batch": BY_FIELD["batch.global_"][0],
+    **{field: dests[0] for field, dests in BY_FIELD.items()},
     "seq_length": "seq_length",
     "latent": MLA,
     "indexed": ATTENTION,
     "shared_choice": sparse.FREQUENCY,
-    "moe_overlap": BY_FIELD["options.overlap.moe_a2a"][0],
-    "flex_backend": BY_FIELD["options.moe_flex_backend"][0],
-    "graphs": BY_FIELD["options.cuda_graphs"][0],
-    "fused_loss": BY_FIELD["options.fused_loss"][1],
-    "zero": BY_FIELD["options.zero_stage"][0],
-    "modules": "recompute_modules",
+    "fused_loss": BY_FIELD["fused_loss"][1],
 }
 GROUP = DESTINATIONS["microbatch_group_size"]
 Read = Callable[[MegatronFacts], Any]
@@ -95,7 +89,7 @@ def _zero(facts: MegatronFacts) -> int:
 
 def _recompute(facts: MegatronFacts) -> str:
     """Return the granularity of recompute; --recompute-activations overrides full recompute (validate_args)."""
-    return "selective" if facts.on("recompute_activations") else options.recomputed(facts).granularity
+    return "selective" if facts.on("recompute_activations") else str(options.recomputed(facts)["recompute"])
 
 
 def _dispatcher(facts: MegatronFacts) -> str:
@@ -151,18 +145,19 @@ FIXED: Mapping[str, Read] = {
 }  # fmt: skip
 # Options first: a rule that has no words of its own is about the first of them that it asks for.
 POINT: Mapping[str, Read] = {
-    "tp_comm": _on("tp_comm"),
-    "flex_backend": _flex_backend,
-    "moe_overlap": _on("moe_overlap"),
+    "overlap_tp_comm": _on("overlap_tp_comm"),
+    "moe_flex_backend": _flex_backend,
+    "overlap_moe_a2a": _on("overlap_moe_a2a"),
     "moe_dispatcher": _dispatcher,
-    "graphs": _graphs,
+    "cuda_graphs": _graphs,
     "fp8_param_gather": _on("fp8_param_gather"),
     "fused_loss": lambda facts: facts.on("cross_entropy_loss_fusion") and facts["cross_entropy_fusion_impl"] == "te",
     "grad_bytes": lambda facts: options.gradient_bytes(facts, _zero(facts)),
-    "zero": _zero,
+    "zero_stage": _zero,
     "recompute": _recompute,
-    "modules": lambda facts: options.recomputed(facts).modules,
-    **{name: _own(name) for name in ("gpus", "tp", "pp")},
+    "recompute_modules": lambda facts: options.recomputed(facts).get("recompute_modules", ()),
+    "world_size": _own("gpus"),
+    **{name: _own(name) for name in ("tp", "pp")},
     "vpp": lambda facts: facts.chunks if facts[PER_CHUNK] is None else 2,
     **{name: _own(name) for name in ("cp", "ep", "etp")},
     "dp": lambda facts: facts.dp or UNKNOWN,
@@ -177,7 +172,7 @@ POINT: Mapping[str, Read] = {
 }
 
 
-def known(facts: MegatronFacts) -> tuple[Fixed, Columns]:
+def known(facts: MegatronFacts) -> tuple[Fixed, ConfigurationSet]:
     """Return the facts of a launch that constraints ask for; UNKNOWN where one is not known."""
 
     def read(readers: Mapping[str, Read]) -> Iterator[tuple[str, Any]]:
@@ -185,7 +180,7 @@ def known(facts: MegatronFacts) -> tuple[Fixed, Columns]:
             with suppress(NotKnown):
                 yield name, reader(facts)
 
-    return Fixed(**dict(read(FIXED))), Columns(**dict(read(POINT)))
+    return Fixed(**dict(read(FIXED))), ConfigurationSet(**dict(read(POINT)))
 
 
 def fails(constraint: Constraint, facts: MegatronFacts) -> bool:
@@ -220,13 +215,13 @@ AS_OPTIONS: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
     "sliding_window": lambda v, _: f"--window-size {v},0",
     "num_nextn_predict_layers": lambda v, _: f"--mtp-num-layers {v} --position-embedding-type rope",
     "seq_length": lambda v, _: f"--seq-length {v} --max-position-embeddings {v}",
-    "graphs": _graph_options,
+    "cuda_graphs": _graph_options,
     "fused_loss": lambda *_: "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
     "recompute": lambda v, _: (
         f"--recompute-granularity {v}" + " --recompute-method uniform --recompute-num-layers 1" * (v == "full")
     ),
-    "modules": lambda v, _: f"--recompute-modules {' '.join(v)}",
-    "zero": lambda v, _: "" if v else UNSHARDED,
+    "recompute_modules": lambda v, _: f"--recompute-modules {' '.join(v)}",
+    "zero_stage": lambda v, _: "" if v else UNSHARDED,
     "grad_bytes": lambda v, _: "--grad-reduce-in-bf16" * (v == 2),
 }
 

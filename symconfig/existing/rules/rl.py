@@ -65,7 +65,7 @@ class RlFacts:
         None if the workers or GPUs are not known, or do not divide.
         """
         workers, gpus = self.workers, self.trained
-        split = [f"actor.parallel.{name}" for name in (("cp", "tp", "pp") if workers.options else ("cp",))]
+        split = [f"actor.configuration.{name}" for name in (("cp", "tp", "pp") if workers.options else ("cp",))]
         ranks = math.prod(self.values.whole(name) or 1 for name in split)
         return gpus // ranks if workers.predicted and gpus is not None and gpus % ranks == 0 else None
 
@@ -142,7 +142,7 @@ def tokens_below_longest(facts: RlFacts) -> Iterator[Problem]:
     longest, values = facts.longest, facts.values
     if longest is None:
         return
-    degree = values.whole("actor.parallel.cp") or 1
+    degree = values.whole("actor.configuration.cp") or 1
     for phase in ("actor", "rollout", "reference"):
         dynamic, tokens = f"{phase}.dynamic", f"{phase}.tokens"
         room = values.whole(tokens)

@@ -64,12 +64,12 @@ ULYSSES_WINDOW = Constraint(
 )
 ULYSSES_NORM = Constraint(
     name="ulysses norm",
-    predicate=lambda f, p: (p.cp > 1) & (p.zero == 1) & (p.grad_bytes == 4) & (p.optimizer_offload == 0),
+    predicate=lambda f, p: (p.cp > 1) & (p.zero_stage == 1) & (p.grad_bytes == 4) & (p.optimizer_offload == 0),
     rule="ZeRO-1 with fp32 gradients does not go with Ulysses",
     about="zero",
     pins=("zero=2..", "cp=1", "zero=0"),
     source="deepspeed/runtime/bf16_optimizer.py",
-    example=ULYSSES | {"zero": 1, "grad_bytes": 4, "optimizer_offload": 0.0},
+    example=ULYSSES | {"zero_stage": 1, "grad_bytes": 4, "optimizer_offload": 0.0},
 )
 AUTOTP_WITH_ULYSSES = Constraint(
     name="autotp with ulysses",
@@ -105,32 +105,32 @@ ADAPTER_WITH_EP = _WITHOUT_EP(
 )
 PARAM_OFFLOAD = Constraint(
     name="parameters offloaded below stage 3",
-    predicate=lambda f, p: p.param_offload & (p.zero != 3),
+    predicate=lambda f, p: p.param_offload & (p.zero_stage != 3),
     rule="parameters can be offloaded at ZeRO-3 only",
-    sentence="parameters can be offloaded at ZeRO-3 only (got stage {p.zero})",
+    sentence="parameters can be offloaded at ZeRO-3 only (got stage {p.zero_stage})",
     about="zero",
     pins=("zero=3",),
     source="deepspeed/runtime/zero/config.py",
-    example={"zero": 2, "param_offload": True, "optimizer_offload": 1.0},
+    example={"zero_stage": 2, "param_offload": True, "optimizer_offload": 1.0},
 )
 PARTIAL_OFFLOAD = Constraint(
     name="part of the optimizer offloaded below stage 3",
-    predicate=lambda f, p: (p.optimizer_offload > 0) & (p.optimizer_offload < 1) & (p.zero != 3),
+    predicate=lambda f, p: (p.optimizer_offload > 0) & (p.optimizer_offload < 1) & (p.zero_stage != 3),
     rule="a part of the optimizer state can be offloaded at ZeRO-3 only",
-    sentence="a part of the optimizer state can be offloaded at ZeRO-3 only (got stage {p.zero})",
+    sentence="a part of the optimizer state can be offloaded at ZeRO-3 only (got stage {p.zero_stage})",
     about="optimizer_offload",
     pins=("optimizer_offload=1", "optimizer_offload=0", "zero=3"),
     source="deepspeed/runtime/zero/offload_config.py, ratio",
-    example={"zero": 2, "param_offload": False, "optimizer_offload": 0.5},
+    example={"zero_stage": 2, "param_offload": False, "optimizer_offload": 0.5},
 )
 OFFLOAD_WITHOUT_ZERO = Constraint(
     name="optimizer offloaded without ZeRO",
-    predicate=lambda f, p: (p.optimizer_offload > 0) & (p.zero == 0),
+    predicate=lambda f, p: (p.optimizer_offload > 0) & (p.zero_stage == 0),
     rule="offload needs ZeRO",
     about="optimizer_offload",
     pins=("zero=1..", "optimizer_offload=0"),
     source="deepspeed/runtime/engine.py, _configure_zero_optimizer",
-    example={"zero": 0, "param_offload": False, "optimizer_offload": 1.0},
+    example={"zero_stage": 0, "param_offload": False, "optimizer_offload": 1.0},
 )
 GROUPS = Constraint(
     name="groups of shards",
@@ -141,7 +141,7 @@ GROUPS = Constraint(
     hint="--backend fsdp",
     pins=("instances=1",),
     source="deepspeed/runtime/zero/mics.py is a way of its own, which is not written",
-    example={"zero": 3, "instances": 2},
+    example={"zero_stage": 3, "instances": 2},
 )
 SEQUENCE_PARALLEL = Constraint(
     name="sequence parallel",
@@ -154,22 +154,22 @@ SEQUENCE_PARALLEL = Constraint(
 )
 MOE_OVERLAP = Constraint(
     name="expert overlap",
-    predicate=lambda f, p: p.moe_overlap,
+    predicate=lambda f, p: p.overlap_moe_a2a,
     rule="AutoEP waits for the experts' all-to-all",
     about="moe_overlap",
     hint="--backend megatron",
     pins=("moe_overlap=off",),
     source="deepspeed/module_inject/auto_ep_layer.py",
-    example={"num_experts": 8, "model_type": "mixtral", "ep": 2, "moe_overlap": True},
+    example={"num_experts": 8, "model_type": "mixtral", "ep": 2, "overlap_moe_a2a": True},
 )
 WHOLE_GRADIENTS = Constraint(
     name="gradients without ZeRO",
-    predicate=lambda f, p: (p.zero == 0) & (p.grad_bytes != 2),
+    predicate=lambda f, p: (p.zero_stage == 0) & (p.grad_bytes != 2),
     rule="without ZeRO, gradients have the weights' precision",
     about="zero",
     pins=("zero=1..",),
     source="deepspeed/runtime/engine.py",
-    example={"zero": 0, "grad_bytes": 4},
+    example={"zero_stage": 0, "grad_bytes": 4},
 )
 
 MUON = Constraint(
@@ -201,7 +201,7 @@ OFFLOADED_OTHER = Constraint(
     about="optimizer_offload",
     pins=("optimizer_offload=0",),
     source="deepspeed/runtime/engine.py, zero_force_ds_cpu_optimizer",
-    example={"optimizer": "adam8bit", "optimizer_offload": 1.0, "zero": 3, "param_offload": False},
+    example={"optimizer": "adam8bit", "optimizer_offload": 1.0, "zero_stage": 3, "param_offload": False},
 )
 
 DEEPSPEED: tuple[Constraint, ...] = (

@@ -12,12 +12,12 @@ from symconfig.plans.unknown import among, no
 
 SHARDS = Constraint(
     name="shards",
-    predicate=lambda f, p: (p.zero != 3) & (p.dp * p.cp > 1),
+    predicate=lambda f, p: (p.zero_stage != 3) & (p.dp * p.cp > 1),
     rule="FSDP keeps weights, gradients and optimizer states in shards of all ranks, which is ZeRO-3",
     about="zero",
     pins=("zero=3",),
     source="torch/distributed/fsdp/_fully_shard/_fully_shard.py",
-    example={"zero": 1},
+    example={"zero_stage": 1},
 )
 INSTANCES = Constraint(
     name="instances",
@@ -54,7 +54,7 @@ OFFLOAD = Constraint(
     about="optimizer_offload",
     pins=("optimizer_offload=0",),
     source="torch/distributed/fsdp/_fully_shard/_fsdp_api.py, CPUOffloadPolicy",
-    example={"zero": 3, "optimizer_offload": 1.0, "param_offload": False},
+    example={"zero_stage": 3, "optimizer_offload": 1.0, "param_offload": False},
 )
 OTHER_OPTIMIZER = Constraint(
     name="another optimizer",

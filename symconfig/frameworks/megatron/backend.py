@@ -9,7 +9,7 @@ from symconfig.frameworks.megatron import adapters, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON as USUAL
 from symconfig.frameworks.megatron.flags import at_least
 from symconfig.frameworks.megatron.releases import megatron_release
-from symconfig.plans.choices import ZeroStage
+from symconfig.plans.configuration import ZeroStage
 
 
 def _order(release: str) -> tuple[int]:

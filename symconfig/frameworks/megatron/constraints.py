@@ -191,16 +191,16 @@ INTERLEAVING = Constraint(
     about="vpp",
     pins=("vpp=1", "pp", "dp", "mbs"),
     source="megatron/core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving",
-    example={"pp": 4, "vpp": 2, "gpus": 8, "global_batch": 12},
+    example={"pp": 4, "vpp": 2, "world_size": 8, "global_batch": 12},
 )
 OPTIMIZER_OFFLOAD = Constraint(
     name="optimizer offload",
-    predicate=lambda f, p: (p.optimizer_offload > 0) & (p.zero != 1),
+    predicate=lambda f, p: (p.optimizer_offload > 0) & (p.zero_stage != 1),
     rule="the optimizer moves to the host with the distributed optimizer only",
     about="optimizer_offload",
-    got="zero_stage {p.zero}",
+    got="zero_stage {p.zero_stage}",
     source="megatron/training/arguments.py, validate_args",
-    example={"optimizer_offload": 0.5, "zero": 0},
+    example={"optimizer_offload": 0.5, "zero_stage": 0},
 )
 PARAM_OFFLOAD = Constraint(
     name="parameter offload",

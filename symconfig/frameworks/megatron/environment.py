@@ -12,7 +12,6 @@ from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.maturity import Option
 from symconfig.frameworks.megatron import flags
 from symconfig.frameworks.megatron.maturity import OPTIONS
-from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Plan
 
 DATA = Path(__file__).with_name("environment.json")
@@ -50,11 +49,11 @@ class Row(Variable):
 
 _WHEN: dict[str, Callable[[Candidate], bool]] = {
     "always": lambda best: True,
-    "fsdp": lambda best: best.options.zero_stage >= 2,
-    "moe_overlap": lambda best: best.options.overlap.moe_a2a and best.parallel.ep > 1,
-    "tp": lambda best: best.parallel.tp > 1,
-    "tp_or_cp": lambda best: best.parallel.tp > 1 or best.parallel.cp > 1,
-    "activation_offload": lambda best: best.options.activation_offload,
+    "fsdp": lambda best: best.configuration.zero_stage >= 2,
+    "moe_overlap": lambda best: best.configuration.overlap_moe_a2a and best.configuration.ep > 1,
+    "tp": lambda best: best.configuration.tp > 1,
+    "tp_or_cp": lambda best: best.configuration.tp > 1 or best.configuration.cp > 1,
+    "activation_offload": lambda best: best.configuration.activation_offload,
 }
 
 
@@ -77,7 +76,7 @@ def table() -> tuple[Row, ...]:
 def used(plan: Plan) -> tuple[Option, ...]:
     """Return the options of `maturity.OPTIONS` that the best candidate is known to use."""
     fixed = Fixed.of(plan.model, joined=plan.cluster.joined_gpus, architecture=plan.cluster.gpu.architecture)
-    point = Columns.of(plan.best)
+    point = plan.best.configuration
     return tuple(option for option in OPTIONS if option.used(fixed, point))
 
 

@@ -41,7 +41,7 @@ OPTIMIZER_OFFLOAD = Option(
     label="an offloaded optimizer",
     uses=lambda f, p: p.optimizer_offload > 0,
     about="optimizer_offload",
-    example={"optimizer_offload": 0.5, "zero": 1},
+    example={"optimizer_offload": 0.5, "zero_stage": 1},
     doubt=_unusual("6 of 291 layouts have it, all of DeepSeek-V3 on H100"),
 )
 # From core_v0.13.0 on, weights that are loaded are copied to the host, too, where the optimizer keeps none of its own
@@ -52,7 +52,7 @@ STALE_OFFLOAD = Option(
     label="an offloaded optimizer that does not see which weights are loaded",
     uses=lambda f, p: (p.optimizer_offload > 0) & f.pretrained,
     about="optimizer_offload",
-    example={"optimizer_offload": 0.5, "zero": 1, "pretrained": True},
+    example={"optimizer_offload": 0.5, "zero_stage": 1, "pretrained": True},
     doubt=Standing(
         maturity=Maturity.DEFECT,
         why="after loading weights without their optimizer state, the first step writes those from before back",
@@ -63,9 +63,9 @@ STALE_OFFLOAD = Option(
 MEGATRON_FSDP = Option(
     name="megatron_fsdp",
     label="Megatron-FSDP",
-    uses=lambda f, p: p.zero >= 2,
+    uses=lambda f, p: p.zero_stage >= 2,
     about="zero_stage",
-    example={"zero": 2},
+    example={"zero_stage": 2},
     doubt=_unusual("one of NVIDIA's tuned rows on Hopper has ZeRO 3, 57 on Blackwell and later, none anywhere ZeRO 2"),
 )
 EXPERT_TENSOR = Option(
@@ -120,15 +120,15 @@ SHORT_SHARES = Option(
 USER_BUFFERS = Option(
     name="user_buffers",
     label="tensor-parallel communication through user buffers",
-    uses=lambda f, p: p.tp_comm,
+    uses=lambda f, p: p.overlap_tp_comm,
     about="tp_comm",
-    example={"tp": 2, "sequence_parallel": True, "tp_comm": True},
+    example={"tp": 2, "sequence_parallel": True, "overlap_tp_comm": True},
     needs=(_engine("Transformer Engine holds the user buffers"),),
 )
 USER_BUFFERS_WITHOUT_MULTICAST = Option(
     name="user_buffers_without_multicast",
     label="user buffers on GPUs without multicast",
-    uses=lambda f, p: p.tp_comm & (f.architecture == "ampere"),
+    uses=lambda f, p: p.overlap_tp_comm & (f.architecture == "ampere"),
     about="tp_comm",
     example={**USER_BUFFERS.example, "architecture": "ampere"},
     doubt=Standing(
@@ -147,9 +147,9 @@ USER_BUFFERS_WITHOUT_MULTICAST = Option(
 DEEPEP = Option(
     name="deepep",
     label="DeepEP's kernels for the experts' tokens",
-    uses=lambda f, p: p.flex_backend == "deepep",
+    uses=lambda f, p: p.moe_flex_backend == "deepep",
     about="flex_backend",
-    example={"num_experts": 8, "ep": 8, "moe_dispatcher": "flex", "flex_backend": "deepep"},
+    example={"num_experts": 8, "ep": 8, "moe_dispatcher": "flex", "moe_flex_backend": "deepep"},
     needs=(
         Need(
             why="DeepEP's kernels carry the tokens",
@@ -161,7 +161,7 @@ DEEPEP = Option(
 DEEPEP_ON_ROCM = Option(
     name="deepep_on_rocm",
     label="DeepEP's kernels on AMD's GPUs",
-    uses=lambda f, p: (p.flex_backend == "deepep") & among(f.architecture, ROCM),
+    uses=lambda f, p: (p.moe_flex_backend == "deepep") & among(f.architecture, ROCM),
     about="flex_backend",
     example={**DEEPEP.example, "architecture": "cdna3"},
     doubt=Standing(
@@ -173,7 +173,7 @@ DEEPEP_ON_ROCM = Option(
 DEEPEP_OVER_RACKS = Option(
     name="deepep_over_racks",
     label="DeepEP's kernels where NVLink joins whole racks",
-    uses=lambda f, p: (p.flex_backend == "deepep") & (f.joined > MOST_NVLINK_PEERS),
+    uses=lambda f, p: (p.moe_flex_backend == "deepep") & (f.joined > MOST_NVLINK_PEERS),
     about="flex_backend",
     example={**DEEPEP.example, "joined": 72},
     doubt=Standing(
@@ -185,9 +185,9 @@ DEEPEP_OVER_RACKS = Option(
 HYBRIDEP = Option(
     name="hybridep",
     label="HybridEP's kernels for the experts' tokens",
-    uses=lambda f, p: p.flex_backend == "hybridep",
+    uses=lambda f, p: p.moe_flex_backend == "hybridep",
     about="flex_backend",
-    example={"num_experts": 8, "ep": 8, "moe_dispatcher": "flex", "flex_backend": "hybridep"},
+    example={"num_experts": 8, "ep": 8, "moe_dispatcher": "flex", "moe_flex_backend": "hybridep"},
     doubt=Standing(
         maturity=Maturity.YOUNG,
         why="its first releases in Megatron-LM, and a rank without tokens needed a later DeepEP",
@@ -207,7 +207,7 @@ HYBRIDEP = Option(
 HYBRIDEP_OVER_NODES = Option(
     name="hybridep_over_nodes",
     label="HybridEP's kernels beyond the GPUs that NVLink joins",
-    uses=lambda f, p: (p.flex_backend == "hybridep") & (p.ep * p.etp > f.joined) & (f.joined <= MOST_NVLINK_PEERS),
+    uses=lambda f, p: (p.moe_flex_backend == "hybridep") & (p.ep * p.etp > f.joined) & (f.joined <= MOST_NVLINK_PEERS),
     about="flex_backend",
     example={**HYBRIDEP.example, "ep": 64, "etp": 1, "joined": 8},
     doubt=Standing(
@@ -220,9 +220,9 @@ HYBRIDEP_OVER_NODES = Option(
 MOE_OVERLAP = Option(
     name="moe_overlap",
     label="the experts' all-to-all beside another microbatch",
-    uses=lambda f, p: p.moe_overlap,
+    uses=lambda f, p: p.overlap_moe_a2a,
     about="moe_overlap",
-    example={"num_experts": 8, "ep": 8, "pp": 2, "vpp": 2, "moe_overlap": True},
+    example={"num_experts": 8, "ep": 8, "pp": 2, "vpp": 2, "overlap_moe_a2a": True},
     doubt=Standing(
         maturity=Maturity.YOUNG,
         why="a run that trains without it crashed with it, and the report is open",
@@ -241,9 +241,9 @@ MOE_OVERLAP = Option(
 CUDA_GRAPHS = Option(
     name="cuda_graphs",
     label="CUDA graphs",
-    uses=lambda f, p: no(p.graphs == "none"),
+    uses=lambda f, p: no(p.cuda_graphs == "none"),
     about="graphs",
-    example={"graphs": "all"},
+    example={"cuda_graphs": "all"},
     doubt=Standing(
         maturity=Maturity.YOUNG,
         why="balancing losses were reported to differ under graphs, and graphs of attention in MoE layers to fail",
@@ -262,9 +262,9 @@ CUDA_GRAPHS = Option(
 GRAPHED_OVERLAP = Option(
     name="graphed_overlap",
     label="CUDA graphs with the experts' all-to-all beside another microbatch",
-    uses=lambda f, p: no(p.graphs == "none") & p.moe_overlap,
+    uses=lambda f, p: no(p.cuda_graphs == "none") & p.overlap_moe_a2a,
     about="graphs",
-    example={**MOE_OVERLAP.example, "graphs": "outside experts"},
+    example={**MOE_OVERLAP.example, "cuda_graphs": "outside experts"},
     doubt=Standing(
         maturity=Maturity.DEFECT,
         why="graphs of attention ended in NaN after 90 steps of Qwen3-235B, and the report is open",
@@ -290,7 +290,7 @@ FP8_PARAM_GATHER = Option(
     label="weights gathered in 8 bits",
     uses=lambda f, p: p.fp8_param_gather,
     about="fp8_param_gather",
-    example={"precision": "fp8", "zero": 1, "fp8_param_gather": True},
+    example={"precision": "fp8", "zero_stage": 1, "fp8_param_gather": True},
     needs=(_engine("Transformer Engine holds weights in 8 bits"),),
 )
 MXFP8_PARAM_GATHER = Option(
@@ -298,7 +298,7 @@ MXFP8_PARAM_GATHER = Option(
     label="weights gathered in mxfp8",
     uses=lambda f, p: p.fp8_param_gather & (p.precision == "mxfp8"),
     about="fp8_param_gather",
-    example={"precision": "mxfp8", "zero": 1, "fp8_param_gather": True},
+    example={"precision": "mxfp8", "zero_stage": 1, "fp8_param_gather": True},
     doubt=Standing(
         maturity=Maturity.DEFECT,
         why="without overlapped communication the loss became NaN, and an evaluation left weights unquantised",

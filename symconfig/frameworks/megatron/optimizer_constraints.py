@@ -38,13 +38,13 @@ MUON_RELEASE = _OF_OPTIMIZER(
 )
 MUON_SHARDED = Constraint(
     name="muon with megatron-fsdp",
-    predicate=lambda f, p: (f.optimizer == "muon") & (p.zero > 1),
+    predicate=lambda f, p: (f.optimizer == "muon") & (p.zero_stage > 1),
     rule="Muon goes with ZeRO 0 and 1: Megatron-FSDP refuses it",
     about="zero",
     pins=("zero=1", "zero=0"),
     since=MUON_SINCE,
     source=_VALIDATED,
-    example={"optimizer": "muon", "zero": 3},
+    example={"optimizer": "muon", "zero_stage": 3},
 )
 MUON_FP16 = Constraint(
     name="muon in fp16",
@@ -58,13 +58,13 @@ MUON_FP16 = Constraint(
 )
 MUON_EXPERT_BIAS = Constraint(
     name="muon with biases of experts",
-    predicate=lambda f, p: (f.optimizer == "muon") & f.expert_bias & (p.zero == 1),
+    predicate=lambda f, p: (f.optimizer == "muon") & f.expert_bias & (p.zero_stage == 1),
     rule="with biases of experts Muon is not shared by ranks",
     about="zero",
     pins=("zero=0",),
     since=MUON_SINCE,
     source=_BUILT,
-    example={"optimizer": "muon", "num_experts": 8, "expert_bias": True, "zero": 1},
+    example={"optimizer": "muon", "num_experts": 8, "expert_bias": True, "zero_stage": 1},
 )
 MUON_ADAPTERS = _OF_OPTIMIZER(
     name="muon with adapters",
@@ -82,16 +82,16 @@ OFFLOADED_OTHER = Constraint(
     about="optimizer_offload",
     pins=("optimizer_offload=0",),
     source=_CONFIG,
-    example={"optimizer": "sgd", "optimizer_offload": 0.5, "zero": 1},
+    example={"optimizer": "sgd", "optimizer_offload": 0.5, "zero_stage": 1},
 )
 NARROW_SHARDED = Constraint(
     name="narrow states without the distributed optimizer",
-    predicate=lambda f, p: f.narrow_states & (p.zero != 1),
+    predicate=lambda f, p: f.narrow_states & (p.zero_stage != 1),
     rule="states narrower than fp32 need the distributed optimizer, which is ZeRO 1",
     about="zero",
     pins=("zero=1",),
     source=_CONFIG,
-    example={"narrow_states": True, "zero": 0},
+    example={"narrow_states": True, "zero_stage": 0},
 )
 NARROW_OFFLOADED = Constraint(
     name="narrow states on the host",
@@ -100,18 +100,18 @@ NARROW_OFFLOADED = Constraint(
     about="optimizer_offload",
     pins=("optimizer_offload=0",),
     source="megatron/core/optimizer/__init__.py, param_update_in_fp32",
-    example={"narrow_states": True, "optimizer_offload": 0.5, "zero": 1},
+    example={"narrow_states": True, "optimizer_offload": 0.5, "zero_stage": 1},
 )
 OPTIMIZER_CONSTRAINTS = of_module(globals())
 
 
 OVERLAP_SINCE = "core_v0.14.0"  # --overlap-moe-expert-parallel-comm
 OVERLAP_SOURCE = "megatron/core/transformer/transformer_config.py, __post_init__"
-OVERLAP = {"moe_overlap": True, "num_experts": 8, "ep": 2}  # of examples
+OVERLAP = {"overlap_moe_a2a": True, "num_experts": 8, "ep": 2}  # of examples
 
 OVERLAP_RELEASE = Constraint(
     name="expert overlap of an old release",
-    predicate=lambda f, p: p.moe_overlap,
+    predicate=lambda f, p: p.overlap_moe_a2a,
     rule=f"hiding the experts' all-to-all needs {OVERLAP_SINCE} or later",
     about="overlap.moe_a2a",
     until="core_v0.13.0",
@@ -122,44 +122,44 @@ OVERLAP_RELEASE = Constraint(
 _HIDING = partial(Constraint, about="overlap.moe_a2a", since=OVERLAP_SINCE, source=OVERLAP_SOURCE)
 OVERLAP_STAGES = _HIDING(
     name="expert overlap without virtual stages",
-    predicate=lambda f, p: p.moe_overlap & (p.pp > 1) & (p.vpp == 1),
+    predicate=lambda f, p: p.overlap_moe_a2a & (p.pp > 1) & (p.vpp == 1),
     rule="hiding the experts' all-to-all needs virtual pipeline stages",
     example=OVERLAP | {"pp": 2, "vpp": 1},
 )
 OVERLAP_EXPERTS = _HIDING(
     name="expert overlap",
-    predicate=lambda f, p: p.moe_overlap & ((p.ep == 1) | (f.num_experts == 0)),
+    predicate=lambda f, p: p.overlap_moe_a2a & ((p.ep == 1) | (f.num_experts == 0)),
     rule="hiding the experts' all-to-all needs expert parallelism",
     example=OVERLAP | {"ep": 1},
 )
 OVERLAP_RECOMPUTE = _HIDING(
     name="expert overlap with recomputed experts",
-    predicate=lambda f, p: p.moe_overlap & ((p.recompute == "full") | has(p.modules, "moe")),
+    predicate=lambda f, p: p.overlap_moe_a2a & ((p.recompute == "full") | has(p.recompute_modules, "moe")),
     rule="hiding the experts' all-to-all recomputes no experts",
     example=OVERLAP | {"recompute": "full"},
 )
 OVERLAP_MTP = _HIDING(
     name="expert overlap with predictions",
-    predicate=lambda f, p: p.moe_overlap & (f.num_nextn_predict_layers > 1),
+    predicate=lambda f, p: p.overlap_moe_a2a & (f.num_nextn_predict_layers > 1),
     rule="hiding the experts' all-to-all goes with one multi-token-prediction layer at most",
     example=OVERLAP | {"num_nextn_predict_layers": 2, "pp": 2, "vpp": 2},
 )
 OVERLAP_MTP_ALONE = _HIDING(
     name="expert overlap with a prediction on one stage",
-    predicate=lambda f, p: p.moe_overlap & (f.num_nextn_predict_layers > 0) & (p.pp == 1),
+    predicate=lambda f, p: p.overlap_moe_a2a & (f.num_nextn_predict_layers > 0) & (p.pp == 1),
     rule="hiding the experts' all-to-all with multi-token prediction needs pipeline stages before core_v0.18",
     until="core_v0.17.1",  # core_v0.14 and core_v0.15 do not say so yet
     example=OVERLAP | {"num_nextn_predict_layers": 1, "pp": 1},
 )
 OVERLAP_DISPATCHER = _HIDING(
     name="expert overlap with gathered tokens",
-    predicate=lambda f, p: p.moe_overlap & (p.moe_dispatcher == "allgather"),
+    predicate=lambda f, p: p.overlap_moe_a2a & (p.moe_dispatcher == "allgather"),
     rule="hiding the experts' all-to-all needs an all-to-all",
     example=OVERLAP | {"moe_dispatcher": "allgather"},
 )
 HYBRID_OVERLAP = Constraint(
     name="expert overlap of a hybrid model",
-    predicate=lambda f, p: p.moe_overlap & f.hybrid,
+    predicate=lambda f, p: p.overlap_moe_a2a & f.hybrid,
     rule="hiding the experts' all-to-all needs a model whose layers all have attention",
     about="overlap.moe_a2a",
     source="megatron/core/models/common/model_chunk_schedule_plan.py",

@@ -29,16 +29,16 @@ CONFIG = "megatron/core/transformer/transformer_config.py, __post_init__"
 ARGUMENTS = "megatron/training/arguments.py, validate_args"
 BRIDGE = "megatron-bridge, training/flex_dispatcher_backend.py, validate_flex_dispatcher_backend"
 # Facts of several examples.
-BUFFERS = {"tp": 2, "sequence_parallel": True, "tp_comm": True}
-DEEPEP = {"num_experts": 8, "ep": 8, "moe_dispatcher": "flex", "flex_backend": "deepep"}
-HYBRIDEP = DEEPEP | {"flex_backend": "hybridep"}
-GATHER = {"precision": "fp8", "zero": 1, "fp8_param_gather": True}
-CORE = {"recompute": "selective", "modules": ("core_attn",)}
+BUFFERS = {"tp": 2, "sequence_parallel": True, "overlap_tp_comm": True}
+DEEPEP = {"num_experts": 8, "ep": 8, "moe_dispatcher": "flex", "moe_flex_backend": "deepep"}
+HYBRIDEP = DEEPEP | {"moe_flex_backend": "hybridep"}
+GATHER = {"precision": "fp8", "zero_stage": 1, "fp8_param_gather": True}
+CORE = {"recompute": "selective", "recompute_modules": ("core_attn",)}
 
 _OF_BUFFERS = partial(Constraint, about="overlap.tp_comm")
 BUFFERS_SEQUENCE = _OF_BUFFERS(
     name="user buffers without sequence parallelism",
-    predicate=lambda f, p: p.tp_comm & (no(p.sequence_parallel) | (p.tp == 1)),
+    predicate=lambda f, p: p.overlap_tp_comm & (no(p.sequence_parallel) | (p.tp == 1)),
     rule="user buffers need sequence parallelism",
     got="tp {p.tp}",
     pins=("user_buffers=off", "sp=1"),
@@ -47,7 +47,7 @@ BUFFERS_SEQUENCE = _OF_BUFFERS(
 )
 BUFFERS_NEAR = _OF_BUFFERS(
     name="user buffers over far ranks",
-    predicate=lambda f, p: p.tp_comm & (p.tp > f.joined),
+    predicate=lambda f, p: p.overlap_tp_comm & (p.tp > f.joined),
     rule="user buffers reach no further than the GPUs that NVLink joins",
     sentence="user buffers reach the {f.joined} GPUs that the fastest links join, and not tp {p.tp}",
     got="tp {p.tp}",
@@ -57,7 +57,7 @@ BUFFERS_NEAR = _OF_BUFFERS(
 )
 BUFFERS_GPU = _OF_BUFFERS(
     name="user buffers of a GPU",
-    predicate=lambda f, p: p.tp_comm & among(f.architecture, NO_USER_BUFFERS),
+    predicate=lambda f, p: p.overlap_tp_comm & among(f.architecture, NO_USER_BUFFERS),
     rule="user buffers need NVIDIA GPUs with NVLink, from Ampere on",
     sentence="user buffers need NVLink and Ampere or later: {f.architecture} GPUs have none",
     got="{f.architecture}",
@@ -67,7 +67,7 @@ BUFFERS_GPU = _OF_BUFFERS(
 )
 BUFFERS_HALF = _OF_BUFFERS(
     name="user buffers in fp16",
-    predicate=lambda f, p: p.tp_comm & (p.precision == "fp16"),
+    predicate=lambda f, p: p.overlap_tp_comm & (p.precision == "fp16"),
     rule="user buffers add in bf16, whatever they are given",
     got="{p.precision}",
     pins=("user_buffers=off", *(f"precision={word}" for word in ("bf16", "fp8", "mxfp8", "nvfp4"))),
@@ -76,7 +76,7 @@ BUFFERS_HALF = _OF_BUFFERS(
 )
 BUFFERS_LATENT = _OF_BUFFERS(
     name="user buffers of latent attention",
-    predicate=lambda f, p: p.tp_comm & f.latent,
+    predicate=lambda f, p: p.overlap_tp_comm & f.latent,
     rule="user buffers do not go with latent attention, whose layers have none",
     pins=("user_buffers=off",),
     source="megatron/core/extensions/transformer_engine.py, TELinear, where core_v0.12 asserts the buffer's name",
@@ -98,14 +98,14 @@ FLEX_EXPERTS = _OF_FLEX(
     predicate=lambda f, p: (p.moe_dispatcher == "flex") & (f.num_experts == 0),
     rule="DeepEP and HybridEP carry tokens to experts, which the model has not",
     source="megatron/core/transformer/moe/moe_layer.py",
-    example={"moe_dispatcher": "flex", "flex_backend": "deepep"},
+    example={"moe_dispatcher": "flex", "moe_flex_backend": "deepep"},
 )
 HYBRIDEP_RELEASE = Constraint(
     name="hybridep of an old release",
-    predicate=lambda f, p: p.flex_backend == "hybridep",
+    predicate=lambda f, p: p.moe_flex_backend == "hybridep",
     rule="HybridEP needs core_v0.16 or later",
     about="moe_flex_backend",
-    got="{p.flex_backend}",
+    got="{p.moe_flex_backend}",
     pins=("dispatcher=alltoall", "dispatcher=deepep"),
     until="core_v0.15.0",
     unsaid=True,
@@ -115,7 +115,7 @@ HYBRIDEP_RELEASE = Constraint(
 _OF_DEEPEP = partial(Constraint, about="moe_flex_backend", since="core_v0.12.1")
 DEEPEP_SIZES = _OF_DEEPEP(
     name="deepep ranks",
-    predicate=lambda f, p: (p.flex_backend == "deepep") & no(among(p.ep * p.etp, DEEPEP_RANKS)),
+    predicate=lambda f, p: (p.moe_flex_backend == "deepep") & no(among(p.ep * p.etp, DEEPEP_RANKS)),
     rule=f"DeepEP has settings for {', '.join(map(str, sorted(DEEPEP_RANKS)))} expert-parallel ranks",
     sentence="DeepEP has no settings for ep {p.ep} x etp {p.etp} ranks",
     got="ep {p.ep}, etp {p.etp}",
@@ -125,7 +125,7 @@ DEEPEP_SIZES = _OF_DEEPEP(
 )
 DEEPEP_NODES = _OF_DEEPEP(
     name="deepep nodes",
-    predicate=lambda f, p: (p.flex_backend == "deepep") & (f.joined < DEEPEP_NODE) & (p.ep * p.etp > f.joined),
+    predicate=lambda f, p: (p.moe_flex_backend == "deepep") & (f.joined < DEEPEP_NODE) & (p.ep * p.etp > f.joined),
     rule=f"DeepEP takes {DEEPEP_NODE} GPUs to be joined by NVLink",
     sentence=f"DeepEP takes {DEEPEP_NODE} GPUs to be joined by NVLink, and {{f.joined}} are",
     got="ep {p.ep}, etp {p.etp}",
@@ -135,7 +135,7 @@ DEEPEP_NODES = _OF_DEEPEP(
 )
 DEEPEP_GPU = _OF_DEEPEP(
     name="deepep of a GPU",
-    predicate=lambda f, p: (p.flex_backend == "deepep") & among(f.architecture, NO_DEEPEP),
+    predicate=lambda f, p: (p.moe_flex_backend == "deepep") & among(f.architecture, NO_DEEPEP),
     rule="DeepEP runs on Ampere, Hopper and Blackwell",
     sentence="DeepEP does not run on {f.architecture} GPUs",
     got="{f.architecture}",
@@ -146,7 +146,7 @@ DEEPEP_GPU = _OF_DEEPEP(
 _OF_HYBRIDEP = partial(Constraint, about="moe_flex_backend", since="core_v0.16.1")
 HYBRIDEP_SIZES = _OF_HYBRIDEP(
     name="hybridep ranks",
-    predicate=lambda f, p: (p.flex_backend == "hybridep") & (p.ep * p.etp == 1),
+    predicate=lambda f, p: (p.moe_flex_backend == "hybridep") & (p.ep * p.etp == 1),
     rule="HybridEP needs expert-parallel ranks",
     got="ep {p.ep}, etp {p.etp}",
     pins=("dispatcher=alltoall", "dispatcher=deepep", "ep", "etp"),
@@ -155,7 +155,7 @@ HYBRIDEP_SIZES = _OF_HYBRIDEP(
 )
 HYBRIDEP_GPU = _OF_HYBRIDEP(
     name="hybridep of a GPU",
-    predicate=lambda f, p: (p.flex_backend == "hybridep") & among(f.architecture, NO_HYBRIDEP),
+    predicate=lambda f, p: (p.moe_flex_backend == "hybridep") & among(f.architecture, NO_HYBRIDEP),
     rule="HybridEP runs on Ampere, Hopper and Blackwell",
     sentence="HybridEP does not run on {f.architecture} GPUs",
     got="{f.architecture}",
@@ -166,89 +166,89 @@ HYBRIDEP_GPU = _OF_HYBRIDEP(
 _OF_GRAPHS = partial(Constraint, about="cuda_graphs")
 GRAPHS_RELEASE = _OF_GRAPHS(
     name="graphs of an old release",
-    predicate=lambda f, p: no(p.graphs == "none"),
+    predicate=lambda f, p: no(p.cuda_graphs == "none"),
     rule="Transformer Engine's CUDA graphs need core_v0.12 or later",
-    got="{p.graphs}",
+    got="{p.cuda_graphs}",
     pins=("cuda_graphs=none",),
     until="core_v0.11.0",
     unsaid=True,
     source="megatron/core/transformer/transformer_config.py, external_cuda_graph, which no option of it sets",
-    example={"graphs": "all"},
+    example={"cuda_graphs": "all"},
 )
 GRAPHS_GPU = _OF_GRAPHS(
     name="graphs of a GPU",
-    predicate=lambda f, p: no(p.graphs == "none") & among(f.architecture, NO_GRAPHS),
+    predicate=lambda f, p: no(p.cuda_graphs == "none") & among(f.architecture, NO_GRAPHS),
     rule="Transformer Engine's CUDA graphs are of NVIDIA's GPUs, from Ampere on",
     sentence="CUDA graphs: Transformer Engine captures none on {f.architecture} GPUs",
     got="{f.architecture}",
     pins=("cuda_graphs=none",),
     unsaid=True,
     source='transformer_engine/pytorch/graph.py; README.rst, "System Requirements"',
-    example={"graphs": "all", "architecture": "davinci"},
+    example={"cuda_graphs": "all", "architecture": "davinci"},
 )
 GRAPHED_MODULES = _OF_GRAPHS(
     name="graphed modules of an old release",
-    predicate=lambda f, p: among(p.graphs, OF_EXPERTS),
+    predicate=lambda f, p: among(p.cuda_graphs, OF_EXPERTS),
     rule="CUDA graphs of named modules need core_v0.16 or later",
-    got="{p.graphs}",
+    got="{p.cuda_graphs}",
     pins=("cuda_graphs=none", "cuda_graphs=all"),
     until="core_v0.15.0",
     unsaid=True,
     source="megatron/training/arguments.py, --cuda-graph-scope",
-    example={"num_experts": 8, "graphs": "router"},
+    example={"num_experts": 8, "cuda_graphs": "router"},
 )
 GRAPHS_RECOMPUTE_ALONE = _OF_GRAPHS(
     name="graphs beside recompute",
-    predicate=lambda f, p: no(p.graphs == "none") & no(p.recompute == "none"),
+    predicate=lambda f, p: no(p.cuda_graphs == "none") & no(p.recompute == "none"),
     rule="CUDA graphs of whole layers go without recompute before core_v0.16",
     got="recompute {p.recompute}",
     pins=("cuda_graphs=none", "recompute=none"),
     until="core_v0.15.0",
     source=CONFIG,
-    example={"graphs": "all", "recompute": "full"},
+    example={"cuda_graphs": "all", "recompute": "full"},
 )
 _OF_GRAPHED = partial(Constraint, about="cuda_graphs", since=GRAPHED_MODULES_SINCE, source=CONFIG)
 GRAPHS_RECOMPUTE = _OF_GRAPHED(
     name="graphs of recomputed layers",
-    predicate=lambda f, p: no(p.graphs == "none") & (p.recompute == "full"),
+    predicate=lambda f, p: no(p.cuda_graphs == "none") & (p.recompute == "full"),
     rule="CUDA graphs of layers go without full recompute",
     got="recompute {p.recompute}",
     pins=("cuda_graphs=none", "recompute=none", "recompute=selective"),
-    example={"graphs": "all", "recompute": "full"},
+    example={"cuda_graphs": "all", "recompute": "full"},
 )
 GRAPHS_EXPERT_RECOMPUTE = _OF_GRAPHED(
     name="graphs of recomputed experts",
-    predicate=lambda f, p: among(p.graphs, OF_EXPERTS) & has(p.modules, "moe"),
+    predicate=lambda f, p: among(p.cuda_graphs, OF_EXPERTS) & has(p.recompute_modules, "moe"),
     rule="CUDA graphs of the router recompute no experts, which hold it",
-    got="{p.graphs}",
-    example={"num_experts": 8, "graphs": "router", "recompute": "selective", "modules": ("moe",)},
+    got="{p.cuda_graphs}",
+    example={"num_experts": 8, "cuda_graphs": "router", "recompute": "selective", "recompute_modules": ("moe",)},
 )
 GRAPHS_EXPERTS = _OF_GRAPHS(
     name="graphs of experts",
-    predicate=lambda f, p: (p.graphs == "all") & (f.num_experts > 0),
+    predicate=lambda f, p: (p.cuda_graphs == "all") & (f.num_experts > 0),
     rule="CUDA graphs of whole layers need a model without experts, whose tokens are counted on the host",
-    got="{p.graphs}",
+    got="{p.cuda_graphs}",
     pins=("cuda_graphs=none", "cuda_graphs=router", "cuda_graphs=outside_experts"),
     source=CONFIG,
-    example={"num_experts": 8, "graphs": "all"},
+    example={"num_experts": 8, "cuda_graphs": "all"},
 )
 GRAPHS_DENSE = _OF_GRAPHED(
     name="graphs of a router without experts",
-    predicate=lambda f, p: among(p.graphs, OF_EXPERTS) & (f.num_experts == 0),
+    predicate=lambda f, p: among(p.cuda_graphs, OF_EXPERTS) & (f.num_experts == 0),
     rule="CUDA graphs of the router need experts",
-    got="{p.graphs}",
+    got="{p.cuda_graphs}",
     pins=("cuda_graphs=none", "cuda_graphs=all"),
-    example={"graphs": "router"},
+    example={"cuda_graphs": "router"},
 )
 GRAPHS_DROPOUT = _OF_GRAPHED(
     name="graphs of recomputed dropout",
     predicate=lambda f, p: (
-        (among(p.graphs, OF_ATTENTION) & has(p.modules, "core_attn") & (f.attention_dropout > 0))
-        | ((p.graphs == "all") & has(p.modules, "mlp") & (f.hidden_dropout > 0))
+        (among(p.cuda_graphs, OF_ATTENTION) & has(p.recompute_modules, "core_attn") & (f.attention_dropout > 0))
+        | ((p.cuda_graphs == "all") & has(p.recompute_modules, "mlp") & (f.hidden_dropout > 0))
     ),
     rule="CUDA graphs recompute no dropout",
-    got="{p.graphs}",
-    example={"graphs": "all", "attention_dropout": 0.1} | CORE,
+    got="{p.cuda_graphs}",
+    example={"cuda_graphs": "all", "attention_dropout": 0.1} | CORE,
 )
 _OF_GATHERED = partial(Constraint, about="fp8_param_gather")
 GATHER_FORMAT = _OF_GATHERED(
@@ -262,12 +262,12 @@ GATHER_FORMAT = _OF_GATHERED(
 )
 GATHER_SHARDING = _OF_GATHERED(
     name="gathered weights without a sharded optimizer",
-    predicate=lambda f, p: p.fp8_param_gather & (p.zero == 0),
+    predicate=lambda f, p: p.fp8_param_gather & (p.zero_stage == 0),
     rule="weights are gathered in 8 bits beside a sharded optimizer",
-    got="zero_stage {p.zero}",
+    got="zero_stage {p.zero_stage}",
     pins=("fp8_param_gather=off", "zero"),
     source=ARGUMENTS,
-    example=GATHER | {"zero": 0, "tp": 8},
+    example=GATHER | {"zero_stage": 0, "tp": 8},
 )
 GATHER_OFFLOAD = _OF_GATHERED(
     name="gathered weights of an offloaded optimizer",

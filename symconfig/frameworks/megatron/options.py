@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -16,8 +16,7 @@ from symconfig.frameworks.megatron.flags import Value, first_with, flags
 from symconfig.frameworks.megatron.releases import NO_ENGINE, SHARDING_STAGES
 from symconfig.frameworks.optimizers import stepping
 from symconfig.graph.implementation import Kernel
-from symconfig.plans.choices import Precision, ZeroStage
-from symconfig.plans.plan import Overlap, Recompute
+from symconfig.plans.configuration import Precision, ZeroStage
 from symconfig.schedule.timeline import Start
 
 _WIDTHS = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
@@ -59,8 +58,8 @@ def zero_stage(names: Mapping[str, Value]) -> ZeroStage:
     return 1 if names.get("use_distributed_optimizer") or names.get("optimizer") == "dist_muon" else 0
 
 
-def recomputed(names: Mapping[str, Value]) -> Recompute:
-    """Return the recompute that the options ask for; `none` if they ask for nothing, or for an unknown granularity.
+def recomputed(names: Mapping[str, Value]) -> dict[str, Any]:
+    """Return the recompute fields of a configuration; "none" if the options ask for nothing, or for an unknown kind.
 
     The first that is set decides: --recompute-granularity, --recompute-activations (selective), in old releases
     --checkpoint-activations (full), --moe-layer-recompute (selective). Selective recompute is of core_attn by default,
@@ -78,15 +77,15 @@ def recomputed(names: Mapping[str, Value]) -> Recompute:
         chosen = set(re.findall(r"[a-z_0-9]+", str(names.get("recompute_modules") or "core_attn")))
         if names.get("moe_layer_recompute"):
             chosen.add("moe")
-        return Recompute("selective", tuple(sorted(chosen)))
+        return {"recompute": "selective", "recompute_modules": tuple(sorted(chosen))}
     if kind != "full":
-        return Recompute("none")
+        return {"recompute": "none"}
     layers = names.get("recompute_num_layers")
-    return Recompute(
-        "full",
-        method="block" if names.get("recompute_method") == "block" else "uniform",
-        num_layers=layers if isinstance(layers, int) and layers > 0 else 1,
-    )
+    return {
+        "recompute": "full",
+        "recompute_method": "block" if names.get("recompute_method") == "block" else "uniform",
+        "recompute_layers": layers if isinstance(layers, int) and layers > 0 else 1,
+    }
 
 
 def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:
@@ -104,25 +103,25 @@ def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:
     return 2 if (half or narrow) and not names.get("accumulate_allreduce_grads_in_fp32") else 4
 
 
-def overlap(names: Mapping[str, Value], zero: int, pp: int, vpp: int) -> Overlap:
-    """Return which communication overlaps with computation. names: values by destination; zero: the ZeRO stage.
+def overlap(names: Mapping[str, Value], zero: int, pp: int, vpp: int) -> dict[str, bool]:
+    """Return the overlap fields of a configuration. names: values by destination; zero: the ZeRO stage.
 
     Megatron-FSDP overlaps reductions from ZeRO 2 and gathers at ZeRO 3 without an option; p2p overlap is on by default,
     and only in an interleaved pipeline.
     """
-    return Overlap(
-        grad_reduce=bool(names.get("overlap_grad_reduce")) or zero >= 2,
-        param_gather=bool(names.get("overlap_param_gather")) or zero >= 3,
-        tp_comm=bool(names.get("tp_comm_overlap")),
-        pp_p2p=pp > 1 and vpp > 1 and names.get("overlap_p2p_comm") is not False,
-        moe_a2a=bool(names.get("overlap_moe_expert_parallel_comm")),
-    )
+    return {
+        "overlap_grad_reduce": bool(names.get("overlap_grad_reduce")) or zero >= 2,
+        "overlap_param_gather": bool(names.get("overlap_param_gather")) or zero >= 3,
+        "overlap_tp_comm": bool(names.get("tp_comm_overlap")),
+        "overlap_pp_p2p": pp > 1 and vpp > 1 and names.get("overlap_p2p_comm") is not False,
+        "overlap_moe_a2a": bool(names.get("overlap_moe_expert_parallel_comm")),
+    }
 
 
 def behaviour(
     names: Mapping[str, Value],
     architecture: str,
-    overlap: Overlap,
+    overlap: Mapping[str, bool],
     *,
     zero: int,
     gradient_bytes: int,
@@ -149,8 +148,13 @@ def behaviour(
     # Megatron-FSDP never adds a gradient where it is summed, and the usual figures are so.
     added_apart = names.get("gradient_accumulation_fusion") is False and zero < 2
     gathers = Start.AHEAD
-    if zero == 1 and replicas > 1 and overlap.grad_reduce and overlap.param_gather == (pp > 1 and vpp == 1):
-        gathers = Start.ON_DEMAND if overlap.param_gather else Start.APART
+    if (
+        zero == 1
+        and replicas > 1
+        and overlap["overlap_grad_reduce"]
+        and overlap["overlap_param_gather"] == (pp > 1 and vpp == 1)
+    ):
+        gathers = Start.ON_DEMAND if overlap["overlap_param_gather"] else Start.APART
     group = names.get("microbatch_group_size_per_vp_stage")
     switches = Switches(
         implementation=implementation,
@@ -164,10 +168,10 @@ def behaviour(
             # 0: as many as stages, as without the option
             "microbatch_group": group if isinstance(group, int) and vpp > 1 and group != pp else 0,
         },
-        reduces_beside=overlap.grad_reduce or replicas <= 1,
-        sends_beside=overlap.pp_p2p or names.get("overlap_p2p_comm") is not False,
-        cuts_products=overlap.tp_comm,
-        pairs_microbatches=overlap.moe_a2a,
+        reduces_beside=overlap["overlap_grad_reduce"] or replicas <= 1,
+        sends_beside=overlap["overlap_pp_p2p"] or names.get("overlap_p2p_comm") is not False,
+        cuts_products=overlap["overlap_tp_comm"],
+        pairs_microbatches=overlap["overlap_moe_a2a"],
     )
     return switched(stepped, architecture, switches)
 
@@ -208,6 +212,18 @@ def instances(names: Mapping[str, Value]) -> int:
     return value if isinstance(value, int) and value > 0 else 1
 
 
+def fuses_loss(names: Mapping[str, Value]) -> bool:
+    """Return whether Transformer Engine's kernel computes the loss with its softmax in 16 bits."""
+    return bool(names.get("cross_entropy_loss_fusion")) and names.get("cross_entropy_fusion_impl") == "te"
+
+
+def flex_backend(names: Mapping[str, Value]) -> Literal["deepep", "hybridep"] | None:
+    """Return whose kernels the dispatcher flex runs; None for another dispatcher."""
+    if names.get("moe_token_dispatcher_type") != "flex":
+        return None
+    return "hybridep" if names.get("moe_flex_dispatcher_backend") == "hybridep" else "deepep"
+
+
 def kernels(names: Mapping[str, Value], base: Framework, latent: bool, experts: bool) -> Iterator[tuple[str, Any]]:
     """Yield (option of `kernels.changed`, value) for each kernel that differs from the usual one.
 
@@ -220,7 +236,7 @@ def kernels(names: Mapping[str, Value], base: Framework, latent: bool, experts: 
         yield "attention", "fused_softmax"
     elif not base.engine and names.get("use_flash_attn"):
         yield "attention", "flash"
-    if names.get("cross_entropy_loss_fusion") and names.get("cross_entropy_fusion_impl") == "te":
+    if fuses_loss(names):
         yield "loss", "fused"
     if names.get("apply_rope_fusion") is False and not latent:
         yield "fused_rope", False
@@ -230,8 +246,8 @@ def kernels(names: Mapping[str, Value], base: Framework, latent: bool, experts: 
         return
     if not names.get("moe_grouped_gemm"):
         yield "sequential_experts", True
-    if names.get("moe_token_dispatcher_type") == "flex":
-        yield "dispatcher", "hybridep" if names.get("moe_flex_dispatcher_backend") == "hybridep" else "deepep"
+    if (backend_of_experts := flex_backend(names)) is not None:
+        yield "dispatcher", backend_of_experts
     elif names.get("moe_token_dispatcher_type") == "allgather":
         yield "dispatcher", "allgather"
 

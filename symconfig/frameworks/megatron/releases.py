@@ -9,7 +9,7 @@ from types import MappingProxyType
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
 from symconfig.frameworks.backend import NEWEST
-from symconfig.plans.choices import ZeroStage
+from symconfig.plans.configuration import ZeroStage
 
 # Valid names of Megatron-LM's --recompute-modules, and the version in which each appeared (transformer_config.py).
 RECOMPUTE_SINCE = {

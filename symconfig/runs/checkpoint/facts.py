@@ -56,11 +56,11 @@ def _crossed(what: str, of: Callable[[Plan], Any], within: Callable[[Any], bool]
 
 
 def _replicas(plan: Plan) -> int:
-    return plan.best.parallel.dp * plan.best.parallel.cp
+    return plan.best.configuration.dp * plan.best.configuration.cp
 
 
 def _zero(plan: Plan) -> int:
-    return plan.best.options.zero_stage
+    return plan.best.configuration.zero_stage
 
 
 def _stages(old: Plan, new: Plan) -> str:
@@ -101,23 +101,23 @@ def closes(plan: Plan) -> int | None:
     if dp x cp is 1 or gradient reduction is not overlapped.
     """
     replicas = _replicas(plan)
-    in_pieces = replicas > 1 and plan.best.options.overlap.grad_reduce
+    in_pieces = replicas > 1 and plan.best.configuration.overlap_grad_reduce
     return max(LEAST_BUCKET, BUCKET_OF_A_RANK * replicas) if in_pieces else None
 
 
 def _optimizers(plan: Plan) -> int:
     """Return the number of optimizers: 2 if experts have their own (ep > 1 or etp != tp; optimizer/__init__.py,
     get_megatron_optimizer), else 1."""
-    parallel = plan.best.parallel
+    parallel = plan.best.configuration
     return 2 if plan.model.experts is not None and (parallel.ep > 1 or parallel.etp != parallel.tp) else 1
 
 
 def _rng_states(plan: Plan) -> int:
     """Return the random generators' states saved per rank of tp and pp: 1, or dp with ep in releases that save all."""
     best = plan.best
-    if best.parallel.ep == 1 or not _backend(plan).generators_by_replica(best.target.version):
+    if best.configuration.ep == 1 or not _backend(plan).generators_by_replica(best.target.version):
         return 1
-    return best.parallel.dp
+    return best.configuration.dp
 
 
 def _older(old: Plan, new: Plan) -> str:
@@ -136,7 +136,7 @@ def _padding(old: Plan, new: Plan) -> str:
     plans = (old, new)
     if not all(_backend(plan).pads_vocabulary for plan in plans):
         return ""
-    rows = (_backend(plan).usual.padded_vocab(plan.model.vocab_size, plan.best.parallel.tp) for plan in plans)
+    rows = (_backend(plan).usual.padded_vocab(plan.model.vocab_size, plan.best.configuration.tp) for plan in plans)
     return _other("rows of the padded vocabulary", *rows)
 
 
@@ -152,12 +152,12 @@ def _schedules(old: Plan, new: Plan) -> Iterator[str]:
             iterations = getattr(plan.training, name)
             if iterations is None:  # the decay's
                 iterations = plan.training.train_iters
-            counts.append(iterations * plan.best.batch.global_)
+            counts.append(iterations * plan.best.configuration.global_batch)
         yield _other(f"{name} x global batch", *counts)
 
 
 def _positions(old: Plan, new: Plan) -> str:
-    longest = [max(plan.model.max_position_embeddings, plan.best.batch.seq_length) for plan in (old, new)]
+    longest = [max(plan.model.max_position_embeddings, plan.best.configuration.seq_length) for plan in (old, new)]
     learned = old.model.position == new.model.position == "learned"
     return _other("learned positions", *longest) if learned else ""
 
@@ -228,7 +228,7 @@ def _adapters(old: ModelDescriptor, new: ModelDescriptor) -> str:
     return ", ".join(filter(None, (_other("r", one.r, other.r), modules)))
 
 
-_STAGE, _PRECISION = "ZeRO stage", attrgetter("best.options.precision")
+_STAGE, _PRECISION = "ZeRO stage", attrgetter("best.configuration.precision")
 _MODELS: tuple[tuple[str, str, OfModels], ...] = (
     ("shapes", "tensors of other names or shapes",
      _fields(frozenset(ModelDescriptor.model_fields) - NAMES - COMPUTED - OWN,
@@ -257,7 +257,7 @@ _MODELS: tuple[tuple[str, str, OfModels], ...] = (
 )  # fmt: skip
 _PLANS: tuple[tuple[str, str, Finding], ...] = (
     *(
-        (name, does, _compared(name, attrgetter(f"best.parallel.{name}")))
+        (name, does, _compared(name, attrgetter(f"best.configuration.{name}")))
         for name, does in (
             ("tp", "another tensor-parallel degree (AutoTP's with DeepSpeed)"),
             ("pp", "another number of pipeline stages"),
@@ -291,9 +291,10 @@ _PLANS: tuple[tuple[str, str, Finding], ...] = (
      lambda old, new: "fp8" if _PRECISION(old) == _PRECISION(new) == "fp8" else ""),
     ("optimizers", "experts have an optimizer of their own, as with ep 2 or another etp than tp, in one run only",
      _compared("optimizers", _optimizers)),
-    ("gradients", "gradients of another type", _compared("bytes of a gradient", attrgetter("best.options.grad_bytes"))),
+    ("gradients", "gradients of another type",
+     _compared("bytes of a gradient", attrgetter("best.configuration.grad_bytes"))),
     ("offload", "another share of the optimizer's state on the host",
-     _compared("share of the optimizer on the host", attrgetter("best.options.optimizer_offload"))),
+     _compared("share of the optimizer on the host", attrgetter("best.configuration.optimizer_offload"))),
     ("framework", "another framework", _compared("framework", attrgetter("best.target.backend"))),
     *((f"into-{each.name}", f"the new run is {each.label}'s",
        lambda _, new, each=each: each.label if _backend(new) is each else "") for each in BACKENDS.values()),
@@ -301,8 +302,10 @@ _PLANS: tuple[tuple[str, str, Finding], ...] = (
      "another number of them", _compared("states of a stage's generators", _rng_states)),
     ("older-release", "the new run has an older release of the framework", _older),
     ("padding", "Megatron pads the vocabulary to another size, a multiple of 128 x tp", _padding),
-    ("global-batch", "another global batch size", _compared("global batch", attrgetter("best.batch.global_"))),
-    ("seq-length", "another sequence length", _compared("sequence length", attrgetter("best.batch.seq_length"))),
+    ("global-batch", "another global batch size",
+     _compared("global batch", attrgetter("best.configuration.global_batch"))),
+    ("seq-length", "another sequence length",
+     _compared("sequence length", attrgetter("best.configuration.seq_length"))),
     ("schedule", "another schedule of the learning rate or weight decay, counted in sequences",
      lambda old, new: ", ".join(filter(None, _schedules(old, new)))),
     *((name, does, lambda old, new, find=find: find(old.model, new.model)) for name, does, find in _MODELS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts
@@ -13,8 +14,7 @@ from symconfig.frameworks.backend import Kind
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.backend import optimizer as unasked
 from symconfig.frameworks.megatron.flags import at_least
-from symconfig.plans.choices import ZERO_STAGES, ZeroStage
-from symconfig.plans.degrees import Degrees
+from symconfig.plans.configuration import ZERO_STAGES, Configuration, ZeroStage
 from symconfig.plans.plan import Plan, Target
 from symconfig.runs.checkpoint.facts import closes, holding
 from symconfig.runs.checkpoint.folder import Checkpoint, Plain
@@ -39,7 +39,9 @@ def savings(plan: Plan) -> tuple[Saving, ...]:
     """
     usual = written(plan)
     entry = table().formats[usual.format]
-    ways = entry.optimizer if plan.best.options.zero_stage > 0 else {}  # else nothing is shared out among replicas
+    ways = (
+        entry.optimizer if plan.best.configuration.zero_stage > 0 else {}
+    )  # else nothing is shared out among replicas
     release = plan.best.target.version
     return Saving(str(usual)), *(
         Saving(str(Kind(usual.format, name)), way.options, way.costs, way.source)
@@ -51,7 +53,7 @@ def savings(plan: Plan) -> tuple[Saving, ...]:
 def written(plan: Plan) -> Kind:
     """Return the checkpoint's kind that the plan's rendered files write."""
     best = plan.best
-    return BACKENDS[best.target.backend].writes(best.options.zero_stage, best.target.version)
+    return BACKENDS[best.target.backend].writes(best.configuration.zero_stage, best.target.version)
 
 
 def named(name: str | None, plan: Plan) -> Kind:
@@ -67,7 +69,7 @@ def named(name: str | None, plan: Plan) -> Kind:
         what = f"is no checkpoint of {target.backend} {target.version}"
         need = f"one of {', '.join(known)}"
         raise InputError(what, field="kind", got=repr(name), need=need, hint=nearest(name, known))
-    usual = unasked(plan.best.options.zero_stage, target.version) if table().formats[first].optimizer else ""
+    usual = unasked(plan.best.configuration.zero_stage, target.version) if table().formats[first].optimizer else ""
     return Kind(first, optimizer or usual)
 
 
@@ -208,11 +210,13 @@ def _filled(words: str, place: str, old: Plan, new: Plan) -> str:
     """Return a text with `<<from>>` (by `place`), `<<old.bucket>>`, `<<old.pins>>` and `<<new.DEGREE>>` replaced."""
     words = words.replace("<<from>>", place).replace("<<old.bucket>>", str(closes(old) or ONE_BUCKET))
     if "<<old.pins>>" in words:
-        values = {name: getattr(old.best.parallel, name) for name in KEPT} | {"zero": old.best.options.zero_stage}
-        values |= {"layout": f"'{layout}'"} if (layout := old.best.options.pipeline_layout) else {}
+        values = {name: getattr(old.best.configuration, name) for name in KEPT} | {
+            "zero": old.best.configuration.zero_stage
+        }
+        values |= {"layout": f"'{layout}'"} if (layout := old.best.configuration.pipeline_layout) else {}
         words = words.replace("<<old.pins>>", " ".join(f"--pin {name}={value}" for name, value in values.items()))
     for degree in DEGREES:
-        words = words.replace(f"<<new.{degree}>>", str(getattr(new.best.parallel, degree)))
+        words = words.replace(f"<<new.{degree}>>", str(getattr(new.best.configuration, degree)))
     return words
 
 
@@ -239,13 +243,13 @@ def supposed(checkpoint: Checkpoint, like: Plan) -> Plan:
     if target.backend not in checkpoint.frameworks:
         other = checkpoint.frameworks[0]
         target = replace(target, backend=other, version=BACKENDS[other].releases.of(like.job))
-    options = replace(best.options, zero_stage=_stage(checkpoint, like))
-    batch = best.batch
-    for name, key in (("global_", "global_batch_size"), ("seq_length", "seq_length")):
+    stated: dict[str, Any] = _degrees(checkpoint, best.configuration)
+    for name, key in (("global_batch", "global_batch_size"), ("seq_length", "seq_length")):
         if isinstance(value := checkpoint.says.get(key), int):
-            batch = replace(batch, **{name: value})
+            stated[name] = value
+    configuration = replace(best.configuration, zero_stage=_stage(checkpoint, like), **stated)
     target = replace(target, version=_release(checkpoint, target))
-    run = replace(best, target=target, options=options, batch=batch, parallel=_parallel(checkpoint, best.parallel))
+    run = replace(best, target=target, configuration=configuration)
     return replace(like, model=_model(checkpoint, like.model), best=run)
 
 
@@ -281,18 +285,19 @@ def _experts(number: Plain, like: ModelDescriptor) -> Experts | None:
     return one.model_copy(update={"num_experts": number})
 
 
-def _parallel(checkpoint: Checkpoint, like: Degrees) -> Degrees:
+def _degrees(checkpoint: Checkpoint, like: Configuration) -> dict[str, int]:
+    """Return the degrees that the folder states; vpp is 1 if it states another pp alone."""
     stated = {name: checkpoint.degrees[name] for name in DEGREES if name in checkpoint.degrees}
     if stated and "vpp" not in stated and "pp" in stated and stated["pp"] != like.pp:
         stated["vpp"] = 1
-    return replace(like, **stated)
+    return stated
 
 
 def _stage(checkpoint: Checkpoint, like: Plan) -> ZeroStage:
     """Return the run's ZeRO stage as the folder states it; fsdp_dtensor has that of `like`, at least 2. Else Megatron's
     use_distributed_optimizer gives 1 or 0; without it the stage of `like`.
     """
-    stage = like.best.options.zero_stage
+    stage = like.best.configuration.zero_stage
     zero_stage, sharded = (checkpoint.says.get(name) for name in ("zero_stage", "use_distributed_optimizer"))
     if (named := next((each for each in ZERO_STAGES if each == zero_stage), None)) is not None:
         return named

@@ -179,7 +179,7 @@ def _ranks(plan: Plan, surroundings: Surroundings) -> Iterator[Problem]:
     """Yield the mismatch of the world size, or else of the ranks per node if that is known. An unknown world size is a
     mismatch if the plan has several ranks.
     """
-    need = plan.best.parallel.world_size
+    need = plan.best.configuration.world_size
     if surroundings.world_size is None:
         if need > 1:
             yield Problem(

@@ -13,19 +13,17 @@ from symconfig.cost.step import HOST_SHARE, host_bytes
 from symconfig.errors import InputError
 from symconfig.existing.audit.steps import DECISIONS, changes, differs, moved
 from symconfig.frameworks.constraint import failing
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.extras import in_effect
 from symconfig.frameworks.megatron.option_constraints import GATHERED_FORMATS
 from symconfig.frameworks.tables import options
-from symconfig.graph.block import LAYER
-from symconfig.plans.choices import Precision
+from symconfig.plans.configuration import Configuration, Precision
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.solve.candidate import recompute_of
-from symconfig.solve.configuration import Configuration
+from symconfig.solve.configuration import Setup
 from symconfig.solve.costed import costed
 from symconfig.solve.extras import switched_on
 from symconfig.solve.pins import parse
 from symconfig.solve.predict import as_found
-from symconfig.solve.prospect import Prospect
+from symconfig.solve.prospect import Prospect, effective
 from symconfig.solve.run import request
 from symconfig.solve.space import Request
 from symconfig.solve.timeline import refined_s
@@ -70,7 +68,7 @@ class Verdict:
         return f"takes {100 * abs(self.slower):.2f} % {'longer' if self.slower > 0 else 'less time'}"
 
 
-def carried(candidate: Candidate, plan: Plan) -> Configuration:
+def carried(candidate: Candidate, plan: Plan) -> Setup:
     """Return the configuration of a candidate with the GPUs, batch, sequence length, framework, version and packing of
     `plan`.
 
@@ -79,36 +77,34 @@ def carried(candidate: Candidate, plan: Plan) -> Configuration:
     fp8_param_gather are dropped.
     """
     job = plan.job
-    precision = candidate.options.precision if job.precision == "auto" else plan.best.options.precision
-    extras = Extras.planned(candidate)
+    precision = candidate.configuration.precision if job.precision == "auto" else plan.best.configuration.precision
+    c = in_effect(candidate.configuration)
     if precision not in GATHERED_FORMATS:
-        extras = replace(extras, fp8_param_gather=False)
-    wanted = _request(plan, precision, extras)
-    c = Configuration.of(candidate, wanted.framework)
-    known = {LAYER, *wanted.limits.modules}
-    c = replace(
-        c,
-        global_batch=plan.best.batch.global_,
-        seq_length=plan.best.batch.seq_length,
-        precision=precision,
-        backend=plan.best.target.backend,
-        version=plan.best.target.version,
-        packing=job.packing,
-        modules=frozenset(c.modules & known),
-    )
-    p = c.degrees
+        c = replace(c, fp8_param_gather=False)
+    wanted = _request(plan, precision, c)
+    again = tuple(name for name in c.recompute_modules if name in wanted.limits.modules)
+    if c.recompute == "selective":
+        c = replace(c, recompute="selective" if again else "none", recompute_modules=again)
     if plan.model.experts is None:
-        p = replace(p, ep=1, etp=1)
-    return replace(c, degrees=replace(p, dp=max(1, plan.best.parallel.world_size // (p.tp * p.pp * p.cp))))
+        c = replace(c, ep=1, etp=1)
+    return Setup.of(
+        replace(candidate, configuration=c, target=plan.best.target),
+        wanted.framework,
+        dp=max(1, plan.best.configuration.world_size // (c.tp * c.pp * c.cp)),
+        global_batch=plan.best.configuration.global_batch,
+        seq_length=plan.best.configuration.seq_length,
+        precision=precision,
+        packing=job.packing,
+    )
 
 
-def judged(plan: Plan, c: Configuration) -> Verdict:
+def judged(plan: Plan, c: Setup) -> Verdict:
     """Return the verdict on a configuration under the plan's inputs: refused with the first reason, or bytes, and step
     against the plan's best. Reasons are degrees that do not divide the GPUs, limits and constraints of the framework,
     and InputError of the costs. Overruns of memory are no refusal.
     """
-    wanted = _request(plan, c.precision, Extras.of(c.framework))
-    p, gpus = c.degrees, plan.best.parallel.world_size
+    wanted = _request(plan, c.precision, c)
+    p, gpus = c, plan.best.configuration.world_size
     if gpus % (inner := p.tp * p.pp * p.cp):
         return Verdict(f"tp {p.tp} x pp {p.pp} x cp {p.cp} = {inner} does not divide {gpus} GPUs")
     if refused := _unknown(wanted, c):
@@ -117,7 +113,7 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
         point = as_found(plan.model, plan.cluster, c)
     except InputError as error:
         return Verdict(str(error.problems[0]).rstrip("."))
-    point = replace(point, request=wanted)
+    point = replace(point, request=wanted, configuration=effective(point.configuration, wanted))
     if refused := _refused(point):
         return Verdict(refused)
     parts = costed(point)
@@ -128,25 +124,25 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
     return Verdict("", step_s, step_s / best_s - 1, used, used - plan.usable_bytes, pinned - room)
 
 
-def _request(plan: Plan, precision: Precision, extras: Extras) -> Request:
+def _request(plan: Plan, precision: Precision, options: Configuration) -> Request:
     """Return the search's request for the plan's inputs at this precision, without pins and with the framework's
-    options of `extras` on."""
+    options of a configuration on."""
     plain = request(plan.model, plan.cluster, plan.job, precision, parse({}))
-    return switched_on(plain, extras, plan.cluster.gpu.architecture)
+    return switched_on(plain, options, plan.cluster.gpu.architecture)
 
 
-def _unknown(request: Request, c: Configuration) -> str:
+def _unknown(request: Request, c: Setup) -> str:
     """Return why the framework supports something of the configuration at no degree: a general lack, pp, the ZeRO
     stage, or tp with this sequence parallelism; else "".
     """
     limits, name = request.limits, f"{request.framework.name} {request.version}"
     if lacks := limits.lacking():
         return lacks[0].rule
-    if c.degrees.pp > 1 and not limits.pipeline:
+    if c.pp > 1 and not limits.pipeline:
         return f"{name} has no pipeline for this model"
-    if c.zero not in limits.zero:
-        return f"{name} has no ZeRO stage {c.zero} here"
-    if c.degrees.tp > 1 and c.sequence_parallel not in limits.tensor_with_sequence:
+    if c.zero_stage not in limits.zero:
+        return f"{name} has no ZeRO stage {c.zero_stage} here"
+    if c.tp > 1 and c.sequence_parallel not in limits.tensor_with_sequence:
         wanted = "with" if not c.sequence_parallel else "without"
         return f"{name} has tensor parallelism only {wanted} sequence parallelism"
     return ""
@@ -156,18 +152,7 @@ def _refused(prospect: Prospect) -> str:
     """Return the sentence of the first constraint that the layout or its options violate; "" if none. Constraints of
     experimental options are not counted, because a pin may enable them.
     """
-    limits, again = prospect.request.limits, recompute_of(prospect)
-    point = replace(
-        prospect.columns().at(0),
-        zero=prospect.zero,
-        optimizer_offload=prospect.offload.optimizer,
-        param_offload=bool(prospect.offload.weights),
-        activation_offload=bool(prospect.choice.offload),
-        recompute=again.granularity,
-        recompute_method=again.method or "",
-        recompute_layers=again.num_layers or 1,
-        modules=again.modules,
-    )
+    limits, point = prospect.request.limits, prospect.configuration
     young = {option.name for option in options(prospect.request.job.backend)}
     more = (one for one in failing(limits.table, limits.fixed, point) if one.name not in young)
     return next((one.sentence_at(limits.fixed, point) for one in (*prospect.refused(), *more)), "")
@@ -200,7 +185,7 @@ def changed(old: Plan, new: Plan) -> Changes:
     return Changes(tuple(_decisions(before, after, new)), tuple(_follows(old, new)), judged(new, before))
 
 
-def _decisions(before: Configuration, after: Configuration, new: Plan) -> Iterator[Change]:
+def _decisions(before: Setup, after: Setup, new: Plan) -> Iterator[Change]:
     """Yield a Change for each decision that differs, with the verdict on `after` with that decision alone as in
     `before`. Sequence parallelism is reverted together with tp. Decisions whose reversal changes nothing are skipped.
     """
@@ -217,13 +202,12 @@ def _follows(old: Plan, new: Plan) -> Iterator[str]:
     """Yield a sentence for each derived value that changed: dp, and the number of micro-batches (gradient
     accumulation).
     """
-    was, now = old.best, new.best
-    if was.parallel.dp != now.parallel.dp:
-        p = now.parallel
-        yield (f"dp {was.parallel.dp} -> {p.dp}: {p.world_size} GPUs over tp x pp x cp = {p.tp * p.pp * p.cp}")
-    if was.batch.num_microbatches != now.batch.num_microbatches:
-        b = now.batch
+    was, now = old.best.configuration, new.best.configuration
+    if was.dp != now.dp:
+        inner = now.tp * now.pp * now.cp
+        yield f"dp {was.dp} -> {now.dp}: {now.world_size} GPUs over tp x pp x cp = {inner}"
+    if was.num_microbatches != now.num_microbatches:
         yield (
-            f"accumulation {was.batch.num_microbatches} -> {b.num_microbatches}: {b.global_} sequences over dp x "
-            f"micro-batch = {now.parallel.dp * b.micro}"
+            f"accumulation {was.num_microbatches} -> {now.num_microbatches}: {now.global_batch} sequences over dp x "
+            f"micro-batch = {now.dp * now.micro}"
         )

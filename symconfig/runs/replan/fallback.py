@@ -108,12 +108,14 @@ def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Pr
         if progress is not None:
             progress(f"{left} of {nodes.count} nodes, {phase}", share)
 
-    job, stage = plan.job.model_copy(update={"gpus": gpus}), plan.best.options.zero_stage
+    job, stage = plan.job.model_copy(update={"gpus": gpus}), plan.best.configuration.zero_stage
     try:
         rest = best_plan(plan.model, plan.cluster, job, top=top, progress=of)
     except InfeasibleError as error:
         return Smaller(lost, left, gpus, None, (), error.problems)
-    if rest.best.options.zero_stage != stage:  # the optimizer's state loads only where it is sharded as it was saved
+    if (
+        rest.best.configuration.zero_stage != stage
+    ):  # the optimizer's state loads only where it is sharded as it was saved
         kept = job.model_copy(update={"pins": {**job.pins, "zero": str(stage)}})
         with suppress(InputError, InfeasibleError):
             rest = best_plan(plan.model, plan.cluster, kept, top=top, progress=of)

@@ -76,9 +76,9 @@ def inputs(plan: Plan) -> dict[str, Any]:
     best = plan.best
     job: dict[str, Any] = plan.job.model_dump(mode="json", by_alias=True, exclude={"training", "schema_"})
     job |= {
-        "gpus": best.parallel.world_size,
-        "global_batch_size": best.batch.global_,
-        "seq_length": best.batch.seq_length,
+        "gpus": best.configuration.world_size,
+        "global_batch_size": best.configuration.global_batch,
+        "seq_length": best.configuration.seq_length,
         "backend": best.target.backend,
     }
     for backend in BACKENDS.values():

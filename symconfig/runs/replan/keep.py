@@ -14,9 +14,10 @@ from functools import partial
 from itertools import combinations
 
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.extras import in_effect
+from symconfig.plans.configuration import Configuration
 from symconfig.plans.options import EXTRAS, Extra
-from symconfig.plans.plan import Candidate, Plan, Recompute
+from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.checkpoint import Loadable, Verdict
 from symconfig.solve.extras import values_of
 
@@ -28,28 +29,28 @@ GROUPS = (LAYOUT, ("zero",), ("precision",))
 
 
 def _degree(name: str, candidate: Candidate) -> str:
-    return str(getattr(candidate.parallel, name))
+    return str(getattr(candidate.configuration, name))
 
 
 def _extra(extra: Extra, candidate: Candidate) -> str | None:
     """Return the pin's value of a framework option; None if no pin of this backend can express it."""
-    value = getattr(Extras.planned(candidate), extra.name)
+    value = getattr(in_effect(candidate.configuration), extra.name)
     if value != extra.usual and candidate.target.backend not in extra.of:
         return None
-    return next(word for word, meant in values_of(extra, candidate.parallel.world_size).items() if meant == value)
+    return next(word for word, meant in values_of(extra, candidate.configuration.world_size).items() if meant == value)
 
 
 _VALUES: Mapping[str, Callable[[Candidate], str | None]] = {
     **{name: partial(_degree, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")},
-    "mbs": lambda candidate: str(candidate.batch.micro),
-    "zero": lambda candidate: str(candidate.options.zero_stage),
-    "sp": lambda candidate: _switch(candidate.options.sequence_parallel),
-    "recompute": lambda candidate: _recompute(candidate.options.recompute),
-    "precision": lambda candidate: candidate.options.precision,
-    "optimizer_offload": lambda candidate: f"{candidate.options.optimizer_offload:g}",
-    "activation_offload": lambda candidate: _switch(candidate.options.activation_offload),
-    "cp_comm": lambda candidate: candidate.options.cp_comm,
-    "layout": lambda candidate: candidate.options.pipeline_layout,
+    "mbs": lambda candidate: str(candidate.configuration.micro),
+    "zero": lambda candidate: str(candidate.configuration.zero_stage),
+    "sp": lambda candidate: _switch(candidate.configuration.sequence_parallel),
+    "recompute": lambda candidate: _recompute(candidate.configuration),
+    "precision": lambda candidate: candidate.configuration.precision,
+    "optimizer_offload": lambda candidate: f"{candidate.configuration.optimizer_offload:g}",
+    "activation_offload": lambda candidate: _switch(candidate.configuration.activation_offload),
+    "cp_comm": lambda candidate: candidate.configuration.cp_comm if candidate.configuration.cp > 1 else None,
+    "layout": lambda candidate: candidate.configuration.pipeline_layout,
     **{extra.pin: partial(_extra, extra) for extra in EXTRAS},
 }
 
@@ -58,14 +59,13 @@ def _switch(on: bool) -> str:
     return "1" if on else "0"
 
 
-def _recompute(recompute: Recompute) -> str | None:
-    """Return the recomputation as a pin, `granularity` or `selective:modules`; None for the method "block", whose
-    layers no pin gives.
+def _recompute(c: Configuration) -> str | None:
+    """Return the recompute as a pin, its kind or `selective:modules`; None for the method "block", whose layers no pin
+    gives.
     """
-    if recompute.method == "block":
+    if c.recompute_method == "block":
         return None
-    modules = ",".join(recompute.modules)
-    return f"{recompute.granularity}:{modules}" if recompute.granularity == "selective" else recompute.granularity
+    return f"{c.recompute}:{','.join(c.recompute_modules)}" if c.recompute == "selective" else c.recompute
 
 
 def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:

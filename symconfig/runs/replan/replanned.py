@@ -21,7 +21,7 @@ from symconfig.runs.replan.changes import Changes, changed
 from symconfig.runs.replan.diff import Difference, differences
 from symconfig.runs.replan.inputs import inputs
 from symconfig.runs.replan.keep import NearPlan, nearest
-from symconfig.runs.replan.schedule import Mode, Schedule, scheduled
+from symconfig.runs.replan.schedule import Batch, Mode, Schedule, scheduled
 from symconfig.solve.near_batch import batch_nearby
 from symconfig.solve.whole import filled
 
@@ -146,7 +146,7 @@ def _reached(old: Plan, wishes: Wishes) -> tuple[History, tuple[str, ...]]:
     The step is the wished one, else the checkpoint's, else the old plan's. If the checkpoint states sequences, these
     count. Raises InputError for a step before the plan's own or other than the checkpoint's.
     """
-    saved, batch, length = wishes.checkpoint, old.best.batch.global_, old.best.batch.seq_length
+    saved, batch, length = wishes.checkpoint, old.best.configuration.global_batch, old.best.configuration.seq_length
     if saved is not None and saved.iteration is not None and wishes.step not in (None, saved.iteration):
         raise InputError(
             "is not where the checkpoint is, at which a run that loads it goes on",
@@ -182,7 +182,7 @@ def _scheduled(
     counts = target_of(wishes.model, job).counts
     return scheduled(
         WholeTraining.of(known.training),
-        old.best.batch,
+        Batch(old.best.configuration.global_batch, old.best.configuration.seq_length),
         batch=job.global_batch_size,
         seq_length=known.seq_length,
         counting=counts,

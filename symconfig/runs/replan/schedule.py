@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil, cos, pi, sqrt
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from symconfig.descriptor.training import WholeTraining
 from symconfig.errors import InputError
 from symconfig.format import count
 from symconfig.frameworks.counting import Counting
 from symconfig.plans.history import History
-from symconfig.plans.plan import Batch
 
 Mode = Literal["keep", "as-is"]
 _NONE = History()
@@ -76,8 +75,8 @@ def scheduled(
     if run.step > training.train_iters:
         need = f"at most {training.train_iters}, its training.train_iters"
         raise InputError("is behind the end of the run", field="at_step", got=str(run.step), need=need)
-    new = replace(old, global_=batch, seq_length=seq_length)
-    restarts, old_tokens, step_tokens = restarts and run.step > 0, old.global_ * old.seq_length, batch * seq_length
+    new = Batch(batch, seq_length)
+    restarts, old_tokens, step_tokens = restarts and run.step > 0, old.global_batch * old.seq_length, batch * seq_length
     history = run.renumbered(batch, seq_length) if counting.renumbers else run
     if restarts and not counting.renumbers:
         history = replace(run, unscheduled=run.sequences)
@@ -98,7 +97,7 @@ def scheduled(
             options = (f"--consumed-sequences={run.tokens // seq_length}",)
     notes = []
     if new != old:
-        ratio, lr = batch / old.global_, training.lr
+        ratio, lr = batch / old.global_batch, training.lr
         rules = f": the square-root rule would have {lr * sqrt(ratio):.3g}, the linear one {lr * ratio:.3g}"
         behind = run.step + past.step
         left = [
@@ -119,6 +118,13 @@ def scheduled(
     return Schedule(changed, rescaled, run, history, options, tuple(notes))
 
 
+class Batch(NamedTuple):
+    """Sequences of a step, and tokens of each."""
+
+    global_batch: int
+    seq_length: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Clock:
     """Converts iterations of the old run, counted from `past`, to those of the new one, counted from `done`."""
@@ -132,11 +138,11 @@ class _Clock:
     @property
     def ratio(self) -> Fraction:
         """Return the tokens of an old iteration over those of a new one."""
-        return Fraction(self.old.global_ * self.old.seq_length, self._new_tokens)
+        return Fraction(self.old.global_batch * self.old.seq_length, self._new_tokens)
 
     @property
     def _new_tokens(self) -> int:
-        return self.new.global_ * self.new.seq_length
+        return self.new.global_batch * self.new.seq_length
 
     def run(self, iteration: Fraction) -> Fraction:
         """Return the new iteration at the same tokens as an old one; iterations already done keep their numbers. If
@@ -154,14 +160,14 @@ class _Clock:
         they are, later ones by their tokens; with `restarts` only later ones count, from 0. If nothing is done, those
         of `past` count by their tokens.
         """
-        sequences, counted = iteration * self.old.global_, Fraction(self.done.scheduled)
+        sequences, counted = iteration * self.old.global_batch, Fraction(self.done.scheduled)
         if not self.done.step:
             return self.past.tokens_of(self.past.unscheduled + sequences, self.old.seq_length) / self._new_tokens
         left = max(Fraction(0), sequences - counted)
         if self.restarts:
-            return left * self.ratio / self.old.global_
+            return left * self.ratio / self.old.global_batch
         later = left * Fraction(self.old.seq_length, self.new.seq_length)
-        return (min(sequences, counted) + later) / self.new.global_
+        return (min(sequences, counted) + later) / self.new.global_batch
 
 
 def _converted(training: WholeTraining, clock: _Clock, schedules_steps: bool) -> Iterator[Rescaled]:
@@ -208,10 +214,10 @@ def _resumed(
     """
     seen = f"the {count(run.sequences)} sequences that the checkpoint has seen"
     if counting.renumbers:
-        start = Fraction(run.tokens, new.global_ * new.seq_length)
+        start = Fraction(run.tokens, new.global_batch * new.seq_length)
         yield f"steps are numbered anew: behind {seen} train.py goes on at step {count(int(start))}"
         if start.denominator != 1:
-            repeated = int((start - int(start)) * new.global_)
+            repeated = int((start - int(start)) * new.global_batch)
             yield f"the last {count(repeated)} of the sequences that were seen come once more, since steps are whole"
         return
     if counting.schedules_steps:
@@ -233,7 +239,7 @@ def _resumed(
             f"the program skips as many sequences of the new length: {count(skipped)} tokens of the data and not the "
             f"{count(run.tokens)} that were seen"
         )
-    place = (run.step, 1, 1) if counting.schedules_steps else (run.scheduled, old.global_, new.global_)
+    place = (run.step, 1, 1) if counting.schedules_steps else (run.scheduled, old.global_batch, new.global_batch)
     was, now = rate(before, place[0], place[1]), rate(after, place[0], place[2])
     if not restarts and abs(now - was) > 1e-3 * was:
         yield f"at the step the learning rate turns from {was:.4g} to {now:.4g}; it ends after the same tokens"

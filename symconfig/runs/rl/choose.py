@@ -14,7 +14,7 @@ from math import ceil
 from symconfig.descriptor.job import Job
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.recover.rl.step import Packed, in_a_row, padded
-from symconfig.format import gib, picked
+from symconfig.format import gib
 from symconfig.plans.options import EXTRAS
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedRl
@@ -33,7 +33,6 @@ from symconfig.solve.usual import premium
 WEIGHED = 12  # plans of the actor, around each of which engines are weighed
 _TIMES = (1, 2, 4)  # the longest sequence, that a micro-batch has room for
 _CONTEXT = (1, 2, 4, 8, 16)  # ranks of context parallelism
-_OF_CRITIC = ("tp", "pp", "vpp", "cp", "ep", "etp")  # degrees of a critic that a plan records
 _LEFT = (0.0, 0.05, 0.1, 0.2)  # shares of a GPU that an update leaves beside, the first that leads to a plan that fits
 # A plan of updates, one of its candidates as the actor, and the layouts around that which fit, the shortest step first.
 Tried = tuple[Plan, Trained, list[Layout]]
@@ -268,12 +267,15 @@ def _alike(question: Question, actor: Candidate) -> dict[str, str]:
     """Return the pins by which the critic equals the actor: mbs, cp and tp, and pp where programs configure the critic
     separately (`learns.critic` "own"); else ZeRO stage, recomputation, offload and instances.
     """
-    o, p = actor.options, actor.parallel
-    alike: dict[str, object] = {"mbs": actor.batch.micro, "cp": p.cp}  # programs take one number of tokens for both
+    o, p = actor.configuration, actor.configuration
+    alike: dict[str, object] = {
+        "mbs": actor.configuration.micro,
+        "cp": p.cp,
+    }  # programs take one number of tokens for both
     if question.learns.critic == "own":
         alike |= {"tp": p.tp, "pp": p.pp}
     else:
-        alike |= {"zero": o.zero_stage, "tp": p.tp, "recompute": o.recompute.granularity}
+        alike |= {"zero": o.zero_stage, "tp": p.tp, "recompute": o.recompute}
         alike |= {"optimizer_offload": f"{o.optimizer_offload:g}"}
         if any(one.name == "instances" and actor.target.backend in one.of for one in EXTRAS):
             alike["instances"] = o.instances
@@ -285,17 +287,18 @@ def _trained(question: Question, plan: Plan, candidate: Candidate, fill: float, 
     makes. A packed micro-batch holds at most a replica's share of the update. If that changes room or batch, the
     candidate is costed again with one sequence per micro-batch and the original kept as `written`; padded ones stay.
     """
-    rl, batch, dp = question.rl, candidate.batch, candidate.parallel.dp
+    rl, batch, dp = question.rl, candidate.configuration, candidate.configuration.dp
     room = batch.micro * batch.seq_length
     packed = Packed(room=room, length=rl.mean_tokens).within(rl, dp)
-    whole = packed.spread(rl, dp, in_a_row(candidate.parallel))
-    if question.learns.sequences != "packed" or (packed.room == room and whole * batch.micro == batch.global_):
+    whole = packed.spread(rl, dp, in_a_row(candidate.configuration))
+    if question.learns.sequences != "packed" or (packed.room == room and whole * batch.micro == batch.global_batch):
         return Trained(plan, candidate, fill, logits)
     job = plan.job.model_copy(update={"global_batch_size": whole, "seq_length": packed.room})
     point = restore(plan, candidate)
-    request = replace(point.request, job=job, global_batch=whole, seq_length=packed.room)
-    filled = described(replace(point, request=request, micro=1), plan.cluster, job, best=True)
-    filled = replace(filled, target=candidate.target, options=candidate.options)
+    request = replace(point.request, job=job).having(global_batch=whole, seq_length=packed.room)
+    point = point.having(micro=1, global_batch=whole, seq_length=packed.room)
+    filled = described(replace(point, request=request), plan.cluster, job, best=True)
+    filled = replace(filled, target=candidate.target)
     return Trained(replace(plan, job=job), filled, packed.fill(rl, whole), logits, candidate)
 
 
@@ -327,7 +330,7 @@ def planned(question: Question, layout: Layout) -> PlannedRl:
     job's, else the actor's micro-batch over cp.
     """
     candidate, rl, generation = layout.actor.candidate, question.rl, layout.generation
-    batch = layout.actor.as_written.batch
+    batch = layout.actor.as_written.configuration
     served = layout.replica.engine.gpus * layout.replicas
     return PlannedRl(
         rollout_tp=layout.replica.engine.tp,
@@ -338,7 +341,7 @@ def planned(question: Question, layout: Layout) -> PlannedRl:
         memory_share=layout.replica.share,
         at_once=generation.at_once,
         at_longest=layout.replica.at_once(rl, float(rl.longest)),
-        tokens_per_gpu=rl.tokens_per_gpu or batch.micro * batch.seq_length // candidate.parallel.cp,
+        tokens_per_gpu=rl.tokens_per_gpu or batch.micro * batch.seq_length // candidate.configuration.cp,
         away=AWAY[layout.away],
         host_bytes=layout.host_bytes,
         step_s=layout.step_s,
@@ -348,8 +351,7 @@ def planned(question: Question, layout: Layout) -> PlannedRl:
             PlannedPhase(phase.name, phase.seconds, phase.bytes, dict(phase.holds), phase.tokens)
             for phase in layout.phases
         ),
-        critic=picked(layout.critic.candidate.parallel, *_OF_CRITIC) if layout.critic else {},
-        critic_options=layout.critic.candidate.options if layout.critic else None,
+        critic=layout.critic.candidate.configuration if layout.critic else None,
     )
 
 

@@ -293,7 +293,7 @@ def as_trained(question: Question, actor: Trained) -> Read:
     """Return the micro-batches of the actor's update as those in which samples are read for log-probabilities. Padded:
     all of a step's updates; packed: spread over dp with the mean length.
     """
-    rl, batch, degrees = question.rl, actor.candidate.batch, actor.candidate.parallel
+    rl, batch, degrees = question.rl, actor.candidate.configuration, actor.candidate.configuration
     room = batch.micro * batch.seq_length
     if question.learns.sequences != "packed":
         return Read(room=room, passes=rl.updates * batch.num_microbatches, fill=actor.fill)
@@ -307,7 +307,7 @@ def with_reads(question: Question, layout: Layout) -> Layout:
     """
     if not question.learns.reads_apart or (layout.rewards is not None and layout.rewards.how.by == "workers"):
         return layout
-    rl, batch, degrees = layout.rl, layout.actor.as_written.batch, layout.actor.candidate.parallel
+    rl, batch, degrees = layout.rl, layout.actor.as_written.configuration, layout.actor.candidate.configuration
     room = batch.micro * batch.seq_length
     while True:
         packed = Packed(room=room, length=rl.mean_tokens).read(rl, degrees.dp, in_a_row(degrees))

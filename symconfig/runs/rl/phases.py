@@ -71,9 +71,9 @@ def to_engine_s(actor: Trained) -> float:
     over the ranks that shard them. Ranks: the larger of tp x pp and ep x etp x pp, times dp x cp with ZeRO-3; 0 s for
     one rank.
     """
-    p, count = actor.candidate.parallel, parameters(actor.plan.model, with_mtp=False)
+    p, count = actor.candidate.configuration, parameters(actor.plan.model, with_mtp=False)
     total = _WEIGHT_BYTES * (count.total if actor.plan.model.adapter is None else count.trainable)
-    sharded = p.dp * p.cp if actor.candidate.options.zero_stage == 3 else 1
+    sharded = p.dp * p.cp if actor.candidate.configuration.zero_stage == 3 else 1
     ranks = np.array([float(max(p.tp * p.pp, p.ep * p.etp * p.pp) * sharded)])
     return float(ring(np.array([total]), 1.0, ranks, 1.0, actor.prospect.machine)[0])
 

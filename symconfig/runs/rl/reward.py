@@ -16,15 +16,15 @@ from symconfig.cost.machine import Machine
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
+from symconfig.format import picked
 from symconfig.frameworks.known import BACKENDS
-from symconfig.plans.degrees import Degrees
-from symconfig.plans.plan import Batch
+from symconfig.plans.configuration import DEGREES
 from symconfig.plans.rl import REWARDED, REWARDING, PlannedReward
 from symconfig.render.learning import Rewarding
 from symconfig.runs.rl.engine import ASLEEP_BYTES, WORKING_BYTES, Engine, cached_bytes
 from symconfig.runs.rl.logits import PLAIN
 from symconfig.runs.rl.trained import WEIGHTS, Trained
-from symconfig.solve.configuration import Configuration
+from symconfig.solve.configuration import Setup
 from symconfig.solve.predict import as_found
 
 _SHARES = 20  # of a GPU's memory, of which an engine takes some
@@ -72,7 +72,7 @@ def rewards(
     """
     gpus = stated.gpus
     if how.by == "engine":
-        on = gpus or actor.candidate.parallel.world_size
+        on = gpus or actor.candidate.configuration.world_size
         every = _engines(model, rl, gpu, on, cluster.gpus_per_node)
         chosen = [(Engine(model, gpu, stated.tp), stated.memory_share)] if stated.tp else list(every)
         return _served(how, chosen, rl, gpus, on)
@@ -80,8 +80,8 @@ def rewards(
     if frozen is None:
         return None
     candidate = frozen.candidate
-    room = candidate.batch.micro * candidate.batch.seq_length
-    replicas = candidate.parallel.dp
+    room = candidate.configuration.micro * candidate.configuration.seq_length
+    replicas = candidate.configuration.dp
     share = ceil(rl.generated / replicas) * rl.longest / room if how.together else 1.0
     weights = {_MODEL: frozen.memory[WEIGHTS]}
     return Rewards(
@@ -140,45 +140,44 @@ def _frozen(
     if point is None:
         return None
     fill = rl.mean_tokens / rl.longest if how.by == "shards" else actor.fill
-    micros = point.global_batch // (point.micro * point.degrees.dp)
-    batch = Batch(micro=point.micro, global_=point.global_batch, num_microbatches=micros, seq_length=point.seq_length)
-    options = replace(actor.candidate.options, zero_stage=point.zero)
-    read = replace(actor.candidate, parallel=point.degrees, batch=batch, options=options)
+    same = picked(point, *DEGREES, "micro", "global_batch", "seq_length", "zero_stage")
+    read = replace(actor.candidate, configuration=replace(actor.candidate.configuration, **same))
     found = as_found(model, cluster, point)
     return Trained(replace(actor.plan, model=model), read, fill, PLAIN, point=found, frozen=True)
 
 
-def _sharded(rl: Rl, actor: Trained, gpus: int) -> Configuration:
+def _sharded(rl: Rl, actor: Trained, gpus: int) -> Setup:
     """Return a layout of FSDP (ZeRO-3) over `gpus` GPUs, with micro-batches of one longest sequence; the batch is
     rounded up to them.
     """
-    return Configuration(
-        degrees=Degrees(tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1, dp=gpus),
+    return Setup(
+        dp=gpus,
         micro=1,
         global_batch=max(1, ceil(rl.batch / gpus)) * gpus,
         seq_length=rl.longest,
-        precision=actor.candidate.options.precision,
-        zero=3,
+        precision=actor.candidate.configuration.precision,
+        zero_stage=3,
         framework=BACKENDS["fsdp"].usual,
         backend="fsdp",
     )
 
 
-def _as_trained(model: ModelDescriptor, actor: Trained, gpus: int) -> Configuration | None:
+def _as_trained(model: ModelDescriptor, actor: Trained, gpus: int) -> Setup | None:
     """Return the actor's degrees for the reward model, with dp for `gpus` GPUs (0: the actor's); None if heads or GPUs
     do not divide over tp x cp. Pipeline stages are kept; weights are sharded (ZeRO-3) if the actor's are, else ZeRO is
     0. Micro-batches are rounded up.
     """
     candidate = actor.candidate
-    ranks, micro = candidate.parallel.tp * candidate.parallel.cp, candidate.batch.micro
+    ranks, micro = candidate.configuration.tp * candidate.configuration.cp, candidate.configuration.micro
     if model.num_attention_heads % ranks or gpus % ranks:
         return None
-    dp = gpus // ranks or candidate.parallel.dp
-    micros = ceil(candidate.batch.num_microbatches * candidate.parallel.dp / dp)
-    return replace(
-        Configuration.of(candidate, actor.prospect.request.framework),
-        degrees=replace(candidate.parallel, dp=dp),
+    dp = gpus // ranks or candidate.configuration.dp
+    micros = ceil(candidate.configuration.num_microbatches * candidate.configuration.dp / dp)
+    return Setup.of(
+        candidate,
+        actor.prospect.request.framework,
+        dp=dp,
         global_batch=micros * dp * micro,
-        zero=3 if candidate.options.zero_stage == 3 else 0,
+        zero_stage=3 if candidate.configuration.zero_stage == 3 else 0,
         packing=actor.plan.job.packing,
     )

@@ -129,7 +129,7 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
     rl, alone = step.rl, step.rl.placement == "split"
     tp, dp, share = rl.rollout.tp or 1, rl.rollout.dp or 1, rl.rollout.memory_share
     assert share is not None, "a script has one, or its trainer's default"
-    served = rl.rollout_gpus if alone and rl.rollout_gpus else run.configuration.degrees.world_size
+    served = rl.rollout_gpus if alone and rl.rollout_gpus else run.configuration.world_size
     if served % (tp * dp):
         what = "the GPUs that generate do not divide over the engine's"
         raise InputError(what, field="rollout", got=f"{served} for engines of {tp * dp}")

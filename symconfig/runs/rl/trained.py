@@ -20,7 +20,7 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.rl.logits import LogitBytes
 from symconfig.solve.costed import Costed, costed
 from symconfig.solve.loads import uneven
-from symconfig.solve.prospect import Prospect
+from symconfig.solve.prospect import Prospect, recomputing
 from symconfig.solve.restore import restore
 from symconfig.solve.run import weighs_loads
 from symconfig.solve.timeline import times
@@ -87,9 +87,9 @@ class Trained:
         if framework.shard_bytes is None:
             return own
         trained = parameters(self.plan.model).trainable if own[STATES] else 0  # else all shards are in host memory
-        ranks = self.candidate.parallel.world_size
+        ranks = self.candidate.configuration.world_size
         elements, sizes = trained / (ranks / framework.optimizer_instances), framework.bytes
-        gathered = sizes.weight if framework.sharding(self.prospect.zero).weight else 0.0
+        gathered = sizes.weight if framework.sharding(self.prospect.configuration.zero_stage).weight else 0.0
         wider = elements * (2 * framework.shard_bytes - sizes.gradient - gathered)  # of weights and of gradients
         gradients = elements * framework.shard_bytes
         return {**own, WEIGHTS: self._shards(framework.shard_bytes), GRADIENTS: gradients, STATES: own[STATES] - wider}
@@ -105,10 +105,10 @@ class Trained:
         """Return the bytes of this GPU's shard of all weights, frozen ones included; 0 with parameter offload.
         trained_bytes: per trainable parameter.
         """
-        degrees, framework = self.candidate.parallel, self.prospect.request.framework
+        degrees, framework = self.candidate.configuration, self.prospect.request.framework
         count, sizes = parameters(self.plan.model), framework.bytes
         every = count.trainable * trained_bytes + (count.total - count.trainable) * (sizes.frozen + sizes.frozen_rest)
-        on_gpu = not self.candidate.options.param_offload
+        on_gpu = not self.candidate.configuration.param_offload
         return every / (degrees.world_size / framework.optimizer_instances) * on_gpu
 
     @property
@@ -154,7 +154,7 @@ class Trained:
 
     def forward_s(self, steps: float) -> float:
         """Return the seconds of the forward passes of `steps` optimizer steps, without a backward."""
-        return self.passes_s(self.candidate.batch.num_microbatches * steps, self.fill)
+        return self.passes_s(self.candidate.configuration.num_microbatches * steps, self.fill)
 
     def passes_s(self, passes: float, fill: float, streamed_s: float = 0.0) -> float:
         """Return the seconds of `passes` micro-batches' forwards per replica, plus pp - 1 for the pipeline's fill, with
@@ -164,7 +164,7 @@ class Trained:
         made, parts = times(self.prospect, self.parts), self.parts
         longest = fill * (float((made.forward.sum(axis=1) * np.asarray(made.slow)).max()) + made.busy_s)
         gathered = gathered_s(parts.sums, parts.points, parts.setting, fill * parts.sums.ahead, streamed_s)
-        return (passes + self.candidate.parallel.pp - 1) * (longest + float(np.max(gathered)))
+        return (passes + self.candidate.configuration.pp - 1) * (longest + float(np.max(gathered)))
 
     def reading(self, room: int) -> Trained:
         """Return the model with one micro-batch sequence of `room` tokens, for forwards only; cached by room. It is the
@@ -173,14 +173,15 @@ class Trained:
         if room not in self._readings:
             point = self.prospect
             job = point.request.job.model_copy(update={"seq_length": room})
-            point = replace(point, micro=1, request=replace(point.request, job=job, seq_length=room))
+            request = replace(point.request, job=job).having(seq_length=room)
+            point = replace(point.having(micro=1, seq_length=room), request=request)
             self._readings[room] = Trained(self.plan, self.candidate, self.fill, self.logits, point=point)
         return self._readings[room]
 
     @cached_property
     def _readings(self) -> dict[int, Trained]:
         prospect = self.prospect
-        return {prospect.micro * prospect.request.seq_length: self}
+        return {prospect.configuration.micro * prospect.request.seq_length: self}
 
     def forward_bytes(self, entropy: bool = False, share: float = 1.0) -> float:
         """Return the peak bytes of a forward pass without backward: the maximum over one layer, the head and the loss.
@@ -218,14 +219,14 @@ class Trained:
         recomputation, plus its transient ones; at the busiest layer's expert load if loads are uneven.
         """
         point = self._at_busiest_layer if self.prospect.request.uneven else self.prospect
-        whole = costed(replace(point, choice=Choice(), block_layers=0, uniform_layers=1)).table
+        whole = costed(point.having(**recomputing(Choice()))).table
         made = (whole.passes[KEPT] + whole.passes[TRANSIENT])[0, :, 0]
         return max(float(made[index]) for index, kind in enumerate(whole.kinds) if is_layer(kind))
 
     @property
     def _at_busiest_layer(self) -> Prospect:
         """Return the layout with even loads at every layer, each as high as that of the busiest rank and layer."""
-        request, ep = (point := self.prospect).request, np.array([float(self.prospect.degrees.ep)])
+        request, ep = (point := self.prospect).request, np.array([float(self.prospect.configuration.ep)])
         load = float(uneven(request.model, ep, request.job.task_of(request.model))[OF_LAYER][0])
         limits = request.job.limits.model_copy(update={"expert_imbalance": load})
         job = request.job.model_copy(update={"limits": limits})
@@ -237,7 +238,7 @@ class Trained:
         loads are uneven already or stated.
         """
         request = self.prospect.request
-        spread = request.model.experts is not None and self.prospect.degrees.ep > 1
+        spread = request.model.experts is not None and self.prospect.configuration.ep > 1
         if not spread or request.uneven or not weighs_loads(request.job):
             return self
         point = replace(self.prospect, request=replace(request, uneven=True))
@@ -246,16 +247,18 @@ class Trained:
     @property
     def tokens_per_gpu(self) -> int:
         """Return the tokens of a micro-batch per GPU, divided by cp and rounded up."""
-        return -(-self.prospect.micro * self.prospect.request.seq_length // self.prospect.degrees.cp)
+        return -(
+            -self.prospect.configuration.micro * self.prospect.request.seq_length // self.prospect.configuration.cp
+        )
 
     @property
     def logit_count(self) -> float:
         """Return the number of logits of a micro-batch per GPU of the last stage: tokens / cp x padded
         vocabulary / tp.
         """
-        prospect, p = self.prospect, self.prospect.degrees
+        prospect, p = self.prospect, self.prospect.configuration
         padded = prospect.request.framework.padded_vocab(prospect.request.model.vocab_size, np.array([float(p.tp)]))
-        return prospect.micro * prospect.request.seq_length / p.cp * float(np.ravel(padded)[0]) / p.tp
+        return p.micro * prospect.request.seq_length / p.cp * float(np.ravel(padded)[0]) / p.tp
 
     def peak_bytes(self, entropy: bool = False) -> float:
         """Return the peak bytes of an update on the fullest GPU: the maximum of forward and backward, and of the

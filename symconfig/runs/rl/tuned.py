@@ -75,10 +75,10 @@ def _steps(job: Job, solve: Solve, target: Target, top: int) -> Collection[Step]
             break
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits}))
         for each in (plan.best, *plan.alternatives):
-            share = fill(plan.job, each.batch.micro, each.batch.seq_length)
+            share = fill(plan.job, each.configuration.micro, each.configuration.seq_length)
             logits = PLAIN if plan.job.preference is None else of_loss(plan.job.preference.means, target.name)
             step = counted(plan, Trained(plan, each, share, logits), target.compares)
-            steps.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, step))
+            steps.setdefault(repr((each.configuration, each.configuration, each.configuration)), (plan, each, step))
     return steps.values()
 
 
@@ -142,7 +142,7 @@ def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iter
     if means.reference and resident and (plan.model.adapter is None or how.copies):
         held["reference"] = trained.memory[WEIGHTS]
     for name, reader, forwards in (("KL term", "model", means.read), ("reference", "reference", means.reference)):
-        alone, most = reader in how.first and trained.candidate.parallel.pp == 1, trained.busiest
+        alone, most = reader in how.first and trained.candidate.configuration.pp == 1, trained.busiest
         kept = 0.0 if alone else trained.kept_bytes
         read = {"policy's activations and logits": kept, "forward": trained.forward_bytes()}
         read[BUSIEST] = most.forward_bytes() + (0.0 if alone else most.kept_bytes) - sum(read.values())

@@ -51,11 +51,11 @@ INPUTS = (
     Column("cluster", "zoo name or path, as asked"),
     Column("gpus", "GPUs: all of them used; where auto was asked, what was found"),
     Column("global_batch_size", "sequences: of an optimizer step"),
-    Column("seq_length", "tokens: of a sequence", "batch.seq_length"),
+    Column("seq_length", "tokens: of a sequence", "configuration.seq_length"),
     Column("backend", "megatron or deepspeed", "target.backend"),
     Column("framework_version", "of the backend", "target.version"),
     Column("task", " or ".join(TASKS), lambda p: p.job.task),
-    Column("precision", "that the plan has; asked is in `fields`", "options.precision"),
+    Column("precision", "that the plan has; asked is in `fields`", "configuration.precision"),
     Column("fields", "every other field of the job that was set: pins, limits, packing and so on, as JSON"),
     Column(
         "status",
@@ -64,33 +64,39 @@ INPUTS = (
     Column("reason", "why there is no plan"),
 )
 DEGREES = (
-    Column("tp", "tensor-parallel degree", "parallel.tp"),
-    Column("pp", "pipeline stages", "parallel.pp"),
-    Column("vpp", "virtual stages on each", "parallel.vpp"),
-    Column("cp", "context-parallel degree", "parallel.cp"),
-    Column("ep", "expert-parallel degree", "parallel.ep"),
-    Column("etp", "tensor-parallel degree of experts", "parallel.etp"),
-    Column("dp", "data-parallel degree", "parallel.dp"),
-    Column("micro_batch_size", "sequences: of a data rank at a time", "batch.micro"),
-    Column("num_microbatches", "of a step", "batch.num_microbatches"),
+    Column("tp", "tensor-parallel degree", "configuration.tp"),
+    Column("pp", "pipeline stages", "configuration.pp"),
+    Column("vpp", "virtual stages on each", "configuration.vpp"),
+    Column("cp", "context-parallel degree", "configuration.cp"),
+    Column("ep", "expert-parallel degree", "configuration.ep"),
+    Column("etp", "tensor-parallel degree of experts", "configuration.etp"),
+    Column("dp", "data-parallel degree", "configuration.dp"),
+    Column("micro_batch_size", "sequences: of a data rank at a time", "configuration.micro"),
+    Column("num_microbatches", "of a step", "configuration.num_microbatches"),
 )
 OPTIONS = (
-    Column("sequence_parallel", "Megatron's", "options.sequence_parallel"),
-    Column("zero_stage", "Megatron's distributed optimizer is 1", "options.zero_stage"),
-    Column("recompute", "none, selective or full", "options.recompute.granularity"),
-    Column("recompute_modules", "if selective, joined by +", lambda p: "+".join(p.best.options.recompute.modules)),
-    Column("recompute_layers", "layers: first ones of every virtual stage, if not all", "options.recompute.num_layers"),
+    Column("sequence_parallel", "Megatron's", "configuration.sequence_parallel"),
+    Column("zero_stage", "Megatron's distributed optimizer is 1", "configuration.zero_stage"),
+    Column("recompute", "none, selective or full", "configuration.recompute"),
+    Column(
+        "recompute_modules", "if selective, joined by +", lambda p: "+".join(p.best.configuration.recompute_modules)
+    ),
+    Column(
+        "recompute_layers",
+        "layers: first ones of every virtual stage, if not all",
+        lambda p: p.best.configuration.recompute_layers if p.best.configuration.recompute == "full" else None,
+    ),
     Column(
         "cp_comm",
         "how context parallelism communicates",
-        lambda p: p.best.options.cp_comm if p.best.parallel.cp > 1 else None,
+        lambda p: p.best.configuration.cp_comm if p.best.configuration.cp > 1 else None,
     ),
-    Column("moe_dispatcher", "how tokens reach their experts", "options.moe_dispatcher"),
-    Column("optimizer_offload", "share of the optimizer state in host memory", "options.optimizer_offload"),
-    Column("activation_offload", "activations in host memory", "options.activation_offload"),
-    Column("param_offload", "weights in host memory", "options.param_offload"),
-    Column("schedule", "of the pipeline", "options.schedule"),
-    Column("stage_layout", "where stages have unlike layers", "options.stage_layout"),
+    Column("moe_dispatcher", "how tokens reach their experts", "configuration.moe_dispatcher"),
+    Column("optimizer_offload", "share of the optimizer state in host memory", "configuration.optimizer_offload"),
+    Column("activation_offload", "activations in host memory", "configuration.activation_offload"),
+    Column("param_offload", "weights in host memory", "configuration.param_offload"),
+    Column("schedule", "of the pipeline", "configuration.schedule"),
+    Column("stage_layout", "where stages have unlike layers", "configuration.stage_layout"),
 )
 PREDICTED = (
     Column("step_s", "s: a steady optimizer step", "predicted.step_s"),
@@ -99,7 +105,7 @@ PREDICTED = (
     Column(
         "tokens_per_s",
         "tokens/s: of all GPUs",
-        lambda p: p.best.predicted.tokens_per_s_per_gpu * p.best.parallel.world_size,
+        lambda p: p.best.predicted.tokens_per_s_per_gpu * p.best.configuration.world_size,
     ),
     Column("tokens_per_s_per_gpu", "tokens/s: of one", "predicted.tokens_per_s_per_gpu"),
     Column(
@@ -148,6 +154,6 @@ def inputs(job: Mapping[str, Any]) -> dict[str, Value]:
 def planned(plan: Plan) -> dict[str, Value]:
     """Return the columns taken from a plan, with its number of GPUs."""
     return {
-        "gpus": plan.best.parallel.world_size,
+        "gpus": plan.best.configuration.world_size,
         **{column.name: column.value(plan) for column in COLUMNS if column.of is not None},
     }

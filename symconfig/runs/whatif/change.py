@@ -43,7 +43,7 @@ class Outcome:
         if self.plan is None:
             return None
         predicted = self.plan.fastest.predicted
-        return predicted.tokens_per_s_per_gpu * self.plan.fastest.parallel.world_size
+        return predicted.tokens_per_s_per_gpu * self.plan.fastest.configuration.world_size
 
     @property
     def relaxed(self) -> tuple[str, ...]:

@@ -183,9 +183,9 @@ def _of(plan: Plan, name: str, low: float, high: float) -> Vary:
     if name in RATES:
         return Vary(name, low, high, 0, 1.0)
     best = plan.best
-    p, batch = best.parallel, best.batch
+    p, batch = best.configuration, best.configuration
     if name == "global_batch_size":
-        step, now = batch.micro * p.dp * (p.pp if p.vpp > 1 else 1), batch.global_
+        step, now = batch.micro * p.dp * (p.pp if p.vpp > 1 else 1), batch.global_batch
     else:
         step, now = math.lcm(128, 2 * p.cp * p.tp), batch.seq_length
     first, last = math.ceil(low / step) * step, math.floor(high / step) * step
@@ -246,16 +246,16 @@ def named(candidate: Candidate) -> str:
     """Return a text of a candidate's degrees above 1, dp, micro-batch, ZeRO stage, recomputation (without modules) and
     whether optimizer state is on the host. Two candidates with the same text count as the same plan.
     """
-    p, o = candidate.parallel, candidate.options
+    p, o = candidate.configuration, candidate.configuration
     degrees = [f"{name} {value}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if (value := getattr(p, name)) > 1]
-    recompute = o.recompute.granularity
-    layers = f" {o.recompute.num_layers}" if o.recompute.num_layers else ""
+    recompute = o.recompute
+    layers = f" {o.recompute_layers}" if o.recompute_layers else ""
     away = [word for word, is_on in (("optimizer in host memory", o.optimizer_offload),) if is_on]
     return ", ".join(
         [
             *degrees,
             f"dp {p.dp}",
-            f"micro {candidate.batch.micro}",
+            f"micro {candidate.configuration.micro}",
             f"zero {o.zero_stage}",
             f"recompute {recompute}{layers}",
             *away,

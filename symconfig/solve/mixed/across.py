@@ -22,12 +22,12 @@ from symconfig.cost.step import HOST_SHARE, apart_s, host_bytes
 from symconfig.cost.table import Table
 from symconfig.graph.model import sequence
 from symconfig.graph.parts import is_layer
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.schedule.simulate import simulate
 from symconfig.schedule.timeline import Timeline, Times
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.costed import Costed, detailed, table_alone
-from symconfig.solve.prospect import Prospect
+from symconfig.solve.prospect import Prospect, recomputing
 from symconfig.solve.split import Split
 from symconfig.solve.timeline import BUBBLE, EXCHANGE, shape, times, without_exchange
 
@@ -47,8 +47,10 @@ class Across:
     def laid(self, split: Split, block_layers: int) -> Across:
         """Return a copy with other layers per stage and `block_layers` recomputed; its vpp is that of the split."""
         one, other = (
-            replace(
-                candidate, split=split, block_layers=block_layers, degrees=replace(candidate.degrees, vpp=split.vpp)
+            candidate.having(
+                split=split,
+                vpp=split.vpp,
+                **recomputing(candidate.choice, block_layers) if block_layers or candidate.block_layers else {},
             )
             for candidate in self.candidates
         )
@@ -57,7 +59,7 @@ class Across:
     @property
     def pp(self) -> int:
         """Return the number of stages."""
-        return self.candidates[0].degrees.pp
+        return self.candidates[0].configuration.pp
 
     @property
     def kinds(self) -> tuple[int, ...]:
@@ -77,8 +79,7 @@ class Across:
     @property
     def num_microbatches(self) -> int:
         """Return the number of microbatches in a step."""
-        candidate = self.candidates[0]
-        return candidate.request.global_batch // (candidate.degrees.dp * candidate.micro)
+        return self.candidates[0].configuration.num_microbatches
 
     @cached_property
     def parts(self) -> tuple[Costed, Costed]:
@@ -212,7 +213,7 @@ class Across:
         """Return the step in seconds, with optimizer and overhead of the slower kind. Cached."""
         return self.simulated_s + self._slower(apart_s) + self._slower(copies_s)
 
-    def _slower(self, what: Callable[[Stages, Columns, Setting], Array]) -> float:
+    def _slower(self, what: Callable[[Stages, ConfigurationSet, Setting], Array]) -> float:
         """Return the larger of both kinds' seconds for `what`, called with each kind's stages.
 
         The points are always the first kind's.

@@ -18,7 +18,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.mixed import MixedCluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
-from symconfig.plans.choices import Precision
+from symconfig.plans.configuration import Precision
 from symconfig.solve.branch_and_bound import branch_and_bound
 from symconfig.solve.choice import Family, family
 from symconfig.solve.incumbents import Incumbents
@@ -26,7 +26,7 @@ from symconfig.solve.infeasible import with_pins
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.pieces import PLAIN, WHOLE, recompute_choices
 from symconfig.solve.pins import Pins, parse
-from symconfig.solve.prospect import Prospect
+from symconfig.solve.prospect import Prospect, recomputing
 from symconfig.solve.refine import fewest_recomputed, refine, stages_of
 from symconfig.solve.run import Progress, precisions, requests
 from symconfig.solve.search import resolved
@@ -150,8 +150,8 @@ class _Solving:
             requests(self.model, share.cluster, job, precision, pins)
             for share, job in zip(self.mixed.shares, self.jobs, strict=True)
         )
-        same = {request.extras: request for request in other}
-        return [(request, same[request.extras]) for request in one if request.extras in same]
+        same = {request.configuration: request for request in other}
+        return [(request, same[request.configuration]) for request in one if request.configuration in same]
 
     def weigh(self, precision: Precision, pp: int, progress: Progress | None) -> None:
         """Search `pp` stages on the mean machine, simulate, and append the best candidates to `fronts`.
@@ -171,8 +171,8 @@ class _Solving:
             refine(weighed)
             self.candidates += weighed.candidates
             self.feasible += weighed.feasible
-            of = {pair[0].extras: pair for pair in pairs}
-            self.fronts += [(front, of[front.extras]) for front in weighed.best]
+            of = {pair[0].configuration: pair for pair in pairs}
+            self.fronts += [(front, of[front.request.configuration]) for front in weighed.best]
 
     def _pins(self, pp: int, chunks: tuple[int, int]) -> Pins | None:
         """Return the job's pins with pp set to this number and vpp to the part of `chunks` (low, high) that they allow.
@@ -192,7 +192,7 @@ class _Solving:
         are skipped. Each order and policy tried adds one to `laid`.
         """
         # A candidate is hardly ever slower on the mean machine than over both kinds.
-        ordered = sorted(self.fronts, key=lambda front: (front[0].degrees.vpp > 1, front[0].order))
+        ordered = sorted(self.fronts, key=lambda front: (front[0].configuration.vpp > 1, front[0].order))
         for number, (front, pair) in enumerate(ordered):
             if progress:
                 progress(
@@ -230,7 +230,7 @@ class _Solving:
             if any(one.refused() for one in both):
                 continue
             for order in ORDERS[:1] if same else ORDERS:
-                ahead = shares[order[0]].gpus * front.degrees.pp // self.mixed.gpus
+                ahead = shares[order[0]].gpus * front.configuration.pp // self.mixed.gpus
                 yield Across((both[order[0]], both[order[1]]), ahead, between), order
 
 
@@ -243,12 +243,10 @@ def _policies(front: Prospect) -> Iterator[Prospect]:
     yield front
     choices = recompute_choices(front.request)
     yield from (
-        replace(front, choice=choice, block_layers=0)
-        for choice in choices
-        if front.block_layers or choice != front.choice
+        front.having(**recomputing(choice)) for choice in choices if front.block_layers or choice != front.choice
     )
     if front.request.limits.block_recompute and Choice() in choices and WHOLE in choices and not front.block_layers:
-        yield replace(front, choice=WHOLE, block_layers=1)
+        yield front.having(**recomputing(WHOLE, 1))
 
 
 def _nothing(mixed: MixedCluster, solving: _Solving, pinned: str) -> InfeasibleError:

@@ -20,7 +20,7 @@ def options(plan: Plan) -> Options:
 
 
 def start(plan: Plan) -> str:
-    gpus = plan.best.parallel.world_size
+    gpus = plan.best.configuration.world_size
     each = min(gpus, 8)
     return START.format(nodes=gpus // each, each=each)
 

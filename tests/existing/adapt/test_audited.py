@@ -16,12 +16,12 @@ from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.read import read
 from symconfig.existing.recover.run import Supplied
 from symconfig.frameworks.megatron.flags import flags
-from symconfig.plans.plan import Plan, Recompute
+from symconfig.plans.plan import Plan
 from symconfig.render import megatron
 from tests.existing.adapt.scripts import STYLES, array, options, written
 from tests.sample_plans import sample_plan
 
-FULL = Recompute("full", method="uniform", num_layers=1)
+FULL: dict[str, Any] = {"recompute": "full", "recompute_method": "uniform"}
 # What people have beside the degrees, each with a layout that it does not go with.
 MESS = (
     "",
@@ -40,7 +40,7 @@ MESS = (
 LAYOUTS: tuple[dict[str, Any], ...] = (
     {"tp": 4, "pp": 2, "dp": 2},
     {"tp": 4, "pp": 4, "vpp": 5, "dp": 1},
-    {"tp": 2, "pp": 1, "dp": 8, "recompute": FULL},
+    {"tp": 2, "pp": 1, "dp": 8, **FULL},
     {"tp": 1, "pp": 1, "dp": 16, "zero_stage": 3},
     {"tp": 8, "pp": 2, "dp": 1, "zero_stage": 0, "overlap_param_gather": False, "overlap_grad_reduce": False},
     {"tp": 2, "pp": 2, "cp": 2, "dp": 2, "micro": 2},
@@ -57,7 +57,7 @@ def plan(version: str = "core_v0.19.0", **fields: Any) -> Plan:
 
 def errors(path: str, goal: Plan) -> list[str]:
     """The errors of an audit of the same job."""
-    supplied = Supplied(goal.model, goal.best.parallel.world_size, megatron_version=megatron.version(goal))
+    supplied = Supplied(goal.model, goal.best.configuration.world_size, megatron_version=megatron.version(goal))
     done = audit(read(path), supplied, goal.cluster, goal.job.limits, plan=False)
     return [finding.rule for finding in done.findings if finding.severity == "error"]
 

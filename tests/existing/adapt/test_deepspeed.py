@@ -15,7 +15,7 @@ from symconfig.existing.adapt.files import adapted
 from symconfig.existing.launch.read import read
 from symconfig.existing.recover.deepspeed import run
 from symconfig.existing.recover.run import Run, Supplied
-from symconfig.plans.plan import Plan, Recompute
+from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, render
 from tests.sample_plans import sample_plan
 
@@ -129,12 +129,12 @@ def test_what_differs_of_a_plan_is_changed_and_changed_back(tmp_path: Path, fiel
         assert not outcome.unplaced
         (content,) = outcome.files.values()
         again, wanted = (meaning(tmp_path, text, goal) for text in (content.decode(), texts[id(goal)]))
-        assert (again.options, again.configuration) == (wanted.options, wanted.configuration)
+        assert again.configuration == wanted.configuration
 
 
 def meaning(folder: Path, content: str, goal: Plan) -> Run:
     (folder / "ds.json").write_text(content)
-    known = Supplied(goal.model, goal.best.parallel.world_size, goal.best.batch.seq_length)
+    known = Supplied(goal.model, goal.best.configuration.world_size, goal.best.configuration.seq_length)
     return run(read(str(folder / "ds.json")), goal.cluster, known)
 
 
@@ -169,7 +169,7 @@ def test_another_model_length_or_framework_is_refused(tmp_path: Path) -> None:
 
 
 def test_recompute_is_said_by_the_program(tmp_path: Path) -> None:
-    goal = plan(recompute=Recompute("full", method="uniform", num_layers=1))
+    goal = plan(recompute="full", recompute_method="uniform", recompute_layers=1)
     alone = adapt(tmp_path, COMMENTED, goal)
     assert not alone.unplaced
     assert "every layer" in alone.notes[0]

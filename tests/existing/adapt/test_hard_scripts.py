@@ -8,7 +8,7 @@ from typing import Any
 
 from symconfig.existing.adapt.draft import Adapted
 from symconfig.existing.adapt.files import adapted
-from symconfig.plans.plan import Plan, Recompute
+from symconfig.plans.plan import Plan
 from tests.existing.adapt.scripts import head, options, start, written
 from tests.sample_plans import sample_plan
 
@@ -65,7 +65,7 @@ def test_an_option_that_a_condition_may_add_is_left_to_a_person(tmp_path: Path) 
     outcome = adapt(
         tmp_path,
         script(f'{MICRO} 1 {TP} 4 {REST} "${{ARGS[@]}}"', before),
-        plan(recompute=Recompute("selective", ("core_attn",))),
+        plan(recompute="selective", recompute_modules=("core_attn",)),
     )
     assert "--recompute-granularity" in unplaced(outcome)
 
@@ -98,7 +98,7 @@ def test_each_file_that_is_sourced_is_edited_itself(tmp_path: Path) -> None:
     common = "TP=4  # of common\r\nBATCH=(\r\n  --micro-batch-size 1\r\n)\r\n"
     (tmp_path / "common.sh").write_bytes(common.encode())
     source = script(f"${{BATCH[@]}} {TP} $TP {REST}", "source common.sh\n")
-    outcome = adapt(tmp_path, source, plan(tp=2, dp=4, micro=2, recompute=Recompute("selective", ("mlp",))))
+    outcome = adapt(tmp_path, source, plan(tp=2, dp=4, micro=2, recompute="selective", recompute_modules=("mlp",)))
     assert not outcome.unplaced
     assert outcome.files[str(tmp_path / "common.sh")].decode() == common.replace("TP=4", "TP=2").replace(
         "size 1\r", "size 2\r"
@@ -118,7 +118,7 @@ def test_a_line_of_arguments_is_adapted_too() -> None:
 
 def test_an_option_that_unknown_words_may_give_already_is_not_added(tmp_path: Path) -> None:
     source = script(f"$EXTRA {MICRO} 1 {TP} 4 {REST}")
-    outcome = adapt(tmp_path, source, plan(micro=2, recompute=Recompute("selective", ("mlp",))))
+    outcome = adapt(tmp_path, source, plan(micro=2, recompute="selective", recompute_modules=("mlp",)))
     assert new(outcome) == source.replace(f"{MICRO} 1", f"{MICRO} 2")
     assert "--recompute-granularity" in unplaced(outcome)
     assert all("may give it already" in item.why for item in outcome.unplaced)

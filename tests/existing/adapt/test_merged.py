@@ -56,7 +56,7 @@ def test_the_default_of_a_variable_changes_with_all_that_follows_it(tmp_path: Pa
 
 def test_an_audit_finds_nothing_that_the_files_of_the_plan_do_not_have(tmp_path: Path) -> None:
     goal = plan(tp=1, dp=8, **{**EXPERTS, "pp": 2})
-    supplied = Supplied(goal.model, goal.best.parallel.world_size, megatron_version=megatron.version(goal))
+    supplied = Supplied(goal.model, goal.best.configuration.world_size, megatron_version=megatron.version(goal))
 
     def found(path: str) -> set[str]:
         return {each.rule for each in audit(read(path), supplied, goal.cluster, goal.job.limits, plan=False).findings}
@@ -64,7 +64,7 @@ def test_an_audit_finds_nothing_that_the_files_of_the_plan_do_not_have(tmp_path:
     own = found(written(tmp_path, script(goal, tp=1)))
     for old in (plan(tp=2, dp=4, **{**EXPERTS, "pp": 2}), plan(tp=1, dp=4, **EXPERTS)):
         for without in ((), ("--moe-grouped-gemm",), ("--overlap-grad-reduce", "--overlap-param-gather")):
-            adapt(tmp_path, script(old, *without, tp=old.best.parallel.tp), goal)
+            adapt(tmp_path, script(old, *without, tp=old.best.configuration.tp), goal)
             assert found(str(tmp_path / "train.sh")) <= own
 
 

@@ -15,12 +15,12 @@ from symconfig.existing.adapt.draft import Adapted
 from symconfig.existing.adapt.files import adapted
 from symconfig.existing.adapt.megatron import Goal
 from symconfig.existing.launch.read import read
-from symconfig.plans.plan import Plan, Recompute
+from symconfig.plans.plan import Plan
 from symconfig.render import render
 from tests.existing.adapt.scripts import STYLES, array, options, written
 from tests.sample_plans import sample_plan
 
-FULL = Recompute("full", method="uniform", num_layers=1)
+FULL: dict[str, Any] = {"recompute": "full", "recompute_method": "uniform"}
 
 
 def plan(model: str = "llama2-13b", **fields: Any) -> Plan:
@@ -47,7 +47,7 @@ def lines(outcome: Adapted) -> list[str]:
     [
         {},
         {"tp": 1, "pp": 1, "dp": 8, "zero_stage": 3},
-        {"pp": 4, "vpp": 5, "recompute": FULL},
+        {"pp": 4, "vpp": 5, **FULL},
         {"model": "mixtral-8x7b", "tp": 2, "pp": 4, "ep": 4, "dp": 4},
         {"cluster": "h100", "precision": "fp8"},
     ],
@@ -81,7 +81,7 @@ def test_so_is_what_was_rendered_from_it(tmp_path: Path, model: str) -> None:
 
 @pytest.mark.parametrize("style", STYLES)
 def test_another_plan_changes_its_own_values_only(tmp_path: Path, style: str) -> None:
-    mine, goal = plan(), plan(tp=2, dp=4, recompute=FULL)
+    mine, goal = plan(), plan(tp=2, dp=4, **FULL)
     outcome = adapt(tmp_path, STYLES[style](mine, options(mine)), goal)
     assert not outcome.unplaced
     assert {change.option: (change.was, change.now) for change in outcome.changes} == {
@@ -97,7 +97,7 @@ def test_another_plan_changes_its_own_values_only(tmp_path: Path, style: str) ->
 def test_the_diff_is_that_of_a_careful_person(tmp_path: Path) -> None:
     mine = plan()
     source = array(mine, options(mine)).replace("size 4\n", "size 4  # one node\n")
-    goal = plan(tp=8, dp=1, zero_stage=0, overlap_param_gather=False, recompute=Recompute("selective", ("mlp",)))
+    goal = plan(tp=8, dp=1, zero_stage=0, overlap_param_gather=False, recompute="selective", recompute_modules=("mlp",))
     assert lines(adapt(tmp_path, source, goal)) == [
         "-    --tensor-model-parallel-size 4  # one node",
         "+    --tensor-model-parallel-size 8  # one node",
@@ -134,7 +134,7 @@ def test_a_variable_that_says_something_else_as_well_stays(tmp_path: Path) -> No
 
 
 def test_what_is_said_in_another_way_is_left_as_it_is_said(tmp_path: Path) -> None:
-    goal = plan(pp=4, vpp=5, dp=1, recompute=Recompute("selective", ("core_attn",)))
+    goal = plan(pp=4, vpp=5, dp=1, recompute="selective", recompute_modules=("core_attn",))
     source = array(goal, options(goal))
     source = source.replace(
         "    --recompute-granularity selective\n    --recompute-modules core_attn\n", "    --recompute-activations\n"
@@ -142,7 +142,7 @@ def test_what_is_said_in_another_way_is_left_as_it_is_said(tmp_path: Path) -> No
     source = source.replace("--num-virtual-stages-per-pipeline-rank 5", "--num-layers-per-virtual-pipeline-stage 2")
     source = source.replace("    --context-parallel-size 1\n", "")
     assert adapt(tmp_path, source, goal).files == {}
-    more = adapt(tmp_path, source, plan(pp=4, vpp=2, dp=1, recompute=Recompute("selective", ("core_attn",))))
+    more = adapt(tmp_path, source, plan(pp=4, vpp=2, dp=1, recompute="selective", recompute_modules=("core_attn",)))
     assert lines(more) == [
         "+    --num-virtual-stages-per-pipeline-rank 2",
         "-    --num-layers-per-virtual-pipeline-stage 2",
@@ -206,9 +206,9 @@ DEGREES = st.fixed_dictionaries(
         "recompute": st.sampled_from(
             [
                 FULL,
-                Recompute("none"),
-                Recompute("selective", ("core_attn", "mlp")),
-                Recompute("full", method="block", num_layers=3),
+                {"recompute": "none"},
+                {"recompute": "selective", "recompute_modules": ("core_attn", "mlp")},
+                {"recompute": "full", "recompute_method": "block", "recompute_layers": 3},
             ]
         ),
         "optimizer_offload": st.sampled_from([0.0, 0.5]),
@@ -219,11 +219,13 @@ DEGREES = st.fixed_dictionaries(
 
 def sensible(fields: dict[str, Any]) -> Plan:
     """The plan of such degrees, less what goes together with none of them."""
+    fields = dict(fields)
     if fields["pp"] == 1:
         fields = {**fields, "vpp": 1}
     if fields["zero_stage"] == 0:
         fields = {**fields, "optimizer_offload": 0.0, "overlap_param_gather": False}
-    return plan(**fields, global_batch=64)
+    recompute = fields.pop("recompute")
+    return plan(**fields, **recompute, global_batch=64)
 
 
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -13,11 +13,11 @@ from symconfig.existing.adapt.files import adapted
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.read import read
 from symconfig.existing.recover.run import Supplied
-from symconfig.plans.plan import Plan, Recompute
+from symconfig.plans.plan import Plan
 from tests.existing.adapt.test_deepspeed import lines
 from tests.sample_plans import sample_plan
 
-FULL = Recompute("full", method="uniform", num_layers=1)
+FULL: dict[str, Any] = {"recompute": "full", "recompute_method": "uniform"}
 JSON = """{
   "bf16": {"enabled": "auto"},
   "zero_optimization": {"stage": 2, "overlap_comm": true},
@@ -55,7 +55,7 @@ def plan(**fields: Any) -> Plan:
             "zero_stage": 2,
             "overlap_param_gather": False,
             "grad_bytes": 2,
-            "recompute": FULL,
+            **FULL,
             **fields,
         },
     )
@@ -75,21 +75,36 @@ def changes(outcome: Adapted) -> dict[str, tuple[str | None, str | None]]:
 @pytest.mark.parametrize(
     ("more", "recompute", "option", "change"),
     [
-        ("--gradient_checkpointing True ", Recompute("none"), "--gradient_checkpointing", ("True", "False")),
-        ("--gradient_checkpointing true ", Recompute("none"), "--gradient_checkpointing", ("true", "false")),
-        ("--gradient_checkpointing ", Recompute("none"), "--gradient_checkpointing", ("", None)),
+        (
+            "--gradient_checkpointing True ",
+            {"recompute": "none", "recompute_method": None},
+            "--gradient_checkpointing",
+            ("True", "False"),
+        ),
+        (
+            "--gradient_checkpointing true ",
+            {"recompute": "none", "recompute_method": None},
+            "--gradient_checkpointing",
+            ("true", "false"),
+        ),
+        (
+            "--gradient_checkpointing ",
+            {"recompute": "none", "recompute_method": None},
+            "--gradient_checkpointing",
+            ("", None),
+        ),
         ("--gradient_checkpointing False ", FULL, "--gradient_checkpointing", ("False", "True")),
         ("--use_gradient_checkpointing False ", FULL, "--use_gradient_checkpointing", ("False", "True")),
         ("", FULL, "--gradient_checkpointing", (None, "True")),
     ],
 )
 def test_recompute_is_the_trainer_s_own_switch(
-    tmp_path: Path, more: str, recompute: Recompute, option: str, change: tuple[str | None, str | None]
+    tmp_path: Path, more: str, recompute: dict[str, Any], option: str, change: tuple[str | None, str | None]
 ) -> None:
-    outcome = adapt(tmp_path, BATCH + more, plan(recompute=recompute))
+    outcome = adapt(tmp_path, BATCH + more, plan(**recompute))
     assert changes(outcome) == {option: change}
     (tmp_path / "train.sh").write_bytes(outcome.files[str(tmp_path / "train.sh")])
-    assert adapted(str(tmp_path / "train.sh"), plan(recompute=recompute), {}).files == {}
+    assert adapted(str(tmp_path / "train.sh"), plan(**recompute), {}).files == {}
 
 
 def test_a_batch_that_no_argument_says_is_said_beside_the_others(tmp_path: Path) -> None:
@@ -118,7 +133,7 @@ def test_values_of_yaml_change_where_they_stand(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(JSON)
     (tmp_path / "job.yaml").write_text(YAML)
     (tmp_path / "train.sh").write_text("torchrun --nnodes 2 --nproc_per_node 8 train.py job.yaml\n")
-    outcome = adapted(str(tmp_path / "train.sh"), plan(micro=2, recompute=Recompute("none")), {})
+    outcome = adapted(str(tmp_path / "train.sh"), plan(micro=2, recompute="none", recompute_method=None), {})
     assert not outcome.unplaced
     assert lines(outcome) == [
         "-gradient_checkpointing: true",

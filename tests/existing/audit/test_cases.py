@@ -30,8 +30,8 @@ def case(name: str, **more: object) -> Audit:
 def test_transformers_in_shards_of_fsdp_are_read_as_that(name: str, model: str | None, gpus: int) -> None:
     done = case(name, model=model)
     assert done.reader.backend == "fsdp"
-    assert done.judged.plan.best.options.zero_stage == 3
-    assert done.judged.plan.best.parallel.world_size == gpus
+    assert done.judged.plan.best.configuration.zero_stage == 3
+    assert done.judged.plan.best.configuration.world_size == gpus
     unknown = [item.what for item in done.judged.run.assumed if "trains as" in item.value]
     assert unknown == (["that train.py"] if name == "acc_custom.sh" else [])
 
@@ -65,7 +65,7 @@ def test_weights_that_stay_gathered_are_zero_2(tmp_path: Path, said: str, stage:
     (tmp_path / "trl_loss.yaml").write_text(plain.replace("fsdp_sharding_strategy: 1", said))
     done = existing.audit(str(tmp_path / "trl_loss.sh"), cluster="h100", plan=False, variables={"MORE": ""})
     best = done.judged.plan.best
-    assert best.options.zero_stage == stage
+    assert best.configuration.zero_stage == stage
     if stage == 2:
         gathered = 2 * parameters(done.judged.run.described.model).total
         assert best.predicted.memory["weights"] == pytest.approx(gathered, rel=0.01)

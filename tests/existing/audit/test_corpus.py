@@ -134,13 +134,17 @@ def test_a_prediction_is_of_the_model_and_the_run_that_stand_there(case: Case) -
     best = judged.plan.best
     if "model" in case.says:
         assert judged.run.described.zoo == case.model
-    degrees = {name: getattr(best.parallel, name) for name in case.parallel}
+    degrees = {name: getattr(best.configuration, name) for name in case.parallel}
     assert degrees == dict(case.parallel)
     if case.batch:
-        batch = {"micro": best.batch.micro, "global": best.batch.global_, "seq": best.batch.seq_length}
+        batch = {
+            "micro": best.configuration.micro,
+            "global": best.configuration.global_batch,
+            "seq": best.configuration.seq_length,
+        }
         assert batch == dict(case.batch)
     if case.zero:
-        assert best.options.zero_stage == case.zero["stage"]
+        assert best.configuration.zero_stage == case.zero["stage"]
     predicted = best.predicted
     assert sum(predicted.time.values()) == pytest.approx(predicted.step_s)
     assert predicted.time["compute"] >= predicted.mfu * predicted.step_s  # model FLOP at the peak, whatever runs again

@@ -45,7 +45,7 @@ def test_what_megatron_refuses_is_predicted_as_if(options: str, what: str | None
     assert [item.what for item in judged.run.assumed] == ([what] if what is not None else [])
     layers = sum(chunk.count("dense") for stage in judged.plan.best.stages for chunk in stage.chunks)
     assert layers == load_model("llama3.1-70b").num_hidden_layers
-    assert judged.plan.best.options.grad_bytes == 4
+    assert judged.plan.best.configuration.grad_bytes == 4
 
 
 MODEL = (

@@ -31,7 +31,7 @@ def test_both_spellings_of_its_options_are_one_run() -> None:
     assert not new.findings
     plan, rl = new.judged.plan, new.judged.plan.job.rl
     assert (rl.prompts, rl.samples, rl.updates, rl.batch, rl.longest) == (128, 8, 4, 256, 4096)
-    assert (plan.best.options.zero_stage, plan.best.batch.num_microbatches) == (3, 256 / 2 / 8)
+    assert (plan.best.configuration.zero_stage, plan.best.configuration.num_microbatches) == (3, 256 / 2 / 8)
     assert plan.rl == old.judged.plan.rl
     assert plan.rl[0].away == ("optimizer state",)
 
@@ -72,8 +72,12 @@ def held(found: Audit, name: str) -> Any:
 
 def test_pairs_are_twice_as_many_sequences_and_a_reference_reads_them() -> None:
     dpo, sft = tuned("train_dpo"), tuned("train_sft")
-    assert (dpo.judged.plan.best.batch.micro, sft.judged.plan.best.batch.micro) == (4, 2)
-    assert dpo.judged.plan.best.batch.num_microbatches == sft.judged.plan.best.batch.num_microbatches == 64 / 2 / 8
+    assert (dpo.judged.plan.best.configuration.micro, sft.judged.plan.best.configuration.micro) == (4, 2)
+    assert (
+        dpo.judged.plan.best.configuration.num_microbatches
+        == sft.judged.plan.best.configuration.num_microbatches
+        == 64 / 2 / 8
+    )
     assert held(dpo, "update")["reference"] == held(dpo, "update")["weights"]
     assert "reference" not in held(tuned("train_dpo", "--ref.offload"), "update")
     assert [phase.name for phase in sft.judged.plan.tuned[0].phases] == ["update"]

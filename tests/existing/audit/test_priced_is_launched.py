@@ -11,8 +11,9 @@ import pytest
 import symconfig
 from symconfig.cost.framework import Framework
 from symconfig.errors import InfeasibleError
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.extras import in_effect, put_on
 from symconfig.graph.implementation import LossKernel
+from symconfig.plans.configuration import Configuration
 from symconfig.render import render, targets
 from symconfig.render.files import write
 from symconfig.runs.rl.logits import BY_TARGET
@@ -26,6 +27,8 @@ UNREAD = {"bridge": "train.py is Python"}
 # What a target's files leave to the code around them.
 ELSEWHERE = {"transformers": ("model", "seq_length"), "accelerate": ("model", "seq_length")}
 STEPS = {"llama3.1-8b", "qwen2.5-7b-lora"}  # a step of reinforcement learning takes longest to read
+
+PLAIN = Configuration(micro=1, global_batch=1, seq_length=1)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +51,7 @@ def test_files_have_the_price_of_their_plan(target: str, model: str, tmp_path: P
     assert found.judged is not None, found.unpredicted
     read = found.judged.run.configuration
     usual = usual_of(plan.cluster, plan.job, read.precision)
-    priced = Extras.planned(plan.best).put_on(usual, plan.cluster.gpu.architecture)
+    priced = put_on(usual, plan.cluster.gpu.architecture, in_effect(plan.best.configuration), PLAIN)
     launched, kernel = found.judged.run.described.model, BY_TARGET[target].loss if target in BY_TARGET else None
     mine, theirs = (
         predict(model, plan.cluster, replace(read, framework=_with_loss(one, kernel))).predicted

@@ -52,10 +52,10 @@ def test_megatron_workers_of_verl() -> None:
         f"+{MEGATRON}.override_transformer_config.recompute_num_layers=1", config="ppo_megatron_trainer.yaml",
     ))  # fmt: skip
     assert found.reader.gpus == 16
-    plan, options = found.judged.plan, found.judged.plan.best.options
-    degrees = plan.best.parallel
+    plan, options = found.judged.plan, found.judged.plan.best.configuration
+    degrees = plan.best.configuration
     assert (degrees.tp, degrees.pp, degrees.dp) == (2, 2, 4)
-    assert (options.sequence_parallel, options.zero_stage, options.recompute.granularity) == (True, 1, "full")
+    assert (options.sequence_parallel, options.zero_stage, options.recompute) == (True, 1, "full")
     rl = plan.job.rl
     assert (rl.prompts, rl.samples, rl.updates, rl.longest, rl.tokens_per_gpu) == (256, 8, 4, 4096, 6144)
     assert plan.rl[0].away == ("weights", "optimizer state")
@@ -136,14 +136,14 @@ def test_a_micro_batch_of_padded_sequences_has_as_much_of_each_as_of_its_longest
              "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4 ")  # fmt: skip
     padded = audited(of_verl(fixed, "actor_rollout_ref.model.use_remove_padding=False"))
     packed = audited(of_verl(fixed, "actor_rollout_ref.model.use_remove_padding=True"))
-    assert padded.judged.plan.best.batch.seq_length == 4 * 4096
-    assert 4 * 1200 < packed.judged.plan.best.batch.seq_length < 4 * 4096
+    assert padded.judged.plan.best.configuration.seq_length == 4 * 4096
+    assert 4 * 1200 < packed.judged.plan.best.configuration.seq_length < 4 * 4096
     draws = np.random.default_rng(0).choice(quantiles(Lengths(mean=900.0, max=3072)), (20_000, 4))
     longest = 300.0 + draws.max(axis=1).mean()  # of four sequences, all of which are padded to it
     for found, each in ((padded, longest), (packed, 1200.0)):
         step, best = found.judged.run.step, found.judged.plan.best
-        assert best.batch.num_microbatches == 64 * 8 / 4 / 16
-        assert step.fill * best.batch.seq_length == pytest.approx(4 * each, rel=0.01)
+        assert best.configuration.num_microbatches == 64 * 8 / 4 / 16
+        assert step.fill * best.configuration.seq_length == pytest.approx(4 * each, rel=0.01)
     assert phases(padded)["update"].seconds > 1.25 * phases(packed)["update"].seconds
 
 

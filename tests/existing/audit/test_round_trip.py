@@ -137,8 +137,8 @@ def test_an_audit_of_rendered_files_gives_the_plan_back(model: str, case: Case, 
         fields = set(type(plan.model).model_fields) - FOR_PEOPLE
         assert found.judged.plan.model.model_dump(include=fields) == load_model(model).model_dump(include=fields)
     mine, theirs = found.judged.plan.best, plan.best
-    assert (mine.target, mine.parallel, mine.batch) == (theirs.target, theirs.parallel, theirs.batch)
-    assert (mine.options, mine.stages, mine.predicted) == (theirs.options, theirs.stages, theirs.predicted)
+    assert (mine.target, mine.configuration) == (theirs.target, theirs.configuration)
+    assert (mine.stages, mine.predicted) == (theirs.stages, theirs.predicted)
     asked_for = {"no-sequence-parallelism"} if case.pins.get("sp") == "off" else set()
     # What a pin asks for may be unusual.
     said = {finding.rule for finding in found.findings if finding.severity != "note" or not case.pins}

@@ -33,7 +33,7 @@ def test_slime_with_its_own_defaults(tmp_path: Path, model: bool) -> None:
     assert [(finding.rule, str(finding.problem)) for finding in found.findings] == []
     plan = found.judged.plan
     assert (found.judged.run.described.zoo, found.reader.gpus) == ("qwen3-8b", 8)
-    assert plan.best.options.zero_stage == 1
+    assert plan.best.configuration.zero_stage == 1
     rl = plan.job.rl
     assert (rl.prompts, rl.samples, rl.updates, rl.tokens_per_gpu, rl.placement) == (32, 8, 2, 9216, "colocated")
     assert plan.rl[0].away == ("weights", "optimizer state")  # --colocate offloads

@@ -12,10 +12,9 @@ from symconfig.api.planning import plan as planned
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster
 from symconfig.existing.audit.audit import Audit, audit
-from symconfig.existing.audit.steps import DECISIONS
+from symconfig.existing.audit.steps import DECISIONS, WITH_FRAMEWORK
 from symconfig.existing.recover.run import Supplied
-from symconfig.plans.degrees import Degrees
-from symconfig.solve.configuration import Configuration
+from symconfig.solve.configuration import Setup
 from tests.existing.audit.support import OVERLAPS, SEVENTY, audited, reading
 
 
@@ -61,8 +60,8 @@ def test_a_run_that_does_not_fit_is_first_led_to_where_it_does() -> None:
 
 def test_every_field_of_a_configuration_is_a_decision_or_given() -> None:
     given = {"dp", "natural_routing", "global_batch", "seq_length", "packing", "backend", "version"}
-    decided = {field for fields in DECISIONS.values() for field in fields}
-    named = {*Configuration.__dataclass_fields__, *Degrees.__dataclass_fields__} - {"degrees"}
+    decided = {field for fields in DECISIONS.values() for field in fields} | {*WITH_FRAMEWORK}
+    named = {*Setup.__dataclass_fields__}
     assert decided | given == named
     assert not decided & given
 

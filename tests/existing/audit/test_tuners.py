@@ -104,7 +104,7 @@ def test_stages_of_a_yaml_of_arguments(stage: str, kind: str, examples: int, tmp
     text = FACTORY.replace("STAGE", stage).replace("KIND", kind)
     found = audited(written(tmp_path, "job.yaml", text), gpus=8)
     assert found.judged is not None, found.unpredicted
-    batch, preference = found.judged.plan.best.batch, found.judged.plan.job.preference
+    batch, preference = found.judged.plan.best.configuration, found.judged.plan.job.preference
     assert (preference.pairs or preference.answers if preference is not None else 0) == examples
     assert (batch.micro, batch.num_microbatches) == (1 if stage in ("sft", "kto") else 2, 8)
     names = [each.name for each in found.judged.plan.tuned[0].phases] if found.judged.plan.tuned else []
@@ -126,14 +126,13 @@ def test_nemo_rl_inherits_and_replaces(tmp_path: Path) -> None:
     assert found.judged is not None, found.unpredicted
     assert not found.findings
     best, rl = found.judged.plan.best, found.judged.plan.job.rl
-    assert (best.parallel.tp, best.parallel.dp, best.batch.seq_length, best.options.sequence_parallel) == (
-        4, 2, 8192, True,
-    )  # fmt: skip
+    c = best.configuration
+    assert (c.tp, c.dp, c.seq_length, c.sequence_parallel) == (4, 2, 8192, True)
     assert (rl.prompts, rl.samples, rl.updates, rl.longest, rl.rollout.tp) == (32, 8, 1, 4096, 2)
     command = f"uv run examples/run_grpo.py --config {child} policy.megatron_cfg.tensor_model_parallel_size=2"
     with_override = audited(written(tmp_path, "run.sh", command + "\n"))
     assert with_override.judged is not None, with_override.unpredicted
-    assert with_override.judged.plan.best.parallel.tp == 2
+    assert with_override.judged.plan.best.configuration.tp == 2
     sharded = phases(audited(str(tmp_path / "base.yaml")))["update"].holds
     parts = [sharded[f"actor's {name}"] for name in ("weights", "gradients", "optimizer state")]
     assert parts == pytest.approx([4 * COUNT / 8, 4 * COUNT / 8, 8 * COUNT / 8], rel=1e-3)
@@ -204,8 +203,8 @@ def test_defaults_are_each_program_s_own(
     assert found.judged is not None, found.unpredicted
     plan = found.judged.plan
     best, lora = plan.best, plan.model.adapter
-    assert (best.batch.micro, best.batch.global_, best.batch.seq_length) == batch
-    assert best.options.recompute.granularity == recompute
+    assert (best.configuration.micro, best.configuration.global_batch, best.configuration.seq_length) == batch
+    assert best.configuration.recompute == recompute
     assert (lora and (lora.r, lora.lora_alpha)) == adapter
     weights, states = (best.predicted.memory[name] / parameters(plan.model).total for name in MEMORY)
     assert (int(weights), round(states)) == width

@@ -17,7 +17,7 @@ from symconfig.existing.recover.deepspeed import run, stepped
 from symconfig.existing.recover.run import Run, Supplied
 from symconfig.formats.deepspeed import zero_of
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.plans.plan import Plan, Recompute
+from symconfig.plans.plan import Plan
 from symconfig.render import render
 from symconfig.render.deepspeed import arguments, default_model
 from symconfig.render.files import Files
@@ -30,12 +30,18 @@ H100 = load_cluster("h100")
 MODELS = [name for name in zoo_models() if not load_model(name).num_nextn_predict_layers]
 SHAPES: dict[str, dict[str, Any]] = {
     "zero1 fp32 gradients": {"grad_bytes": 4, "micro": 2},
-    "zero0": {"zero_stage": 0, "grad_bytes": 2, "recompute": Recompute("full", method="uniform", num_layers=1)},
+    "zero0": {
+        "zero_stage": 0,
+        "grad_bytes": 2,
+        "recompute": "full",
+        "recompute_method": "uniform",
+        "recompute_layers": 1,
+    },
     "zero2 offloaded": {"zero_stage": 2, "optimizer_offload": 1.0, "grad_bytes": 2},
     "zero3 offloaded": {"zero_stage": 3, "optimizer_offload": 0.5, "param_offload": True, "seq_length": 2048},
     "zero3 apart": {"zero_stage": 3, "overlap_param_gather": False, "overlap_grad_reduce": False, "grad_bytes": 2},
     "one GPU": {"dp": 1, "zero_stage": 2, "overlap_grad_reduce": False, "overlap_param_gather": False},
-    "block": {"zero_stage": 2, "recompute": Recompute("full", method="block", num_layers=3)},
+    "block": {"zero_stage": 2, "recompute": "full", "recompute_method": "block", "recompute_layers": 3},
 }
 DEGREES: dict[str, dict[str, Any]] = {
     "AutoTP": {"model": "llama2-13b", "tp": 4, "dp": 4, "zero_stage": 3, "sequence_parallel": False, "micro": 2},
@@ -60,7 +66,7 @@ def recovered(made: Plan, files: Files, tmp_path: Path, file: str = "ds_config.j
     named = default_model(made)
     words.append(f"--model={named}" if named else "--model-config=model")
     return run(
-        reading(files[file], words, made.best.parallel.world_size, None if named else str(config)),
+        reading(files[file], words, made.best.configuration.world_size, None if named else str(config)),
         made.cluster,
         Supplied(),
     )
@@ -70,12 +76,8 @@ def same(found: Run, made: Plan) -> None:
     best, c = made.best, found.configuration
     assert found.described.model == made.model
     assert found.described.zoo == (made.model.name if made.model.name in zoo_models() else None)
-    assert found.options == best.options
-    p = best.parallel
-    assert c.degrees == p
-    assert (c.micro, c.global_batch, c.seq_length) == (best.batch.micro, best.batch.global_, best.batch.seq_length)
-    assert c.offload == Offload(best.options.optimizer_offload, best.options.param_offload)
-    assert (c.zero, c.precision, c.backend) == (best.options.zero_stage, best.options.precision, "deepspeed")
+    assert c.plain == best.configuration
+    assert c.backend == "deepspeed"
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -113,11 +115,11 @@ def test_the_trainer_s_flavour_is_recovered_from_its_arguments() -> None:
         "--per_device_train_batch_size",
         "2",
         "--gradient_accumulation_steps",
-        str(made.best.batch.num_microbatches),
+        str(made.best.configuration.num_microbatches),
         "--bf16",
         "True",
         "--model_max_length",
-        str(made.best.batch.seq_length),
+        str(made.best.configuration.seq_length),
     ]
     same(run(reading(files["ds_config_hf.json"], words, 16), H100, Supplied()), made)
 
@@ -159,12 +161,12 @@ def test_deepspeed_resolves_the_same() -> None:
     for config, answer in zip(cases, real([{"config": case, "world_size": 8} for case in cases], 120), strict=True):
         found, resolved = of({**config, "bf16": {"enabled": True}}).configuration, answer["resolved"]
         assert found.micro == resolved["train_micro_batch_size_per_gpu"]
-        assert found.global_batch * found.degrees.tp == resolved["train_batch_size"]
+        assert found.global_batch * found.tp == resolved["train_batch_size"]
 
 
 def test_three_sizes_give_the_gpus() -> None:
     found = of({**SIMPLE, "train_batch_size": 128}, gpus=None)
-    assert found.configuration.degrees.world_size == 16
+    assert found.configuration.world_size == 16
     assert "GPUs" in {item.what for item in found.assumed}
 
 
@@ -232,7 +234,7 @@ def test_the_sequence_has_many_names(words: tuple[str, ...]) -> None:
     ],
 )
 def test_recompute_is_an_argument(words: tuple[str, ...], granularity: str) -> None:
-    assert of(SIMPLE, *words).options.recompute.granularity == granularity
+    assert of(SIMPLE, *words).configuration.recompute == granularity
 
 
 @pytest.mark.parametrize(

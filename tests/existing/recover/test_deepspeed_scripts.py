@@ -42,7 +42,7 @@ def test_degrees_come_back_from_the_script(name: str, tmp_path: Path) -> None:
     fields = dict(DEGREES[name])
     made, found = written(fields.pop("model"), fields, tmp_path)
     same(run(found, made.cluster, Supplied()), made)
-    facts = DeepSpeedFacts.of_reading(found, made.best.parallel.world_size, made.model)
+    facts = DeepSpeedFacts.of_reading(found, made.best.configuration.world_size, made.model)
     assert [item for item in findings(facts) if item.severity != "note"] == []
 
 
@@ -92,8 +92,8 @@ torchrun $DISTRIBUTED finetune.py \\
     )
     made = run(found, H100, Supplied())
     c, adapter = made.configuration, made.described.model.adapter
-    assert (c.degrees.world_size, c.micro, c.global_batch, c.seq_length, c.zero) == (16, 2, 256, 4096, 2)
-    assert made.options.recompute.granularity == "full"
+    assert (c.world_size, c.micro, c.global_batch, c.seq_length, c.zero_stage) == (16, 2, 256, 4096, 2)
+    assert made.configuration.recompute == "full"
     assert adapter is not None
     assert told(found, 16) == set()
 
@@ -117,7 +117,7 @@ deepspeed --num_gpus 8 train.py --deepspeed_config ds.json --model meta-llama/Ll
     )
     made = run(found, H100, Supplied())
     c = made.configuration
-    assert (c.degrees.world_size, c.micro, c.global_batch, c.zero, c.offload.optimizer) == (8, 4, 64, 3, 1.0)
+    assert (c.world_size, c.micro, c.global_batch, c.zero_stage, c.optimizer_offload) == (8, 4, 64, 3, 1.0)
     assert told(found, 8) == {"deepspeed-misspelt-key"}
 
 
@@ -138,7 +138,7 @@ def test_nodes_that_are_not_known_are_not_taken_for_one(launcher: str, gpus: int
         tmp_path, f"{launcher} train.py --deepspeed ds.json --model Qwen/Qwen2.5-7B --seq_length 2048\n", ds=config
     )
     if gpus is not None:
-        assert run(found, H100, Supplied()).configuration.degrees.world_size == gpus
+        assert run(found, H100, Supplied()).configuration.world_size == gpus
         return
     with pytest.raises(InputError) as caught:
         run(found, H100, Supplied())

@@ -53,7 +53,7 @@ def test_layers_and_stages_are_read_back(name: str) -> None:
     uneven = parts_of_layer(model) is None  # whose parts alone would be read as layers
     found = described(names, seq_length=2048, named=model if uneven else None)
     assert meaning(found.model) == meaning(model)
-    _, said = stages(names, found.model.num_hidden_layers, plan.best.parallel.pp, found.model)
+    _, said = stages(names, found.model.num_hidden_layers, plan.best.configuration.pp, found.model)
     if layout := said.get("pipeline_layout"):
         counted = [each.count("t") for each in pipeline_layout.expanded(layout)]
         at_ends = ("embedding", "head", "mtp")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -12,9 +11,9 @@ from symconfig.existing.launch.reading import settings
 from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run, Supplied
-from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.extras import NAMES, in_effect, on
 from symconfig.frameworks.megatron.flags import flags
-from symconfig.plans.plan import Plan, Recompute
+from symconfig.plans.plan import Plan
 from symconfig.render import megatron as render
 from tests.sample_plans import sample_plan, with_optimizer
 from tests.verify.structures import granite_4
@@ -49,10 +48,11 @@ PLANS: dict[str, dict[str, Any]] = {
     "offloaded activations": DENSE | {"activation_offload": True},
     "fp16": DENSE | {"precision": "fp16", "cluster": "v100-16gb", "grad_bytes": 4},
     "nvfp4": DENSE | {"cluster": "b200", "precision": "nvfp4"},
-    "full recompute": DENSE | {"recompute": Recompute("full", method="uniform", num_layers=2)},
-    "recompute of layers in two parts": PARTS | {"recompute": Recompute("full", method="uniform", num_layers=2)},
-    "recompute of the first layers": DENSE | {"recompute": Recompute("full", method="block", num_layers=3)},
-    "recomputed modules": EXPERTS | {"recompute": Recompute("selective", ("core_attn", "moe_act"))},
+    "full recompute": DENSE | {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 2},
+    "recompute of layers in two parts": PARTS
+    | {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 2},
+    "recompute of the first layers": DENSE | {"recompute": "full", "recompute_method": "block", "recompute_layers": 3},
+    "recomputed modules": EXPERTS | {"recompute": "selective", "recompute_modules": ("core_attn", "moe_act")},
     "Ulysses": DENSE | {"cp": 2, "cp_comm": "a2a"},
     "expert tensor": EXPERTS | {"ep": 4, "etp": 2, "tp": 2, "dp": 4},
     "chunks": DENSE
@@ -65,17 +65,17 @@ PLANS: dict[str, dict[str, Any]] = {
 
 def recovered(plan: Plan) -> Run:
     names = Namespace(settings(render.arguments(plan), "launch.sh"), flags(plan.best.target.version))
-    supplied = Supplied(model=plan.model, seq_length=plan.best.batch.seq_length, vocab_size=plan.model.vocab_size)
-    return run(names, plan.best.parallel.world_size, plan.cluster, supplied)
+    supplied = Supplied(
+        model=plan.model, seq_length=plan.best.configuration.seq_length, vocab_size=plan.model.vocab_size
+    )
+    return run(names, plan.best.configuration.world_size, plan.cluster, supplied)
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_rendered_options_are_recovered(name: str) -> None:
     plan = sample_plan(**PLANS[name])
     found = recovered(plan)
-    assert found.options == plan.best.options
-    assert (found.parallel, found.batch) == (plan.best.parallel, plan.best.batch)
-    assert Extras.of(found.configuration.framework) == Extras.planned(plan.best)
+    assert found.configuration.plain == in_effect(plan.best.configuration)
     assert {item.value for item in found.assumed} <= {"--reuse-grad-buf-for-mxfp8-param-ag"}  # what it saves
 
 
@@ -93,8 +93,8 @@ def test_an_optimizer_is_recovered(optimizer: Optimizer) -> None:
 
 
 def test_every_option_has_a_plan() -> None:
-    on = {name for given in PLANS.values() for name in Extras.planned(sample_plan(**given).best).on}
-    assert on == {one.name for one in fields(Extras)} - {
-        "moe_overlap",
+    used = {name for given in PLANS.values() for name in on(in_effect(sample_plan(**given).best.configuration))}
+    assert used == {*NAMES} - {
+        "overlap_moe_a2a",
         "instances",
     }  # of FSDP alone: tests/existing has its own

@@ -48,7 +48,7 @@ def of_plan(plan: Plan) -> MegatronFacts:
     exported = {item.name: Word.of(item.value, given[0].place) for item in environment.variables(plan, version)}
     return MegatronFacts(
         Namespace(given, flags(version)),
-        world_size=plan.best.parallel.world_size,
+        world_size=plan.best.configuration.world_size,
         environment=exported,
         gpus_per_node=plan.cluster.gpus_per_node,
         architecture=plan.cluster.gpu.architecture,

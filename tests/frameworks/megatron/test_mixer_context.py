@@ -42,4 +42,4 @@ def test_few_groups_over_many_ranks_are_planned() -> None:
         task="sft",
         pins=pins,
     )
-    assert plan.best.parallel.cp == 32
+    assert plan.best.configuration.cp == 32

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,18 +13,18 @@ from symconfig.frameworks.megatron.option_constraints import (
     DEEPEP_SIZES,
     OPTION_CONSTRAINTS,
 )
-from symconfig.plans.columns import Columns
+from symconfig.plans.configuration_set import ConfigurationSet
 
-PLAIN = Columns(
-    tp_comm=False,
+PLAIN = ConfigurationSet(
+    overlap_tp_comm=False,
     moe_dispatcher="alltoall",
-    flex_backend="",
-    graphs="none",
+    moe_flex_backend=None,
+    cuda_graphs="none",
     grad_bytes=4,
     fp8_param_gather=False,
     fused_loss=False,
 )
-DEEPEP = replace(PLAIN, moe_dispatcher="flex", flex_backend="deepep")
+DEEPEP = PLAIN.having(moe_dispatcher="flex", moe_flex_backend="deepep")
 # Of a constraint that names the releases without an option: the option.
 FLAGS = {
     "hybridep of an old release": "--moe-flex-dispatcher-backend",
@@ -38,7 +37,7 @@ FLAGS = {
 @pytest.mark.parametrize("constraint", OPTION_CONSTRAINTS, ids=lambda one: one.name)
 def test_a_plan_without_options_is_never_refused(constraint: Constraint) -> None:
     assert constraint.verdict(Fixed(), PLAIN) is Verdict.HOLDS
-    assert constraint.verdict(Fixed(), replace(PLAIN, moe_dispatcher="allgather")) is Verdict.HOLDS
+    assert constraint.verdict(Fixed(), PLAIN.having(moe_dispatcher="allgather")) is Verdict.HOLDS
 
 
 @pytest.mark.parametrize("name", FLAGS)
@@ -53,7 +52,7 @@ def test_what_an_old_release_lacks_is_the_option(name: str) -> None:
     [(1, 1, False), (2, 1, True), (8, 2, True), (16, 1, True), (40, 1, False), (64, 2, True), (72, 1, False)],
 )
 def test_deepep_has_settings_for_some_groups(ep: int, etp: int, runs: bool) -> None:
-    found = DEEPEP_SIZES.verdict(Fixed(), replace(DEEPEP, ep=ep, etp=etp))
+    found = DEEPEP_SIZES.verdict(Fixed(), DEEPEP.having(ep=ep, etp=etp))
     assert found is (Verdict.HOLDS if runs else Verdict.FAILS)
 
 
@@ -70,7 +69,7 @@ def test_deepep_has_settings_for_some_groups(ep: int, etp: int, runs: bool) -> N
 def test_graphs_go_with_what_their_release_takes(
     version: str, graphs: str, recompute: str, modules: tuple[str, ...], runs: bool
 ) -> None:
-    point = replace(PLAIN, graphs=graphs, recompute=recompute, modules=modules)
+    point = PLAIN.having(cuda_graphs=graphs, recompute=recompute, recompute_modules=modules)
     fixed = Fixed(
         num_experts=8 if graphs == "router" else 0, attention_dropout=0.0, hidden_dropout=0.0, architecture="hopper"
     )
@@ -84,12 +83,12 @@ def test_graphs_go_with_what_their_release_takes(
     [
         ({"optimizer_offload": 0.5}, "fp8", True),
         ({"optimizer_offload": 0.5}, "mxfp8", False),
-        ({"zero": 0}, "fp8", False),
+        ({"zero_stage": 0}, "fp8", False),
         ({}, "nvfp4", False),
     ],
 )
 def test_weights_are_gathered_in_8_bits(options: dict[str, Any], precision: str, runs: bool) -> None:
-    given = {"optimizer_offload": 0.0, "zero": 1} | options
-    point = replace(PLAIN, fp8_param_gather=True, precision=precision, **given)
+    given = {"optimizer_offload": 0.0, "zero_stage": 1} | options
+    point = PLAIN.having(fp8_param_gather=True, precision=precision, **given)
     found = {one.verdict(Fixed(), point) for one in in_force(OPTION_CONSTRAINTS, "core_v0.19.0")}
     assert (Verdict.FAILS not in found) is runs

@@ -28,9 +28,9 @@ def test_deepspeed_reads_the_configuration(monkeypatch: pytest.MonkeyPatch) -> N
     plan = sample_plan(backend="deepspeed", version="0.19.8", zero_stage=3)
     config = runtime.DeepSpeedConfig(symconfig.deepspeed.config(plan))
     best = plan.best
-    assert config.train_micro_batch_size_per_gpu == best.batch.micro
-    assert config.gradient_accumulation_steps == best.batch.num_microbatches
-    assert config.train_batch_size == best.batch.global_
+    assert config.train_micro_batch_size_per_gpu == best.configuration.micro
+    assert config.gradient_accumulation_steps == best.configuration.num_microbatches
+    assert config.train_batch_size == best.configuration.global_batch
     assert config.zero_config.stage == 3
 
 
@@ -57,7 +57,7 @@ def test_training_arguments_are_the_plans(trainer_arguments: Any) -> None:
     plan, real = trainer_arguments
     transformers: Any = pytest.importorskip("transformers")
     assert isinstance(real, transformers.TrainingArguments)
-    batch = plan.best.batch
+    batch = plan.best.configuration
     assert real.per_device_train_batch_size == batch.micro
     assert real.gradient_accumulation_steps == batch.num_microbatches
     assert (real.learning_rate, real.max_steps) == (1e-4, 77)

@@ -77,7 +77,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[Asked, dict[str, Any
 def _machine(plan: Plan) -> dict[str, Any]:
     gpu = plan.cluster.gpu
     return {
-        "world_size": plan.best.parallel.world_size,
+        "world_size": plan.best.configuration.world_size,
         "capability": CAPABILITY[gpu.architecture],
         "memory_bytes": int(gpu.memory_bytes.value),
         "compute_units": gpu.compute_units,
@@ -104,8 +104,8 @@ def test_the_degrees_arrive(taken: dict[Asked, dict[str, Any]], plan: str) -> No
     best = sample_plan(*PLANS[plan]).best
     for way in WAYS:
         args = taken[Asked(plan, way)]
-        assert args["tensor_model_parallel_size"] == best.parallel.tp
-        assert args["transformer_pipeline_model_parallel_size"] == best.parallel.pp
-        assert args["data_parallel_size"] == best.parallel.dp
-        assert args["global_batch_size"] == best.batch.global_
+        assert args["tensor_model_parallel_size"] == best.configuration.tp
+        assert args["transformer_pipeline_model_parallel_size"] == best.configuration.pp
+        assert args["data_parallel_size"] == best.configuration.dp
+        assert args["global_batch_size"] == best.configuration.global_batch
         assert args["sequence_parallel"] is True

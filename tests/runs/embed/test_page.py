@@ -44,7 +44,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Plan], No
     def begin(plan: Plan) -> None:
         api.write(plan, tmp_path / "plan", Wanted(), force=False)
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("WORLD_SIZE", str(plan.best.parallel.world_size))
+        monkeypatch.setenv("WORLD_SIZE", str(plan.best.configuration.world_size))
         monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
         monkeypatch.setattr(start, "installed_versions", dict)
         monkeypatch.setattr(sys, "argv", ["train.py", "--micro-batch-size", "2"])
@@ -104,7 +104,7 @@ def test_megatron(text: str, here: Callable[[Plan], None], megatron: list[Namesp
         os.environ.update(before)
     (args,) = megatron or [parsed()]
     assert (args.tensor_model_parallel_size, args.pipeline_model_parallel_size) == (4, 2)
-    assert (args.num_layers, args.swiglu, args.global_batch_size) == (40, True, plan.best.batch.global_)
+    assert (args.num_layers, args.swiglu, args.global_batch_size) == (40, True, plan.best.configuration.global_batch)
     assert args.micro_batch_size == 2, "what stands on the command line wins"
     assert "my_options" not in text or args.my_option == "mine"
 

@@ -128,7 +128,7 @@ def test_the_process_group_knows_better_than_the_environment_and_the_caller_best
 )
 def test_a_gpu_is_known_by_its_name_or_else_by_what_it_has(found: Gpu, wrong: bool) -> None:
     plan = sample_plan(cluster=load_cluster("h100"))
-    here = Surroundings(plan.best.parallel.world_size, "WORLD_SIZE", None, found)
+    here = Surroundings(plan.best.configuration.world_size, "WORLD_SIZE", None, found)
     assert [each.field for each in mismatches(plan, here, ENTRIES["megatron"])] == ["GPU"] * wrong
 
 
@@ -148,7 +148,7 @@ def test_releases_are_compared_as_far_as_their_options_differ(
     framework: Any, versions: dict[str, str], wrong: list[str]
 ) -> None:
     plan = sample_plan(backend="megatron" if framework == "megatron" else "deepspeed")
-    here = Surroundings(plan.best.parallel.world_size, "WORLD_SIZE", versions=versions)
+    here = Surroundings(plan.best.configuration.world_size, "WORLD_SIZE", versions=versions)
     assert [each.field for each in mismatches(plan, here, ENTRIES[framework])] == wrong
 
 

@@ -10,7 +10,7 @@ import pytest
 from symconfig.plans.plan import Plan
 from symconfig.runs.replan.changes import carried, changed, judged
 from symconfig.solve.choice import TIE
-from symconfig.solve.configuration import Configuration
+from symconfig.solve.configuration import Setup
 from symconfig.units import GIB
 from tests.runs.replan.support import plan
 
@@ -52,10 +52,10 @@ def test_what_does_not_fit_any_more_is_said_in_bytes() -> None:
     assert any("does not fit" in str(each.kept) for each in found.decisions)
 
 
-def changed_degrees(plan: Plan, **degrees: int) -> Configuration:
+def changed_degrees(plan: Plan, **degrees: int) -> Setup:
     """Return the plan's configuration with other degrees."""
     own = carried(plan.best, plan)
-    return replace(own, degrees=replace(own.degrees, **degrees))
+    return replace(own, **degrees)
 
 
 def test_degrees_that_leave_a_rest_are_named() -> None:
@@ -76,7 +76,7 @@ def test_what_the_framework_has_not_is_named() -> None:
 
 def test_experts_are_divided_only_where_there_are_some() -> None:
     experts, dense = plan(**CASES["experts"]), plan(cluster="h100", pp=1)
-    assert carried(experts.best, dense).degrees.ep == 1
+    assert carried(experts.best, dense).ep == 1
     assert "experts" in {each.decision for each in changed(dense, experts).decisions}
 
 
@@ -94,7 +94,7 @@ def test_dp_and_accumulation_follow() -> None:
 
 def test_sequence_parallelism_goes_with_its_tensor_parallelism() -> None:
     old, new = plan(tp=2, pp=1), plan(tp=1, pp=1)
-    assert old.best.options.sequence_parallel
+    assert old.best.configuration.sequence_parallel
     found = {each.decision: each for each in changed(old, new).decisions}
     assert "sequence parallel" not in found
     assert found["tp"].text == "tp 2 -> 1, sequence parallelism off" or found["tp"].text == "tp 2 -> 1"

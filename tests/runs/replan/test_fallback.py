@@ -59,7 +59,7 @@ def test_each_is_the_plan_of_the_same_job_on_fewer_gpus(plan: Plan, result: Fall
     for each in found.smaller[1:]:
         asked = symconfig.plan(**{**JOB, "gpus": each.gpus}, top=1).plan
         assert each.plan.to_json() == asked.to_json()
-        assert each.plan.best.batch.global_ == plan.best.batch.global_
+        assert each.plan.best.configuration.global_batch == plan.best.configuration.global_batch
         assert each.loads == loadable(plan, each.plan)
     assert [count for count, _ in found.runs] == [4, 2, 1]
 
@@ -67,7 +67,9 @@ def test_each_is_the_plan_of_the_same_job_on_fewer_gpus(plan: Plan, result: Fall
 def test_what_is_lost_is_told_against_the_nodes_that_are_left(plan: Plan, result: FallbackResult) -> None:
     two = result.fallback.smaller[1]
     assert two.plan is not None
-    speeds = [each.best.predicted.tokens_per_s_per_gpu * each.best.parallel.world_size for each in (two.plan, plan)]
+    speeds = [
+        each.best.predicted.tokens_per_s_per_gpu * each.best.configuration.world_size for each in (two.plan, plan)
+    ]
     assert result.fallback.share(two) == pytest.approx(speeds[0] / (speeds[1] * 2 / 4))
     said = result.to_dict()["smaller"][1]
     assert (said["share_of_proportional"], said["tokens_per_s"]) == (result.fallback.share(two), speeds[0])

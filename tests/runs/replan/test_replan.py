@@ -16,7 +16,6 @@ from symconfig.api.replan import ReplanResult, replan
 from symconfig.descriptor.job import PIN_NAMES
 from symconfig.errors import InputError
 from symconfig.plans.file import load_plan, parse_plan
-from symconfig.plans.plan import Recompute
 from symconfig.report.replan import blocks
 from symconfig.runs.checkpoint import Verdict
 from symconfig.runs.replan.inputs import revised
@@ -46,7 +45,7 @@ def test_a_new_batch_is_the_plan_that_it_would_have_been() -> None:
 def test_a_plan_needs_no_zoo_and_is_taken_from_a_file_or_a_folder(tmp_path: Path) -> None:
     PlanResult(plan()).write(tmp_path / "out")
     for source in (tmp_path / "out", str(tmp_path / "out" / "plan.json"), PlanResult(plan()), plan()):
-        assert symconfig.replan(source, gpus=4, pins={"pp": 1}, top=1).new.best.parallel.world_size == 4
+        assert symconfig.replan(source, gpus=4, pins={"pp": 1}, top=1).new.best.configuration.world_size == 4
 
 
 def test_what_was_resolved_from_the_old_model_is_resolved_again() -> None:
@@ -72,7 +71,7 @@ def test_recorded_pins_stay_unless_released_or_pinned_anew() -> None:
 def test_a_number_of_gpus_that_was_found_is_found_again() -> None:
     old = parse_plan(solved("llama2-7b", "h100", "auto", 64, top=1).plan.to_json())
     assert old.job.gpus == 2
-    assert replan(old, model="llama2-13b", top=1).new.plan.best.parallel.world_size > 2
+    assert replan(old, model="llama2-13b", top=1).new.plan.best.configuration.world_size > 2
     assert revised(old, {"gpus": 8})["gpus"] == 8
 
 
@@ -82,15 +81,15 @@ def test_every_choice_of_a_plan_is_a_pin_that_gives_it_again() -> None:
         kept = pins(old.best, names)
         job = old.job.model_dump(exclude={"pins", "schema_"}, exclude_none=True)
         again = solved(**{**job, "model": old.model, "cluster": old.cluster, "gpus": old.job.gpus}, pins=kept, top=1)
-        assert again.best.parallel == old.best.parallel
-        assert again.best.options == old.best.options
+        assert again.best.configuration == old.best.configuration
+        assert again.best.configuration == old.best.configuration
         assert again.best.predicted.step_s == pytest.approx(old.best.predicted.step_s, rel=1e-6)
 
 
 def test_a_value_that_no_pin_says_cannot_be_kept() -> None:
-    some = replace(plan().best.options, recompute=Recompute("full", method="block", num_layers=2))
+    some = replace(plan().best.configuration, recompute="full", recompute_method="block", recompute_layers=2)
     with pytest.raises(InputError) as error:
-        pins(replace(plan().best, options=some), ("tp", "recompute", "cp_comm"))
+        pins(replace(plan().best, configuration=some), ("tp", "recompute", "cp_comm"))
     assert [problem.got for problem in error.value.problems] == ["recompute", "cp_comm"]
 
 
@@ -110,7 +109,7 @@ def test_a_plan_near_the_old_one_is_offered_where_its_checkpoint_then_loads_more
 def test_an_optimizers_state_that_costs_nothing_to_keep_is_offered_before_all_else() -> None:
     """On one replica sharding its state changes nothing, and without it the state has other names."""
     found = replan(plan("qwen2.5-7b", "h100", 16, 64, tp=4, pp=2), gpus=8, top=1).found
-    assert found.new.best.options.zero_stage == 0
+    assert found.new.best.configuration.zero_stage == 0
     assert found.checkpoint.verdict is Verdict.WEIGHTS
     assert (found.near_plan.pins, found.near_plan.free, found.near_plan.verdict) == (
         {"zero": "1"},

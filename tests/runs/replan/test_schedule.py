@@ -18,18 +18,18 @@ from symconfig.errors import InputError
 from symconfig.frameworks import counting
 from symconfig.frameworks.counting import MEGATRON, RENUMBERED
 from symconfig.plans.history import History, Segment
-from symconfig.plans.plan import Batch, Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import target_of
-from symconfig.runs.replan.schedule import rate, scheduled
+from symconfig.runs.replan.schedule import Batch, rate, scheduled
 from tests.sample_plans import sample_model, sample_plan
 
 STYLES = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
-OLD = Batch(1, 8, 1, 4096)
+OLD = Batch(8, 4096)
 
 
 def ran(steps: int) -> History:
     """Steps of OLD that are done."""
-    return History().until(steps, OLD.global_, OLD.seq_length)
+    return History().until(steps, OLD.global_batch, OLD.seq_length)
 
 
 def training(**fields: Any) -> WholeTraining:
@@ -93,7 +93,7 @@ def test_the_same_batch_changes_nothing() -> None:
 def test_never_fewer_tokens_and_less_than_a_step_more(
     iterations: int, old: int, new: int, length: int, step: int
 ) -> None:
-    before = Batch(1, old, 1, 4096)
+    before = Batch(old, 4096)
     step = min(step, iterations)
     found = scheduled(
         training(train_iters=iterations, lr_warmup_iters=0),
@@ -111,7 +111,7 @@ def test_never_fewer_tokens_and_less_than_a_step_more(
 def test_nothing_is_rounded_to_nothing(iterations: int, old: int, new: int) -> None:
     found = scheduled(
         training(train_iters=iterations, lr_warmup_iters=min(100, iterations - 1)),
-        Batch(1, old, 1, 1),
+        Batch(old, 1),
         new,
         1,
         MEGATRON,
@@ -203,14 +203,14 @@ def chains(draw: Any) -> list[tuple[int, int]]:
 def test_a_chain_of_plans_counts_as_one_run_does(chain: list[tuple[int, int]]) -> None:
     """Sequences are those of every step with its own batch; the run and its decay end after those it was made for, but
     for one step of each plan, since steps are whole."""
-    of, history, before = training(lr_warmup_iters=100), History(), Batch(1, 64, 1, 4096)
+    of, history, before = training(lr_warmup_iters=100), History(), Batch(64, 4096)
     seen, last, rounded = 0, 0, 0
     for step, batch in chain:
-        run = history.until(step, before.global_, 4096)
+        run = history.until(step, before.global_batch, 4096)
         found = scheduled(of, before, batch, 4096, MEGATRON, run)
-        seen, last = seen + (step - last) * before.global_, step
+        seen, last = seen + (step - last) * before.global_batch, step
         assert (found.step, found.consumed, found.history.tokens) == (step, seen, seen * 4096)
-        of, history, before = found.training, found.history, Batch(1, batch, 1, 4096)
+        of, history, before = found.training, found.history, Batch(batch, 4096)
         rounded += batch
         assert 0 <= (of.train_iters - step) * batch - (64000 - seen) < rounded
         assert of.lr_decay_iters is None or 0 <= of.lr_decay_iters * batch - 64000 < rounded
@@ -222,11 +222,11 @@ def test_a_chain_of_plans_counts_as_one_run_does(chain: list[tuple[int, int]]) -
 def test_the_real_scheduler_goes_on_through_a_chain(style: str) -> None:
     """64, then 96, then 192 sequences, each plan made of the one before; the rate is that of the first one's tokens."""
     first = of = training(lr_decay_style=style)
-    scheduler, history, before = real(of, 64), History(), Batch(1, 64, 1, 4096)
+    scheduler, history, before = real(of, 64), History(), Batch(64, 4096)
     scheduler.step(333 * 64)
     for step, batch, end in ((333, 96, 500), (500, 192, 584)):
-        found = scheduled(of, before, batch, 4096, MEGATRON, history.until(step, before.global_, 4096))
-        of, history, before = found.training, found.history, Batch(1, batch, 1, 4096)
+        found = scheduled(of, before, batch, 4096, MEGATRON, history.until(step, before.global_batch, 4096))
+        of, history, before = found.training, found.history, Batch(batch, 4096)
         now = real(of, batch, override_opt_param_scheduler=True)
         now.load_state_dict(scheduler.state_dict())
         assert now.num_steps == found.consumed
@@ -242,7 +242,7 @@ def test_a_scheduler_that_started_anew_counts_from_there() -> None:
     """Its decay ends where that of the first plan does, however often the batch changes behind it."""
     anew = scheduled(training(), OLD, 32, 4096, MEGATRON, ran(400), restarts=True)
     assert (anew.history.sequences, anew.history.scheduled, anew.training.lr_decay_iters) == (3200, 0, 150)
-    before = Batch(1, 32, 1, 4096)
+    before = Batch(32, 4096)
     again = scheduled(anew.training, before, 16, 4096, MEGATRON, anew.history.until(450, 32, 4096))
     assert (again.run.sequences, again.run.scheduled) == (4800, 1600)
     assert (again.training.lr_decay_iters, again.training.train_iters) == (300, 450 + 200)
@@ -250,7 +250,7 @@ def test_a_scheduler_that_started_anew_counts_from_there() -> None:
 
 def test_a_run_of_a_chain_that_starts_from_nothing_is_a_whole_one() -> None:
     first = scheduled(training(), OLD, 32, 4096, MEGATRON, ran(400))
-    before = Batch(1, 32, 1, 4096)
+    before = Batch(32, 4096)
     whole = scheduled(first.training, before, 16, 4096, MEGATRON, History(), past=first.history)
     plain = scheduled(training(), OLD, 16, 4096, MEGATRON)
     assert whole.training.model_copy(update={"lr_decay_iters": None}) == plain.training
@@ -262,7 +262,7 @@ def test_a_length_of_sequences_that_changed_is_counted_in_tokens() -> None:
     """A quarter of the tokens in short sequences, then long ones, then a larger batch of those."""
     longer = scheduled(training(), OLD, 8, 8192, MEGATRON, ran(250))
     assert longer.training.train_iters == 250 + 375
-    before = Batch(1, 8, 1, 8192)
+    before = Batch(8, 8192)
     found = scheduled(longer.training, before, 32, 8192, MEGATRON, longer.history.until(450, 8, 8192))
     assert found.run.tokens == 250 * 8 * 4096 + 200 * 8 * 8192
     assert found.training.train_iters == 450 + ceil(175 / 4)
@@ -279,10 +279,10 @@ def test_what_a_checkpoint_has_seen_changes_its_last_steps() -> None:
 @given(chains())
 def test_a_chain_of_plans_never_runs_out_of_data(chain: list[tuple[int, int]]) -> None:
     """Megatron-LM has --train-iters x batch sequences, and exits at the first multiple of --exit-interval."""
-    of, before, history = training(train_iters=1000), Batch(1, 64, 1, 4096), History()
+    of, before, history = training(train_iters=1000), Batch(64, 4096), History()
     for step, batch in chain:
-        found = scheduled(of, before, batch, 4096, MEGATRON, history.until(step, before.global_, 4096))
-        of, history, before = found.training, found.history, Batch(1, batch, 1, 4096)
+        found = scheduled(of, before, batch, 4096, MEGATRON, history.until(step, before.global_batch, 4096))
+        of, history, before = found.training, found.history, Batch(batch, 4096)
         needed = found.consumed + (of.train_iters - step) * batch
         assert history.spanned(of.train_iters, batch) * batch in range(needed, needed + batch)
 
@@ -339,9 +339,7 @@ def test_steps_that_count_on_lose_none() -> None:
     assert found.options == ()
     assert found.history == ran(400)
     assert any("turns from" in note for note in found.notes)
-    again = scheduled(
-        found.training, Batch(1, 32, 1, 4096), 8, 4096, counting.STEPS, found.history.until(450, 32, 4096)
-    )
+    again = scheduled(found.training, Batch(32, 4096), 8, 4096, counting.STEPS, found.history.until(450, 32, 4096))
     assert again.training.train_iters == 450 + 400
-    anew = scheduled(found.training, Batch(1, 32, 1, 4096), 8, 4096, counting.STEPS, History(), past=found.history)
+    anew = scheduled(found.training, Batch(32, 4096), 8, 4096, counting.STEPS, History(), past=found.history)
     assert (anew.training.train_iters, anew.training.lr_warmup_iters) == (1000, 100)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.plans.plan import Recompute
 from symconfig.runs.rl.logits import VERL_FSDP, VERL_FSDP_SCALED
 from symconfig.runs.rl.phases import GAPS
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
@@ -27,9 +26,9 @@ WORKSPACES = 64 * 2**20  # of cuBLAS and cuBLASLt, in every row
 
 def actor(row: dict[str, Any]) -> Trained:
     """The actor of a row, on its one GPU."""
-    recompute = Recompute("full", method="uniform", num_layers=1) if row["recompute"] else Recompute("none")
+    recompute = {"recompute": "full", "recompute_method": "uniform"} if row["recompute"] else {}
     shape = {"micro": row["sequences"], "seq_length": row["length"], "global_batch": row["sequences"]}
-    how: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 1, "zero_stage": 3, "recompute": recompute, **shape}
+    how: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 1, "zero_stage": 3, **recompute, **shape}
     plan = aimed(sample_plan(load_model(row["model"]), load_cluster("h100"), "fsdp", **how), "verl-fsdp")
     logits = VERL_FSDP if row["temperature"] == 1 else VERL_FSDP_SCALED
     return Trained(plan, plan.best, 1.0, logits, point=Trained(plan, plan.best, 1.0, logits).prospect, frozen=True)

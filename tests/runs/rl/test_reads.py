@@ -29,7 +29,7 @@ LONG: dict[str, Any] = {"prompts": 512, "samples": 8, "updates": 4}
 
 def read_at(plan: Plan, tokens: int) -> tuple[float, float]:
     """The seconds of log-probabilities in micro-batches of so many tokens of a replica, and the bytes of the phase."""
-    rl, dp = plan.job.rl, plan.best.parallel.dp
+    rl, dp = plan.job.rl, plan.best.configuration.dp
     reader = Trained(plan, plan.best, 1.0, VERL).reading(tokens)
     passes = -(-rl.sequences * rl.mean_tokens // (dp * tokens))
     held = phase(plan, READING).holds
@@ -95,7 +95,7 @@ def test_a_reference_in_shards_on_the_host_is_copied_for_every_micro_batch() -> 
         one, two = (phase(plan, "reference") for plan in plans)
         rl, plan = plans[0].job.rl, plans[0]
         assert one.tokens == two.tokens
-        passes = -(-rl.sequences * rl.mean_tokens // (plan.best.parallel.dp * one.tokens))
+        passes = -(-rl.sequences * rl.mean_tokens // (plan.best.configuration.dp * one.tokens))
         actor = Trained(plan, plan.best, 1.0, VERL)
         copies[target] = (two.seconds - one.seconds) * actor.host_bytes_per_s / actor.memory[WEIGHTS] / passes
     assert copies["verl-fsdp"] == pytest.approx(1.0, rel=0.01)

@@ -68,7 +68,7 @@ def test_what_leaves_nothing_to_plan_is_said(gpus: int, changed: dict[str, Any],
 
 
 def test_pins_bound_the_ranks_that_share_a_micro_batch_of_stated_tokens() -> None:
-    assert planned(pins={"cp": "2"}, tokens_per_gpu=1280).best.parallel.cp == 2
+    assert planned(pins={"cp": "2"}, tokens_per_gpu=1280).best.configuration.cp == 2
     with pytest.raises(InputError, match="got 640, need 1280 tokens or more, with cp 1"):
         planned(pins={"cp": "1"}, tokens_per_gpu=640)
 

@@ -57,7 +57,7 @@ def test_an_engine_of_rewards_sleeps_beside_the_actor_with_its_weights_on_the_ho
 def test_gpus_of_its_own_reward_while_others_generate() -> None:
     plan = planned("verl", '{"placement": "apart", "gpus": 2}')
     step = plan.rl[0]
-    assert (step.reward.gpus, plan.best.parallel.world_size) == (2, 6)
+    assert (step.reward.gpus, plan.best.configuration.world_size) == (2, 6)
     beside = max(phase(plan, "generation").seconds, phase(plan, "rewards").seconds)
     rest = sum(each.seconds for each in step.phases if each.name not in ("generation", "rewards"))
     assert step.step_s == pytest.approx(beside + rest)
@@ -69,7 +69,7 @@ def test_workers_of_rewards_are_sharded_as_the_actor_and_stay() -> None:
     """OpenRLHF: ZeRO-3 where the actor has it, else whole weights; on the actor's GPUs in every phase."""
     plan = planned("openrlhf", "{}")
     count = parameters(load_model(MODEL).of_values).total
-    p, zero = plan.best.parallel, plan.best.options.zero_stage
+    p, zero = plan.best.configuration, plan.best.configuration.zero_stage
     least = 2 * count / (p.world_size if zero == 3 else p.tp)
     for each in plan.rl[0].phases:
         assert least <= each.holds[OF_REWARDS] < least + 2.5e9  # and layers that are gathered
@@ -80,7 +80,7 @@ def test_workers_of_rewards_are_sharded_as_the_actor_and_stay() -> None:
 def test_workers_of_rewards_apart_work_beside_the_actors() -> None:
     plan = planned("openrlhf", '{"placement": "apart", "gpus": 8}', 24, '{"placement": "split"}')
     step = plan.rl[0]
-    assert step.rollout_gpus + step.reward.gpus + plan.best.parallel.world_size == 24
+    assert step.rollout_gpus + step.reward.gpus + plan.best.configuration.world_size == 24
     rewards = phase(plan, "rewards").seconds
     trained = sum(each.seconds for each in step.phases[1:] if each.name != "rewards")
     assert step.step_s == pytest.approx(max(step.phases[0].seconds, trained, rewards))
@@ -94,7 +94,7 @@ def test_trl_reads_all_responses_of_a_rank_at_once() -> None:
     """In one forward, padded to the longest: its layer has as many times what a micro-batch has."""
     few, many = (planned("trl", '{"model": "llama3.2-1b"}', rl=f'{{"prompts": {n}}}') for n in (64, 128))
     forwards = [phase(plan, "rewards").holds["forward"] for plan in (few, many)]
-    ratio = (many.best.parallel.dp / few.best.parallel.dp) ** -1 * 2
+    ratio = (many.best.configuration.dp / few.best.configuration.dp) ** -1 * 2
     assert forwards[1] / forwards[0] == pytest.approx(ratio, rel=0.05)
     assert forwards[0] > phase(few, "reference").holds["forward"]
 
@@ -215,13 +215,13 @@ def test_openrlhf_trains_a_critic_as_the_actor_beside_it_or_apart() -> None:
     words = openrlhf.words(plan)
     assert words[words.index("--algo.advantage.estimator") + 1] == "gae"
     assert {"--critic.adam.lr", "--train.colocate_all"} <= set(words)
-    zero, p = plan.best.options.zero_stage, plan.best.parallel
+    zero, p = plan.best.configuration.zero_stage, plan.best.configuration
     critic = parameters(load_model(MODEL).of_values).total
     states = phase(plan, "update of the critic").holds["critic's optimizer state"]
     assert states == pytest.approx(12 * critic / (p.dp if zero else 1) / p.tp, rel=0.02)
     step = '{"algorithm": "ppo", "critic_gpus": 8, "placement": "split", "rollout_gpus": 8}'
     apart = planned("openrlhf", None, 24, step)
-    assert apart.best.parallel.world_size == 8
+    assert apart.best.configuration.world_size == 8
     by_pool = [
         sum(each.seconds for each in apart.rl[0].phases[1:] if ("critic" in each.name or each.name == "values") == own)
         for own in (False, True)

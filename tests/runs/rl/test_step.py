@@ -15,10 +15,10 @@ import symconfig
 from symconfig.cli.main import main
 from symconfig.cost.uneven import OF_LAYER
 from symconfig.errors import InfeasibleError, InputError
-from symconfig.format import seconds
+from symconfig.format import picked, seconds
 from symconfig.graph.count import parameters
 from symconfig.plans.file import parse_plan
-from symconfig.plans.rl import BUSIEST
+from symconfig.plans.rl import BUSIEST, OF_CRITIC
 from symconfig.render import verl
 from symconfig.report.page import plan_page
 from symconfig.report.rl import blocks, compared
@@ -57,12 +57,12 @@ def test_the_phases_make_the_step_and_a_plain_one_of_the_shortest_is_first() -> 
 
 def test_a_batch_of_packed_sequences_has_all_tokens() -> None:
     plan = usual()
-    rl, batch = plan.job.rl, plan.best.batch
+    rl, batch = plan.job.rl, plan.best.configuration
     assert batch.seq_length >= rl.longest
-    assert batch.global_ * batch.seq_length >= rl.batch * rl.mean_tokens
-    assert plan.rl[0].tokens_per_gpu * plan.best.parallel.cp == batch.micro * batch.seq_length
+    assert batch.global_batch * batch.seq_length >= rl.batch * rl.mean_tokens
+    assert plan.rl[0].tokens_per_gpu * plan.best.configuration.cp == batch.micro * batch.seq_length
     update = phase(plan, "update").seconds
-    fill = rl.batch * rl.mean_tokens / (batch.global_ * batch.seq_length)
+    fill = rl.batch * rl.mean_tokens / (batch.global_batch * batch.seq_length)
     time = plan.best.predicted.time
     fixed = time["data-parallel communication"] + time["optimizer"] + time["overhead"]
     assert update == pytest.approx(rl.updates * (fill * (plan.best.predicted.step_s - fixed) + fixed))
@@ -79,7 +79,7 @@ def test_a_forward_alone_takes_what_its_schedule_takes(pins: dict[str, str]) -> 
     made = times(found, parts)
     nothing = 0.0 * made.forward
     alone = replace(made, recompute=nothing, backward=nothing, weight=nothing, gather=None, reduce=None)
-    m = plan.best.batch.num_microbatches
+    m = plan.best.configuration.num_microbatches
     simulated = simulate(alone, m, parts.setting.microbatch_group, found.beside_another).step_s
     assert actor.forward_s(1) == pytest.approx(simulated, rel=0.15)
     assert 0.2 < actor.forward_s(1) / actor.update_s(1) < 0.5
@@ -186,11 +186,12 @@ def test_a_critic_has_the_actors_degrees_unless_its_own_make_a_shorter_step() ->
     """Those of its own are the fastest of its updates alone, which may leave no room beside the plainest actor."""
     lengths = {"prompt_length": {"mean": 200, "max": 1024}, "response_length": {"mean": 1500, "p95": 4000, "max": 8192}}
     plan = planned("llama3.1-8b", algorithm="ppo", prompts=512, samples=4, updates=4, **lengths)
-    degrees, step = plan.best.parallel, plan.rl[0]
+    degrees, step = plan.best.configuration, plan.rl[0]
     assert (degrees.tp, degrees.pp, degrees.cp) == (2, 1, 1)
-    assert {name: getattr(degrees, name) for name in step.critic} == step.critic
+    assert step.critic is not None
+    assert picked(degrees, *OF_CRITIC) == picked(step.critic, *OF_CRITIC)
     assert "The critic has the actor's degrees.\n" in str(blocks(plan)[-1])
-    other = replace(plan, rl=(replace(step, critic={**step.critic, "tp": 4}), *plan.rl[1:]))
+    other = replace(plan, rl=(replace(step, critic=replace(step.critic, tp=4)), *plan.rl[1:]))
     assert "The critic has tp 4, all else as the actor." in str(blocks(other)[-1])
 
 
@@ -199,7 +200,7 @@ def test_an_engine_of_its_own_generates_beside_the_update() -> None:
     step = plan.rl[0]
     generation, *rest = (each.seconds for each in step.phases)
     assert step.step_s == pytest.approx(max(generation, sum(rest)))
-    assert step.rollout_gpus + plan.best.parallel.world_size == 16
+    assert step.rollout_gpus + plan.best.configuration.world_size == 16
     with pytest.raises(InfeasibleError, match=r"rl.placement: verl does not support it"):
         planned(gpus=16, target="verl", placement="split")
 
@@ -224,14 +225,14 @@ def test_a_plan_is_read_back_and_an_edit_is_seen() -> None:
 )
 def test_an_optimizer_that_steps_on_the_host_is_in_the_table(stays: float, said: str) -> None:
     plan = learning_plan(away=("optimizer state",))
-    best = replace(plan.best, options=replace(plan.best.options, optimizer_offload=stays))
+    best = replace(plan.best, configuration=replace(plan.best.configuration, optimizer_offload=stays))
     (row,) = compared([("1", replace(plan, best=best))]).rows
     assert said in row
 
 
 def test_an_actor_of_deepspeed_is_an_ordinary_plan_in_the_same_phases() -> None:
     plan = planned(target="openrlhf")
-    assert (plan.best.target.backend, plan.best.parallel.pp) == ("deepspeed", 1)
+    assert (plan.best.target.backend, plan.best.configuration.pp) == ("deepspeed", 1)
     assert {step.away for step in plan.rl} <= {(), ("optimizer state",)}
     for candidate, step in zip((plan.best, *plan.alternatives), plan.rl, strict=True):
         memory = candidate.predicted.memory
@@ -264,14 +265,14 @@ def test_an_actor_of_fsdp_rests_in_fp32_shards_and_has_gradients_in_an_update_al
     assert {name for name in generation if name.startswith("actor's")} == {
         f"actor's {name}" for name in ("weights", "optimizer state") if name not in away
     }
-    assert (plan.best.target.backend, plan.best.options.zero_stage, plan.best.parallel.tp) == ("fsdp", 3, 1)
+    assert (plan.best.target.backend, plan.best.configuration.zero_stage, plan.best.configuration.tp) == ("fsdp", 3, 1)
 
 
 def test_sequences_that_are_not_packed_are_planned_as_so_many() -> None:
     plan = planned(target="trl")
-    rl, batch = plan.job.rl, plan.best.batch
+    rl, batch = plan.job.rl, plan.best.configuration
     assert plan.job.packing is None
-    assert (batch.seq_length, batch.global_) == (rl.longest, rl.batch)
+    assert (batch.seq_length, batch.global_batch) == (rl.longest, rl.batch)
     assert all("reference" in each.holds for each in plan.rl[0].phases)  # TRL keeps it on the GPU
     whole, took = rl.updates * plan.best.predicted.step_s, phase(plan, "update").seconds
     assert 1.5 * rl.mean_tokens / rl.longest * whole < took < whole  # padded to the longest that a rank generates
@@ -282,7 +283,7 @@ def test_pinned_chunks_hold_where_a_whole_step_cannot_tell() -> None:
     long["prompt_length"] = {"mean": 200.0, "max": 1024}
     pins = {"tp": "2", "pp": "4", "cp": "1", "vpp": "..4"}
     plan = planned("qwen3-next-80b-a3b", 64, pins, samples=8, updates=4, **long)
-    assert plan.best.parallel.vpp <= 4
+    assert plan.best.configuration.vpp <= 4
     assert plan.rl[0].step_s <= TIE * PREMIUM[-1] * min(step.step_s for step in plan.rl)
 
 

@@ -62,7 +62,7 @@ def test_the_phases_make_the_step_and_the_shortest_step_is_first() -> None:
 
 def test_a_padded_update_takes_the_longest_of_each_micro_batch() -> None:
     plan = usual()
-    time, batch = plan.best.predicted.time, plan.best.batch
+    time, batch = plan.best.predicted.time, plan.best.configuration
     fixed = time[EXCHANGE] + time["optimizer"] + time["overhead"]
     share = longest_of(Lengths(**LENGTHS), batch.micro) / batch.seq_length
     expected = fixed + share * (sum(time.values()) - fixed)
@@ -87,8 +87,8 @@ FEW: dict[str, Any] = {"pins": {"zero": 3, "mbs": "..8", "recompute": "full"}}  
 def test_kto_reads_single_answers_and_others_for_its_kl_term() -> None:
     """Two forwards of the reference and one of the model itself, from which nothing is learnt (arXiv:2402.01306)."""
     plan = planned(preference=KTO, target="trl", **FEW)
-    assert (plan.task, plan.best.batch.global_, plan.training.lr) == ("kto", 128, 5e-7)
-    assert plan.best.batch.micro > 1  # of one answer there is no other
+    assert (plan.task, plan.best.configuration.global_batch, plan.training.lr) == ("kto", 128, 5e-7)
+    assert plan.best.configuration.micro > 1  # of one answer there is no other
     assert [each.name for each in plan.tuned[0].phases] == ["KL term", "reference", "update"]
     assert phase(plan, "reference").seconds == pytest.approx(2 * phase(plan, "KL term").seconds)
     assert "policy's activations and logits" not in phase(plan, "KL term").holds
@@ -96,7 +96,7 @@ def test_kto_reads_single_answers_and_others_for_its_kl_term() -> None:
     assert all("reference" in each.holds for each in plan.tuned[0].phases)
     without = planned(preference=KTO | {"loss": "apo_zero_unpaired"}, target="trl", **FEW)
     assert [each.name for each in without.tuned[0].phases] == ["reference", "update"]
-    assert planned(preference=KTO, target="llamafactory", pins={"mbs": 1}).best.batch.micro == 1
+    assert planned(preference=KTO, target="llamafactory", pins={"mbs": 1}).best.configuration.micro == 1
 
 
 def test_a_model_of_rewards_has_a_head_of_one_number_or_both() -> None:
@@ -165,7 +165,7 @@ def test_a_plan_is_read_back_and_made_again(tmp_path: Any, capsys: pytest.Captur
 def test_llamafactory_is_told_the_pairs() -> None:
     plan = usual()
     found = tuners.sections(plan)
-    assert found["train"]["per_device_train_batch_size"] * 2 == plan.best.batch.micro
+    assert found["train"]["per_device_train_batch_size"] * 2 == plan.best.configuration.micro
     assert (found["method"]["stage"], found["method"]["pref_loss"]) == ("dpo", "sigmoid")
     assert found["dataset"]["cutoff_len"] == LENGTHS["max"]
     assert "neat_packing" not in found["dataset"]
@@ -220,11 +220,11 @@ def test_programs_count_pairs(target: str) -> None:
         "trl": ("per_device_train_batch_size", "max_length", "beta"),
         "openrlhf": ("--train.micro_batch_size", "--data.max_len", "--model.beta"),
     }[target]
-    assert tuple(float(said[name]) for name in names) == (plan.best.batch.micro / 2, LENGTHS["max"], 0.1)
+    assert tuple(float(said[name]) for name in names) == (plan.best.configuration.micro / 2, LENGTHS["max"], 0.1)
     report = render(plan, target)["REPORT.md"]
     assert f"The reference is on the GPU in every phase, {gib(phase(plan, 'update').holds['reference'])} GiB" in report
     with pytest.raises(InfeasibleError, match="has whole pairs in a micro-batch"):
-        render(replace(plan, best=replace(plan.best, batch=replace(plan.best.batch, micro=3))), target)
+        render(replace(plan, best=replace(plan.best, configuration=replace(plan.best.configuration, micro=3))), target)
 
 
 def test_pairs_in_shards_are_priced_as_the_program_that_nobody_named_runs_them() -> None:
@@ -277,7 +277,7 @@ def test_what_a_program_of_pairs_does_not_know_is_said(target: str, changed: dic
 def test_a_plan_is_made_again_on_pairs() -> None:
     plain = symconfig.plan(MODEL, "h100", GPUS, 64, 2048, task="sft", backend="deepspeed", target="llamafactory")
     again = symconfig.replan(plain.plan, preference={"pairs": 64}).new.plan
-    assert (again.task, again.best.batch.global_, again.training.lr) == ("dpo", 128, 5e-7)
+    assert (again.task, again.best.configuration.global_batch, again.training.lr) == ("dpo", 128, 5e-7)
 
 
 def test_what_fits_nowhere_says_what_is_too_full() -> None:

@@ -66,7 +66,7 @@ def test_the_plan_itself_is_the_best_at_what_it_was_made_for() -> None:
 def test_batches_are_whole_steps_in_which_the_plan_can_run() -> None:
     (line,) = symconfig.whatif(planned(), ["global_batch_size=16..100"]).lines
     best = planned().best
-    step = best.batch.micro * best.parallel.dp
+    step = best.configuration.micro * best.configuration.dp
     assert line.vary.step == step
     assert [line.spans[0].low % step, line.spans[-1].high % step] == [0, 0]
     assert (line.spans[0].low, line.spans[-1].high) == (step, 100 // step * step)

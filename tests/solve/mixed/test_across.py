@@ -52,7 +52,7 @@ CASES = [
 def test_two_names_of_one_gpu_are_that_gpu(pins: dict[str, str]) -> None:
     model = load_model("mixtral-8x7b") if "ep" in pins else MODEL
     one = found(model, **pins)
-    parts, across = costed(one), Across((one, one), one.degrees.pp // 2, one.machine)
+    parts, across = costed(one), Across((one, one), one.configuration.pp // 2, one.machine)
     assert across.step_s == pytest.approx(refined_s(one, parts), rel=1e-12)
     assert across.peaks == parts.peaks
     assert across.stage_s == pytest.approx(stage_seconds(parts, times(one, parts)), rel=1e-9)

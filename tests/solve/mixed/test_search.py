@@ -14,7 +14,7 @@ from symconfig.descriptor.mixed import MixedCluster, load_mixed
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.graph.model import sequence
-from symconfig.plans.degrees import Degrees
+from symconfig.plans.configuration import Configuration
 from symconfig.solve import search as one_kind
 from symconfig.solve.costed import costed
 from symconfig.solve.mixed.across import Across
@@ -51,7 +51,7 @@ def test_two_names_of_one_gpu_give_the_plan_of_one_cluster() -> None:
     found = search(LLAMA, cluster, job(cluster, **pins)).ranked[0].across
     alone = Job(model=LLAMA.name, cluster="h100", gpus=32, global_batch_size=128, pins=pins)
     best = one_kind.search(LLAMA, cluster.shares[0].cluster, alone, top=1).fastest
-    assert found.candidates[0].degrees == best.parallel
+    assert found.candidates[0].configuration == best.configuration
     assert found.step_s == pytest.approx(best.predicted.step_s, rel=1e-9)
 
 
@@ -65,21 +65,21 @@ def test_no_layout_of_any_degrees_in_either_order_is_faster() -> None:
     cluster = mixed("h100 with gpus_per_node=4*4 + a100-80gb with gpus_per_node=4*4 over 100Gb/s")
     mix = search(SMALL, cluster, job(cluster, SMALL, 64, **OPEN), top=99)
     best = mix.ranked[0]
-    like = {placed.across.candidates[0].degrees.tp > 1: placed for placed in mix.ranked}
+    like = {placed.across.candidates[0].configuration.tp > 1: placed for placed in mix.ranked}
     steps = {
         (tp, pp): every_layout_s(
-            like[tp > 1], replace(best.across.candidates[0].degrees, tp=tp, pp=pp, dp=8 // (tp * pp))
+            like[tp > 1], replace(best.across.candidates[0].configuration, tp=tp, pp=pp, dp=8 // (tp * pp))
         )
         for tp, pp in ((1, 2), (2, 2), (4, 2), (1, 4), (2, 4))
     }
-    degrees = best.across.candidates[0].degrees
+    degrees = best.across.candidates[0].configuration
     assert steps[degrees.tp, degrees.pp] == min(steps.values())
     assert best.across.step_s == pytest.approx(min(steps.values()), rel=1e-9)
 
 
-def every_layout_s(like: Placed, degrees: Degrees) -> float:
+def every_layout_s(like: Placed, degrees: Configuration) -> float:
     """Return the fastest step of the degrees, of all layers over their stages in both orders of the kinds."""
-    candidates = [replace(found, degrees=degrees) for found in like.across.candidates]
+    candidates = [replace(found, configuration=degrees) for found in like.across.candidates]
     layouts, best = candidates[0].request.limits.layouts, float("inf")
     for one, other in permutations(candidates):
         for borders in combinations_with_replacement(range(SMALL.num_hidden_layers + 1), degrees.pp - 1):

@@ -25,7 +25,7 @@ from symconfig.graph.layout import PARTIAL, changes, cut
 from symconfig.graph.operator import Operator, Work
 from symconfig.graph.parts import parts
 from symconfig.graph.program.net import Link, Net, Node, Place
-from symconfig.plans.degrees import Degrees
+from symconfig.plans.configuration import Configuration
 
 NEVER = 4.0  # of a tensor: more than any change of places that can be had
 
@@ -203,19 +203,19 @@ def matching(node: Node, arrivals: Sequence[Arrival]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Degrees of parallelism without a pipeline. cp_comm a2a: heads are split instead of keys gathered (Ulysses).
+    """Configuration of parallelism without a pipeline. cp_comm a2a: heads are split instead of keys gathered (Ulysses).
 
     zero: ZeRO stage of parameters over the ranks with data of their own.
     """
 
-    degrees: Degrees
+    degrees: Configuration
     sequence_parallel: bool = False
     cp_comm: str = "p2p"
     zero: int = 0
 
 
 def way(tp: int = 1, cp: int = 1, dp: int = 1, ep: int = 1, etp: int = 1, **options: Any) -> Way:
-    return Way(Degrees(tp=tp, pp=1, vpp=1, cp=cp, ep=ep, etp=etp, dp=dp), **options)
+    return Way(Configuration(tp=tp, cp=cp, ep=ep, etp=etp, dp=dp, micro=1, global_batch=dp, seq_length=1), **options)
 
 
 def splitting(node: Node, loops: Iterable[str]) -> list[int]:

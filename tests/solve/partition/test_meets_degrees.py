@@ -41,7 +41,7 @@ def test_megatrons_strategy_costs_in_both_nearly_the_same(
         model=model, cluster=cluster, gpus=gpus, global_batch_size=batch, seq_length=SEQ,
         pins={name: str(value) for name, value in (pins | offload).items()}, without=KERNELS,
     ).best  # fmt: skip
-    sequence = planned.options.sequence_parallel
+    sequence = planned.configuration.sequence_parallel
     descriptor, dp = load_model(model), gpus // (tp * cp)
     ask = Ask(of_cluster(load_cluster(cluster), gpus), load_cluster(cluster), 1e15, turns=(batch // dp,),
               keeps=(Keep.SHARDS,))  # fmt: skip

@@ -48,7 +48,7 @@ def train(
 def do(cases: Mapping[str, Case], launcher: Launcher, scratch: Path) -> Iterator[Done]:
     """Do every case but those in a precision that this processor lacks, which are named with the reason."""
     for index, (name, case) in enumerate(cases.items()):
-        if why := next(filter(None, (lacking(plan.best.options.precision) for plan in case.plans())), ""):
+        if why := next(filter(None, (lacking(plan.best.configuration.precision) for plan in case.plans())), ""):
             print(f"{name}: left out: {why}", flush=True)
             continue
         yield _done(name, case, launcher, scratch / str(index))

@@ -42,7 +42,7 @@ class Done:
 def arguments(plan: Plan, *more: str) -> dict[str, Any]:
     return {
         "args": [*render.arguments(plan), *more],
-        "world_size": plan.best.parallel.world_size,
+        "world_size": plan.best.configuration.world_size,
         "vocabulary": plan.model.vocab_size,
         "may_fail": False,
         "release": plan.best.target.version,

@@ -12,20 +12,19 @@ from math import ceil
 from typing import Any
 
 from symconfig.cost.framework import Bytes, Stepping
-from symconfig.cost.stages import Offload
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Described, Run
 from symconfig.frameworks.behaviour import LIGER, PROGRAMS, Switches, switched
+from symconfig.frameworks.extras import gradient_bytes
 from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, FSDP
 from symconfig.frameworks.known import built
-from symconfig.graph.block import LAYER
-from symconfig.plans.choices import Precision, ZeroStage
-from symconfig.plans.degrees import Degrees
-from symconfig.plans.plan import Overlap, Recompute, Target
-from symconfig.plans.sketch import plain_options
-from symconfig.solve.configuration import Configuration
+from symconfig.plans.configuration import Precision, ZeroStage
+from symconfig.plans.plan import Target
+from symconfig.solve.configuration import Setup
+from symconfig.solve.pieces import WHOLE
+from symconfig.solve.prospect import recomputing
 
 _NARROW = Bytes(weight=2.0, gradient=2.0, optimizer=4.0)  # a model that is itself in bf16, without a master copy
 
@@ -90,7 +89,7 @@ def stated(values: Values, role: str, optimizer: str, gpus: int) -> Workers:
     dp is the GPUs over the ranks of a sequence, at least 1; there are copies if shards span fewer GPUs than all.
     optimizer: the section of the optimizer's keys.
     """
-    sp, size = values.whole(f"{role}.parallel.cp") or 1, values.number(f"{role}.shards")
+    sp, size = values.whole(f"{role}.configuration.cp") or 1, values.number(f"{role}.shards")
     stepping = adam(values, f"{optimizer}.override_optimizer_config")
     return Workers(
         dp=max(1, gpus // sp),
@@ -128,33 +127,29 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         framework = replace(framework, bytes=replace(sizes, optimizer=sizes.optimizer + sizes.weight))
     sharded: ZeroStage = 2 if workers.whole else 3
     many, recomputed = workers.dp * workers.sp > 1, ceil(model.model.num_hidden_layers / workers.every)
-    full = Recompute("full", method="uniform", num_layers=1)
-    if workers.every > 1:
-        full = Recompute("full", method="block", num_layers=recomputed)
-    configuration = Configuration(
-        degrees=Degrees(tp=workers.tp, pp=1, vpp=1, cp=workers.sp, ep=workers.ep, etp=1, dp=workers.dp),
+    stage: ZeroStage = sharded if workers.copies < workers.dp * workers.tp * workers.sp else 0
+    again = recomputing(WHOLE, recomputed if workers.every > 1 else 0) if workers.recompute else {}
+    configuration = Setup(
+        tp=workers.tp,
+        cp=workers.sp,
+        ep=workers.ep,
+        dp=workers.dp,
         micro=workers.micro,
         global_batch=workers.microbatches * workers.micro,
         seq_length=workers.room,
-        cp_comm="a2a" if workers.sp > 1 else "p2p",
-        modules=frozenset({LAYER}) if workers.recompute else frozenset(),
-        block_layers=recomputed if workers.recompute and workers.every > 1 else 0,
-        zero=sharded,
-        offload=Offload(float(workers.streamed), away),
-        framework=framework,
+        **again,
+        zero_stage=stage,
         precision=workers.precision,
+        cp_comm="a2a" if workers.sp > 1 else "p2p",
+        overlap_grad_reduce=many,
+        overlap_param_gather=many and stage > 0,
+        optimizer_offload=float(workers.streamed),
+        param_offload=away,
+        moe_dispatcher="alltoall" if model.model.experts else None,
+        grad_bytes=gradient_bytes(framework),
+        instances=workers.copies,
+        framework=framework,
         backend="fsdp",
         version=TORCH_RELEASE,
     )
-    stage: ZeroStage = sharded if workers.copies < workers.dp * workers.tp * workers.sp else 0
-    options = replace(
-        plain_options(workers.precision, experts=bool(model.model.experts)),
-        recompute=full if workers.recompute else Recompute("none"),
-        zero_stage=stage,
-        instances=workers.copies,
-        optimizer_offload=float(workers.streamed),
-        param_offload=away,
-        cp_comm="a2a" if workers.sp > 1 else None,
-        overlap=Overlap(grad_reduce=many, param_gather=many and stage > 0, tp_comm=False, pp_p2p=False),
-    )
-    return Run(Target("fsdp", TORCH_RELEASE), model, configuration, options)
+    return Run(Target("fsdp", TORCH_RELEASE), model, configuration)

@@ -86,7 +86,7 @@ class Reader(Script):
         return (nodes or 1) * (each or values.whole("cluster.gpus_per_node") or 1)
 
     def _degree(self, name: str) -> int:
-        return self.values.whole(f"actor.parallel.{name}") or 1
+        return self.values.whole(f"actor.configuration.{name}") or 1
 
     @property
     def ranks(self) -> int:
@@ -250,7 +250,7 @@ class Reader(Script):
         packed = Packed.of(rl, micro, tokens=tokens, packs=False)
         limit, packed = packed.room, packed.within(rl, self.replicas)
         run = self._trained(model, packed.spread(rl, self.replicas), packed.room)
-        degrees = run.configuration.degrees
+        degrees = run.configuration
         sequences = values.whole(f"{POLICY}.logprob_batch_size") or micro
         tokens = self._room("logprob", sequences) if self._packs else None
         read = Packed.of(rl, sequences, tokens=tokens, packs=False).read(rl, degrees.dp)

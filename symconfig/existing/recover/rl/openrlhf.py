@@ -191,8 +191,7 @@ class Reader(Script):
         # Logits are copied into fp32 (models/actor.py); what else a step has of them is in runs/rl/logits.py.
         run = run.with_loss(LossKernel.WIDE_IN_PLACE)
         # Keys of a few heads are gathered at a time, beside the attention to those before (ring_flash_attn's llama3).
-        options = replace(run.options, cp_comm="p2p" if self._ring > 1 else None)
-        return replace(run, configuration=replace(run.configuration, cp_comm="p2p"), options=options)
+        return replace(run, configuration=replace(run.configuration, cp_comm="p2p"))
 
     @property
     def _streams(self) -> bool:
@@ -205,7 +204,7 @@ class Reader(Script):
         With sleep (and no Adam offload) the optimizer state is offloaded. The reference is streamed if it is offloaded
         under ZeRO-3 and the actor has no adapter, else resident. The engine waits unless training is asynchronous.
         """
-        values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
+        values, degrees, room = self.values, actor.configuration, actor.configuration.seq_length
         read = self._room("rollout", rl).read(rl, degrees.dp)
         sleeps = values.switch("ds.enable_sleep") and not values.switch("ds.adam_offload")
         fill = packed.fill(rl, actor.configuration.global_batch)

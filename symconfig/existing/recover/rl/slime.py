@@ -174,7 +174,7 @@ class Reader(Script):
         limit, packed = packed.room, packed.within(rl, dp)
         room, batch = packed.room, packed.spread(rl, dp)
         run = self._trained(names, gpus, batch, room)
-        if (group := in_a_row(run.configuration.degrees)) > 1:
+        if (group := in_a_row(run.configuration)) > 1:
             batch = packed.spread(rl, dp, group)
             run = replace(run, configuration=replace(run.configuration, global_batch=batch))
         # Those of an update: no part of slime has read --log-probs-max-tokens-per-gpu since 0.2.4, nor does 0.3.1.

@@ -12,7 +12,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
 from symconfig.existing.recover.rl.values import Trainer, Workers
-from symconfig.plans.degrees import Degrees
+from symconfig.plans.configuration import Configuration
 from symconfig.plans.rl import PlannedReward, ReferencePlace
 from symconfig.solve.lengths import longest_of
 
@@ -115,7 +115,7 @@ def together(rl: Rl, sequences: int) -> int:
     return max(rl.longest, min(sequences * rl.longest, ceil(usual)))
 
 
-def in_a_row(degrees: Degrees) -> int:
+def in_a_row(degrees: Configuration) -> int:
     """Return what a replica's micro-batches must be a multiple of: pp with interleaved stages, else 1.
 
     verl 0.9.1, workers/engine/megatron/transformer_impl.py; slime 0.3.1, utils/dp_schedule.py.

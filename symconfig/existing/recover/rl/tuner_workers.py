@@ -28,7 +28,7 @@ from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_REDUCTION, WI
 from symconfig.frameworks.kernels import LOSSES
 from symconfig.frameworks.optimizers import stepping
 from symconfig.graph.implementation import LossKernel
-from symconfig.plans.choices import Precision
+from symconfig.plans.configuration import Precision
 
 _ADAPTERS = ("lora", "qlora")
 _IN_4_BITS = 0.5  # bytes of a weight

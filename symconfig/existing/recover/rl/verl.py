@@ -166,7 +166,7 @@ class Reader(Script):
         Phases without a micro-batch of their own read in `packed`. The reference of FSDP workers is always streamed,
         Megatron's offloaded or resident as said.
         """
-        values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
+        values, degrees, room = self.values, actor.configuration, actor.configuration.seq_length
         limit, own = packed.room, replace(packed, room=room)
         phases = ["actor", "rollout", *["reference"] * rl.reference, *["critic"] * rl.has_critic]
         # Few micro-batches would be fewer, and not full, if sequences were shorter.
@@ -195,7 +195,7 @@ class Reader(Script):
 
     def _degree(self, role: str) -> int:
         """Return the ranks that share a sequence; 1 if not given."""
-        return self.values.whole(f"{role}.parallel.cp") or 1
+        return self.values.whole(f"{role}.configuration.cp") or 1
 
     def _trained(self, role: str, model: Described, rl: Rl, packed: Packed) -> tuple[Run, float]:
         """Return the run of a role's trained model, and the share (0 to 1) of its micro-batches that holds tokens.
@@ -221,7 +221,7 @@ class Reader(Script):
         names = Namespace((*self.megatron(role, packed.room), *unfused, *batch), table)
         wrong = partial(self.problem, "adapter.r")
         run = bridged.run(names, self.trained_gpus, self.known_cluster, self.supplied, model, wrong)
-        count = packed.spread(rl, dp, in_a_row(run.configuration.degrees))
+        count = packed.spread(rl, dp, in_a_row(run.configuration))
         return replace(run, configuration=replace(run.configuration, global_batch=count))
 
     def _unfused(self, at: str, model: ModelDescriptor) -> tuple[Setting, ...]:
@@ -270,8 +270,8 @@ class Reader(Script):
         if not self.values.switch("actor.predicts"):  # utils/megatron_utils.py, check_mtp_config
             own += ["--mtp-num-layers", "0"]
         own += [] if room is None else ["--micro-batch-size", "1", "--seq-length", str(room)]
-        splits = (self.values.whole(f"{role}.parallel.tp") or 1) > 1
-        own += ["--sequence-parallel"] * (splits and self.values.switch(f"{role}.options.sequence_parallel"))
+        splits = (self.values.whole(f"{role}.configuration.tp") or 1) > 1
+        own += ["--sequence-parallel"] * (splits and self.values.switch(f"{role}.configuration.sequence_parallel"))
         return (*settings(own, self.reading.file), *options)
 
     def _of_fsdp(self, role: str, model: Described, rl: Rl, packed: Packed) -> Run:
@@ -285,11 +285,13 @@ class Reader(Script):
         if size is not None and layers.copies > 1 and gpus % size:
             raise InputError(self.problem(f"{role}.shards", "does not divide the GPUs", got=f"{size:g} on {gpus}"))
         if gpus % sp:
-            raise InputError(self.problem(f"{role}.parallel.cp", "does not divide the GPUs", got=f"{sp} on {gpus}"))
+            raise InputError(
+                self.problem(f"{role}.configuration.cp", "does not divide the GPUs", got=f"{sp} on {gpus}")
+            )
         if model.model.num_key_value_heads % sp:
             what = "copies of key/value heads for the ranks of a sequence are not predicted"
             got = f"{model.model.num_key_value_heads} heads for {sp} ranks"
-            raise InputError(self.problem(f"{role}.parallel.cp", what, got=got))
+            raise InputError(self.problem(f"{role}.configuration.cp", what, got=got))
         packed = packed.within(rl, layers.dp)
         layers = replace(layers, room=packed.room, microbatches=packed.spread(rl, layers.dp))
         return fsdp.run(layers, model, self.known_cluster)

@@ -1,0 +1,94 @@
+"""Many configurations at once, or one of which not everything is known: the names of `Configuration`, each a column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.plans.configuration import DEGREES, FIELDS
+from symconfig.plans.unknown import UNKNOWN
+
+Values = NDArray[Any]  # [n]: int64 where they are tested for division, float64 where they are priced
+COLUMNS = (*FIELDS, "world_size", "num_microbatches", "group")
+
+
+class ConfigurationSet:
+    """Columns of configurations, frozen: each an array [n], or one plain value that all share.
+
+    UNKNOWN: nobody decided or wrote it. num_microbatches, like dp, is rounded down where it does not divide. cp_comm
+    has words with blanks between where layers differ.
+    """
+
+    __slots__ = COLUMNS
+
+    def __init__(self, **columns: Any) -> None:
+        for name in COLUMNS:
+            object.__setattr__(self, name, columns.pop(name, UNKNOWN))
+        if columns:
+            raise TypeError(f"no column of a configuration: {', '.join(columns)}")
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name}: a set of configurations is frozen")
+
+    def having(self, columns: Mapping[str, Any] | None = None, /, **more: Any) -> Self:
+        """Return a copy with these columns replaced."""
+        return type(self)(**{name: getattr(self, name) for name in COLUMNS} | dict(columns or {}) | more)
+
+    def at(self, chosen: NDArray[Any] | slice | int) -> Self:
+        """Return the selected configurations: indices, mask or slice; an int gives one, with scalars.
+
+        Columns that are plain values or UNKNOWN stay as they are.
+        """
+        return self._each(lambda column: column[chosen])
+
+    def as_floats(self, chosen: NDArray[Any] | slice = slice(None), **given: Values | int) -> Self:
+        """Return the selected configurations with arrays of numbers as float64; integers' products could overflow.
+
+        given: columns that replace these, not converted.
+        """
+        return self._each(lambda column: _priced(column[chosen]), **given)
+
+    def _each(self, change: Callable[[Values], Values], **given: Values | int) -> Self:
+        columns = ((name, getattr(self, name)) for name in COLUMNS)
+        changed = {name: change(column) if isinstance(column, np.ndarray) else column for name, column in columns}
+        return type(self)(**changed | given)
+
+    def degrees_at(self, place: int) -> dict[str, Any]:
+        """Return the known degrees of the configuration at an index, by name."""
+        columns = ((name, getattr(self, name)) for name in DEGREES)
+        known = ((name, column) for name, column in columns if column is not UNKNOWN)
+        return {name: int(column[place] if isinstance(column, np.ndarray) else column) for name, column in known}
+
+    @property
+    def size(self) -> int:
+        """Return the number of configurations; tp must be an array."""
+        return int(self.tp.size)
+
+    @property
+    def degrees(self) -> dict[str, Values]:
+        """Return the degrees that divide a stage, by name."""
+        return {"tp": self.tp, "cp": self.cp, "dp": self.dp, "ep": self.ep, "etp": self.etp}
+
+    @property
+    def shards(self) -> Values:
+        """Return the number of ranks that hold the same dense weights, dp * cp, over which ZeRO shards them."""
+        ranks: Values = self.dp * self.cp
+        return ranks
+
+    @property
+    def edp(self) -> Values:
+        """Return the number of replicas of each expert within a pipeline stage."""
+        replicas: Values = self.tp * self.cp * self.dp / (self.ep * self.etp)
+        return replicas
+
+
+def _priced(column: Values) -> Values:
+    """Return a column as float64; a column of objects as it is."""
+    return column if column.dtype.hasobject else column.astype(np.float64)
