@@ -182,7 +182,8 @@ class Search:
     """The record of the search. simulated: candidates whose schedule was, each with its layout of stages; all others
     are ranked by the formula.
 
-    fewest: the number of GPUs was asked of it, too (auto). opened: experimental options that it uses.
+    fewest: the number of GPUs was asked of it, too (auto). opened: experimental options that it uses. best_score_s: the
+    least score of a candidate; the first plan is the plainest within 2 % of it. None: nothing was ranked.
     """
 
     __pydantic_config__ = _CONFIG
@@ -192,6 +193,7 @@ class Search:
     simulated: int = 0
     fewest: bool = False
     opened: tuple[Opened, ...] = ()
+    best_score_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

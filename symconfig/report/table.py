@@ -128,15 +128,15 @@ def _why(plan: Plan) -> str:
         return f"Plan 2 takes as long: {because}."
     if slower[0] == "+":
         return f"Plan 2 is {slower[1:]} slower: {because}."
-    return f"Plan 2 would be {slower[1:]} faster: {because}. {_decided(plan.best, plan.alternatives[0])}".rstrip()
+    return f"Plan 2 would be {slower[1:]} faster: {because}. {_decided(plan, plan.alternatives[0])}".rstrip()
 
 
-def _decided(best: Candidate, other: Candidate) -> str:
-    """Return why a slower plan is first: the other's rare choices, or more options and axes; "" without standings."""
-    one, two = best.standing, other.standing
+def _decided(plan: Plan, other: Candidate) -> str:
+    """Return why a faster plan is not first: its rare choices, or more options and axes; "" without standings."""
+    one, two = plan.best.standing, other.standing
     if one is None or two is None:
         return ""
-    if two.score_s > TIE * one.score_s:
+    if two.score_s > TIE * (plan.search.best_score_s or one.score_s):
         added = percent(two.score_s / other.predicted.step_s - 1, 0)
         return f"Plan 2 has rare choices, for which {added} are added: {', '.join(two.unusual)}."
     return f"Plan 2 has more options and axes ({two.complexity} to {one.complexity}); within 2 % the plainer is first."
@@ -270,9 +270,10 @@ def ranking_reasons(plan: Plan) -> Grid:
         if (standing := one.standing) is not None and not plan.steps
     ]
     heads = ("#", "step s", "score s", "options and axes", "fits", "rare choices")
-    title = (
-        "Why this order: 4, 13 or 18 % are added for one, two or more rare choices; within 2 % the plainest is first"
-    )
+    least = plan.search.best_score_s
+    near = "" if least is None else f" of the best score, {seconds(least)} s,"
+    added = "4, 13 or 18 % are added for one, two or more rare choices"
+    title = f"Why this order: {added}; within 2 %{near} the plainest is first"
     return Grid(heads, tuple(rows), left=(5,), title=title)
 
 

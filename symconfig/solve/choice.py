@@ -39,9 +39,10 @@ class Family:
 
 
 def family(prospect: Prospect) -> Family:
-    """Return the family of a candidate; ZeRO stages 0 and 1 are one family."""
+    """Return the family of a candidate; ZeRO stages 0 and 1 are one, and all stages if there is one replica."""
     p = prospect.configuration
-    return Family(p.tp, p.cp, p.pp, p.ep, p.etp, max(p.zero_stage, 1), prospect.request.precision)
+    zero = max(p.zero_stage, 1) if p.dp * p.cp > 1 else 1
+    return Family(p.tp, p.cp, p.pp, p.ep, p.etp, zero, prospect.request.precision)
 
 
 def ranked(candidates: Iterable[Prospect], top: int) -> list[Prospect]:

@@ -253,6 +253,7 @@ def _plan(
             *_at_risk(best, cluster, job),
             *experimental.used(job, facts_of(model, cluster, job), parse(job.pins), chosen[0]),
         ),
+        best_score_s=candidate.tidy(min(each.score for each in weighed.best)),
     )
     return Plan(
         model=model,

@@ -29,7 +29,9 @@ def test_plan_json_is_the_contract_and_nothing_else(run: Run, asked: Asked, tmp_
     outcome = run("plan --json --out", tmp_path / "out", *JOB)
     data = outcome.json()
     assert data["schema"] == "symconfig.plan/1"
-    assert set(data["search"]) == {"candidates", "feasible", "seconds", "simulated", "fewest", "opened"}
+    assert set(data["search"]) == {
+        "candidates", "feasible", "seconds", "simulated", "fewest", "opened", "best_score_s",
+    }  # fmt: skip
     assert set(data["best"]["batch"]) == {"micro", "global", "num_microbatches", "seq_length"}
     assert set(data["best"]["parallel"]) == {"tp", "pp", "vpp", "cp", "ep", "etp", "dp"}
     assert "wrote" in outcome.err

@@ -86,16 +86,19 @@ def test_the_answer_says_why_the_first_plan_is_the_first(plan: Plan) -> None:
     assert next(summary(plan)) == "Plan 2 is 5.0 % slower: no part by more than 0.1 % of a step."
     faster = with_time(plan.best, **{"pipeline bubble": 0.3, "tp communication": 1.3})
 
-    def first_line(plain: int, score_s: float, *unusual: str) -> str:
+    def first_line(plain: int, score_s: float, *unusual: str, least_s: float = 9.0) -> str:
         standings = (Standing(9.0, (), 2, 1.0), Standing(score_s, unusual, plain, 1.0))
         best, other = (replace(one, standing=each) for one, each in zip((plan.best, faster), standings, strict=True))
-        return next(summary(replace(plan, best=best, alternatives=(other,))))
+        search = replace(plan.search, best_score_s=least_s)
+        return next(summary(replace(plan, best=best, alternatives=(other,), search=search)))
 
     head = "Plan 2 would be 3.6 % faster: pipeline bubble -0.500 s, tp communication +0.100 s. "
     assert first_line(4, 8.9) == (f"{head}Plan 2 has more options and axes (4 to 2); within 2 % the plainer is first.")
     unusual = first_line(2, 9.5, "tp", "micro-batch")
     assert unusual.startswith(f"{head}Plan 2 has rare choices, for which ")
     assert unusual.endswith(" % are added: tp, micro-batch.")
+    # A candidate that is not shown has the best score: plan 2 is plainer, and beyond 2 % of that score.
+    assert first_line(1, 9.1, "pp", least_s=8.9).endswith(" % are added: pp.")
 
 
 @pytest.mark.parametrize("name", ["llama2-13b", "mixtral-8x7b", "deepseek-v3", "llama2-13b-lora"])
