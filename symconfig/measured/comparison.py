@@ -20,7 +20,7 @@ from symconfig.existing.audit.audit import Audit
 from symconfig.existing.audit.configuration import MegatronConfiguration
 from symconfig.existing.audit.judge import Judged, judge
 from symconfig.existing.recover.namespace import printed_namespace
-from symconfig.existing.recover.uncounted import destinations
+from symconfig.existing.recover.uncounted import counted
 from symconfig.measured.training_log import TrainingLog
 from symconfig.solve.predict import Timer
 
@@ -190,7 +190,7 @@ def _differences(audit: Audit, log: TrainingLog) -> Iterator[Difference]:
     if not isinstance(audit.reader, MegatronConfiguration) or not log.arguments or not audit.reader.parsed:
         return
     script, printed = audit.reader.names(), printed_namespace(log.arguments)
-    for dest in sorted(frozenset(destinations()["read"]) & script.written.keys()):
+    for dest in sorted(counted() & script.written.keys()):
         if dest in script.dark or dest not in log.arguments or log.arguments[dest] is None:
             continue
         ours, theirs = _text(script[dest]), _text(printed[dest])

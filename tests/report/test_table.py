@@ -65,7 +65,7 @@ def test_columns_are_there_where_a_row_needs_them(plan: Plan) -> None:
     assert [row[grid.headers.index("cp")] for row in grid.rows] == ["1", "2"]
     assert [row[grid.headers.index("zero")] for row in grid.rows] == ["1", "0"]
     assert "precision" not in grid.headers
-    narrow = replace(plan.best, options=replace(plan.best.configuration, precision="fp8"))
+    narrow = replace(plan.best, configuration=replace(plan.best.configuration, precision="fp8"))
     grid = ranking(replace(plan, alternatives=(narrow,)))
     assert [row[grid.headers.index("precision")] for row in grid.rows] == ["bf16", "fp8"]
 

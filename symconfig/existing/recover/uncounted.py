@@ -15,6 +15,8 @@ from typing import Any
 
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed
+from symconfig.formats.megatron import LINKED
+from symconfig.formats.megatron_run import DECIDED
 from symconfig.frameworks.megatron.flags import Value, defaults, versions
 
 DATA = Path(__file__).with_name("destinations.json")
@@ -26,6 +28,14 @@ def destinations() -> dict[str, Any]:
     """Return destinations.json: refused and left out destinations with the reason, others by kind."""
     data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
     return data
+
+
+@cache
+def counted() -> frozenset[str]:
+    """Return the destinations on which the prediction depends. Cached."""
+    data = destinations()
+    ignored = set(data["without"]).union(*data["indifferent"].values())
+    return frozenset(data["read"]) | LINKED | (DECIDED - ignored)
 
 
 def refused(names: Namespace) -> Iterator[tuple[str, str]]:
