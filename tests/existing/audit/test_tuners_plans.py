@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import symconfig
+from symconfig.format import picked
+from symconfig.plans.configuration import DEGREES, FIELDS
 from symconfig.plans.plan import Plan
 from tests.existing.audit.test_tuners import FACTORY, audited, files, written
 from tests.runs.rl.support import planned, section
@@ -60,7 +62,8 @@ def test_a_plan_comes_back(name: str, tmp_path: Path) -> None:
     assert not [finding.rule for finding in found.findings if finding.severity == "error"]
     assert found.judged is not None, found.unpredicted
     again = found.judged.plan
-    assert again.best.configuration == plan.best.configuration
+    names = (*DEGREES, "instances", "zero_stage") if plan.rl else FIELDS
+    assert picked(again.best.configuration, *names) == picked(plan.best.configuration, *names)
     if not plan.rl:
         assert again.best.predicted.peak_bytes == pytest.approx(plan.best.predicted.peak_bytes, rel=1e-3)
     if plan.tuned:
