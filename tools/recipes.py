@@ -263,10 +263,10 @@ def ratio(priced: Pinned) -> float | None:
 
 
 def _pick(candidate: Candidate) -> str:
-    degrees, again = candidate.configuration, candidate.configuration.recompute
-    said = {name: getattr(degrees, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp")}
-    words = layout_words({**said, "micro": candidate.configuration.micro, "zero": candidate.configuration.zero_stage})
-    return f"{words} {','.join(again.modules) or again.granularity}" if again.granularity != "none" else words
+    c = candidate.configuration
+    said = {name: getattr(c, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp")}
+    words = layout_words({**said, "micro": c.micro, "zero": c.zero_stage})
+    return words if c.recompute == "none" else f"{words} {','.join(c.recompute_modules) or c.recompute}"
 
 
 def summary(found: Sequence[Row], every: int) -> str:

@@ -146,7 +146,10 @@ def _check(judged: Judged, log: TrainingLog) -> None:
 
 
 def _seconds(judged: Judged, log: TrainingLog) -> Iterator[Part]:
-    """Yield the step, then the parts that the log has timers of; nothing without a steady step."""
+    """Yield the step, then the parts that the log has timers of; nothing without a steady step.
+
+    Data loading is part of the predicted overhead, so it has no prediction of its own.
+    """
     if log.steady is None:
         return
     predicted = judged.plan.best.predicted

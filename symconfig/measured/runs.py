@@ -195,7 +195,7 @@ def read(names: Sequence[str]) -> Read:
 
 
 def merged(files: Read) -> Read:
-    """Return one entry per name, with the rows of all its files; other contents are those of the first."""
+    """Return one entry per name, with the rows of all its files; other contents are those of the last file."""
     together: dict[str, Measurements] = {}
     for name, content in files:
         rows = (*together[name].rows, *content.rows) if name in together else content.rows

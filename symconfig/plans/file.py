@@ -23,7 +23,7 @@ from symconfig.descriptor.json_strict import parse_json_strict
 from symconfig.descriptor.training import WholeTraining
 from symconfig.descriptor.validate import problems as descriptor_problems
 from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem
-from symconfig.plans.configuration import PLACES, SECTIONS, flat
+from symconfig.plans.configuration import PLACES, SECTIONS, Configuration, flat
 from symconfig.plans.digests import HISTORY, INPUTS, SOMETIMES, VERSION, digest, signed
 from symconfig.plans.history import History
 from symconfig.plans.plan import SCHEMA, Candidate, OtherPlans, Plan, Search
@@ -234,21 +234,31 @@ def _flattened(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyPath]]:
     if isinstance(beside := data.get("beside"), Mapping):
         others = {name: candidate(beside.get(name), "beside", name) for name in ("fastest", "published")}
         plain["beside"] = {**beside, **{name: one for name, one in others.items() if name in beside}}
+
+    def with_critic(step: Any, actor: Any, at: int) -> Any:
+        """Return a step with its critic as one configuration: the actor's batch, and dp of the GPUs that it has."""
+        if not isinstance(step, Mapping) or "critic_options" not in step or not isinstance(actor, Mapping):
+            return step
+        others = {name: value for name, value in step.items() if name != "critic_options"}
+        if step["critic_options"] is None:
+            return {**others, "critic": None}
+        values, lacking = flat({"parallel": step.get("critic"), "options": step["critic_options"]})
+        heads = {"parallel": "critic", "options": "critic_options"}
+        missing.extend(
+            ("rl", at, heads[place[0]], *place[1:]) for place in lacking if place[0] in heads and place[-1] != "dp"
+        )
+        try:
+            gpus = data["inputs"]["job"]["rl"].get("critic_gpus") or Configuration(**actor["configuration"]).world_size
+            values["dp"] = max(1, gpus // (values["tp"] * values["pp"] * values["cp"]))
+        except (AttributeError, KeyError, TypeError, ZeroDivisionError):
+            pass  # what is wrong there has a problem of its own
+        return {**others, "critic": {**actor["configuration"], **values}}
+
+    actors = [plain["best"], *(plain.get("alternatives") or ())]
     if isinstance(data.get("rl"), list):
-        actors = [plain["best"], *plain["alternatives"]]
-        plain["rl"] = [_critic(*each) for each in zip(data["rl"], actors, strict=False)]
+        each = enumerate(zip(data["rl"], actors, strict=False))
+        plain["rl"] = [with_critic(step, actor, at) for at, (step, actor) in each]
     return plain, missing
-
-
-def _critic(step: Any, actor: Any) -> Any:
-    """Return a step with its critic's degrees and options as one configuration, whose batch is the actor's."""
-    if not isinstance(step, Mapping) or "critic_options" not in step:
-        return step
-    others = {name: value for name, value in step.items() if name != "critic_options"}
-    if step["critic_options"] is None:
-        return {**others, "critic": None}
-    values, _ = flat({"parallel": step["critic"], "options": step["critic_options"]})
-    return {**others, "critic": {**actor["configuration"], **values}}
 
 
 def _place(path: KeyPath) -> KeyPath:

@@ -84,7 +84,7 @@ def _step(judged: Judged) -> dict[str, Any]:
     parts: dict[str, Any] = {"trainer": around.trainer.name}
     if step is not None:
         parts |= {"workers": step.workers.name, "job": step.rl.model_dump(mode="json")}
-    return parts | asdict(judged.plan.steps[0])
+    return parts | judged.plan.steps[0].to_dict()
 
 
 def _place(place: Place | None) -> dict[str, Any]:

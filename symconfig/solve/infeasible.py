@@ -13,6 +13,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem, SymconfigError
+from symconfig.frameworks.tables import of_program
 from symconfig.solve import candidate
 from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.pieces import recompute_choices
@@ -51,6 +52,10 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
             f"on a GPU, but pins {lean.predicted.host_bytes / GIB:.1f} GiB of the host for each, of "
             f"{room / GIB:.1f} GiB that may be pinned; those that pin less do not fit on a GPU"
         )
+    if job.target is not None and fits(model, cluster, job.model_copy(update={"target": None})):
+        rules = [one.rule for one in of_program(job.target) if weighed.refused.counts[one.name]]
+        what += f"; what fits cannot be written for {job.target}" + (f": {'; '.join(rules)}" if rules else "")
+        return InfeasibleError(what, hint="another target")
     return InfeasibleError(what, hint=_nearest(model, cluster, job) or "a smaller sequence or fewer pins")
 
 

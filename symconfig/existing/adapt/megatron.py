@@ -350,7 +350,7 @@ def _valued(draft: Draft, setting: Setting, values: Sequence[str]) -> Ways:
     """Yield alternative edits that replace an option's values: one word as `words.valued`, else all words at once,
     quoted and then bare.
 
-    Yield nothing for several values that do not follow each other in one file of the draft.
+    Yield nothing for several values whose first and last do not stand in this order in one file of the draft.
     """
     first, last = setting.values[0].place, setting.values[-1].place
     if len(values) == len(setting.values) == 1:

@@ -101,7 +101,7 @@ def _fused_activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]
 def _layout(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
     """Yield (key, layout) for the pipeline layout: a list of layer names per stage becomes text such as "Et|tt|tmL".
 
-    Text stays as written. Raises ValueError if a stage is no list or a layer's name is unknown.
+    Text yields AS_WRITTEN. Raises ValueError if a stage is no list or a layer's name is unknown.
     """
     value = entry.value
     if isinstance(value, list):

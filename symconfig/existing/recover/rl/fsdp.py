@@ -110,7 +110,7 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
 
     The options' ZeRO stage is 0 if each GPU holds a copy of its own. `streamed` offloads the optimizer, and the
     parameters unless they stay gathered. `narrow` halves what Adam keeps and moves. Every n-th layer recomputed is a
-    block of that many layers. Nothing overlaps on one GPU.
+    block of as many layers as are recomputed. Nothing overlaps on one GPU.
     """
     program, model = workers.program, replace(model, model=built(model.model, "fsdp"))
     if workers.liger:
