@@ -68,9 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Audit each source, print the answers and write the files asked for (--sarif, --best, --html); return the exit
     code.
 
-    0: nothing known prevents a run; 1: one cannot run (with --strict: or has a finding, an unread place or a part without
-    prediction). With several sources --json, --html, --log and --best are refused. Raises InputError, after all other
-    sources were printed, if one could not be read or an option is wrong.
+    0: nothing known prevents a run; 1: one cannot run (with --strict: or has a finding, an unread place or a part that
+    is not predicted). With several sources --json, --html, --log and --best are refused. Raises InputError, after all
+    other sources were printed, if one could not be read or an option is wrong.
     """
     from symconfig.api.existing import audit_page, compare
     from symconfig.api.planning import Problems

@@ -171,7 +171,7 @@ def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> A
 
 def _put(out: Path, texts: Mapping[str, str], force: bool) -> None:
     """Write a partition's files into a folder, all or none, with a note; another names a placements.py that was there
-    and is not written. Raises InputError if the folder is not empty and not `force`.
+    and is not written. Raises InputError if the folder exists, without `force`.
     """
     from symconfig.render.files import File, Files, write
 

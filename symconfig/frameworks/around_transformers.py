@@ -114,7 +114,7 @@ PRECISION = Constraint(
     sentence="a Transformers model is planned in bf16 and fp16, not in {p.precision}",
     about="precision",
     pins=("precision=bf16", "precision=fp16"),
-    source="templates/deepspeed/train.py.j2",
+    source="templates/deepspeed/train.py",
     example={"precision": "fp8"},
 )
 SELECTIVE = Constraint(
@@ -124,7 +124,7 @@ SELECTIVE = Constraint(
     about="recompute",
     pins=("recompute=full", "recompute=none"),
     source="transformers/modeling_layers.py, GradientCheckpointingLayer",
-    example={"recompute": "selective", "recompute_method": "", "recompute_layers": 1},
+    example={"recompute": "selective", "recompute_method": None, "recompute_layers": 1},
 )
 RECOMPUTED_CHUNKS = Constraint(
     name="recompute of several layers at once",
@@ -141,7 +141,7 @@ ACTIVATION_OFFLOAD = Constraint(
     rule="activations of a Transformers model stay on the GPU",
     about="activation_offload",
     pins=("activation_offload=0",),
-    source="templates/deepspeed/train.py.j2",
+    source="templates/deepspeed/train.py",
     example={"activation_offload": True},
 )
 

@@ -97,7 +97,7 @@ def _pairs(name: str, source: str) -> Constraint:
 
 _EXPERTS = _only(
     "ep", (1,), 2, "ep=1", "AutoEP is started by the generated training script only",
-    source="templates/deepspeed/train.py.j2",
+    source="templates/deepspeed/train.py",
 )  # fmt: skip
 _AROUND_TRANSFORMERS = (_EXPERTS, _recomputed(_some_layers))
 

@@ -217,6 +217,9 @@ def _read(document: Document) -> tuple[Plan | None, list[Problem]]:
     return Plan(**made, symconfig_version=version, **{name: getattr(parts, name) for name in _PLANNED}), []
 
 
+_RETIRED = ("narrowed", "free_step_s")  # of `search`, in older plans of the schema
+
+
 def _flattened(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyPath]]:
     """Return (plain data with the sections of each candidate as one flat `configuration`, paths that are missing)."""
     missing = list[KeyPath]()
@@ -229,6 +232,8 @@ def _flattened(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyPath]]:
         return {**{name: value for name, value in one.items() if name not in SECTIONS}, "configuration": values}
 
     plain = {**data, "best": candidate(data.get("best"), "best")}
+    if isinstance(data.get("search"), Mapping):
+        plain["search"] = {name: value for name, value in data["search"].items() if name not in _RETIRED}
     if isinstance(data.get("alternatives"), list):
         plain["alternatives"] = [candidate(one, "alternatives", at) for at, one in enumerate(data["alternatives"])]
     if isinstance(beside := data.get("beside"), Mapping):

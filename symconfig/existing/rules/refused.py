@@ -338,7 +338,7 @@ def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
         f"Read in {'; '.join(dict.fromkeys(one.source for one in constraints))}.",
         example_options(example),
         check,
-        gpus=example.get("gpus", GPUS_PER_NODE),
+        gpus=example.get("world_size", GPUS_PER_NODE),
         joined=example.get("joined"),
         architecture=example.get("architecture"),
         since=None

@@ -78,7 +78,7 @@ def _steps(job: Job, solve: Solve, target: Target, top: int) -> Collection[Step]
             share = fill(plan.job, each.configuration.micro, each.configuration.seq_length)
             logits = PLAIN if plan.job.preference is None else of_loss(plan.job.preference.means, target.name)
             step = counted(plan, Trained(plan, each, share, logits), target.compares)
-            steps.setdefault(repr((each.configuration, each.configuration, each.configuration)), (plan, each, step))
+            steps.setdefault(repr(each.configuration), (plan, each, step))
     return steps.values()
 
 

@@ -182,12 +182,11 @@ def _of(plan: Plan, name: str, low: float, high: float) -> Vary:
     """
     if name in RATES:
         return Vary(name, low, high, 0, 1.0)
-    best = plan.best
-    p, batch = best.configuration, best.configuration
+    c = plan.best.configuration
     if name == "global_batch_size":
-        step, now = batch.micro * p.dp * (p.pp if p.vpp > 1 else 1), batch.global_batch
+        step, now = c.micro * c.dp * (c.pp if c.vpp > 1 else 1), c.global_batch
     else:
-        step, now = math.lcm(128, 2 * p.cp * p.tp), batch.seq_length
+        step, now = math.lcm(128, 2 * c.cp * c.tp), c.seq_length
     first, last = math.ceil(low / step) * step, math.floor(high / step) * step
     if first >= last:
         what = f"holds less than two values at which this plan can run, multiples of {step}"
@@ -246,18 +245,17 @@ def named(candidate: Candidate) -> str:
     """Return a text of a candidate's degrees above 1, dp, micro-batch, ZeRO stage, recomputation (without modules) and
     whether optimizer state is on the host. Two candidates with the same text count as the same plan.
     """
-    p, o = candidate.configuration, candidate.configuration
-    degrees = [f"{name} {value}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if (value := getattr(p, name)) > 1]
-    recompute = o.recompute
-    layers = f" {o.recompute_layers}" if o.recompute_layers else ""
-    away = [word for word, is_on in (("optimizer in host memory", o.optimizer_offload),) if is_on]
+    c = candidate.configuration
+    degrees = [f"{name} {value}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if (value := getattr(c, name)) > 1]
+    layers = f" {c.recompute_layers}" if c.recompute == "full" else ""
+    away = [word for word, is_on in (("optimizer in host memory", c.optimizer_offload),) if is_on]
     return ", ".join(
         [
             *degrees,
-            f"dp {p.dp}",
-            f"micro {candidate.configuration.micro}",
-            f"zero {o.zero_stage}",
-            f"recompute {recompute}{layers}",
+            f"dp {c.dp}",
+            f"micro {c.micro}",
+            f"zero {c.zero_stage}",
+            f"recompute {c.recompute}{layers}",
             *away,
         ]
     )
