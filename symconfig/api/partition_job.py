@@ -63,7 +63,7 @@ def partition_job(given: Mapping[str, Any], file: Document | None = None) -> Par
     named = document.data.get("cluster")
     cluster = problems.read(lambda it: it if isinstance(it, ClusterDescriptor) else load_cluster(str(it)), named)
     limit = problems.collect(lambda: _limit(document.data.get("memory_limit"), cluster))
-    if job is None or cluster is None or limit is None:
+    if job is None or cluster is None:
         raise InputError(problems.all)
     grown = problems.collect(lambda: _mesh(job, cluster))
     source = problems.read(lambda _: source_of(job, cluster), graph)
@@ -75,7 +75,7 @@ def partition_job(given: Mapping[str, Any], file: Document | None = None) -> Par
         problems.add(Problem(what, field="gamma", got=str(job.gamma), hint="objective symtensor"))
     precision = problems.collect(lambda: _precision(job, cluster))
     stages = problems.collect(lambda: _stages(job, gpus)) if grown is not None else None
-    if grown is None or source is None or turns is None or precision is None or problems.all:
+    if grown is None or source is None or turns is None or precision is None or limit is None or problems.all:
         raise InputError(problems.all)
     ask = Ask(
         grown(1), cluster, limit, job.objective, job.solver, gamma=job.gamma, flat=job.flat, turns=turns,
@@ -169,7 +169,7 @@ def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:
         return has * (1 - MARGIN) - context
     text = str(value).strip()
     try:
-        if type(value) in (int, float):
+        if isinstance(value, int | float) and not isinstance(value, bool):
             limit = float(min(value, 2e9 * GIB))  # more than that is no float
         elif text.endswith("%"):
             limit = float(text[:-1]) / 100 * has

@@ -94,7 +94,8 @@ class PlanResult:
         warning. Raises InputError if `out` exists without `force` or for unknown names, InfeasibleError if the target
         cannot express it.
         """
-        return write(self.plan, Path(out), Wanted.of(target, launchers, templates), force=force)
+        wanted = Wanted.of(target, launchers, templates)
+        return put(lambda: files(self.plan, wanted), Path(out), force, warn_replaced)
 
     def timeline(self, candidate: int = 1) -> Chart:
         """Return the simulated step of a candidate (1: the best; others by rank): events, idle shares and memory.

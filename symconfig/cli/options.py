@@ -28,7 +28,10 @@ _FIELDS = {
 }
 # Flags that are not the field's name, behind its section's where that is neither `limits` nor `training`.
 _FLAGS = {"images.size": "--image-size", "images.frozen": "--freeze-vision", "training.tokenizer_model": "--tokenizer"}
-_METAVARS = {"training.save": "DIR", "training.load": "DIR", "training.data_path": "DATA"}
+_METAVARS = {
+    "training.save": "DIR", "training.load": "DIR", "training.data_path": "DATA", "program": "FILE.yaml",
+    "module": "PKG:FACTORY", "mesh": "FILE.yaml", "memory_limit": "SIZE", "stages": "N",
+}  # fmt: skip
 _PINS = "fix or bound a choice: tp=8, pp=2..8, vpp=..4, recompute=full, zero=1; may be repeated"
 
 

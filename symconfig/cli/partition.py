@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = {one.field: value for one in _fields() if (value := getattr(arguments, one.dest)) is not None}
     options |= {"flat": False} if arguments.no_flat else {}
     given = {**file.data, **options}
-    if arguments.pin and not isinstance(given.get("pins"), str):
+    if arguments.pin and isinstance(given.get("pins"), Mapping | list | None):
         given["pins"] = (*pin_texts(given.get("pins") or ()), *arguments.pin)
     if isinstance(given.get("cluster"), str):
         given["cluster"] = joined(given["cluster"], changed)

@@ -110,8 +110,7 @@ def compare(audit: Audit, log: TrainingLog) -> Comparison:
     """
     judged = audit.judged
     if judged is None:
-        reasons = "; ".join(map(str, audit.unpredicted)) or "the configuration is not predicted"
-        raise InputError("there is no prediction to compare the log with", field="--log", got=reasons)
+        raise InputError("there is no prediction to compare the log with", field="--log", got=log.path)
     if judged.run.step is not None or judged.run.alone is not None:
         raise InputError("compares a training step, and this one has phases", field="--log", got=log.path)
     _check(judged, log)

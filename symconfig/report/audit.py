@@ -180,7 +180,7 @@ def headline(audit: Audit) -> str:
     if judged is not None and audit.runs:
         head += f", {step_s(judged.plan):.3g} s a step"
     parts = [head]
-    if better is not None and judged is not None and audit.already_best:
+    if better is not None and judged is not None and audit.already_best and audit.runs:
         parts.append("the best plan already")
     elif better is not None:
         gain = "" if audit.gain is None else f" ({signed(-audit.gain)})"

@@ -75,7 +75,7 @@ def memory_sentences(plan: Plan, *, basis: bool = False) -> Iterator[str]:
     used = f"{gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable"
     runs = predicted.interval_from.get("memory", "") if basis else ""
     yield f"Memory: {used}{_interval(predicted, 'device_bytes', gib, 'GiB', runs)}."
-    if plan.may_not_fit:
+    if plan.may_not_fit and predicted.device_bytes <= plan.usable_bytes:
         has = gib(plan.cluster.gpu.memory_bytes.value)
         yield f"It may not fit: the interval crosses the GPU's {has} GiB. Try: --memory-margin {plan.safe_margin:g}"
     if predicted.host_bytes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import zoo_clusters, zoo_models
-from symconfig.errors import InputError, SymconfigError
+from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.install import VERSION
 from symconfig.report.grid import LEAST_WIDTH, Block, plain
 
@@ -27,7 +27,7 @@ INSTRUCTIONS = (
     "and others. Nothing runs on a GPU. State the model (a name of the zoo, or the path of a config.json), the "
     "cluster, gpus, global_batch_size and seq_length. An answer within 2 % of another is a tie."
 )
-_FOLDER = {"type": "string", "description": "an empty or new folder: the plan's files are written there"}
+_FOLDER = {"type": "string", "description": "a new folder, where the plan's files are written"}
 _CLUSTER = {"type": "string", "description": "a cluster of the zoo, as h100, or the path of a descriptor"}
 
 
@@ -102,15 +102,15 @@ def _replan(plan: str, changes: Mapping[str, Any], out: str | None = None) -> An
 
 
 def _list(kind: str) -> Answer:
+    if kind not in ("models", "clusters"):
+        raise InputError("wrong value", field="kind", got=kind, need="models or clusters")
     names = list(zoo_models() if kind == "models" else zoo_clusters())
     return Answer([", ".join(names)], {kind: names})
 
 
 def _named(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the job's fields as arguments of `plan`. Raises InputError with all that it cannot do without."""
-    from symconfig.errors import Problem
-
-    missing = [name for name in ("model", "cluster", "gpus") if name not in job]
+    missing = [name for name in ("model", "cluster", "gpus", "global_batch_size") if name not in job]
     if missing:
         raise InputError([Problem("this field is missing", field=f"job.{name}") for name in missing])
     return dict(job)
@@ -118,7 +118,8 @@ def _named(job: Mapping[str, Any]) -> dict[str, Any]:
 
 TOOLS: Mapping[str, Tool] = {
     "plan": Tool(
-        "Find the fastest configuration that fits in memory, with alternatives; with `out` write its launch files.",
+        "Find the fastest configuration on one kind of GPUs that fits in memory, with alternatives; with `out` write "
+        "its launch files.",
         {"job": JOB, "out": _FOLDER, "top": {"type": "integer", "description": "plans to show (default 5)"}},
         ("job",),
         _plan,
@@ -160,6 +161,25 @@ TOOLS: Mapping[str, Tool] = {
 }
 
 
+def _check(tool: Tool, arguments: Mapping[str, Any]) -> None:
+    """Raise InputError with all arguments of another type than the tool's schema has, and fields that no job has."""
+    types = {"string": str, "integer": int, "object": Mapping}
+    wrong = [
+        Problem("wrong type", field=each, got=str(value)[:80], need=f"a JSON {kind}")
+        for each, value in arguments.items()
+        if (kind := "object" if each == "job" else tool.properties[each].get("type")) in types
+        and not isinstance(value, types[kind])
+    ]
+    if not wrong and "job" in arguments:
+        fields = {field.alias or name for name, field in Job.model_fields.items()}
+        wrong = [Problem("unknown field", field=f"job.{name}") for name in arguments["job"] if name not in fields]
+        pins = arguments["job"].get("pins", {})
+        if not isinstance(pins, Mapping):
+            wrong.append(Problem("wrong type", field="job.pins", got=str(pins)[:80], need="a JSON object"))
+    if wrong:
+        raise InputError(wrong)
+
+
 def answer(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
     """Return a tool's text, and its data; None as data if the text says what is wrong with the arguments."""
     tool = TOOLS.get(name)
@@ -170,11 +190,10 @@ def answer(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]
             raise InputError("takes no such argument", field=name, got=", ".join(sorted(unknown)))
         if missing := [each for each in tool.required if each not in arguments]:
             raise InputError("needs an argument", field=name, need=", ".join(missing))
+        _check(tool, arguments)
         made = tool.run(**arguments)
     except SymconfigError as error:
-        return "\n".join(f"error: {problem}" for problem in error.problems), None
-    except TypeError as error:
-        return f"error: {name}: {error}", None
+        return plain([f"error: {problem}" for problem in error.problems], LEAST_WIDTH), None
     return plain(made.blocks, LEAST_WIDTH), made.data
 
 
