@@ -110,7 +110,8 @@ def compare(audit: Audit, log: TrainingLog) -> Comparison:
     """
     judged = audit.judged
     if judged is None:
-        raise InputError("there is no prediction to compare the log with", field="--log", got=log.path)
+        hint = next((problem.hint for problem in audit.unpredicted), None)
+        raise InputError("there is no prediction to compare the log with", field="--log", got=log.path, hint=hint)
     if judged.run.step is not None or judged.run.alone is not None:
         raise InputError("compares a training step, and this one has phases", field="--log", got=log.path)
     _check(judged, log)
