@@ -78,8 +78,8 @@ class PlannedRl(PlannedStep):
     rollout_gpus: of all replicas. memory_share: of a GPU, for the engine. sleep_level: of one beside what is trained;
     at 1 its weights are on the host meanwhile. at_once: sequences that a replica decodes together; at_longest: if all
     are as long as they may be. tokens_per_gpu: of a micro-batch, on each GPU at most. away: parts of the trained models
-    that are in host memory between phases. critic: where one is trained; reward: a network that rewards, where one runs
-    here.
+    that are in host memory between phases. critic: where one is trained, with the actor's batch; reward: a network that
+    rewards, where one runs here.
     """
 
     __pydantic_config__ = _CONFIG

@@ -106,8 +106,8 @@ def write(files: Files, out: Path, force: bool = False, look: Callable[[], None]
 
 def check_folder(out: Path, force: bool, files: Iterable[str] = ()) -> None:
     """Raise InputError if files cannot be written into the folder `out`: it has an invalid or too long name, is a link
-    or a file, exists without `force`, or its innermost existing parent is a file or not writable. Else one with all
-    obstacles to the paths `files` inside it.
+    or a file, holds something without `force`, or its innermost existing parent is a file or not writable. Else one
+    with all obstacles to the paths `files` inside it.
     """
     try:
         taken, folder = os.path.lexists(out), out.is_dir()
@@ -123,7 +123,7 @@ def check_folder(out: Path, force: bool, files: Iterable[str] = ()) -> None:
         raise InputError(what, file=str(out), hint=hint)
     if taken and not folder:
         raise InputError("the output folder is a file", file=str(out), hint="another --out")
-    if taken and not force:
+    if taken and not force and any(os.scandir(out)):
         raise InputError("the output folder exists already", file=str(out), hint="--force, or another --out")
     # The innermost folder that is there, in which the others are made.
     above = next((path for path in (out, *out.absolute().parents) if path.exists()), Path(out.anchor))

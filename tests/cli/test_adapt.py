@@ -48,7 +48,7 @@ def test_in_place_the_file_has_it_and_keeps_its_mode(run: Run, script: Path, tmp
     assert script.stat().st_mode & 0o777 == 0o755
     again = run("adapt", script, "--plan", goal, "--in-place")
     assert (again.code, again.out) == (0, "")
-    assert "says already what the plan decides" in again.err
+    assert "has the plan's values already" in again.err
 
 
 def test_where_not_all_can_be_placed_nothing_is_written_unless_told_so(run: Run, script: Path, tmp_path: Path) -> None:

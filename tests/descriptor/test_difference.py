@@ -198,7 +198,7 @@ def test_fewer_gpus_with_a_link_to_each_peer_have_fewer_links(made: Write) -> No
     ("text", "said"),
     [
         ("netwrok: 4x200Gb/s", "ours.yaml:2:1: netwrok: unknown field. Try: network."),
-        ("colour: green", "ours.yaml:2:1: colour: unknown field (need one of aliases, gpu, gpu_memory,"),
+        ("colour: green", "ours.yaml:2:1: colour: unknown field (need one of aliases, announced, gpu,"),
         ("gpu_memory: 96", "ours.yaml:2:13: gpu_memory: has no unit (got 96, need a size as 96GB or 90GiB)."),
         ("gpu_memory: 96Gb", "gpu_memory: Gb counts bits, and a memory is counted in bytes (got 96Gb,"),
         ("network: 200", "network: has no unit (got 200, need ports and their speed as 4x200Gb/s)."),

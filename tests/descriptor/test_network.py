@@ -43,7 +43,7 @@ def test_the_ports_of_a_node_are_shared_by_its_gpus_and_those_of_a_gpu_are_not()
 
 def test_a_speed_alone_is_whose_the_caller_says() -> None:
     assert gpu_bytes_per_s("NVLink/NVSwitch 300 GB/s per direction", 8, "gpu") == 300 * GIGA
-    with pytest.raises(InputError, match="of a GPU or of a node"):
+    with pytest.raises(InputError, match="of a GPU or a node"):
         gpu_bytes_per_s("400 Gb/s", 8)
 
 

@@ -202,7 +202,8 @@ def test_skypilot_names_what_it_knows() -> None:
         for path in (data_dir("model_zoo") / "clusters").glob("*.yaml")
     }
     assert {name for name, known in zoo.items() if known is None} == {
-        "a800", "ascend-910b", "ascend-910c", "h800", "mi325x", "mi350x", "mi355x",
+        "a800", "ascend-910b", "ascend-910c", "h800", "mi325x", "mi350x", "mi355x", "mi455x-helios",
+        "vr200-nvl72",
     }  # fmt: skip
     assert (zoo["a100-40gb"], zoo["a100-80gb-pcie"], zoo["gb200-nvl72"]) == ("A100", "A100-80GB", "GB200")
     plan = sample_plan("llama2-13b", load_cluster("ascend-910b"))

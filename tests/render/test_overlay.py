@@ -44,7 +44,7 @@ def test_the_page_s_example_extends_and_its_table_is_of_what_all_templates_are_g
     mine = put(tmp_path, {"megatron/launch.sh.j2": example, "megatron/all.yaml.j2": "{{ best | yaml }}\n"})
     files = render(sample_plan(), "megatron", templates=mine)
     assert "\nmodule load cuda nccl\n" in files["launch.sh"]
-    assert yaml.safe_load(files["all.yaml"])["parallel"]["tp"] == sample_plan().best.configuration.tp
+    assert yaml.safe_load(files["all.yaml"])["configuration"]["tp"] == sample_plan().best.configuration.tp
     rows = re.findall(r"^\| (`.*?`) \|", page.partition("## What templates are given")[2], re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(common(sample_plan()))
 

@@ -5,7 +5,7 @@ step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
@@ -54,6 +54,9 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     if wrong := [each for each in prospect.refused() if each.divides]:
         raise InputError([Impossible(what=each.sentence_at(fixed, point), rule=_rule(each)) for each in wrong])
     plan, memory = priced(prospect, cluster, job, target=run.target)
+    c = plan.best.configuration
+    if run.target.backend == "fsdp" and c.instances >= c.tp * c.cp * c.dp:  # each GPU holds a copy of its own
+        plan = replace(plan, best=replace(plan.best, configuration=replace(c, zero_stage=0)))
     return Judged(plan=plan, memory=memory, run=run)
 
 

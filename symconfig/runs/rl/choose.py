@@ -14,7 +14,7 @@ from math import ceil
 from symconfig.descriptor.job import Job
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.recover.rl.step import Packed, in_a_row, padded
-from symconfig.format import gib
+from symconfig.format import gib, picked
 from symconfig.plans.options import EXTRAS
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedRl
@@ -331,6 +331,9 @@ def planned(question: Question, layout: Layout) -> PlannedRl:
     """
     candidate, rl, generation = layout.actor.candidate, question.rl, layout.generation
     batch = layout.actor.as_written.configuration
+    critic = layout.critic.candidate.configuration if layout.critic else None
+    if critic is not None:  # plan.json has no batch of its own for it
+        critic = replace(critic, **picked(batch, "micro", "global_batch", "seq_length"))
     served = layout.replica.engine.gpus * layout.replicas
     return PlannedRl(
         rollout_tp=layout.replica.engine.tp,
@@ -351,7 +354,7 @@ def planned(question: Question, layout: Layout) -> PlannedRl:
             PlannedPhase(phase.name, phase.seconds, phase.bytes, dict(phase.holds), phase.tokens)
             for phase in layout.phases
         ),
-        critic=layout.critic.candidate.configuration if layout.critic else None,
+        critic=critic,
     )
 
 

@@ -108,9 +108,9 @@ def stated(values: Values, role: str, optimizer: str, gpus: int) -> Workers:
 def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
     """Return the run of a model on FSDP workers: ZeRO 3, or ZeRO 2 if weights stay gathered (`whole`).
 
-    The options' ZeRO stage is 0 if each GPU holds a copy of its own. `streamed` offloads the optimizer, and the
-    parameters unless they stay gathered. `narrow` halves what Adam keeps and moves. Every n-th layer recomputed is a
-    block of as many layers as are recomputed. Nothing overlaps on one GPU.
+    It is priced so, too, if each GPU holds a copy of its own (as many `instances` as GPUs). `streamed` offloads the
+    optimizer, and the parameters unless they stay gathered. `narrow` halves what Adam keeps and moves. Every n-th layer
+    recomputed is a block of as many layers as are recomputed. Nothing overlaps on one GPU.
     """
     program, model = workers.program, replace(model, model=built(model.model, "fsdp"))
     if workers.liger:
@@ -127,7 +127,7 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         framework = replace(framework, bytes=replace(sizes, optimizer=sizes.optimizer + sizes.weight))
     sharded: ZeroStage = 2 if workers.whole else 3
     many, recomputed = workers.dp * workers.sp > 1, ceil(model.model.num_hidden_layers / workers.every)
-    stage: ZeroStage = sharded if workers.copies < workers.dp * workers.tp * workers.sp else 0
+    replicated = workers.copies >= workers.dp * workers.tp * workers.sp
     again = recomputing(WHOLE, recomputed if workers.every > 1 else 0) if workers.recompute else {}
     configuration = Setup(
         tp=workers.tp,
@@ -138,11 +138,11 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         global_batch=workers.microbatches * workers.micro,
         seq_length=workers.room,
         **again,
-        zero_stage=stage,
+        zero_stage=sharded,
         precision=workers.precision,
         cp_comm="a2a" if workers.sp > 1 else "p2p",
         overlap_grad_reduce=many,
-        overlap_param_gather=many and stage > 0,
+        overlap_param_gather=many and not replicated,
         optimizer_offload=float(workers.streamed),
         param_offload=away,
         moe_dispatcher="alltoall" if model.model.experts else None,
