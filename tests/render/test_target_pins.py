@@ -60,9 +60,9 @@ def _plans(model: str) -> tuple[Plan, ...]:
     degrees = [
         {"tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "dp": 16 // (tp * pp * cp), "cp_comm": comm}
         for tp, pp, vpp, cp, comm in (
-            (1, 1, 1, 1, None),
-            (2, 1, 1, 1, None),
-            (1, 2, 1, 1, None),
+            (1, 1, 1, 1, "p2p"),
+            (2, 1, 1, 1, "p2p"),
+            (1, 2, 1, 1, "p2p"),
             (1, 1, 1, 2, "p2p"),
             (2, 2, 2, 2, "a2a"),
         )

@@ -14,6 +14,7 @@ from symconfig.api.planning import plan
 from symconfig.descriptor.job import PIN_NAMES
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.known import BACKENDS
+from symconfig.plans.configuration import DEGREES
 from symconfig.plans.options import EXTRAS
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import own_target, render
@@ -40,7 +41,7 @@ def has(best: Candidate, name: str, value: str) -> bool:
     """Tell, from the plan alone, whether a candidate is as pinned. What nobody exchanges is exchanged in no way."""
     p, o = best.configuration, best.configuration
     numbers = {"mbs": best.configuration.micro, "zero": o.zero_stage, "instances": o.instances}
-    if name in numbers or hasattr(p, name):
+    if name in numbers or name in DEGREES:
         bounds = number_range(value)
         return bounds is not None and bounds[0] <= numbers.get(name, getattr(p, name, 0)) <= bounds[1]
     switches = {
