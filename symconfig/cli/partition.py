@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from symconfig.cli.options import CHANGES, Option, Row, adds, changes, flag, option, repeated, type_of
 from symconfig.cli.shared import as_changes, folder, note, refuse, show, working
-from symconfig.descriptor.cluster_name import joined
 from symconfig.descriptor.document import Document
 from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text
@@ -78,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.api.graph_job import pin_texts
     from symconfig.api.partition_job import partition_job
     from symconfig.api.problems import stated
+    from symconfig.descriptor.cluster_name import joined
 
     problems = arguments.problems
     folder(arguments)
