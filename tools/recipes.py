@@ -19,7 +19,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.recipe import Recipe, RecipeFile, RecipeJob, every_recipe, load_recipes
 from symconfig.errors import InputError, SymconfigError
-from symconfig.frameworks.known import BACKENDS, facts_of, run
+from symconfig.frameworks.known import BACKENDS, facts_of
 from symconfig.frameworks.tables import options
 from symconfig.graph.count import parameters
 from symconfig.plans.configuration_set import ConfigurationSet
@@ -29,6 +29,7 @@ from symconfig.runs.replan import keep
 from symconfig.solve import candidate, experimental
 from symconfig.solve.choice import ranked
 from symconfig.solve.pins import agree, parse
+from symconfig.solve.run import run
 from symconfig.solve.search import resolved, search
 from tools.pages import EVIDENCE, fill, table
 

@@ -105,7 +105,7 @@ def test_a_config_of_100_megabytes_is_refused_unread(run: Run, tmp_path: Path) -
     assert "too large" in run.refused("import", config)
 
 
-@pytest.mark.parametrize("kind", ["empty", "full", "file", "link", "below a file"])
+@pytest.mark.parametrize("kind", ["full", "file", "link", "below a file"])
 def test_a_place_that_is_taken_is_left_alone(run: Run, asked: Asked, tmp_path: Path, kind: str) -> None:
     out, precious = tmp_path / "out", tmp_path / "elsewhere"
     precious.mkdir()
