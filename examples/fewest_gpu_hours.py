@@ -18,9 +18,7 @@ def gpu_hours(result: symconfig.PlanResult) -> float:
 
 for result in results:
     low, high = result.best.predicted.interval["step_s"]
-    print(
-        f"{result.best.configuration.world_size} GPUs: {gpu_hours(result):,.0f} GPU-hours, a step {low:.1f} to {high:.1f} s"
-    )
-cheapest = min(results, key=gpu_hours)
-cheapest.write("cheapest")
+    hours = f"{gpu_hours(result):,.0f} GPU-hours, a step {low:.1f} to {high:.1f} s"
+    print(f"{result.best.configuration.world_size} GPUs: {hours}")
+min(results, key=gpu_hours).write("cheapest")
 print(*sorted(path.name for path in Path("cheapest").iterdir()))
