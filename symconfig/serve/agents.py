@@ -6,14 +6,14 @@ has the rights of the user who starts it: it reads the files that a tool names, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import zoo_clusters, zoo_models
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem, SymconfigError
 from symconfig.install import VERSION
 from symconfig.report.grid import LEAST_WIDTH, Block, plain
 
@@ -65,7 +65,7 @@ def _plan(job: Mapping[str, Any], out: str | None = None, top: int = 5) -> Answe
     from symconfig.report.rl import blocks as of_step
     from symconfig.report.table import blocks
 
-    result = plan(**_named(job), top=top)
+    result = plan(**job, top=top)
     if out is not None:
         result.write(out)
     return Answer((of_step if result.plan.rl else blocks)(result.plan), result.to_dict())
@@ -106,14 +106,6 @@ def _list(kind: str) -> Answer:
         raise InputError("wrong value", field="kind", got=kind, need="models or clusters")
     names = list(zoo_models() if kind == "models" else zoo_clusters())
     return Answer([", ".join(names)], {kind: names})
-
-
-def _named(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the job's fields as arguments of `plan`. Raises InputError with all that it cannot do without."""
-    missing = [name for name in ("model", "cluster", "gpus", "global_batch_size") if name not in job]
-    if missing:
-        raise InputError([Problem("this field is missing", field=f"job.{name}") for name in missing])
-    return dict(job)
 
 
 TOOLS: Mapping[str, Tool] = {
@@ -161,23 +153,23 @@ TOOLS: Mapping[str, Tool] = {
 }
 
 
-def _check(tool: Tool, arguments: Mapping[str, Any]) -> None:
-    """Raise InputError with all arguments of another type than the tool's schema has, and fields that no job has."""
-    types = {"string": str, "integer": int, "object": Mapping}
-    wrong = [
-        Problem("wrong type", field=each, got=str(value)[:80], need=f"a JSON {kind}")
-        for each, value in arguments.items()
-        if (kind := "object" if each == "job" else tool.properties[each].get("type")) in types
-        and not isinstance(value, types[kind])
-    ]
-    if not wrong and "job" in arguments:
-        fields = {field.alias or name for name, field in Job.model_fields.items()}
-        wrong = [Problem("unknown field", field=f"job.{name}") for name in arguments["job"] if name not in fields]
-        pins = arguments["job"].get("pins", {})
-        if not isinstance(pins, Mapping):
-            wrong.append(Problem("wrong type", field="job.pins", got=str(pins)[:80], need="a JSON object"))
-    if wrong:
-        raise InputError(wrong)
+_TYPES: Mapping[str, type] = {"string": str, "integer": int, "array": list, "object": Mapping}
+
+
+def _wrong(value: Any, schema: Mapping[str, Any], field: str = "") -> Iterator[Problem]:
+    """Yield a problem for each value of another type than its JSON schema has, and for fields unknown or missing.
+
+    Alternatives and references of a schema are left to the function that takes the value.
+    """
+    kind = schema.get("type", "")
+    if kind in _TYPES and (isinstance(value, bool) or not isinstance(value, _TYPES[kind])):
+        yield Problem("wrong type", field=field, got=str(value)[:80], need=f"a JSON {kind}")
+    elif known := schema.get("properties"):
+        inside = f"{field}." if field else ""
+        yield from (Problem(UNKNOWN_FIELD, field=inside + name) for name in value if name not in known)
+        yield from (Problem(MISSING_FIELD, field=inside + name) for name in schema["required"] if name not in value)
+        for name in (name for name in known if name in value):
+            yield from _wrong(value[name], known[name], inside + name)
 
 
 def answer(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
@@ -186,11 +178,8 @@ def answer(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]
     try:
         if tool is None:
             raise InputError("there is no such tool", field="name", got=name, need=", ".join(TOOLS))
-        if unknown := arguments.keys() - tool.properties.keys():
-            raise InputError("takes no such argument", field=name, got=", ".join(sorted(unknown)))
-        if missing := [each for each in tool.required if each not in arguments]:
-            raise InputError("needs an argument", field=name, need=", ".join(missing))
-        _check(tool, arguments)
+        if wrong := list(_wrong(arguments, tool.schema())):
+            raise InputError(wrong)
         made = tool.run(**arguments)
     except SymconfigError as error:
         return plain([f"error: {problem}" for problem in error.problems], LEAST_WIDTH), None
