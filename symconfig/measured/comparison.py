@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -93,13 +93,19 @@ class Comparison:
     seconds: tuple[Part, ...]
     memory: tuple[Part, ...]
     differences: tuple[Difference, ...]
-    causes: tuple[Cause, ...]
+    causes: tuple[Cause, ...] = ()
 
     @property
     def as_usual(self) -> bool:
         """Return whether the measured step lies in the prediction's 90 % interval; True without a measured step."""
         low, high = self.interval
         return not self.seconds or low <= self.seconds[0].measured <= high
+
+    @property
+    def is_close(self) -> bool:
+        """Return whether the measured step is within CLOSE of the prediction; True without a measured step."""
+        ratio = self.seconds[0].ratio if self.seconds else None
+        return ratio is None or abs(math.log(ratio)) <= CLOSE
 
 
 def compare(audit: Audit, log: TrainingLog) -> Comparison:
@@ -117,17 +123,17 @@ def compare(audit: Audit, log: TrainingLog) -> Comparison:
     _check(judged, log)
     predicted = judged.plan.best.predicted
     seconds = tuple(_seconds(judged, log))
-    causes: list[Cause] = []
-    if seconds and abs(math.log(seconds[0].measured / predicted.step_s)) > CLOSE:
-        causes = sorted(_causes(judged, seconds[0].measured), key=lambda one: one.deviations)
-    return Comparison(
+    found = Comparison(
         log=log,
         interval=predicted.interval["step_s"],
         seconds=seconds,
         memory=tuple(_memory(judged, log)),
         differences=tuple(_differences(audit, log)),
-        causes=tuple(causes),
     )
+    if found.is_close:
+        return found
+    causes = _causes(judged, seconds[0].measured)
+    return replace(found, causes=tuple(sorted(causes, key=lambda one: one.deviations)))
 
 
 def _check(judged: Judged, log: TrainingLog) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from symconfig.format import gib, percent, picked, seconds, several, signed
-from symconfig.measured.comparison import CLOSE, Comparison
+from symconfig.measured.comparison import CLOSE, MOST, Comparison
 from symconfig.report.grid import Block, Grid, present
 
 _SHOWN = 4  # causes
@@ -70,6 +70,8 @@ def _sentences(found: Comparison) -> Iterator[str]:
         yield f"The step is {where} the 90 % interval of its prediction, {seconds(low)} to {seconds(high)} s."
     if found.differences:
         yield "The prediction is of the script; first audit the script with the options that the log prints."
+    if not found.causes and not found.is_close:
+        yield f"No assumption explains the step alone, within a factor of {MOST:g}."
     if log.steady is not None and log.steady.lost > CLOSE:
         yield f"{percent(log.steady.lost)} of the time is lost in steps slower than the median."
     yield from (f"{remark[0].upper()}{remark[1:]}." for remark in log.remarks)

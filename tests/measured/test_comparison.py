@@ -15,6 +15,8 @@ from symconfig.existing.audit.audit import Audit
 from symconfig.measured.comparison import Comparison
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
+from symconfig.report.comparison import blocks
+from symconfig.report.grid import plain
 from tests.cli.support import Run, run
 from tests.measured.log_samples import iteration, memory, plan_log, write
 from tests.sample_plans import sample_plan
@@ -79,6 +81,14 @@ def test_the_constant_that_is_off_is_among_the_causes_with_its_true_value(
     assert cause.assumed == getattr(A100.kernels, constant).value
     assert cause.needed == pytest.approx(0.5 * cause.assumed, rel=0.06)
     assert [one.deviations for one in found.causes] == sorted(one.deviations for one in found.causes)
+
+
+def test_a_step_that_nothing_explains_is_said_to_be_such(tmp_path: Path) -> None:
+    plan = sample_plan("llama2-13b", A100)
+    found = compared(plan, tmp_path, 20 * step_ms(plan))
+    assert found.causes == ()
+    text = plain(blocks(found), 100)
+    assert "No assumption explains the step alone, within a factor of 3." in text
 
 
 def test_uneven_experts_explain_a_slower_step(tmp_path: Path) -> None:
