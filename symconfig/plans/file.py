@@ -229,6 +229,8 @@ def _flattened(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyPath]]:
             return one
         values, lacking = flat(one)
         missing.extend((*path, *place) for place in lacking)
+        if "configuration" in one:  # which no candidate has: an unknown field, at its own place
+            values["configuration"] = one["configuration"]
         return {**{name: value for name, value in one.items() if name not in SECTIONS}, "configuration": values}
 
     plain = {**data, "best": candidate(data.get("best"), "best")}

@@ -173,6 +173,7 @@ def test_all_edits_and_all_wrong_fields_are_said_at_once(tmp_path: Path) -> None
     data["inputs"]["model"]["hidden_size"] = "wide"
     data["inputs"]["job"]["gpus"] = 8
     data["best"]["batch"]["global"] = 1.5
+    data["best"]["configuration"] = {}
     data["extra"] = 1
     del data["binding"]
     with pytest.raises(InputError) as caught:
@@ -181,6 +182,7 @@ def test_all_edits_and_all_wrong_fields_are_said_at_once(tmp_path: Path) -> None
     assert said == [
         ("inputs.model.hidden_size", "wrong value"),
         ("best.batch.global", "Input should be a valid integer"),
+        ("best.configuration", "unknown field"),
         ("binding", "this field is missing"),
         ("extra", "unknown field"),
         ("inputs.model", "was edited"),
