@@ -74,13 +74,18 @@ def partition_job(given: Mapping[str, Any], file: Document | None = None) -> Par
         what = "only the objective symtensor has a gamma: seconds need no price of memory but its limit"
         problems.add(Problem(what, field="gamma", got=str(job.gamma), hint="objective symtensor"))
     precision = problems.collect(lambda: _precision(job, cluster))
-    stages = problems.collect(lambda: _stages(job, gpus)) if grown is not None else None
-    if grown is None or source is None or turns is None or precision is None or limit is None or problems.all:
+    stages, pins = None, None
+    if grown is not None:
+        stages = problems.collect(lambda: _stages(job, gpus))
+        if source is not None and turns is not None:
+            pins = problems.collect(lambda: _read_pins(job.pins, source, turns, grown(1), job.stages is not None))
+    if grown is None or source is None or turns is None or precision is None or limit is None or pins is None:
+        raise InputError(problems.all)
+    if problems.all:
         raise InputError(problems.all)
     ask = Ask(
         grown(1), cluster, limit, job.objective, job.solver, gamma=job.gamma, flat=job.flat, turns=turns,
-        keeps=RECOMPUTE[job.recompute], limit_s=job.timeout, precision=precision,
-        pins=_read_pins(job.pins, source, turns, grown(1), stages is not None),
+        keeps=RECOMPUTE[job.recompute], limit_s=job.timeout, precision=precision, pins=pins,
     )  # fmt: skip
     return PartitionJob(source, cluster, ask, grown, stages)
 

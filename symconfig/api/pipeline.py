@@ -20,8 +20,6 @@ from symconfig.solve.partition.run import excluded, nearest
 if TYPE_CHECKING:
     from symconfig.api.partition_job import PartitionJob
 
-MOST_STAGES = 8  # that are tried where a job names no number
-
 
 @dataclass(frozen=True)
 class PipelineResult:
@@ -75,10 +73,10 @@ def pipeline(
 
 def answered(job: PartitionJob) -> PipelineResult:
     """Return the solved pipeline. Raises InfeasibleError, with what would fit, if nothing does."""
-    stages = job.stages or (1, min(job.mesh.gpus, MOST_STAGES))
-    pipeline = solve(job.source.programs, job.ask, *stages)
+    assert job.stages is not None, "a job without stages is a partition"
+    pipeline = solve(job.source.programs, job.ask, *job.stages)
     if pipeline is None:
-        raise _infeasible(job, *stages)
+        raise _infeasible(job, *job.stages)
     return PipelineResult(job, pipeline)
 
 
