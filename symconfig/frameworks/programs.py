@@ -16,15 +16,13 @@ ENDS_ONLY = frozenset(("nemo-rl", "slime", "verl"))
 TOWER_IN_FIRST_CHUNK = frozenset(("ms-swift",))
 
 
-def _only(
-    column: str, values: tuple[Any, ...], wrong: Any, pins: str, rule: str, *, about: str = "", source: str
-) -> Constraint:
+def _only(column: str, values: tuple[Any, ...], wrong: Any, pins: str, rule: str, *, source: str) -> Constraint:
     """Return the constraint that a column has one of these values. wrong: another one; pins: separated by blanks."""
     return Constraint(
         name=f"no other {column}",
         predicate=lambda f, p: no(among(getattr(p, column), frozenset(values))),
         rule=rule,
-        about=about or column,
+        about=pins.partition("=")[0],
         got=None if isinstance(wrong, bool) else f"{{p.{column}}}",
         pins=tuple(pins.split()),
         source=source,
@@ -41,11 +39,10 @@ def _of_megatron(name: str, source: str) -> tuple[Constraint, ...]:
         only("precision", ("bf16", "fp16"), "fp8", "precision=bf16 precision=fp16", bits),
         only("cuda_graphs", ("none",), "all", "cuda_graphs=none", f"CUDA graphs are {sized}"),
         only(
-            "overlap_tp_comm", (False,), True, "user_buffers=off", f"user buffers are {sized}", about="overlap.tp_comm"
+            "overlap_tp_comm", (False,), True, "user_buffers=off", f"user buffers are {sized}"
         ),
         only(
-            "overlap_moe_a2a", (False,), True, "moe_overlap=off", f"{name} waits for the experts' all-to-all",
-            about="overlap.moe_a2a",
+            "overlap_moe_a2a", (False,), True, "moe_overlap=off", f"{name} waits for the experts' all-to-all"
         ),
         only("activation_offload", (False,), True, "activation_offload=0", f"{name} keeps activations on the GPU"),
         only("fused_loss", (False,), True, "fused_loss=off", f"{name} has a loss of its own"),
@@ -170,7 +167,7 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
         ),
         _only(
             "recompute_method", (None, "uniform"), "block", "recompute=none",
-            "verl's FSDP workers run all layers again, or none", about="recompute", source=_VERL,
+            "verl's FSDP workers run all layers again, or none", source=_VERL,
         ),
     ),
     "openrlhf": (
@@ -236,20 +233,18 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
     ),
     "ms-swift-deepspeed": _tuner("ms-swift", "ms-swift 4.6.0, arguments"),
     "ms-swift": (
-        _of_swift("zero_stage", (0, 1), 2, "zero=..1", "ms-swift leaves the gradients of Megatron-FSDP in bf16",
-                  about="zero_stage"),
-        _of_swift("overlap_tp_comm", (False,), True, "user_buffers=off", _BUFFERS, about="overlap.tp_comm"),
-        _of_swift("cuda_graphs", ("none",), "all", "cuda_graphs=none", "ms-swift's trainer captures no CUDA graphs",
-                  about="cuda_graphs"),
+        _of_swift("zero_stage", (0, 1), 2, "zero=..1", "ms-swift leaves the gradients of Megatron-FSDP in bf16"),
+        _of_swift("overlap_tp_comm", (False,), True, "user_buffers=off", _BUFFERS),
+        _of_swift("cuda_graphs", ("none",), "all", "cuda_graphs=none", "ms-swift's trainer captures no CUDA graphs"),
         _of_swift("overlap_moe_a2a", (False,), True, "moe_overlap=off",
-                  "ms-swift's trainer does not hide the experts' all-to-all", about="overlap.moe_a2a"),
+                  "ms-swift's trainer does not hide the experts' all-to-all"),
         _of_swift("activation_offload", (False,), True, "activation_offload=0",
                   "ms-swift's trainer keeps activations on the GPU"),
         Constraint(
             name="gradients in bf16",
             predicate=lambda f, p: (p.grad_bytes == 2) & no(among(p.precision, frozenset(("fp16",)))),
             rule="ms-swift accumulates and reduces the gradients of bf16 in fp32",
-            about="grad_bytes",
+            about="grad_dtype",
             pins=("grad_dtype=fp32",),
             source=_MS_SWIFT,
             example={"grad_bytes": 2, "precision": "bf16"},

@@ -64,7 +64,7 @@ MEGATRON_FSDP = Option(
     name="megatron_fsdp",
     label="Megatron-FSDP",
     uses=lambda f, p: p.zero_stage >= 2,
-    about="zero_stage",
+    about="zero",
     example={"zero_stage": 2},
     doubt=_unusual("one of NVIDIA's tuned rows on Hopper has ZeRO 3, 57 on Blackwell and later, none anywhere ZeRO 2"),
 )
@@ -242,7 +242,7 @@ CUDA_GRAPHS = Option(
     name="cuda_graphs",
     label="CUDA graphs",
     uses=lambda f, p: no(p.cuda_graphs == "none"),
-    about="graphs",
+    about="cuda_graphs",
     example={"cuda_graphs": "all"},
     doubt=Standing(
         maturity=Maturity.YOUNG,
@@ -263,7 +263,7 @@ GRAPHED_OVERLAP = Option(
     name="graphed_overlap",
     label="CUDA graphs with the experts' all-to-all beside another microbatch",
     uses=lambda f, p: no(p.cuda_graphs == "none") & p.overlap_moe_a2a,
-    about="graphs",
+    about="cuda_graphs",
     example={**MOE_OVERLAP.example, "cuda_graphs": "outside experts"},
     doubt=Standing(
         maturity=Maturity.DEFECT,
@@ -276,7 +276,7 @@ BF16_GRADIENTS = Option(
     name="bf16_gradients",
     label="gradients added up and reduced in bf16",
     uses=lambda f, p: (p.grad_bytes == 2) & no(p.precision == "fp16"),
-    about="grad_bytes",
+    about="grad_dtype",
     example={"grad_bytes": 2, "precision": "bf16"},
     doubt=Standing(
         maturity=Maturity.CHANGES_NUMBERS,

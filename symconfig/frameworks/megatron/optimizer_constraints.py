@@ -113,13 +113,13 @@ OVERLAP_RELEASE = Constraint(
     name="expert overlap of an old release",
     predicate=lambda f, p: p.overlap_moe_a2a,
     rule=f"hiding the experts' all-to-all needs {OVERLAP_SINCE} or later",
-    about="overlap.moe_a2a",
+    about="moe_overlap",
     until="core_v0.13.0",
     unsaid=True,
     source=OVERLAP_SOURCE,
     example=OVERLAP,
 )
-_HIDING = partial(Constraint, about="overlap.moe_a2a", since=OVERLAP_SINCE, source=OVERLAP_SOURCE)
+_HIDING = partial(Constraint, about="moe_overlap", since=OVERLAP_SINCE, source=OVERLAP_SOURCE)
 OVERLAP_STAGES = _HIDING(
     name="expert overlap without virtual stages",
     predicate=lambda f, p: p.overlap_moe_a2a & (p.pp > 1) & (p.vpp == 1),
@@ -161,7 +161,7 @@ HYBRID_OVERLAP = Constraint(
     name="expert overlap of a hybrid model",
     predicate=lambda f, p: p.overlap_moe_a2a & f.hybrid,
     rule="hiding the experts' all-to-all needs a model whose layers all have attention",
-    about="overlap.moe_a2a",
+    about="moe_overlap",
     source="megatron/core/models/common/model_chunk_schedule_plan.py",
     example={"mixers": MIXERS} | OVERLAP,
 )

@@ -35,7 +35,7 @@ HYBRIDEP = DEEPEP | {"moe_flex_backend": "hybridep"}
 GATHER = {"precision": "fp8", "zero_stage": 1, "fp8_param_gather": True}
 CORE = {"recompute": "selective", "recompute_modules": ("core_attn",)}
 
-_OF_BUFFERS = partial(Constraint, about="overlap.tp_comm")
+_OF_BUFFERS = partial(Constraint, about="user_buffers")
 BUFFERS_SEQUENCE = _OF_BUFFERS(
     name="user buffers without sequence parallelism",
     predicate=lambda f, p: p.overlap_tp_comm & (no(p.sequence_parallel) | (p.tp == 1)),
@@ -83,7 +83,7 @@ BUFFERS_LATENT = _OF_BUFFERS(
     example=BUFFERS | {"latent": True},
 )
 _OF_FLEX = partial(
-    Constraint, about="moe_dispatcher", got="{p.moe_dispatcher}", pins=("dispatcher=alltoall",), unsaid=True
+    Constraint, about="dispatcher", got="{p.moe_dispatcher}", pins=("dispatcher=alltoall",), unsaid=True
 )
 FLEX_RELEASE = _OF_FLEX(
     name="flex dispatcher of an old release",
@@ -314,7 +314,7 @@ GRADIENTS_RELEASE = Constraint(
     name="bf16 gradients of an old release",
     predicate=lambda f, p: (p.grad_bytes == 2) & no(p.precision == "fp16"),
     rule="gradients are reduced in bf16 from core_v0.12 on",
-    about="grad_bytes",
+    about="grad_dtype",
     got="{p.grad_bytes}",
     pins=("grad_dtype=fp32", "precision=fp16"),
     until="core_v0.11.0",
