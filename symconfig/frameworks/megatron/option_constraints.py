@@ -82,9 +82,7 @@ BUFFERS_LATENT = _OF_BUFFERS(
     source="megatron/core/extensions/transformer_engine.py, TELinear, where core_v0.12 asserts the buffer's name",
     example=BUFFERS | {"latent": True},
 )
-_OF_FLEX = partial(
-    Constraint, about="dispatcher", got="{p.moe_dispatcher}", pins=("dispatcher=alltoall",), unsaid=True
-)
+_OF_FLEX = partial(Constraint, about="dispatcher", got="{p.moe_dispatcher}", pins=("dispatcher=alltoall",), unsaid=True)
 FLEX_RELEASE = _OF_FLEX(
     name="flex dispatcher of an old release",
     predicate=lambda f, p: p.moe_dispatcher == "flex",
