@@ -23,18 +23,39 @@ SEQUENCE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Tuner:
+class Trainer:
+    """A trainer of reinforcement learning or fine-tuning.
+
+    release: version whose defaults hold. keys: its options by name, with their defaults. longest: its options for the
+    longest prompt and response; whole: for both together. dashes: prefix of an option on the command line, and
+    separator of its words. offload: option that moves an unused reference to the host.
+    """
+
+    name: str
+    release: str
+    keys: Keys = field(default_factory=dict)
+    longest: tuple[str, str] = ("rl.prompt_length.max", "rl.response_length.max")
+    dashes: tuple[str, str] = ("--", "_")
+    offload: str | None = None
+    whole: str | None = None
+
+    def spelled(self, key: str) -> str:
+        """Return the option as it is written on the command line."""
+        return self.dashes[0] + key.replace("_", self.dashes[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tuner(Trainer):
     """A fine-tuning program and its particulars.
 
     commands: its command names, whose next word is the method, with whether they run on Megatron-Core. scripts: a
     pattern of its scripts' paths, which contain the method. own: options that no other program has; core: those that it
     has with Megatron-Core. method: the option that states the method; usual: the method without it. names:
-    Transformers' or TRL's names by the program's; prefixes: of groups of its options. keys: its defaults. longest: the
-    options of the longest prompt and response; prompts: those of the longest prompt, by priority. dashes: what precedes
-    an option, and what joins its words. target: symconfig's target that writes its files (with Megatron-Core, the
-    target of its own name). planned: the backend that a better plan is for, if the program shards with FSDP. switched:
-    a switch turns adapters on; else an option names what is tuned, or `kinds` does (without and with Megatron-Core).
-    modules: its words for the adapted modules.
+    Transformers' or TRL's names by the program's; prefixes: of groups of its options. prompts: options of the longest
+    prompt, by priority. target: symconfig's target that writes its files (with Megatron-Core, the target of its own
+    name). planned: the backend that a better plan is for, if the program shards with FSDP. switched: a switch turns
+    adapters on; else an option names what is tuned, or `kinds` does (without and with Megatron-Core). modules: its
+    words for the adapted modules.
 
     halves: by default it computes in bf16 and holds weights in it; published: it loads weights in their published type.
     casts: trained weights become fp32; widens: in shards of FSDP 2 all weights do (Accelerate 1.11 or older,
@@ -44,8 +65,7 @@ class Tuner:
     option that replaces them.
     """
 
-    name: str
-    release: str
+    longest: tuple[str, str] = ("max_length", "max_length")
     commands: Mapping[str, bool] = field(default_factory=dict)
     scripts: re.Pattern[str] | None = None
     own: frozenset[str] = frozenset()
@@ -54,9 +74,6 @@ class Tuner:
     usual: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
-    keys: Keys = field(default_factory=dict)
-    longest: tuple[str, str] = ("max_length", "max_length")
-    dashes: tuple[str, str] = ("--", "_")
     target: str = ""
     planned: Backend = "deepspeed"
     kinds: tuple[str, str] = ("lora", "lora")
@@ -72,7 +89,7 @@ class Tuner:
     prompts: tuple[str, ...] = ("max_prompt_length",)
     megatron: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def spelled(self, values: Mapping[str, object]) -> dict[str, object]:
+    def renamed(self, values: Mapping[str, object]) -> dict[str, object]:
         """Return the values under the program's own names; names that it does not rename stay."""
         own = {name: mine for mine, name in reversed(list(self.names.items()))}
         return {own.get(name, name): value for name, value in values.items()}

@@ -114,7 +114,7 @@ def axolotl_sections(plan: Plan) -> dict[str, dict[str, Any]]:
         shards = Run(version=config.pop("version"), config=config, copies=copies, ranks=best.shard_ranks)
     run = run_of(plan, data=data, shards=shards)
     run.attention = "flash_attention_2" if _packs(plan) else run.attention
-    return {**{name: write(table, run) for name, table in AXOLOTL_WRITTEN.items()}, "train": AXOLOTL.spelled(arguments)}
+    return {**{name: write(table, run) for name, table in AXOLOTL_WRITTEN.items()}, "train": AXOLOTL.renamed(arguments)}
 
 
 def _packs(plan: Plan) -> bool:

@@ -11,8 +11,9 @@ from typing import Any
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import tuners, verl
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.recover.rl.values import OPENRLHF, SLIME, SWIFT, Trainer, Values, Workers, of_verl
+from symconfig.existing.recover.rl.values import OPENRLHF, SLIME, Values, Workers, of_verl
 from symconfig.existing.rules.rule import TEXTS, Finding, Language, Looked, rules_of
+from symconfig.formats.tuners import SWIFT, Trainer
 
 # Rules about Megatron-LM that do not hold of workers of such a trainer: it cuts the batch and the sequences itself,
 # gives its workers an environment of its own, shares the allocator with an engine, balances no experts, and takes the

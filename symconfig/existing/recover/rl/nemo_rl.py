@@ -20,13 +20,14 @@ from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import MANY, PROMPT, Script
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
-from symconfig.existing.recover.rl.values import DTENSOR, MEGATRON, NEMO, Trainer, Workers
+from symconfig.existing.recover.rl.values import DTENSOR, MEGATRON, NEMO, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.formats.keys import Keys
 from symconfig.formats.nemo_rl import DTENSOR as _DTENSOR
 from symconfig.formats.nemo_rl import GENERATION as _GENERATION
 from symconfig.formats.nemo_rl import KEYS, POLICY
 from symconfig.formats.nemo_rl import MEGATRON as _MEGATRON
+from symconfig.formats.tuners import Trainer
 from symconfig.frameworks.behaviour import Switches
 from symconfig.frameworks.fsdp.behaviour import WIDE_FROZEN
 

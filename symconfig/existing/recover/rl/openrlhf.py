@@ -17,9 +17,10 @@ from symconfig.existing.launch.dialects.openrlhf import RAY, first_values, pools
 from symconfig.existing.recover import deepspeed
 from symconfig.existing.recover.rl.script import MANY, PROMPT, Script
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
-from symconfig.existing.recover.rl.values import DEEPSPEED, OPENRLHF, Trainer, Workers
+from symconfig.existing.recover.rl.values import DEEPSPEED, OPENRLHF, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.formats.openrlhf import ADVANTAGES
+from symconfig.formats.tuners import Trainer
 from symconfig.graph.implementation import LossKernel
 from symconfig.plans.rl import PlannedReward
 

@@ -19,10 +19,11 @@ from symconfig.existing.recover.deepspeed_model import named_model, named_target
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import bridged
 from symconfig.existing.recover.rl.step import Step
-from symconfig.existing.recover.rl.values import Trainer, Values, Workers
+from symconfig.existing.recover.rl.values import Values, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run, Supplied
 from symconfig.existing.recover.zoo import zoo_match
 from symconfig.formats.keys import Keys
+from symconfig.formats.tuners import Trainer
 from symconfig.frameworks.megatron.flags import flags, resolve
 from symconfig.plans.rl import PlannedReward
 

@@ -17,9 +17,10 @@ from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import bridged
 from symconfig.existing.recover.rl.script import MANY, PROMPT, Script, described
 from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
-from symconfig.existing.recover.rl.values import MEGATRON, SLIME, Trainer, Workers
+from symconfig.existing.recover.rl.values import MEGATRON, SLIME, Workers
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.zoo import weight_bytes
+from symconfig.formats.tuners import Trainer
 from symconfig.frameworks.megatron.flags import first_with, flags, resolve
 
 _ALGORITHMS = {name: name for name in ("ppo", "gspo", "reinforce_plus_plus")}

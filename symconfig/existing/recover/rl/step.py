@@ -11,7 +11,8 @@ from statistics import NormalDist
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
-from symconfig.existing.recover.rl.values import Trainer, Workers
+from symconfig.existing.recover.rl.values import Workers
+from symconfig.formats.tuners import Trainer
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.rl import PlannedReward, ReferencePlace
 from symconfig.solve.lengths import longest_of

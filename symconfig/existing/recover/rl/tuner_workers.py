@@ -18,7 +18,7 @@ from symconfig.existing.recover.deepspeed import stepped
 from symconfig.existing.recover.deepspeed_model import described as of_arguments
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import Script, adapted, without_images
-from symconfig.existing.recover.rl.values import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, TUNERS, Values, Workers
+from symconfig.existing.recover.rl.values import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, Values, Workers
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.zoo import weight_bytes
 from symconfig.formats.tuners import SWIFT, TRL, Tuner
@@ -63,7 +63,7 @@ class TunerWorkers(Script):
         options = [replace(each, name=self.tuner.called(each.name)) for each in self.reading.options]
         if not any(each.name == "model_name_or_path" for each in options):
             options += [replace(each, name="model_name_or_path") for each in options if each.name == "checkpoint"]
-        self.trainer = TUNERS[self.tuner.name]
+        self.trainer = self.tuner
         self.values = Values(self.trainer, tuple(options), self.tuner.keys)
         own = {each.name.partition(".")[2]: each for each in options if each.name.startswith("fsdp_config.")}
         if own:  # Axolotl's, or the Trainer's in a YAML

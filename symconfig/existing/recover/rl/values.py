@@ -13,10 +13,10 @@ from symconfig.existing.launch.dialects import nemo_rl, openrlhf, verl
 from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.arguments import FALSE, Arguments
-from symconfig.formats import tuners
 from symconfig.formats.keys import Keys
 from symconfig.formats.openrlhf import KEYS as OPENRLHF_KEYS
 from symconfig.formats.slime import KEYS as SLIME_KEYS
+from symconfig.formats.tuners import Trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,55 +50,17 @@ def of_verl(name: str) -> Workers:
     return _OF_VERL.get(name, Workers(name, predicted=False))
 
 
-@dataclass(frozen=True, slots=True)
-class Trainer:
-    """A trainer of reinforcement learning or fine-tuning.
-
-    Args:
-        release: version whose defaults hold.
-        longest: its options for the longest prompt and response.
-        dashes: prefix of an option on the command line, and separator of its words.
-        offload: option that moves an unused reference to the host.
-        whole: option for the longest prompt and response together.
-        keys: its options by name.
-    """
-
-    name: str
-    release: str
-    longest: tuple[str, str]
-    dashes: tuple[str, str] = ("--", "_")
-    offload: str | None = None
-    whole: str | None = None
-    keys: Keys = field(default_factory=dict, compare=False)
-
-    def spelled(self, key: str) -> str:
-        """Return the option as it is written on the command line."""
-        return self.dashes[0] + key.replace("_", self.dashes[1])
-
-
-VERL = Trainer(
-    "verl",
-    verl.RELEASE,
-    ("rl.prompt_length.max", "rl.response_length.max"),
-    ("", "_"),
-    "ref.megatron.param_offload=True",
-)
-SLIME = Trainer("slime", "0.3.1", ("rl.prompt_length.max", "rl.response_length.max"), ("--", "-"), keys=SLIME_KEYS)
+VERL = Trainer(name="verl", release=verl.RELEASE, dashes=("", "_"), offload="ref.megatron.param_offload=True")
+SLIME = Trainer(name="slime", release="0.3.1", dashes=("--", "-"), keys=SLIME_KEYS)
 OPENRLHF = Trainer(
-    "openrlhf",
-    openrlhf.RELEASE,
-    ("prompt_max_len", "rl.response_length.max"),
+    name="openrlhf",
+    release=openrlhf.RELEASE,
+    longest=("prompt_max_len", "rl.response_length.max"),
     offload="--ref.offload",
     whole="rl.longest",
     keys=OPENRLHF_KEYS,
 )
-TUNERS = {
-    each.name: Trainer(each.name, each.release, each.longest, each.dashes)
-    for each in (*tuners.TUNERS, tuners.TRANSFORMERS)
-}
-SWIFT = TUNERS[tuners.SWIFT.name]
-NEMO = Trainer(nemo_rl.FORMAT, "0.7.0", ("rl.prompt_length.max", "rl.response_length.max"), ("", "_"))
-
+NEMO = Trainer(name=nemo_rl.FORMAT, release="0.7.0", dashes=("", "_"))
 
 _REFERENCE = "="  # before the key whose value is the default
 _NULL = ("", "null", "none", "~")

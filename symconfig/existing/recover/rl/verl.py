@@ -21,9 +21,10 @@ from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import MANY, Script
 from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
-from symconfig.existing.recover.rl.values import VERL, Trainer, Workers, of_verl
+from symconfig.existing.recover.rl.values import VERL, Workers, of_verl
 from symconfig.existing.recover.run import Described, Run
 from symconfig.formats.keys import Keys
+from symconfig.formats.tuners import Trainer
 from symconfig.formats.verl import ADVANTAGES, ENGINES, KEYS, SECTIONS
 from symconfig.frameworks.megatron.flags import flags, resolve
 from symconfig.frameworks.megatron.releases import FUSES_ACTIVATION, FUSES_ROPE
