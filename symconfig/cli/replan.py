@@ -80,7 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
     output(arguments, "html", PAGE)
     out = folder(arguments)
     options: dict[str, Any] = {
-        "release": _names(arguments.release),
+        "release": tuple(name.strip() for name in arguments.release.split(","))
+        if arguments.release is not None
+        else (),
         "checkpoint": arguments.checkpoint,
         "at_step": arguments.at_step,
         "schedule": arguments.schedule or "keep",
@@ -151,10 +153,6 @@ def _range(text: str) -> range:
     if not 1 <= low <= high:
         raise InputError("wrong value", field="--lose-nodes", got=text, need="nodes as 2, or a range as 1..4")
     return range(low, high + 1)
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",")) if text is not None else ()
 
 
 def _step(text: str) -> int:

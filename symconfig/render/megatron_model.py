@@ -68,7 +68,7 @@ def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int,
     if model.num_nextn_predict_layers:
         if model.position not in (Position.ROPE, Position.NONE):
             out.refuse("num_nextn_predict_layers", "multi-token prediction needs rope or no positions", model.position)
-        elif model.latent is None and _scaling(model) == "yarn":
+        elif model.latent is None and model.rope_scaling is not None and model.rope_scaling.rope_type == "yarn":
             out.refuse("num_nextn_predict_layers", "multi-token prediction does not go with YaRN outside MLA")
     multipliers(out, model)
     for name, why in NEVER.items():
@@ -79,10 +79,6 @@ def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int,
         value, plain = getattr(holder, leaf), type(holder).model_fields[leaf].default
         if value != plain:
             out.refuse(name, why, value)
-
-
-def _scaling(model: ModelDescriptor) -> str | None:
-    return None if model.rope_scaling is None else model.rope_scaling.rope_type
 
 
 def _longest(out: Arguments, model: ModelDescriptor, seq_length: int) -> int:

@@ -67,7 +67,9 @@ def completed(
     done = replace(done, judged=judged, findings=(*done.findings, *findings(PHASES, judged, done.reading.start)))
     if not plan:
         return done
-    if run.alone is not None and _plain(run.alone) and run.target.backend == run.alone.workers.planned:
+    alone = run.alone
+    plain = alone is not None and alone.preference is None and not alone.classifies  # with the loss of pre-training
+    if alone is not None and plain and run.target.backend == alone.workers.planned:
         return planned(done, run, cluster, limits, progress)
     progress("looking for a better layout")
     job = judged.plan.job
@@ -77,11 +79,6 @@ def completed(
         return replace(done, better=best_plan(model, cluster, job, top=TOP))
     except (InfeasibleError, InputError) as error:
         return replace(done, infeasible=str(error))
-
-
-def _plain(alone: Alone) -> bool:
-    """Return whether the model trains with the loss of pre-training: neither preferences nor classification."""
-    return alone.preference is None and not alone.classifies
 
 
 def _of_alone(job: Job, alone: Alone | None) -> Job:

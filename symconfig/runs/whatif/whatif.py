@@ -62,11 +62,9 @@ class Vary:
         inner = [
             self.low + self.step * round((value - self.low) / self.step) if self.whole else value for value in even
         ]
-        own = [self.now] if self.low <= self.now <= self.high and self._reached(self.now) else []
+        reached = not self.whole or (self.now - self.low) % self.step == 0
+        own = [self.now] if self.low <= self.now <= self.high and reached else []
         return sorted({self.low, self.high, *inner, *own})
-
-    def _reached(self, value: float) -> bool:
-        return not self.whole or (value - self.low) % self.step == 0
 
 
 def _scaled(quantity: Quantity, factor: float) -> Quantity:
