@@ -82,7 +82,7 @@ def test_adapters_lie_on_the_fused_layers() -> None:
         (lambda: sample_plan(sample_model("qwen2.5-7b", rope_layers=[True, False] * 14)), {"--no-rope-freq"}),
         (
             lambda: sample_plan("llama2-13b", version="main", activation_offload=True, grad_bytes=2),
-            {"megatron_version", "activation_offload", "grad_bytes"},
+            {"megatron_version", "activation_offload", "grad_dtype"},
         ),
     ],
 )
