@@ -113,6 +113,11 @@ fsdp-manual-registration-refused: --fsdp-manual-registration --use-megatron-fsdp
 gpus-over-degrees: --tensor-parallel-num-weight-shards 3
 gpus-over-degrees: --tensor-parallel-num-weight-shards 3 --tensor-model-parallel-size 2
 tensor-parallel-num-weight-shards-refused: --tensor-parallel-num-weight-shards 2 --fp8-format hybrid --fp8-recipe mxfp8
+tensor-parallel-num-weight-shards-refused: --tensor-parallel-num-weight-shards 2 --dist-ckpt-optim-fully-reshardable \
+  --distrib-optim-fully-reshardable-mem-efficient
+expert-tensor-parallel-num-weight-shards-refused: --expert-tensor-parallel-num-weight-shards 2 \
+  --ckpt-format fsdp_dtensor
+weight-shards-over-tp: --expert-tensor-parallel-num-weight-shards 3 --expert-tensor-parallel-size 2
 hybrid-context-parallel-refused: --hybrid-context-parallel --calculate-per-token-loss --pipeline-model-parallel-size 2
 hybrid-context-parallel-refused: --hybrid-context-parallel --calculate-per-token-loss --dataloader-type cyclic
 hybrid-layer-pattern-refused: --hybrid-layer-pattern M*M*|M*M* --num-virtual-stages-per-pipeline-rank 2
