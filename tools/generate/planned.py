@@ -45,7 +45,7 @@ CASES = (
     ),
 )
 WHERE = (("h100", 8), ("h100", 64), ("a100-80gb", 64), ("a100-40gb", 8))
-# Layouts by Megatron's rules of thumb after each change: tensor parallelism fills the node, there is no expert parallelism,
+# Layouts by Megatron's rules of thumb after each change: tensor parallelism fills the node, no expert parallelism,
 # and for LoRA a rank's examples are one microbatch.
 CUSTOMARY = (
     ("13B with flash attention", "1.446", "--model llama2-13b --gpus 64 --global-batch-size 64", "tp=8 pp=1 zero=1"),
