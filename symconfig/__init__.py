@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from symconfig.api.mixed import MixedResult as MixedResult
     from symconfig.api.mixed import plan_mixed as plan_mixed
     from symconfig.api.partition import PartitionResult as PartitionResult
+    from symconfig.api.partition import auto_parallel as auto_parallel
     from symconfig.api.partition import partition as partition
     from symconfig.api.pipeline import PipelineResult as PipelineResult
     from symconfig.api.pipeline import pipeline as pipeline
@@ -47,7 +48,7 @@ _HOMES = {
     "api.existing": ("adapt", "audit", "compare"),
     "api.sweep": ("sweep", "size"),
     "api.frozen": ("verify_frozen",),
-    "api.partition": ("partition", "PartitionResult"),
+    "api.partition": ("partition", "auto_parallel", "PartitionResult"),
     "api.pipeline": ("pipeline", "PipelineResult"),
     "api.replan": ("replan", "diff", "whatif", "whatif_changes", "ReplanResult"),
     "api.fallback": ("replan_lost_nodes", "FallbackResult"),

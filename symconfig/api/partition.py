@@ -61,6 +61,17 @@ class PartitionResult:
         """Return the placements as Python source with `distribute(module, mesh)`."""
         return python(self.placements())
 
+    def distribute(self, module: Any, device_type: str = "cuda") -> Any:
+        """Replace every parameter of the PyTorch module by a DTensor as `placements` says, on a mesh of all ranks of
+        the process group, and return the module.
+        """
+        from torch.distributed import init_device_mesh
+
+        names: dict[str, Any] = {}
+        exec(compile(self.placements_file(), "placements.py", "exec"), names)
+        mesh = init_device_mesh(device_type, names["MESH_SHAPE"], mesh_dim_names=names["MESH_DIM_NAMES"])
+        return names["distribute"](module, mesh)
+
     @property
     def headline(self) -> tuple[str, str]:
         """Return (subject, job) as texts: graph, number and product of GPUs and cluster; and what applies of global
@@ -131,6 +142,15 @@ def partition(
 
     named = {"model": model, "cluster": cluster, "gpus": gpus, "global_batch_size": global_batch_size}
     return answered(partition_job({**named, "seq_length": seq_length, **fields}))
+
+
+def auto_parallel(module: Any, inputs: Any, cluster: Any, gpus: int | None = None, **fields: Any) -> PartitionResult:
+    """Return the best split of a PyTorch module for these example inputs (a tuple, a dict, or one tensor);
+    `.distribute(module)` applies it. The module is not changed. Other arguments and errors as of `partition`.
+    """
+    from symconfig.graph.program.torch_source.factory import program_of_module
+
+    return partition(cluster=cluster, gpus=gpus, program=program_of_module(module, inputs), **fields)
 
 
 def answered(job: PartitionJob) -> PartitionResult:

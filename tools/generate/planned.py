@@ -45,6 +45,30 @@ CASES = (
     ),
 )
 WHERE = (("h100", 8), ("h100", 64), ("a100-80gb", 64), ("a100-40gb", 8))
+# Layouts by Megatron's rules of thumb after each change: tensor parallelism fills the node, no expert parallelism,
+# and for LoRA a rank's examples are one microbatch.
+CUSTOMARY = (
+    ("13B with flash attention", "1.446", "--model llama2-13b --gpus 64 --global-batch-size 64", "tp=8 pp=1 zero=1"),
+    (
+        "13B with flash attention",
+        "1.446",
+        "--model llama2-13b --gpus 64 --global-batch-size 64",
+        "tp=8 pp=2 vpp=1 zero=1",
+    ),
+    ("Mixtral", "2.216", "--model mixtral-8x7b --gpus 64 --global-batch-size 256", "tp=8 pp=1 ep=1 zero=1"),
+    (
+        "LoRA, batch 8",
+        "runs",
+        "--model qwen-7b-lora --gpus 8 --global-batch-size 8 --seq-length 4096",
+        "tp=1 pp=1 mbs=1 recompute=none",
+    ),
+    (
+        "LoRA, batch 32",
+        "out of memory, then runs",
+        "--model qwen-7b-lora --gpus 8 --global-batch-size 32 --seq-length 4096",
+        "tp=1 pp=1 mbs=4 recompute=none",
+    ),
+)
 
 
 def adaptability() -> dict[str, str]:
@@ -66,7 +90,34 @@ def adaptability() -> dict[str, str]:
             if (cluster, gpus) == WHERE[1]:
                 shown += [f"symconfig plan {line} --out run", f"symconfig whatif run --change {change}"]
     commands = "\n".join(shown)
-    return {"commands": f"```bash\n{commands}\n```", "changes": table(head, rows, (1, 5))}
+    changes = table(head, rows, (1, 5))
+    return {"commands": f"```bash\n{commands}\n```", "changes": changes, "customary": _customary()}
+
+
+def _customary() -> str:
+    """Return a table of the tokens per second of CUSTOMARY layouts and of what `symconfig plan` finds instead."""
+    rows = []
+    for name, published, words, layout in CUSTOMARY:
+        for cluster in ("h100", "a100-80gb"):
+            job = ["--cluster", cluster, *words.split()]
+            pins = [word for pin in layout.split() for word in ("--pin", pin)]
+            kept, found = _tokens_per_s([*job, *pins]), _tokens_per_s(job)
+            told = [f"{speed:,.0f} tokens/s" if speed else "out of memory" for speed in (kept, found)]
+            gain = f"{found / kept:.3f}" if found and kept else "runs again" if found else ""
+            rows.append((name, published, f"{words.split()[3]} x {cluster}", f"`{layout}`", *told, gain))
+    return table(("job", "published", "on", "layout", "with it", "planned", "gain"), rows, (1, 6))
+
+
+def _tokens_per_s(words: list[str]) -> float | None:
+    """Return the tokens per second of all GPUs of a job's first plan, None if nothing fits."""
+    command = [sys.executable, "-m", "symconfig", "plan", *words, "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode not in (0, 1):
+        raise RuntimeError(ended.stderr)
+    if ended.returncode == 1:
+        return None
+    speed: float = json.loads(ended.stdout)["best"]["predicted"]["tokens_per_s_per_gpu"]
+    return speed * int(words[words.index("--gpus") + 1])
 
 
 def _run(line: str, change: str) -> str | None:

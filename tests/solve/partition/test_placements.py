@@ -193,3 +193,20 @@ def test_a_real_module_is_distributed_by_its_plan(ranks: Any, name: str) -> None
     names["distribute"](made, mesh)
     local = {path: tuple(parameter.to_local().shape) for path, parameter in made.named_parameters()}
     assert local == {path: found.parameters[path].local for path in local}
+
+
+def test_a_module_is_split_and_distributed_in_two_lines(ranks: Any) -> None:
+    import symconfig
+
+    layers = ranks.nn.Sequential(ranks.nn.Linear(64, 4096), ranks.nn.ReLU(), ranks.nn.Linear(4096, 8192))
+    layers[0].bias.requires_grad_(False)
+    before = {path: weight.detach().clone() for path, weight in layers.named_parameters()}
+    found = symconfig.auto_parallel(layers, ranks.zeros(8, 64), cluster="h100", gpus=8)
+    assert all(weight.equal(before[path]) for path, weight in layers.named_parameters())
+    assert found.distribute(layers, "cpu") is layers
+    placed = found.placements().parameters
+    assert {path: tuple(weight.to_local().shape) for path, weight in layers.named_parameters()} == {
+        path: placed[path].local for path in before
+    }
+    assert not layers[0].bias.requires_grad
+    assert any(weight.to_local().numel() < before[path].numel() for path, weight in layers.named_parameters())

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 from symconfig import install
@@ -62,6 +63,18 @@ def program_of(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name
     from symconfig.graph.program.torch_source.tidy import tidy
 
     return tidy(lowered(module, args, kwargs, name).program)
+
+
+def program_of_module(module: Any, inputs: Any) -> Program:
+    """Return the program of a module called with these inputs (a tuple, a dict, or one tensor), traced in a copy on the
+    meta device: the module keeps its weights. Raise InputError as `program_of`.
+    """
+    torch = _torch()
+    empty: dict[int, Any] = {id(one): one.detach().to("meta") for one in module.buffers()}
+    for one in module.parameters():
+        empty[id(one)] = torch.nn.Parameter(one.detach().to("meta"), requires_grad=one.requires_grad)
+    name = type(module).__name__
+    return program_of(*_module_on_meta((deepcopy(module, empty), inputs), name, torch), name)
 
 
 def _torch() -> Any:

@@ -1,8 +1,10 @@
-"""Which stages make the fastest step: a dynamic program over cuts and parts of the mesh, for every slowest stage.
+"""Which stages make the fastest step: a dynamic program over ideals and parts of the mesh, for every slowest stage.
 
 Zheng et al., Alpa, OSDI 2022, section 5.2: a step of B microbatches takes sum t_i + (B - 1) max t_i, and t_max is
 enumerated. Here what a stage does once a step counts in the maximum: sum t_i + max ((B - 1) t_i + o_i). Of one stage
 that is the tensor solver's own sum. A stage is solved only if no bound on it says that the rest could not make up.
+
+Cuts are ideals of the layers' graph (Tarnawski et al., NeurIPS 2020), which of a chain are its prefixes.
 
 Megatron's stages are cut by `symconfig.solve.stages`: there the seconds and bytes of every span are tables, the number
 of stages is fixed and the slowest is the objective, so that a dynamic programme of ten lines does. GPUs as a second
@@ -20,7 +22,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.solve.partition.pipeline.stage import Place, Stage, Stages
+from symconfig.solve.partition.pipeline.stage import Ideal, Place, Stage, Stages
 
 Array = NDArray[np.float64]
 _WIDER = 1.25  # by how much the step that is looked below grows where none was found
@@ -38,10 +40,12 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Amounts for lower bounds on any strategy, by layer.
+    """Amounts for lower bounds on any strategy, summed over the layers of each ideal.
 
     work: seconds of a microbatch's computation on one GPU. stored: bytes of weights, gradients and optimizer state.
     """
+
+    ideals: tuple[Ideal, ...]
 
     work: Array
     stored: Array
@@ -63,9 +67,9 @@ class Bounds:
         """Return the amount per GPU of the stage, and that of all other layers per GPU outside of it (0 if none is
         left).
 
-        of: amounts by layer.
+        of: amounts by ideal.
         """
-        whole, mine = float(of.sum()), float(of[place.first : place.stop].sum())
+        whole, mine = float(of[-1]), float(of[place.stop] - of[place.first])
         gpus, rest = self.gpus[place.mesh], self.gpus[-1] - self.gpus[place.mesh]
         return mine / gpus, (whole - mine) / rest if rest else 0.0
 
@@ -75,14 +79,19 @@ class Bounds:
         A stage leaves a layer and a GPU to each further stage. The whole mesh takes all layers, and is yielded only for
         least 1; on a part of the mesh a stage never has all layers.
         """
-        count = len(self.work)
+        ideals, last = self.ideals, len(self.ideals) - 1
+        longest = len(ideals[-1]) - max(least - 1, 1)
+        able = [
+            (first, stop)
+            for first in range(last)
+            for stop in range(first + 1, last + 1)
+            if len(ideals[stop]) - len(ideals[first]) <= longest and ideals[first] < ideals[stop]
+        ]
         for mesh, gpus in enumerate(self.gpus[:-1]):
             if gpus <= self.gpus[-1] - (least - 1):
-                longest = count - max(least - 1, 1)
-                for first in range(count):
-                    yield from (Place(first, stop, mesh) for stop in range(first + 1, min(first + longest, count) + 1))
+                yield from (Place(first, stop, mesh) for first, stop in able)
         if least == 1:
-            yield Place(0, count, len(self.gpus) - 1)
+            yield Place(0, last, len(self.gpus) - 1)
 
 
 def search(stages: Stages, bounds: Bounds, least: int, most: int, below_s: float) -> Chosen | None:
@@ -116,18 +125,19 @@ def _fastest(stages: Stages, places: Sequence[Place], bounds: Bounds, least: int
     Unsolved stages count with their lower bounds; those in the best pipeline are solved, until it has only solved ones.
     A stage with n stages behind it holds min(n + 1, turns) microbatches in flight.
     """
-    count, turns = len(bounds.work), bounds.turns
-    most = min(most, count, bounds.gpus[-1])
+    last, turns = len(bounds.ideals) - 1, bounds.turns
+    after = [len(bounds.ideals[-1]) - len(ideal) for ideal in bounds.ideals]  # layers behind each
+    most = min(most, after[0], bounds.gpus[-1])
     unit = reduce(gcd, (bounds.gpus[place.mesh] for place in places), bounds.gpus[-1])
     while True:
         rows: list[list[_Entry]] = [[] for _ in range(most)]
         for place in places:
             for behind in range(most):
-                if (behind == 0) == (place.stop == count) and behind <= count - place.stop:
+                if (behind == 0) == (place.stop == last) and behind <= after[place.stop]:
                     stage = stages.known(place, min(behind + 1, turns))
                     if stage is not None:
                         rows[behind].append(_entry(bounds, place, unit, stage))
-        sum_s, chosen = _cheapest(rows, count, bounds.gpus[-1] // unit, least, most)
+        sum_s, chosen = _cheapest(rows, last, bounds.gpus[-1] // unit, least, most)
         if not chosen:
             return None
         made = [entry.stage for entry in chosen if entry.stage is not None]
@@ -155,29 +165,29 @@ def _entry(bounds: Bounds, place: Place, unit: int, stage: Stage | float) -> _En
     gpus, turns = bounds.gpus[place.mesh], bounds.turns
     if isinstance(stage, Stage):
         return _Entry(place, gpus // unit, stage.turn_s, stage.busy_s(turns), stage)
-    least_s = float(bounds.work[place.first : place.stop].sum()) / gpus
+    least_s = float(bounds.work[place.stop] - bounds.work[place.first]) / gpus
     return _Entry(place, gpus // unit, least_s, stage * (turns - 1) / turns, None)
 
 
 def _cheapest(
-    rows: Sequence[Sequence[_Entry]], layers: int, gpus: int, least: int, most: int
+    rows: Sequence[Sequence[_Entry]], last: int, gpus: int, least: int, most: int
 ) -> tuple[float, list[_Entry]]:
     """Return the least step in seconds of `least` to `most` stages and these stages, first to last; (inf, []) if none
     exist.
 
     Enumerates the slowest stage's busy seconds; the least sum of turns below that limit is a dynamic programme over the
-    number of stages, the first layer and the GPUs. rows: entries by the number of stages behind. gpus: of the mesh, in
-    units; all are used.
+    number of stages, the ideal before and the GPUs. rows: entries by the number of stages behind. last: index of the
+    ideal of all layers. gpus: of the mesh, in units; all are used.
     """
     rows = [sorted(some, key=lambda entry: entry.place) for some in rows]
     places = [np.array([(e.place.first, e.place.stop, e.gpus) for e in some], np.int64).reshape(-1, 3) for some in rows]
     seconds = [np.array([(e.turn_s, e.busy_s) for e in some], np.float64).reshape(-1, 2) for some in rows]
 
     def sums(slowest_s: float) -> tuple[list[Array], list[Array]]:
-        """Return, by number of stages, the least sum from a layer on with a number of GPUs, [layers + 1, gpus + 1], and
+        """Return, by number of stages, the least sum from an ideal on with a number of GPUs, [ideals, gpus + 1], and
         that with each entry as the first stage, [entries, gpus + 1]. slowest_s: limit of each stage's busy seconds.
         """
-        none = np.full((layers + 1, gpus + 1), np.inf)
+        none = np.full((last + 1, gpus + 1), np.inf)
         result, terms = [none.copy()], list[Array]()
         result[0][-1, 0] = 0.0
         for (first, stop, used), of in zip((some.T for some in places), seconds, strict=True):
@@ -202,9 +212,9 @@ def _cheapest(
         sum_s, count = least_s(slowest_s)
         if sum_s + slowest_s < best:
             best, limit_s, number = sum_s + slowest_s, slowest_s, count
-    terms, chosen, layer, left = sums(limit_s)[1], list[_Entry](), 0, gpus
+    terms, chosen, ideal, left = sums(limit_s)[1], list[_Entry](), 0, gpus
     for behind in reversed(range(number)):
-        mine = places[behind][:, 0] == layer
+        mine = places[behind][:, 0] == ideal
         chosen.append(rows[behind][int(np.argmin(np.where(mine, terms[behind][:, left], np.inf)))])
-        layer, left = chosen[-1].place.stop, left - chosen[-1].gpus
+        ideal, left = chosen[-1].place.stop, left - chosen[-1].gpus
     return best, chosen

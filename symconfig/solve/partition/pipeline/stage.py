@@ -1,13 +1,14 @@
-"""What a stretch of a program takes as one stage of a pipeline on a part of the mesh: the tensor solver's answer.
+"""What a part of a program takes as one stage of a pipeline on a part of the mesh: the tensor solver's answer.
 
-Stretches that are alike in all but names are solved once. A stage may have 1, 2, 4, … GPUs of a node, or 1, 2, 4, …
+Parts that are alike in all but names are solved once. A stage may have 1, 2, 4, … GPUs of a node, or 1, 2, 4, …
 whole nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +16,16 @@ import numpy as np
 from symconfig.cost.partition.costs import Keep
 from symconfig.descriptor.mesh import Mesh
 from symconfig.graph.program.fold import Parts, gradient_elements
+from symconfig.graph.program.program import Parameter
 from symconfig.solve.partition.pinned import touched
 from symconfig.solve.partition.problem import price
 from symconfig.solve.partition.run import Ask, Partition, partition
 
+Ideal = frozenset[int]  # layers with all that they depend on: what may run before a cut
+
 
 class Place(NamedTuple):
-    """Layers `first` to `stop` (exclusive) on the part `mesh` of the mesh, all as indices."""
+    """The layers of the ideal `stop` without those of the ideal `first`, on the part `mesh` of the mesh, as indices."""
 
     first: int
     stop: int
@@ -70,11 +74,13 @@ class Stage:
 class Stages:
     """Stages of one program with ask.turns microbatches, solved on demand and cached.
 
-    cuts: first operator of each layer and the end of the last. solved: number of runs of the tensor solver.
+    cuts: first operator of each layer and the end of the last. ideals: of the layers, from none to all. solved: number
+    of runs of the tensor solver.
     """
 
     parts: Parts
     cuts: tuple[int, ...]
+    ideals: tuple[Ideal, ...]
     meshes: tuple[Mesh, ...]
     ask: Ask
     solved: int = 0
@@ -87,13 +93,29 @@ class Stages:
         return self.ask.turns[0]
 
     def key(self, first: int, stop: int) -> Hashable:
-        """Return a hashable that stretches of layers share if they are equal but for names, pins included; cached."""
+        """Return a hashable that stages' layers share if they are equal but for names, pins included; cached."""
         known = self._keys.get((first, stop))
         if known is None:
-            start, end = self.cuts[first], self.cuts[stop]
-            held = touched(self.parts.program, self.ask.pins, start, end)
-            known = self._keys[first, stop] = (self.parts.key(start, end), held)
+            parts, start, end = self._range(first, stop)
+            held = touched(parts.program, self.ask.pins, start, end)
+            known = self._keys[first, stop] = (parts.key(start, end), held)
         return known
+
+    def _range(self, first: int, stop: int) -> tuple[Parts, int, int]:
+        """Return (parts, start, end): the layers between two ideals as operators [start, end) of the program in an
+        order that has the first ideal before and all other layers behind them.
+        """
+        before, until = self.ideals[first], self.ideals[stop]
+        parts, cuts = self.in_order([*sorted(before), *sorted(until - before), *sorted(self.ideals[-1] - until)])
+        return parts, cuts[len(before)], cuts[len(until)]
+
+    def in_order(self, layers: Sequence[int]) -> tuple[Parts, tuple[int, ...]]:
+        """Return the program with its layers in this order, and its cuts."""
+        if list(layers) == list(range(len(layers))):
+            return self.parts, self.cuts
+        ranges = [range(self.cuts[layer], self.cuts[layer + 1]) for layer in layers]
+        cuts = accumulate((len(operators) for operators in ranges), initial=0)
+        return self.parts.reordered([index for operators in ranges for index in operators]), tuple(cuts)
 
     def known(self, place: Place, alive: int) -> Stage | float | None:
         """Return the fastest stage that fits, a float (lower bound on its step in seconds) if only solving it within
@@ -140,24 +162,23 @@ class Stages:
         """
         self.solved += 1
         mesh, training = self.meshes[place.mesh], replace(ask.training, alive=alive)
-        start, stop = self.cuts[place.first], self.cuts[place.stop]
-        program = self.parts.program_of(start, stop)
+        parts, start, end = self._range(place.first, place.stop)
+        program = parts.program_of(start, end)
         answer = partition(lambda turns: program, replace(ask, mesh=mesh, training=training))
         if answer is None:
             return None
-        return self._as_stage(answer, start, stop, mesh.gpus)
+        return self._as_stage(answer, parts.shared(start, end), mesh.gpus)
 
-    def _as_stage(self, answer: Partition, start: int, stop: int, gpus: int) -> Stage:
-        """Return a partition of the operators [start, stop) as a stage.
+    def _as_stage(self, answer: Partition, shared: Sequence[Parameter], gpus: int) -> Stage:
+        """Return a partition of the operators of a stage, which has the `shared` weights in common with others.
 
         turn_s and each_bytes are what one more microbatch (one more in flight) adds, since both are linear; once_s is
-        the rest of the cost, plus a message with the gradients of weights shared with other stages, split over the
-        `gpus`.
+        the rest of the cost, plus a message with the gradients of the shared weights, split over the `gpus`.
         """
         costs, turns, alive = answer.costs, answer.costs.training.turns, answer.costs.training.alive
         more = replace(costs, training=replace(costs.training, turns=turns + 1, alive=alive + 1))
         cost, memory = price(more, np.array(answer.rows, dtype=np.int64).reshape(len(answer.rows), -1))
-        turn_s, shared = cost - answer.cost, self.parts.shared(start, stop)
+        turn_s = cost - answer.cost
         once_s = answer.cost - turns * turn_s
         if shared:
             assert answer.ask.between is not None

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import permutations
 from math import inf, prod
 
 import numpy as np
 
 from symconfig.cost.partition import rates
+from symconfig.graph.operator import Operator
 from symconfig.graph.program.fold import Parts
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition.pipeline.stage import submeshes
@@ -51,6 +53,18 @@ def least_step_s(program: Program, ask: Ask, least: int, most: int) -> float:
         ),
         default=inf,
     )
+
+
+def orders(program: Program) -> list[tuple[Operator, ...]]:
+    """Every order in which the program's operators may run."""
+    return [
+        order
+        for order in permutations(program.operators)
+        if all(
+            {use.name for use in op.inputs}.isdisjoint(use.name for later in order[n:] for use in later.outputs)
+            for n, op in enumerate(order)
+        )
+    ]
 
 
 def _cuts(operators: int, stages: int) -> Iterator[tuple[int, ...]]:

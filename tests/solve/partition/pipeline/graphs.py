@@ -39,5 +39,29 @@ def chain(folder: Path, widths: list[int], *, skip: bool = False, tied: bool = F
     return load_program(path)
 
 
+def branches(folder: Path, left: list[int], right: list[int]) -> Program:
+    """Two chains of products of the same examples, the left one written first, whose results are added. The widths
+    begin and end alike.
+    """
+    lines, weights, sizes = list[str](), list[str](), {"h": left[0], "e": left[-1]}
+    for side, widths in (("l", left), ("r", right)):
+        dims = ["h", *(f"{side}{n}" for n in range(1, len(widths) - 1)), "e"]
+        sizes |= dict(zip(dims, widths, strict=True))
+        names = ["x", *(f"{side}y{n}" for n in range(1, len(widths)))]
+        for n in range(len(widths) - 1):
+            weights.append(f"{side}w{n}: [{dims[n]}, {dims[n + 1]}]")
+            lines.append(f"{names[n + 1]}[b,{dims[n + 1]}] = {names[n]}[b,{dims[n]}] * {side}w{n}")
+    lines.append(f"z[b,e] = add(ly{len(left) - 1}[b,e], ry{len(right) - 1}[b,e])")
+    text = "\n".join((
+        "schema: symconfig.program/1", "name: branches",
+        f"dims: {{b: 4096, {', '.join(f'{dim}: {size}' for dim, size in sizes.items())}}}", "batch: [b]",
+        "inputs: {x: [b, h]}", f"parameters: {{{', '.join(weights)}}}", "operators:",
+        *(f"  - {line}" for line in lines), "outputs: [z]",
+    ))  # fmt: skip
+    path = folder / "branches.yaml"
+    path.write_text(text + "\n")
+    return load_program(path)
+
+
 def ask(gpus: int, turns: int, **options: object) -> Ask:
     return Ask(of_cluster(CLUSTER, gpus), CLUSTER, 1e15, solver=Solver.ADAPTIVE, turns=(turns,), **options)  # type: ignore[arg-type]
