@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 
+from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, render, targets
@@ -23,6 +24,7 @@ def _plans() -> tuple[Plan, ...]:
     return (
         sample_plan("llama2-13b", tp=2, pp=1, dp=8),
         sample_plan("llama2-13b", backend="deepspeed"),
+        sample_plan("llama2-13b", load_cluster("ascend-910b"), version="core_v0.12.1"),
         sample_plan("llama2-13b-lora", backend="deepspeed"),
     )
 
