@@ -109,6 +109,7 @@ def _tuner(name: str, source: str) -> tuple[Constraint, ...]:
 _OF_FSDP = frozenset(("fsdp",))
 _SLIME, _NEMO_RL, _VERL = "slime/backends/megatron_utils", "nemo_rl/models/megatron/setup.py", "verl/workers"
 _OPENRLHF, _MS_SWIFT, _TRL = "openrlhf/cli/train_ppo_ray.py", "ms-swift 4.6.0, megatron/arguments", "trl/trainer"
+_of_mindspeed = partial(_only, source="MindSpeed, mindspeed/features_manager")
 _of_swift = partial(_only, source=_MS_SWIFT)
 _BUFFERS = "user buffers are of one size (Transformer Engine, copy_into_buffer), and its packed sequences are not"
 # By target. What depends on the job alone, or on the layers of stages, its renderer refuses.
@@ -230,6 +231,20 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
             source="Axolotl 0.18",
             example={"model_type": "nemotron_h", "recompute": "full", "packed": False},
         ),
+    ),
+    "mindspeed": (
+        _of_mindspeed("precision", ("bf16", "fp16"), "fp8", "precision=bf16 precision=fp16",
+                      "MindSpeed has 8-bit kernels for Transformer Engine's layers alone, unpriced here"),
+        _of_mindspeed("cp_comm", (None, "p2p", "a2a"), "all_gather", "cp_comm=p2p cp_comm=a2a cp=1",
+                      "MindSpeed's local layers exchange context by rings or by Ulysses"),
+        _of_mindspeed("moe_dispatcher", (None, "alltoall"), "flex", "dispatcher=alltoall",
+                      "DeepEP and HybridEP are for NVIDIA's GPUs"),
+        _of_mindspeed("zero_stage", (0, 1), 3, "zero=..1", "Megatron-FSDP with MindSpeed is not priced"),
+        _of_mindspeed("cuda_graphs", ("none",), "all", "cuda_graphs=none", "CUDA graphs are NVIDIA's"),
+        _of_mindspeed("overlap_tp_comm", (False,), True, "user_buffers=off",
+                      "user buffers are of Transformer Engine, which Ascend has not", about="overlap.tp_comm"),
+        _of_mindspeed("optimizer_offload", (0.0,), 1.0, "optimizer_offload=0",
+                      "MindSpeed swaps states by --swap-optimizer, which is not priced"),
     ),
     "ms-swift-deepspeed": _tuner("ms-swift", "ms-swift 4.6.0, arguments"),
     "ms-swift": (

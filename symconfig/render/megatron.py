@@ -151,8 +151,8 @@ def notes(plan: Plan) -> tuple[str, ...]:
         )
     if plan.cluster.gpu.vendor == "huawei":
         sentences.append(
-            "On Ascend, Megatron-LM runs with MindSpeed, whose adaptor pretrain_gpt.py must import first; the "
-            "options here are Megatron-LM's own, and were not checked against MindSpeed"
+            "On Ascend, Megatron-LM runs with MindSpeed, whose adaptor pretrain_gpt.py must import first; "
+            "--target mindspeed writes for MindSpeed-LLM"
         )
     if plan.cluster.gpu.vendor == "amd":
         sentences.append(

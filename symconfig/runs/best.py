@@ -25,7 +25,7 @@ from symconfig.solve.whole import filled
 TOP = 5  # default number of plans to return
 # Fields of a job that the planner never decides. A model's own fields are such, too.
 _INPUTS = (
-    frozenset({"model", "training", "seq_length", "task", "packing", "precision", "optimizer"})
+    frozenset({"model", "cluster", "training", "seq_length", "task", "packing", "precision", "optimizer"})
     | {"sequences", "preference", "rl"}
     | ModelDescriptor.model_fields.keys()
 )

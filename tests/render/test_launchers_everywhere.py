@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 
+from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, render, targets
@@ -23,6 +24,7 @@ def _plans() -> tuple[Plan, ...]:
     return (
         sample_plan("llama2-13b", tp=2, pp=1, dp=8),
         sample_plan("llama2-13b", backend="deepspeed"),
+        sample_plan("llama2-13b", load_cluster("ascend-910b"), version="core_v0.12.1"),
         sample_plan("llama2-13b-lora", backend="deepspeed"),
     )
 
@@ -48,7 +50,10 @@ def test_every_launcher_starts_every_target(target: str, tmp_path: Path) -> None
     """All that start nodes do, and only add to the target's files; those that start processes do, or say why not."""
     plan, alone = _rendered(target)
     both = {name for name in every_launcher() if name not in BY_RANK}
-    files = render(plan, target, sorted(both))
+    named = {
+        "skypilot:accelerator=Ascend910B" if name == "skypilot" and target == "mindspeed" else name for name in both
+    }
+    files = render(plan, target, sorted(named))
     assert set(alone.paths()) < set(files.paths())
     for path in set(alone.paths()) - {"REPORT.md"}:
         assert files[path] == alone[path]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.load import load_model
+from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError, SymconfigError
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, fill, render, targets
@@ -26,6 +26,7 @@ def plans() -> list[Plan]:
         sample_plan(backend="deepspeed"),
         sample_plan(load_model("qwen2.5-7b-lora"), backend="deepspeed"),
         sample_plan(**alone),
+        sample_plan(cluster=load_cluster("ascend-910b"), version="core_v0.12.1"),
         sample_plan(load_model("llama3.1-8b"), **alone, zero_stage=3),
         *(learning_plan(backend=backend) for backend in ("megatron", "deepspeed", "fsdp")),
         *(learning_plan(backend=backend, away=("weights", "optimizer state")) for backend in ("megatron", "fsdp")),

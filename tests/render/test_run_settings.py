@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symconfig.descriptor.load import load_model
+from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, render, targets
 from symconfig.render.accelerate import words
@@ -93,7 +93,7 @@ def test_each_field_is_passed_on_or_named_as_not_passed_on(target: str) -> None:
     else:
         plan = sample_plan(
             load_model(model),
-            "h100",
+            load_cluster("ascend-910b") if target == "mindspeed" else "h100",
             backend=backend,
             version=source.assumes.get("megatron_version"),
             training=values,

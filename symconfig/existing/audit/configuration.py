@@ -32,6 +32,7 @@ from symconfig.existing.rules.rule import Finding, findings
 from symconfig.existing.rules.versions import meant
 from symconfig.frameworks.deepspeed.backend import DEEPSPEED
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.megatron import mindspeed
 from symconfig.frameworks.megatron.backend import MEGATRON
 from symconfig.frameworks.megatron.flags import first_with, flags, resolve
 
@@ -134,6 +135,7 @@ class MegatronConfiguration(Configuration):
     label = MEGATRON.label
     dealt = False
     apart = 0
+    mindspeed = False  # whether its options are those of MindSpeed, too
 
     def __init__(self, reading: Reading, supplied: Supplied) -> None:
         super().__init__(reading, supplied)
@@ -142,13 +144,22 @@ class MegatronConfiguration(Configuration):
         self.parsed = reading.format == "bash"
         self.complete = reading.complete and reading.format not in ("overrides", verl.FORMAT)
         # What names a recipe is no option of Megatron-LM.
-        settings = [item for item in reading.settings if reading.recipe is None or reading.recipe not in item.values]
-        self.version = resolve(supplied.megatron_version or version_of([item.name for item in settings]))
-        self.settings: Sequence[Setting] = [*settings, *reading.possible]
+        stated = [item for item in reading.settings if reading.recipe is None or reading.recipe not in item.values]
+        options = [item.name for item in stated]
+        self.mindspeed = self.parsed and mindspeed.uses(options)
+        release = mindspeed.MEGATRON if self.mindspeed else version_of(options)
+        self.version = resolve(supplied.megatron_version or release)
+        self.settings: Sequence[Setting] = [*stated, *reading.possible]
+        if self.mindspeed:
+            self.label = "MindSpeed-LLM on Megatron-LM"
+            algorithm = next((item.text for item in reversed(stated) if item.name == "--context-parallel-algo"), "")
+            if (kind := mindspeed.CP_READ.get(algorithm)) is not None:
+                self.settings = [*self.settings, *settings(("--cp-comm-type", kind), reading.file)]
 
     def names(self) -> Namespace:
         """Return the options by destination, with the version's defaults, as a new object without recorded look-ups."""
-        return Namespace(self.settings, flags(self.version))
+        table = mindspeed.table(self.version) if self.mindspeed else flags(self.version)
+        return Namespace(self.settings, table)
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         """Return a finding for each broken rule about Megatron-LM.

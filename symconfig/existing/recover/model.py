@@ -83,6 +83,8 @@ def refuse_undescribed(out: Fields) -> None:
         if not _is_default(out, dest):
             out.assume(dest, "passed over", why, dest)
     spec = args.words("spec")
+    if spec and spec[0] in _USUAL:
+        return
     if spec and spec[-1] in _STACKS and any(out.args.given(dest) for dest in PATTERN):
         return
     if spec and spec != ("local",) and out.base is None:
@@ -105,6 +107,8 @@ def _is_default(out: Fields, dest: str) -> bool:
     return value in (None, False, 0, "", (), "[]")
 
 
+# Specifications that build the layers that Megatron-LM would; this one norms heads if --qk-layernorm says so.
+_USUAL = frozenset(("mindspeed_llm.tasks.models.spec.qwen3_spec",))
 # A factor that options say is a rounded one: the root of a hidden size, or what gives a softmax its scale.
 _DIGITS = 9
 

@@ -17,7 +17,8 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed
 from symconfig.formats.megatron import LINKED
 from symconfig.formats.megatron_run import DECIDED
-from symconfig.frameworks.megatron.flags import Value, defaults, versions
+from symconfig.frameworks.megatron import mindspeed
+from symconfig.frameworks.megatron.flags import Value, defaults, first_with, versions
 
 DATA = Path(__file__).with_name("destinations.json")
 _NOTHING: tuple[Value, ...] = (None, False, 0, "", ())  # a switch that is off, however a version says it
@@ -40,7 +41,7 @@ def counted() -> frozenset[str]:
 
 def refused(names: Namespace) -> Iterator[tuple[str, str]]:
     """Yield (destination, what is not predicted) of each refused option with another value than its default."""
-    for dest, what in destinations()["refused"].items():
+    for dest, what in (*destinations()["refused"].items(), *mindspeed.own().refused.items()):
         if not _equal(names[dest], _default(dest, names.table.version)):
             yield dest, what
 
@@ -57,6 +58,10 @@ def left_out(names: Namespace) -> Iterator[Assumed]:
             continue
         if dest in names.dark or not _equal(names[dest], _default(dest, names.table.version)):
             yield Assumed("predicted without", setting.spelled, without[dest], setting.place)
+    own = [setting.spelled for dest, setting in names.written.items() if dest in _unpriced_of_mindspeed()]
+    if own:
+        why = "options of MindSpeed that have no price here"
+        yield Assumed("predicted without", ", ".join(own), why, names.settings[0].place)
     if names.unknown:
         spelled = dict.fromkeys(setting.spelled for setting in names.unknown)
         yield Assumed(
@@ -65,6 +70,13 @@ def left_out(names: Namespace) -> Iterator[Assumed]:
             "options of no release of Megatron-LM: what they change is not known",
             names.unknown[0].place,
         )
+
+
+@cache
+def _unpriced_of_mindspeed() -> frozenset[str]:
+    own = mindspeed.own()
+    dests = {flag.dest for flag in own.flags.values() if first_with(flag.name) is None}
+    return frozenset(dests - own.indifferent - own.refused.keys())
 
 
 def _default(dest: str, version: str) -> Value:

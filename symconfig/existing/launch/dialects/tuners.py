@@ -11,6 +11,7 @@ from typing import Any
 from symconfig.existing.launch.reading import Reading, Word, World
 from symconfig.formats.tuners import TRANSFORMERS, TRL, TUNERS, Tuner
 
+_OF_MINDSPEED = "posttrain_gpt.py"  # takes --stage, too, beside Megatron-LM's options
 _COMMANDS = {command: tuner for tuner in TUNERS for command in tuner.commands}
 _SCRIPT = re.compile(r"(?:train_)?(\w+?)\.py")
 _EXAMPLES = re.compile(r"run_\w+\.py")  # transformers/examples/pytorch
@@ -97,7 +98,7 @@ def program(reading: Reading) -> Program | None:
             done, core = (match["done"], match.groupdict().get("core")) if match else (word, tuner.commands[command])
             cored |= bool(tuner.usual and tuner.core & names)  # else its command's word says it
             return Program(tuner, _method(reading, tuner, done), bool(core) or cored)
-    for tuner in TUNERS:
+    for tuner in () if basename(path) == _OF_MINDSPEED else TUNERS:
         if tuner.own & names:
             return Program(tuner, _method(reading, tuner, "sft"), cored or bool(tuner.core & names))
     script = _SCRIPT.fullmatch(basename(path))

@@ -1,0 +1,78 @@
+"""MindSpeed-LLM, which runs Megatron-LM on Ascend: its options beside those of the one release that it rests on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from symconfig.frameworks.megatron.flags import Flag, FlagTable, first_with, flags
+
+DATA = Path(__file__).with_name("mindspeed.json")
+MEGATRON = "core_v0.12.1"  # the only release of Megatron-LM that MindSpeed 2.2 to 26.1 run with (README)
+# By --cp-comm-type. All-gather and two levels are MindSpeed's, too, but not with local layers, or with a degree more.
+CP_ALGORITHMS: Mapping[str, str] = {"p2p": "megatron_cp_algo", "a2a": "ulysses_cp_algo"}
+# MindSpeed's own value of --context-parallel-algo -> Megatron-LM's --cp-comm-type; what an audit reads.
+CP_READ: Mapping[str, str] = {
+    **{algorithm: kind for kind, algorithm in CP_ALGORITHMS.items()},
+    "kvallgather_cp_algo": "all_gather",
+}
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "--tokenizer-type": ("PretrainedFromHF", "MagistralTokenizer"),
+    "--position-embedding-type": ("alibi", "deepseek4"),
+    "--moe-router-load-balancing-type": (
+        "group_limited_greedy",
+        "softmax_topk",
+        "sparsemixer_topk",
+        "pai_megatron_aux_loss",
+    ),
+}
+_ALIKE = 2  # so many of its options make a script one of MindSpeed
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """MindSpeed's own options. flags: by name; indifferent: destinations on which neither time nor memory depends;
+    refused: by destination, what is not predicted."""
+
+    flags: Mapping[str, Flag]
+    indifferent: frozenset[str]
+    refused: Mapping[str, str]
+
+
+@cache
+def own() -> Own:
+    """Return MindSpeed's own options, those of later releases of Megatron-LM included. Cached."""
+    data = json.loads(DATA.read_text(encoding="utf-8"))
+    shapes = {"switches": ("true", 0), "values": ("store", None), "lists": ("store", "*")}
+    by_name = {}
+    for shape, (kind, nargs) in shapes.items():
+        for word in " ".join(data[shape]).split():
+            name, dest = f"--{word}", word.replace("-", "_")
+            later = first_with(name)
+            by_name[name] = (
+                flags(later).flags[name]
+                if later is not None
+                else Flag(name=name, dest=dest, kind=kind, type=None, nargs=nargs, choices=(), default="None")
+            )
+    indifferent = " ".join(data["indifferent"]).replace("-", "_").split()
+    return Own(by_name, frozenset(indifferent), data["refused"])
+
+
+def uses(names: Collection[str]) -> bool:
+    """Return whether options are those of MindSpeed: two or more that no release of Megatron-LM has."""
+    return sum(name in own().flags and first_with(name) is None for name in set(names)) >= _ALIKE
+
+
+@cache
+def table(version: str) -> FlagTable:
+    """Return a release's options together with MindSpeed's, and with the values that it adds. Cached."""
+    known = flags(version)
+    wider = {
+        name: replace(flag, choices=(*flag.choices, *more))
+        for name, more in _CHOICES.items()
+        if (flag := known.flags.get(name)) is not None and flag.choices
+    }
+    return FlagTable(known.version, {**own().flags, **known.flags, **wider})
