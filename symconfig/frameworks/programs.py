@@ -242,7 +242,7 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
         _of_mindspeed("zero_stage", (0, 1), 3, "zero=..1", "Megatron-FSDP with MindSpeed is not priced"),
         _of_mindspeed("cuda_graphs", ("none",), "all", "cuda_graphs=none", "CUDA graphs are NVIDIA's"),
         _of_mindspeed("overlap_tp_comm", (False,), True, "user_buffers=off",
-                      "user buffers are of Transformer Engine, which Ascend has not", about="overlap.tp_comm"),
+                      "user buffers are of Transformer Engine, which Ascend has not"),
         _of_mindspeed("optimizer_offload", (0.0,), 1.0, "optimizer_offload=0",
                       "MindSpeed swaps states by --swap-optimizer, which is not priced"),
     ),
