@@ -93,7 +93,7 @@ def stages() -> dict[str, float]:
 
     from symconfig.solve.stages import Blocks, Layouts, StageProblem, fastest_cut
 
-    anything = Layouts(any_cut=True, empty_ends=True, empty=True)
+    anything = Layouts(any_cut=True, empty_ends=True)
     seconds = {}
     for layers, pp, vpp in ((126, 16, 8), (61, 16, 4), (80, 8, 1)):
         sequence = ("embedding", *("dense",) * layers, "head")

@@ -115,8 +115,7 @@ def test_a_place_that_is_taken_is_left_alone(run: Run, asked: Asked, tmp_path: P
         out.symlink_to(precious)
     else:
         out.mkdir()
-        if kind == "full":
-            (out / "launch.sh").write_text("precious", encoding="utf-8")
+        (out / "launch.sh").write_text("precious", encoding="utf-8")
     before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
     said = run.refused("plan --out", out / "inner" if kind == "below a file" else out, *JOB)
     assert str(out) in said

@@ -87,7 +87,7 @@ NEVER: Mapping[str, str] = MappingProxyType(
         "experts.input_scaled": "a choice's weight scales what its expert gives",
         "experts.shortcut": "what experts give joins the stream in their own layer",
         "experts.norms_apart": "router and experts read one norm",
-        "streams": "it has one residual stream",
+        "streams": "up to core_v0.19 it has one residual stream, and for main several are not written",
         "layer_inputs": "tokens have one embedding, read by the first layer",
         "num_kv_shared_layers": "each layer's attention has keys and values of its own",
         "wide_intermediate_size": "all MLPs are as wide",
