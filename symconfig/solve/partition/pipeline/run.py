@@ -94,13 +94,9 @@ def ideals(program: Program, cuts: Sequence[int]) -> tuple[Ideal, ...]:
         {made[use.name] for op in mine for use in op.inputs if use.name in made} - {layer}
         for layer, mine in _by_layer(program, cuts)
     ]
-    found: dict[Ideal, None] = {frozenset(): None}
-    for ideal in (queue := [frozenset[int]()]):  # grows
-        for layer, need in enumerate(needs):
-            more = ideal | {layer}
-            if need <= ideal and more not in found:
-                found[more] = None
-                queue.append(more)
+    found = [frozenset[int]()]
+    for ideal in found:  # which grows
+        found += sorted({ideal | {layer} for layer, need in enumerate(needs) if need <= ideal} - {*found}, key=sorted)
         if len(found) > IDEALS:
             return tuple(frozenset(range(count)) for count in range(len(cuts)))
     return tuple(sorted(found, key=lambda ideal: (len(ideal), sorted(ideal))))
