@@ -235,7 +235,7 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
     "mindspeed": (
         _of_mindspeed("precision", ("bf16", "fp16"), "fp8", "precision=bf16 precision=fp16",
                       "MindSpeed has 8-bit kernels for Transformer Engine's layers alone, unpriced here"),
-        _of_mindspeed("cp_comm", (None, "p2p", "a2a"), "all_gather", "cp_comm=p2p cp_comm=a2a cp=1",
+        _of_mindspeed("cp_comm", (None, "p2p", "a2a"), "all_gather", "cp_comm=p2p cp_comm=a2a",
                       "MindSpeed's local layers exchange context by rings or by Ulysses"),
         _of_mindspeed("moe_dispatcher", (None, "alltoall"), "flex", "dispatcher=alltoall",
                       "DeepEP and HybridEP are for NVIDIA's GPUs"),

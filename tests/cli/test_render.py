@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from symconfig.descriptor.load import load_cluster
+from symconfig.frameworks.megatron.mindspeed import MEGATRON
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, megatron, named, targets
 from symconfig.render.files import File, Files, write
@@ -84,7 +86,12 @@ def test_every_target_with_words_says_those_of_its_files(run: Run, tmp_path: Pat
 @pytest.mark.parametrize("target", with_words())
 def test_every_target_that_is_offered_gives_words(run: Run, tmp_path: Path, target: str) -> None:
     backend = named(target).assumes["backend"]
-    plan = learning_plan(backend=backend) if target in LEARNING else sample_plan(backend=backend, dp=1)
+    if target in LEARNING:
+        plan = learning_plan(backend=backend)
+    elif target == "mindspeed":
+        plan = sample_plan(cluster=load_cluster("ascend-910b"), version=MEGATRON, dp=1)
+    else:
+        plan = sample_plan(backend=backend, dp=1)
     ended = run.done("render --print --null", written(tmp_path, plan), "--target", target)
     assert any("=" in word or word.startswith("--") for word in ended.out.split("\0"))
 

@@ -47,7 +47,7 @@ EDITS: dict[str, tuple[str, str, list[str], str]] = {
     "half a layer": ("all", "--cuda-graph-modules", ["mlp"], "cuda_graphs"),
     "no graphs": ("all", "--cuda-graph-impl", ["none"], "cuda_graphs"),
     "another backend": ("deepep", "--moe-flex-dispatcher-backend", ["hybridep"], "moe_flex_backend"),
-    "no user buffers": ("user buffers", "--tp-comm-overlap", [], "user_buffers"),
+    "no user buffers": ("user buffers", "--tp-comm-overlap", [], "overlap.tp_comm"),
     "wide gradients": ("bf16 gradients", "--grad-reduce-in-bf16", [], "grad_bytes"),
     "wide gradients of fsdp": (
         "bf16 gradients of fsdp", "--grad-reduce-in-bf16", ["--megatron-fsdp-main-grads-dtype", "fp32"], "grad_bytes",

@@ -15,7 +15,7 @@ from symconfig.runs.adapted import adapted
 from symconfig.runs.best import unsupported
 from tools.pages import table
 
-MODEL, CLUSTER = "llama3.1-8b", "h100"
+MODEL, CLUSTERS = "llama3.1-8b", ("h100", "ascend-910b")
 _LENGTHS = {"mean": 900, "max": 3072}
 SECTIONS: dict[Task, dict[str, Any]] = {
     "lora": {"lora": {}},
@@ -36,14 +36,18 @@ def rl() -> dict[str, str]:
 
 
 def able(target: Target, task: Task, **more: Any) -> bool:
-    """Tell whether a target can be told a job of a task on the model."""
-    fields: dict[str, Any] = {"model": MODEL, "cluster": CLUSTER, "gpus": 8, "global_batch_size": 64, "task": task}
+    """Return whether a target supports a job of a task on the model and one of the clusters."""
+    return any(_on(cluster, target, task, **more) for cluster in CLUSTERS)
+
+
+def _on(cluster: str, target: Target, task: Task, **more: Any) -> bool:
+    fields: dict[str, Any] = {"model": MODEL, "cluster": cluster, "gpus": 8, "global_batch_size": 64, "task": task}
     job = Job.model_validate(
         fields | target.assumes | {"target": target.name} | SECTIONS.get(task, {}) | more, strict=False
     )
     try:
         model, job = adapted(load_model(MODEL), job)
-        return not unsupported(model, load_cluster(CLUSTER), job, target)
+        return not unsupported(model, load_cluster(cluster), job, target)
     except SymconfigError:
         return False
 
