@@ -25,7 +25,7 @@ MODULES: Mapping[str, str] = {
     "deepspeed": "deepspeed",
     "llamafactory": "tuners",
     "megatron": "megatron",
-    "mindspeed": "mindspeed",
+    "mindspeed": "megatron",
     "ms-swift": "ms_swift",
     "ms-swift-deepspeed": "ms_swift",
     "nemo-rl": "nemo_rl",

@@ -212,11 +212,11 @@ def _hydra(value: Any) -> str:
 
 
 def _notes(plan: Plan, target: str) -> Iterator[str]:
-    """Yield Megatron-LM's notes without those on pretrain_gpt.py, then a note if the plan's release is not `target`,
+    """Yield Megatron-LM's notes, then a note if the plan's release is not `target`,
     one for adapters, and for fine-tuning one on weights to start from and one on padding. target: the Megatron-LM
     release that is written for.
     """
-    yield from (note for note in megatron.notes(plan) if "pretrain_gpt.py" not in note)
+    yield from megatron.notes(plan)
     planned = megatron.version(plan)
     if planned != target:
         yield (

@@ -1,8 +1,8 @@
-"""Target megatron: Megatron-LM's pretrain_gpt.py, started by torchrun, with or without Slurm."""
+"""Targets megatron and mindspeed: Megatron-LM's pretrain_gpt.py, and MindSpeed-LLM's on Ascend, started by torchrun."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from symconfig.descriptor import learning_rate
@@ -12,7 +12,7 @@ from symconfig.formats import links
 from symconfig.formats.megatron import EXPERTS
 from symconfig.formats.megatron_run import RUN
 from symconfig.frameworks import counting
-from symconfig.frameworks.megatron import environment, flags, sparse
+from symconfig.frameworks.megatron import environment, flags, mindspeed, sparse
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.hybrid import DELTA, hybrid, script
 from symconfig.frameworks.megatron.releases import (
@@ -43,7 +43,11 @@ def version(plan: Plan) -> str:
 
 def arguments(plan: Plan) -> list[str]:
     """Return all arguments of pretrain_gpt.py as words. Raises InfeasibleError with all that cannot be expressed."""
-    return [word for group in groups(plan) for option in group.options for word in option]
+    return _words(groups(plan))
+
+
+def _words(of: Sequence[Group]) -> list[str]:
+    return [word for group in of for option in group.options for word in option]
 
 
 def groups(plan: Plan) -> tuple[Group, ...]:
@@ -85,18 +89,35 @@ def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
     if out.problems:
         raise InfeasibleError(out.problems)
     done = out.groups()
-    words = [word for group in done for option in group.options for word in option]
-    if wrong := out.table.check(words):  # a defect of ours, or a value of the job that no parser takes
+    if wrong := out.table.check(_words(done)):  # a defect of ours, or a value of the job that no parser takes
         raise InputError(wrong)
     return done
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables: argument groups, script, environment, modules needed, notes, tokenizer, padded
-    vocabulary. Raises InfeasibleError with all that cannot be expressed and for Hugging Face weights, InputError for
-    bad values.
+    """Return the templates' variables of the target megatron: `_variables`, with its release, environment and notes.
+    Raises as `_variables`.
     """
-    done, target = groups(plan), version(plan)
+    target, starts = version(plan), list(_start_notes(plan))
+    if plan.cluster.gpu.vendor == "huawei":
+        starts.insert(
+            0,
+            "On Ascend, Megatron-LM runs with MindSpeed, whose adaptor pretrain_gpt.py must import first; "
+            "--target mindspeed writes for MindSpeed-LLM",
+        )
+    return {
+        **_variables(plan, groups(plan)),
+        "framework": f"Megatron-LM {target}",
+        "variables": environment.variables(plan, target),
+        "wants": summary.modules_wanted(plan),
+        "notes": (*notes(plan), *starts),
+    }
+
+
+def _variables(plan: Plan, done: Sequence[Group]) -> dict[str, object]:
+    """Return the variables that both targets' templates share: release, argument groups, script, tokenizer, padded
+    vocabulary. Raises InfeasibleError for Hugging Face weights, InputError for text that is no argument of a program.
+    """
     if problems := list(weights_problems(plan, "Megatron-LM")):
         raise InfeasibleError(problems)
     training = plan.training
@@ -109,13 +130,9 @@ def variables(plan: Plan) -> dict[str, object]:
         if value is not None and (bad := unpassable(value)):
             raise InputError(f"cannot be passed to a program: {bad}", field=f"training.{name}", got=repr(value))
     return {
-        "framework": f"Megatron-LM {target}",
-        "version": target,
+        "version": version(plan),
         "groups": done,
         "script": script(plan.model),
-        "variables": environment.variables(plan, target),
-        "wants": summary.modules_wanted(plan),
-        "notes": notes(plan),
         "tokenizer": tokenizer,
         "tokenizer_type": training.tokenizer_type or "HuggingFaceTokenizer",
         "padded": MEGATRON.padded_vocab(plan.model.vocab_size, plan.best.configuration.tp),
@@ -134,25 +151,15 @@ def _by_hand(plan: Plan) -> Iterator[Problem]:
         yield from (problem for problem in error.problems if problem.edit and problem.field in plan.job.edited)
 
 
-def texts(plan: Plan) -> Iterator[File]:
-    """Yield megatron_args.txt: all arguments on one line."""
-    yield File("megatron_args.txt", " ".join(map(sh, arguments(plan))) + "\n")
-
-
 def notes(plan: Plan) -> tuple[str, ...]:
-    """Return sentences to read before the first start: manual edits, then on Volta, Ascend or AMD GPUs, Muon, sparse
-    attention, packing and the task sft; () if none applies.
+    """Return sentences on Megatron-LM to read before the first start, whatever program starts it: manual edits, then on
+    Volta or AMD GPUs, Muon, sparse attention and packing; () if none applies.
     """
     sentences = [f"Only with Megatron-LM changed: {problem.edit}" for problem in _by_hand(plan)]
     if plan.cluster.gpu.architecture == "volta":
         sentences.append(
             "Transformer Engine is built for this GPU (sm_70) with CUDA 12 only, not with CUDA 13, and has no "
             "flash attention for it (its documentation of NVTE_CUDA_ARCHS)"
-        )
-    if plan.cluster.gpu.vendor == "huawei":
-        sentences.append(
-            "On Ascend, Megatron-LM runs with MindSpeed, whose adaptor pretrain_gpt.py must import first; "
-            "--target mindspeed writes for MindSpeed-LLM"
         )
     if plan.cluster.gpu.vendor == "amd":
         sentences.append(
@@ -168,14 +175,16 @@ def notes(plan: Plan) -> tuple[str, ...]:
             f"Kernels of sparse attention are of {sparse.PACKAGES}, which must be installed where it runs; the loss of "
             f"the indexer has the weight {plan.model.indexer.loss_coef:g} (indexer.loss_coef), over the chosen keys"
         )
-    if plan.job.packing:
-        sentences.append(summary.PACKING)
+    return (*sentences, summary.PACKING) if plan.job.packing else tuple(sentences)
+
+
+def _start_notes(plan: Plan) -> Iterator[str]:
+    """Yield the sentence on how pretrain_gpt.py fine-tunes, if the task is sft."""
     if plan.job.task == "sft":
-        sentences.append(
+        yield (
             "The job is fine-tuning (sft), but pretrain_gpt.py is started as for pretraining: the loss is "
             "over every token; --load, in the job or after the script's name, gives it weights to start from"
         )
-    return tuple(sentences)
 
 
 # Activations that the experts' grouped kernels have, each with whether a gate goes with it (moe/experts.py).
@@ -258,16 +267,83 @@ def _refuse_run(out: Arguments, plan: Plan) -> None:
         raise InputError(what, field="training.tokenizer_model", hint=hint)
 
 
+_EXAMPLES = "MindSpeed-LLM, examples/mcore"
+_ENVIRONMENT = (
+    environment.Variable("HCCL_CONNECT_TIMEOUT", "3600", "Ranks that start late are waited for an hour", _EXAMPLES),
+    environment.Variable(
+        "HCCL_EXEC_TIMEOUT", "3600", "Collectives wait an hour for ranks that save or compile", _EXAMPLES
+    ),
+    environment.Variable(
+        "PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True", "Segments that grow leave fewer holes", _EXAMPLES
+    ),
+)
+
+
+def _mindspeed_groups(plan: Plan) -> tuple[Group, ...]:
+    """Return the arguments by the arrays of launch.sh as MindSpeed-LLM takes them: Megatron-LM's, of which the kind of
+    context parallelism has another name, then MindSpeed's fused kernels, if any. Raises as `groups`.
+    """
+
+    def renamed(option: tuple[str, ...]) -> tuple[str, ...]:
+        if option[0] != "--cp-comm-type":
+            return option
+        return "--context-parallel-algo", mindspeed.CP_ALGORITHMS[option[1]]
+
+    model = plan.model
+    fused = {
+        "--use-fused-rmsnorm": model.norm == "rmsnorm",
+        "--use-fused-swiglu": model.gated_mlp and model.hidden_act == "silu",
+        "--use-fused-rotary-pos-emb": model.position == "rope",
+    }
+    done = tuple(Group(group.name, tuple(map(renamed, group.options))) for group in groups(plan))
+    own = tuple((name,) for name, used in fused.items() if used)
+    return (*done, Group("MINDSPEED_ARGS", own)) if own else done
+
+
+def _mindspeed_problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what MindSpeed-LLM does not run: other GPUs than Ascend's, and other releases of Megatron-LM."""
+    gpu, release = plan.cluster.gpu, version(plan)
+    if gpu.vendor != "huawei":
+        what, need = "MindSpeed-LLM runs on Ascend alone", "a cluster of Ascend, such as ascend-910b"
+        yield Problem(what, field="cluster", got=gpu.product, need=need, hint="--target megatron")
+    if release != mindspeed.MEGATRON:
+        what = "MindSpeed changes the code of one release of Megatron-LM"
+        yield Problem(what, field="megatron_version", got=release, need=mindspeed.MEGATRON)
+
+
+def _on_one_line(words: Sequence[str]) -> Iterator[File]:
+    """Yield megatron_args.txt: all arguments on one line."""
+    yield File("megatron_args.txt", " ".join(map(sh, words)) + "\n")
+
+
+_MEGATRON = Target(
+    name=NAME,
+    does="arguments of Megatron-LM's pretrain_gpt.py, launch.sh with torchrun",
+    variables=variables,
+    words=arguments,
+    texts=lambda plan: _on_one_line(arguments(plan)),
+    assumes={"backend": "megatron"},
+    counts=counting.MEGATRON,
+    resume_command=launched,
+    saving=Saving("--save", "bash launch.sh --save DIR --save-interval 500"),
+)
 TARGETS = (
-    Target(
-        name=NAME,
-        does="arguments of Megatron-LM's pretrain_gpt.py, launch.sh with torchrun",
-        variables=variables,
-        words=arguments,
-        texts=texts,
-        assumes={"backend": "megatron"},
-        counts=counting.MEGATRON,
-        resume_command=launched,
-        saving=Saving("--save", "bash launch.sh --save DIR --save-interval 500"),
+    _MEGATRON,
+    replace(
+        _MEGATRON,
+        name="mindspeed",
+        program="MindSpeed-LLM",
+        does="arguments of MindSpeed-LLM's pretrain_gpt.py for Ascend, launch.sh with torchrun",
+        variables=lambda plan: {
+            **_variables(plan, _mindspeed_groups(plan)),
+            "framework": f"MindSpeed-LLM on Megatron-LM {mindspeed.MEGATRON}",
+            "variables": (*environment.variables(plan, version(plan)), *_ENVIRONMENT),
+            "wants": (),
+            "notes": (*notes(plan), *_start_notes(plan)),
+        },
+        problems=_mindspeed_problems,
+        words=lambda plan: _words(_mindspeed_groups(plan)),
+        texts=lambda plan: _on_one_line(_words(_mindspeed_groups(plan))),
+        assumes={"backend": "megatron", "megatron_version": mindspeed.MEGATRON},
     ),
 )
