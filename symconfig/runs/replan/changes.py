@@ -18,6 +18,8 @@ from symconfig.frameworks.megatron.option_constraints import GATHERED_FORMATS
 from symconfig.frameworks.tables import options
 from symconfig.plans.configuration import Configuration, Precision
 from symconfig.plans.plan import Candidate, Plan
+from symconfig.render import target_of
+from symconfig.solve.candidate import described
 from symconfig.solve.configuration import Setup
 from symconfig.solve.costed import costed
 from symconfig.solve.extras import switched_on
@@ -101,7 +103,7 @@ def carried(candidate: Candidate, plan: Plan) -> Setup:
 def judged(plan: Plan, c: Setup) -> Verdict:
     """Return the verdict on a configuration under the plan's inputs: refused with the first reason, or bytes, and step
     against the plan's best. Reasons are degrees that do not divide the GPUs, limits and constraints of the framework,
-    and InputError of the costs. Overruns of memory are no refusal.
+    InputError of the costs, and what the plan's target cannot write. Overruns of memory are no refusal.
     """
     wanted = _request(plan, c.precision, c)
     p, gpus = c, plan.best.configuration.world_size
@@ -116,6 +118,9 @@ def judged(plan: Plan, c: Setup) -> Verdict:
     point = replace(point, request=wanted, configuration=effective(point.configuration, wanted))
     if refused := _refused(point):
         return Verdict(refused)
+    kept = replace(described(point, plan.cluster, plan.job), target=plan.best.target)
+    if unwritten := target_of(plan.model, plan.job).refusals(replace(plan, best=kept)):
+        return Verdict(str(unwritten[0]).rstrip("."))
     parts = costed(point)
     used, step_s = device_bytes(max(parts.peaks), point.machine, wanted.framework), refined_s(point, parts)
     pinned = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])

@@ -74,6 +74,12 @@ def test_what_the_framework_has_not_is_named() -> None:
     assert str(found).startswith("cannot run: ")
 
 
+def test_what_the_target_cannot_write_is_named() -> None:
+    new = plan(backend="fsdp", cluster="h100", target="transformers")
+    some = replace(carried(new.best, new), recompute="full", recompute_method="block", recompute_layers=20)
+    assert judged(new, some).refused.startswith("recompute: Transformers recomputes every n-th layer or none")
+
+
 def test_experts_are_divided_only_where_there_are_some() -> None:
     experts, dense = plan(**CASES["experts"]), plan(cluster="h100", pp=1)
     assert carried(experts.best, dense).ep == 1
