@@ -7,6 +7,7 @@ split one tensor dim, the outer one cuts first, as DTensor has it.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -329,7 +330,7 @@ def python(placements: Placements) -> str:
         text = f"{_tuple(map(str, one.placements))},  # {list(one.shape)} -> {list(one.local)}"
         parameters[path] = (one.dims, one.shape, one.placements, one.note), text
     return _FILE.format(
-        program=placements.program,
+        program=json.dumps(placements.program, ensure_ascii=False)[1:-1],  # within a docstring: a person's text
         ranks=" x ".join(str(dim.size) for dim in placements.mesh) or "1",
         shape=_tuple(str(dim.size) for dim in placements.mesh),
         names=_tuple(repr(dim.name) for dim in placements.mesh),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -54,6 +56,14 @@ def test_layers_that_do_alike_are_one_entry_whatever_comes_before_them() -> None
     assert "'inputs': {'layers.*.mlp_residual': (Shard(0), Shard(0))" in norm
     assert "    'lm_head': {" in text
     assert "layers.0" not in text
+
+
+def test_a_programs_name_stays_within_the_docstring() -> None:
+    name = 'my """ model\\'
+    text = python(replace(table(DENSE, "zero3"), program=name))
+    docstring = ast.get_docstring(ast.parse(text), clean=False)
+    assert docstring is not None
+    assert docstring.startswith(f"Placements of {name} on a device mesh")
 
 
 def test_flat_parameters_are_cut_along_their_first_dim_with_a_note() -> None:
