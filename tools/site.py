@@ -46,11 +46,11 @@ def commands() -> str:
     from symconfig.cli import main
 
     parts = ["# Every option\n", "As `symconfig COMMAND --help` prints it, and `symconfig plan --help-all`.\n"]
-    for group, modules in main.GROUPS.items():
+    for group, names in main.GROUPS.items():
         parts.append(f"## {group[0].upper()}{group[1:]}\n")
-        for name in map(main.name_of, modules):
+        for name in names:
             (command,) = main.commands([name])
-            parts.append(f"### {name}\n\n{command.DOES}\n\n```text\n{_help(name, command)}\n```\n")
+            parts.append(f"### {name}\n\n{command.does}\n\n```text\n{_help(name, command)}\n```\n")
     return "\n".join(parts)
 
 

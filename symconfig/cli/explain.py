@@ -1,34 +1,15 @@
-"""`symconfig explain`: why a plan is the first, its formulas with numbers in them, or its schedule, stage by stage."""
+"""Commands that look closer: `explain` a plan, `whatif` something varies, `validate` predictions."""
 
 from __future__ import annotations
 
 import argparse
 
-from symconfig.cli.options import PLAN, adds, flag, option
-from symconfig.cli.shared import JSON, output, plan_of, refuse, show, whole, write_text
+from symconfig.cli.options import PLAN, Command, flag, option, repeated
+from symconfig.cli.shared import JSON, file_of, output, plan_of, refuse, show, whole, working, write_text
 from symconfig.errors import InputError, Problem
 
-DOES = "why a plan is the first, where its time and memory go, how every tensor is split; its schedule"
-EXAMPLES = (
-    "symconfig explain out",
-    "symconfig explain out --timeline",
-)
 
-
-add_options = adds(
-    lambda: (
-        option("plan", "PLAN.json", PLAN),
-        flag("--all", "also each operator and tensor, each formula and symbol"),
-        "the schedule",
-        flag("--timeline", "the schedule, stage by stage"),
-        option("--candidate", "N", "which one of the plan's ranking (default 1, the best)", type=whole),
-        option("--trace", "FILE.json", "write its events there, for ui.perfetto.dev or chrome://tracing"),
-        flag("--force", "replace a file that exists"),
-    )
-)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run_explain(arguments: argparse.Namespace) -> int:
     """Print the explanation of the best plan (with --all or --json in full, with formulas), or with --timeline the
     simulated schedule of the plan --candidate; return 0. Writes the schedule's trace with --trace. Raises InputError,
     also for a candidate that does not exist and for options of the schedule without --timeline.
@@ -65,3 +46,105 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             show(arguments, dict, lambda: report.blocks(plan))
     return 0
+
+
+def run_whatif(arguments: argparse.Namespace) -> int:
+    """Print how the plan fares when values vary (--vary; returns 0) or the job changes (--change; returns 1 if a
+    changed job has no plan, else 0). Raises InputError, also unless exactly one of the two is given.
+    """
+    from symconfig.report import whatif as report
+    from symconfig.runs.whatif.change import parsed, through_changes
+    from symconfig.runs.whatif.whatif import varied, whatif
+
+    problems = arguments.problems
+    plan = problems.collect(lambda: plan_of(arguments.plan))
+    if bool(arguments.vary) == bool(arguments.change):
+        what = "cannot be given together" if arguments.vary else "one of them is needed"
+        problems.add(Problem(what, field="--vary and --change", hint="symconfig whatif --help"))
+    changes = problems.collect(lambda: parsed(arguments.change)) if arguments.change else None
+    varies = problems.read(lambda plan: varied(plan, arguments.vary), plan) if arguments.vary else None
+    if problems.all or plan is None:
+        raise InputError(problems.all)
+    with working() as progress:
+        if varies is not None:
+            answer = whatif(plan, varies, lambda done: progress.say(f"{done} searches"))
+        cases = through_changes(plan, changes, progress) if changes is not None else ()
+    if varies is not None:
+        show(arguments, lambda: report.ranges_data(answer), lambda: report.ranges(answer))
+        return 0
+    show(arguments, lambda: report.changes_data(cases), lambda: report.changes(cases))
+    return 0 if all(case.replanned.plan is not None for case in cases) else 1
+
+
+def run_validate(arguments: argparse.Namespace) -> int:
+    """Print predictions against measured runs, with --assume's assumptions first; return 1 if no row could be
+    predicted, else 0. Raises InputError for files that cannot be read.
+    """
+    from symconfig.measured.assumptions import assuming
+    from symconfig.measured.runs import read
+    from symconfig.measured.score import source
+    from symconfig.report import validation
+
+    scores = []
+    with assuming(file_of(arguments.assume)), working() as progress:
+        for name, content in read(arguments.files):
+            progress.say(f"predicting {len(content.rows)} runs of {name}")
+            scores.append(source(name, content))
+    show(arguments, lambda: validation.to_dict(scores), lambda: validation.blocks(scores))
+    return 0 if any(item.rows for item in scores) else 1
+
+
+COMMANDS = (
+    Command(
+        name="explain",
+        does="why a plan is the first, where its time and memory go, how every tensor is split; its schedule",
+        examples=(
+            "symconfig explain out",
+            "symconfig explain out --timeline",
+        ),
+        rows=lambda: (
+            option("plan", "PLAN.json", PLAN),
+            flag("--all", "also each operator and tensor, each formula and symbol"),
+            "the schedule",
+            flag("--timeline", "the schedule, stage by stage"),
+            option("--candidate", "N", "which one of the plan's ranking (default 1, the best)", type=whole),
+            option("--trace", "FILE.json", "write its events there, for ui.perfetto.dev or chrome://tracing"),
+            flag("--force", "replace a file that exists"),
+        ),
+        run=run_explain,
+    ),
+    Command(
+        name="whatif",
+        does="over which batches, sequences and rates a plan stays the best; what it loses when the job changes",
+        examples=(
+            "symconfig whatif out --vary network=0.5..2x",
+            "symconfig whatif out --change seq_length=16384 --change model=mixtral-8x7b",
+        ),
+        rows=lambda: (
+            option("plan", "PLAN.json", PLAN),
+            repeated(
+                "--vary",
+                "NAME=LOW..HIGH",
+                "the best plan over a range, again for each: global_batch_size=64..4096, seq_length=2048..16384, or a "
+                "factor of the cluster's network, links, compute, memory_bandwidth or memory: network=0.5..2x",
+            ),
+            repeated(
+                "--change",
+                "NAME=VALUE",
+                "what the plan loses that is kept: a field of the job, model=NAME or cluster=NAME; commas "
+                "join what changes at once; may be repeated",
+            ),
+        ),
+        run=run_whatif,
+    ),
+    Command(
+        name="validate",
+        does="predictions against measured runs",
+        examples=("symconfig validate runs.yaml",),
+        rows=lambda: (
+            option("files", "FILE", "measured runs (symconfig.measurements/1), or folders of such files", nargs="+"),
+            option("--assume", "FILE", "what rows leave out, by source (symconfig.assumptions/1): stands before ours"),
+        ),
+        run=run_validate,
+    ),
+)

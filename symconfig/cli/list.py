@@ -1,47 +1,39 @@
-"""`symconfig list`: what there is to plan with, by kind, or one of it as a whole."""
+"""What there is to plan with: `list` shows it by kind, `import` makes a descriptor of a config.json."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.options import adds, option
-from symconfig.cli.shared import cluster, file_of, plan_of, refuse, show, whole, write_data
+from symconfig.cli.options import Command, flag, option
+from symconfig.cli.shared import (
+    cluster,
+    file_of,
+    note,
+    plan_of,
+    print_json,
+    refuse,
+    show,
+    whole,
+    write_data,
+    write_text,
+)
 from symconfig.errors import InputError
 from symconfig.format import picked
 
 if TYPE_CHECKING:
     from symconfig.report.grid import Block
 
-DOES = "list models, clusters, recipes, targets and more, or show one of them"
-EXAMPLES = (
-    "symconfig list models llama3.1-70b",
-    "symconfig list recipes --model llama3.1-70b --cluster h100",
-)
+
 _HELP = "models, clusters, recipes, targets, launchers, rules (of audit), options (of plans) or schemas (of files)"
+
 Shown = tuple[Any, Sequence["Block"] | str]  # as JSON, and as text; a str is a file, and is not wrapped
 
 
-add_options = adds(
-    lambda: (
-        option("of", "KIND", _HELP, choices=tuple(KINDS)),
-        option("name", "NAME", "show this one; of targets, which can carry this PLAN.json", nargs="?"),
-        "of recipes",
-        option("--model", "M", "of this zoo model"),
-        option("--cluster", "C", "on this zoo cluster"),
-        option("--gpus", "N", "on so many GPUs", type=whole),
-        option("--task", "T", "pretrain or sft"),
-        option("--kind", "K", "performance (tuned for speed) or training (shipped for real runs)"),
-        option("--source", "TEXT", "with this in the title, repository or release of the source"),
-        "of targets",
-        option("--templates", "DIR", "with the templates of your own"),
-    )
-)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run_list(arguments: argparse.Namespace) -> int:
     """Print the list of a kind, or one entry by name; return 0. An entry that is a text (a descriptor) is printed as
     such unless --json. Raises InputError, also for options of another kind and unknown names.
     """
@@ -213,3 +205,66 @@ KINDS: Mapping[str, tuple[Callable[[argparse.Namespace, str | None], Shown], tup
     "options": (_options, ()),
     "schemas": (_schemas, ()),
 }
+
+
+def run_import(arguments: argparse.Namespace) -> int:
+    """Print the descriptor of a config.json (or a folder with one) as YAML, or JSON with --json; with --out write YAML,
+    and print only with --json. Return 0. Notes on what was not read go to standard error. Raises InputError, also for
+    another file name.
+    """
+    from symconfig.descriptor.huggingface import descriptor_yaml
+    from symconfig.descriptor.load import load_config
+
+    path = Path(arguments.config)
+    if path.suffix != ".json" and not path.is_dir():
+        raise InputError("this is no config.json", file=arguments.config, need="a file that ends in .json")
+    model, account = load_config(path, arguments.like)
+    for sentence in account.sentences() if account is not None else ():
+        note(sentence)
+    text = descriptor_yaml(model)
+    if arguments.out is not None:
+        out = Path(arguments.out)
+        write_text(out, text, arguments.force)
+    if arguments.json:
+        print_json(model.model_dump(mode="json", by_alias=True, exclude_unset=True))
+    elif arguments.out is None:
+        write_data(text)
+    return 0
+
+
+COMMANDS = (
+    Command(
+        name="list",
+        does="list models, clusters, recipes, targets and more, or show one of them",
+        examples=(
+            "symconfig list models llama3.1-70b",
+            "symconfig list recipes --model llama3.1-70b --cluster h100",
+        ),
+        rows=lambda: (
+            option("of", "KIND", _HELP, choices=tuple(KINDS)),
+            option("name", "NAME", "show this one; of targets, which can carry this PLAN.json", nargs="?"),
+            "of recipes",
+            option("--model", "M", "of this zoo model"),
+            option("--cluster", "C", "on this zoo cluster"),
+            option("--gpus", "N", "on so many GPUs", type=whole),
+            option("--task", "T", "pretrain or sft"),
+            option("--kind", "K", "performance (tuned for speed) or training (shipped for real runs)"),
+            option("--source", "TEXT", "with this in the title, repository or release of the source"),
+            "of targets",
+            option("--templates", "DIR", "with the templates of your own"),
+        ),
+        run=run_list,
+    ),
+    Command(
+        name="import",
+        does="turn a Hugging Face config.json into a descriptor",
+        examples=("symconfig import config.json --out mine.yaml", "symconfig import config.json --like llama"),
+        rows=lambda: (
+            option("config", "CONFIG.json", None),
+            option("--out", "FILE", "write the descriptor there instead of to standard output"),
+            option("--like", "FAMILY", "read it as a model of this family, instead of its own model_type"),
+            flag("--force", "replace FILE if it exists"),
+        ),
+        run=run_import,
+    ),
+)

@@ -19,7 +19,7 @@ from itertools import zip_longest
 from textwrap import fill
 from typing import Any, NoReturn
 
-from symconfig.cli.options import job_options
+from symconfig.cli.options import Command, job_options
 from symconfig.cli.shared import INTERRUPTED, note, print_json
 from symconfig.errors import MISSING_FIELD, InputError, Problem, SymconfigError, among, nearest, reworded
 from symconfig.install import VERSION
@@ -32,19 +32,20 @@ _MORE = "`symconfig COMMAND --help` shows a command's options and an example; `s
 DEBUG_VARIABLE = "SYMCONFIG_DEBUG"
 
 
-# Modules beside this one, by what a person is about to do, as `symconfig --help` shows them. A command has its module's
-# name, but for `import`. Each has DOES (its line in the list), EXAMPLES (command lines), add_options(parser),
-# run(arguments) -> exit code, and may have FIRST: the options that `--help` shows; `--help-all` shows all.
-GROUPS = {
-    "before training": ("plan", "estimate", "size", "sweep", "serve", "partition", "render"),
-    "in an existing pipeline": ("audit", "adapt", "verify"),
-    "when something changes": ("replan", "diff", "checkpoint"),
-    "look closer": ("explain", "whatif", "validate"),
-    "what there is to plan with": ("list", "importing"),
-    "this machine": ("doctor", "measure", "calibrate", "completion"),
-}
-COMMANDS = tuple(name for names in GROUPS.values() for name in names)
-_NAMES = {"importing": "import"}
+# Commands by what a person is about to do, as `symconfig --help` shows them, each with the module beside this one that
+# has it among its COMMANDS.
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "before training": {
+        "plan": "plan", "estimate": "existing", "size": "sweep", "sweep": "sweep", "serve": "plan",
+        "partition": "partition", "render": "render",
+    },
+    "in an existing pipeline": {"audit": "existing", "adapt": "existing", "verify": "render"},
+    "when something changes": {"replan": "replan", "diff": "replan", "checkpoint": "replan"},
+    "look closer": {"explain": "explain", "whatif": "explain", "validate": "explain"},
+    "what there is to plan with": {"list": "list", "import": "list"},
+    "this machine": {"doctor": "machine", "measure": "machine", "calibrate": "machine", "completion": "machine"},
+}  # fmt: skip
+MODULES = {name: module for modules in GROUPS.values() for name, module in modules.items()}
 # Names that people guess, and the command that does it.
 _GUESSED = {
     "check": "verify --frozen",
@@ -61,18 +62,11 @@ _NO_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*?)'", re.DOTALL)
 _COLUMN, _WIDTH = 14, 78  # where the words beside a command's name start, and how wide they are
 
 
-def name_of(module: str) -> str:
-    """Return the command's name of a module, given its name or dotted path: its own name, "import" for importing."""
-    own = module.rpartition(".")[2]
-    return _NAMES.get(own, own)
-
-
-def commands(words: Sequence[str]) -> list[Any]:
-    """Return the imported modules of the command that the first word names; of all commands if it names none."""
-    by_name = {name_of(module): module for module in COMMANDS}
-    module = by_name.get("".join(words[:1]))
-    names = COMMANDS if module is None else (module,)
-    return [import_module(f"symconfig.cli.{name}") for name in names]
+def commands(words: Sequence[str]) -> list[Command]:
+    """Return the command that the first word names, of which alone the module is imported; all if it names none."""
+    names = [word for word in words[:1] if word in MODULES] or MODULES
+    modules = {name: import_module(f"symconfig.cli.{MODULES[name]}") for name in names}
+    return [next(one for one in module.COMMANDS if one.name == name) for name, module in modules.items()]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -111,7 +105,7 @@ class _Parser(argparse.ArgumentParser):
         a missing argument with its choices, any other text as it is.
         """
         if (wrong := _NO_CHOICE.match(message)) and wrong[1] == "COMMAND":
-            known = {name_of(module): name_of(module) for module in COMMANDS} | _GUESSED
+            known = {name: name for name in MODULES} | _GUESSED
             similar = nearest(wrong[2], known, most=1)
             hint = f"symconfig {known[similar]}" if similar else f"{self.prog} --help"
             raise InputError("there is no such command", field=wrong[2], hint=hint)
@@ -281,27 +275,24 @@ def parser_of(words: Sequence[str], *, whole: bool = True) -> argparse.ArgumentP
     parsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     named = {}
     for each in commands(words):
-        title = f"example{'s' * (len(each.EXAMPLES) > 1)}:"
+        title = f"example{'s' * (len(each.examples) > 1)}:"
         command = parsers.add_parser(
-            name_of(each.__name__),
-            help=each.DOES,
-            description=fill(each.DOES, _WIDTH),
-            epilog="\n  ".join((title, *(line for one in each.EXAMPLES for line in one.split("\n")))),
+            each.name,
+            help=each.does,
+            description=fill(each.does, _WIDTH),
+            epilog="\n  ".join((title, *(line for one in each.examples for line in one.split("\n")))),
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,  # examples are to be copied
         )
         if whole:
             each.add_options(command)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
-        if first := getattr(each, "FIRST", ()):
+        if each.first:
             command.add_argument("--help-all", action="help", help="show every option and exit")
             for action in command._actions if {"--help", "-h"} & {*words} else ():
-                if action.option_strings and not {*action.option_strings} & {"--help", "--help-all", *first}:
+                if action.option_strings and not {*action.option_strings} & {"--help", "--help-all", *each.first}:
                     action.help = argparse.SUPPRESS
         command.set_defaults(command=each.run, command_parser=command)
-        named[name_of(each.__name__)] = parsers._choices_actions[-1]
-    parser.groups = {
-        title: [named[name] for module in modules if (name := name_of(module)) in named]
-        for title, modules in GROUPS.items()
-    }
+        named[each.name] = parsers._choices_actions[-1]
+    parser.groups = {title: [named[name] for name in names if name in named] for title, names in GROUPS.items()}
     return parser

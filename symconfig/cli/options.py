@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
 
@@ -114,15 +115,25 @@ Row = tuple[str, dict[str, Any]]  # a name, and argparse's settings of it
 Rows = Iterable["Row | Option | str"]  # a text is the title of the group of the rows behind it; "": of none
 
 
-def adds(rows: Callable[[], Rows]) -> Callable[[argparse.ArgumentParser], None]:
-    """Return the function that adds rows of options to a command's parser. `rows` is called then, as a job's options
-    take long to import.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command. does: its line in the list of all. examples: command lines. rows: returns its options, called when its
+    parser is made, as a job's take long to import. run: runs it and returns the exit code. first: the options that
+    `--help` shows, if there are too many (`--help-all` shows all); (): all.
     """
 
-    def add_options(parser: argparse.ArgumentParser) -> None:
+    name: str
+    does: str
+    examples: tuple[str, ...]
+    rows: Callable[[], Rows]
+    run: Callable[[argparse.Namespace], int]
+    first: tuple[str, ...] = ()
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options to the command's parser, each in the group of the last title before it."""
         groups: dict[str, argparse._ActionsContainer] = {"": parser}
         place = groups[""]
-        for row in rows():
+        for row in self.rows():
             if isinstance(row, str):
                 if row not in groups:
                     groups[row] = parser.add_argument_group(row)
@@ -131,8 +142,6 @@ def adds(rows: Callable[[], Rows]) -> Callable[[argparse.ArgumentParser], None]:
                 row.add(place)
             else:
                 place.add_argument(row[0], **row[1])
-
-    return add_options
 
 
 def option(name: str, metavar: str | None, help: str | None, **more: Any) -> Row:

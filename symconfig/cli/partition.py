@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from symconfig.cli.options import CHANGES, Option, Row, adds, changes, flag, option, repeated, type_of
+from symconfig.cli.options import CHANGES, Command, Option, Row, changes, flag, option, repeated, type_of
 from symconfig.cli.shared import as_changes, folder, note, refuse, show, working
 from symconfig.descriptor.document import Document
 from symconfig.errors import InputError, Problem, reworded
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from symconfig.api.partition_job import PartitionJob
     from symconfig.report.grid import Block
 
-DOES = "find a split for every operator and tensor of any graph"
-EXAMPLES = ("symconfig partition --model llama2-7b --cluster h100 --gpus 8 \\\n    --global-batch-size 16",)
+
 # Fields of a GraphJob that are options of the same name.
 _FIELDS = {
     "the graph: one of these": "model program module",
@@ -27,6 +26,7 @@ _FIELDS = {
     "attention recompute memory_limit",
     "the search": "solver objective gamma timeout",
 }
+
 Answer = TypeVar("Answer")
 
 
@@ -66,10 +66,7 @@ def _rows() -> list[Row | Option | str]:
     ]
 
 
-add_options = adds(_rows)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run_partition(arguments: argparse.Namespace) -> int:
     """Print the partition, or with --stages the pipeline, and write the files asked for; return 0. With --stages,
     --explain and --baselines are refused. Raises InputError with all problems (with the job file's line,
     or the option), InfeasibleError.
@@ -179,3 +176,14 @@ def _put(out: Path, texts: Mapping[str, str], force: bool) -> None:
     note(f"wrote {out}: {', '.join(sorted(texts))}")
     if "placements.py" not in texts and (out / "placements.py").exists():
         note("note: of an earlier partition: placements.py")
+
+
+COMMANDS = (
+    Command(
+        name="partition",
+        does="find a split for every operator and tensor of any graph",
+        examples=("symconfig partition --model llama2-7b --cluster h100 --gpus 8 \\\n    --global-batch-size 16",),
+        rows=_rows,
+        run=run_partition,
+    ),
+)

@@ -1,4 +1,4 @@
-"""`symconfig plan`: the fastest configuration that fits, and its files."""
+"""`symconfig plan`, the fastest configuration that fits and its files, and `serve`, the same in a browser."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import JOB_FILE, adds, answer_rows, job, option, wanted
+from symconfig.cli.options import JOB_FILE, Command, answer_rows, flag, job, option, wanted
 from symconfig.cli.shared import (
     PAGE,
     answer,
@@ -16,7 +16,10 @@ from symconfig.cli.shared import (
     output,
     refuse,
     replaced,
+    say,
     show,
+    whole,
+    within,
     working,
     wrote,
 )
@@ -26,37 +29,8 @@ if TYPE_CHECKING:
     from symconfig.cli.job import Request
     from symconfig.descriptor.mixed import MixedCluster
 
-DOES = "find the fastest configuration that fits, and write its files"
-EXAMPLES = (
-    "symconfig plan --model llama2-13b --cluster h100 --gpus 64 \\\n    --global-batch-size 1024 --out out",
-    "symconfig plan job.yaml --set network=4x200Gb/s --pin tp=8 --html plan.html",
-)
 
-FIRST = (
-    "--model",
-    "--cluster",
-    "--gpus",
-    "--global-batch-size",
-    "--seq-length",
-    "--task",
-    "--backend",
-    "--precision",
-    "--pin",
-    "--out",
-)
-
-
-add_options = adds(
-    lambda: (
-        JOB_FILE,
-        option("--like", "NAME", "a published recipe: its job and its layout; `symconfig list recipes` lists them"),
-        *job(),
-        *answer_rows(),
-    )
-)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run_plan(arguments: argparse.Namespace) -> int:
     """Print the ranked plans and write their files (--out) and page (--html); return 0. Notes and warnings go to
     standard error. A cluster of two kinds of GPUs is planned by `_run_mixed`. If no target can express the plan, it is
     printed, and files or a page asked for are not written and give the refusal's exit code. Raises InputError,
@@ -138,3 +112,66 @@ def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster)
     if out is not None:
         wrote(out, written, arguments.json, ())
     return 0
+
+
+def run_serve(arguments: argparse.Namespace) -> int:
+    """Print the address and serve until interrupted; with --mcp answer on stdin and stdout until they close.
+
+    Raises InputError for wrong options, an unusable port, or --mcp without its extra.
+    """
+    if arguments.problems.all:
+        raise InputError(arguments.problems.all)
+    if arguments.mcp:
+        from symconfig.serve.agents import serve
+
+        serve()
+        return 0
+    from symconfig.serve.app import Server
+
+    with Server(arguments.port, arguments.workers, float(arguments.timeout)) as server:
+        say([f"http://127.0.0.1:{server.server_port}/"])
+        server.serve_forever()
+    return 0
+
+
+COMMANDS = (
+    Command(
+        name="plan",
+        does="find the fastest configuration that fits, and write its files",
+        examples=(
+            "symconfig plan --model llama2-13b --cluster h100 --gpus 64 \\\n    --global-batch-size 1024 --out out",
+            "symconfig plan job.yaml --set network=4x200Gb/s --pin tp=8 --html plan.html",
+        ),
+        first=(
+            "--model",
+            "--cluster",
+            "--gpus",
+            "--global-batch-size",
+            "--seq-length",
+            "--task",
+            "--backend",
+            "--precision",
+            "--pin",
+            "--out",
+        ),
+        rows=lambda: (
+            JOB_FILE,
+            option("--like", "NAME", "a published recipe: its job and its layout; `symconfig list recipes` lists them"),
+            *job(),
+            *answer_rows(),
+        ),
+        run=run_plan,
+    ),
+    Command(
+        name="serve",
+        does="plan in a browser: a page with a form, on this machine; or as an agent's tools",
+        examples=("symconfig serve --port 8080 --workers 4", "symconfig serve --mcp"),
+        rows=lambda: (
+            flag("--mcp", "be a server of the Model Context Protocol on stdin and stdout, for agents and editors"),
+            option("--port", "P", "0: any that is free (default 8000)", type=within(0, 65535), default=8000),
+            option("--workers", "N", "searches at once (default 2)", type=whole, default=2),
+            option("--timeout", "S", "seconds for a search (default 300)", type=whole, default=300),
+        ),
+        run=run_serve,
+    ),
+)

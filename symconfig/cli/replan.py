@@ -1,4 +1,4 @@
-"""`symconfig replan`: a plan's recorded inputs, with the options over them, solved again; also on fewer nodes."""
+"""Commands for when something changes: `replan` solves again, `diff` compares, `checkpoint` says what loads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.options import PLAN, adds, answer_rows, flag, job, option, wanted
+from symconfig.cli.options import PLAN, Command, answer_rows, flag, job, option, wanted
 from symconfig.cli.shared import (
     PAGE,
     answer,
@@ -22,47 +22,19 @@ from symconfig.cli.shared import (
     show,
     working,
 )
-from symconfig.errors import InputError, reworded
+from symconfig.errors import InputError, Problem, reworded
 
 if TYPE_CHECKING:
     from symconfig.api.planning import Wanted
     from symconfig.report.progress import Progress
     from symconfig.runs.replan.fallback import Fallback
 
-DOES = "solve a plan's inputs again: what changes and why, and whether its checkpoint still loads"
-EXAMPLES = (
-    "symconfig replan out --gpus 32",
-    "symconfig replan out --lose-nodes 1..2 --out smaller",
-)
 
 # Options that say how one run goes on as another.
 _OF_A_RUN = ("accept_edits", "release", "checkpoint", "at_step", "schedule", "html")
 
 
-add_options = adds(
-    lambda: (
-        option("plan", "PLAN.json", PLAN),
-        flag("--accept-edits", "solve a plan whose inputs were edited in the file as they are"),
-        option(
-            "--lose-nodes",
-            "N",
-            "plan for a cluster that loses nodes, 2 or 1..4 of them, with a launch.sh that takes the plan that fits",
-        ),
-        "the old plan",
-        option("--release", "NAMES", "recorded pins that are free now"),
-        "the run",
-        option("--checkpoint", "DIR", "what it has saved: its kind, and its step"),
-        option("--at-step", "K", "iterations done (default: those of the checkpoint, else of the plan)", type=_step),
-        option(
-            "--schedule", "S", "keep (default): the same tokens and learning rate of each; as-is: the same iterations"
-        ),
-        *job(),
-        *answer_rows(),
-    )
-)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run_replan(arguments: argparse.Namespace) -> int:
     """Print the new plan and what changes, and write its files and page; return 0. With --lose-nodes print plans for
     fewer nodes, and return 0 if one fits, else 1. Raises InputError, also for options of a run beside --lose-nodes, and
     InfeasibleError.
@@ -159,3 +131,101 @@ def _step(text: str) -> int:
     if re.fullmatch(r"[0-9]{1,9}", text):
         return int(text)
     raise InputError("wrong value", got=text, need="a step from 0")
+
+
+def run_diff(arguments: argparse.Namespace) -> int:
+    """Print the differences of two plans; return 1 if they differ, with --exit-code, else 0. Raises InputError."""
+    from symconfig.api import replan as api_replan
+    from symconfig.report import diff as report
+
+    diff = api_replan.diff(arguments.before, arguments.after)
+    show(arguments, lambda: report.to_dict(diff), lambda: report.blocks(diff))
+    return 1 if arguments.exit_code and not diff.same else 0
+
+
+def run_checkpoint(arguments: argparse.Namespace) -> int:
+    """Print what a checkpoint is and, with --plan, whether it loads there (--old: the plan that wrote it); return 1 if
+    a plan was given and nothing loads, else 0. Raises InputError, also for an incomplete checkpoint and for --old
+    without --plan.
+    """
+    from symconfig.report.checkpoint import contents, verdict
+    from symconfig.runs.checkpoint import Verdict, of_folder, read
+
+    problems = arguments.problems
+    folder = problems.collect(partial(read, Path(arguments.folder)))
+    new, old = (problems.read(plan_of, name) for name in (arguments.plan, arguments.old))
+    if arguments.old is not None and arguments.plan is None:
+        what = "is the run that saved the checkpoint, for a plan that is to load it"
+        problems.add(Problem(what, field="--old", need="--plan NEW.json"))
+    if problems.all or folder is None:
+        raise InputError(problems.all)
+    answer = of_folder(folder, new, old) if new is not None else None
+    loadable = answer.to_dict() if answer is not None else None
+    show(
+        arguments,
+        lambda: {"schema": "symconfig.checkpoint/1", "checkpoint": folder.to_dict(), "loadable": loadable},
+        lambda: [*contents(folder), *(verdict(answer) if answer is not None else ())],
+    )
+    return int(answer is not None and answer.verdict is Verdict.NO)
+
+
+COMMANDS = (
+    Command(
+        name="replan",
+        does="solve a plan's inputs again: what changes and why, and whether its checkpoint still loads",
+        examples=(
+            "symconfig replan out --gpus 32",
+            "symconfig replan out --lose-nodes 1..2 --out smaller",
+        ),
+        rows=lambda: (
+            option("plan", "PLAN.json", PLAN),
+            flag("--accept-edits", "solve a plan whose inputs were edited in the file as they are"),
+            option(
+                "--lose-nodes",
+                "N",
+                "plan for a cluster that loses nodes, 2 or 1..4 of them, with a launch.sh that takes the plan that "
+                "fits",
+            ),
+            "the old plan",
+            option("--release", "NAMES", "recorded pins that are free now"),
+            "the run",
+            option("--checkpoint", "DIR", "what it has saved: its kind, and its step"),
+            option(
+                "--at-step", "K", "iterations done (default: those of the checkpoint, else of the plan)", type=_step
+            ),
+            option(
+                "--schedule",
+                "S",
+                "keep (default): the same tokens and learning rate of each; as-is: the same iterations",
+            ),
+            *job(),
+            *answer_rows(),
+        ),
+        run=run_replan,
+    ),
+    Command(
+        name="diff",
+        does="in what two plans differ",
+        examples=("symconfig diff out again",),
+        rows=lambda: (
+            option("before", "A.json", PLAN),
+            option("after", "B.json", "another one"),
+            flag("--exit-code", "exit 1 where they differ"),
+        ),
+        run=run_diff,
+    ),
+    Command(
+        name="checkpoint",
+        does="what kind of checkpoint a folder holds, and whether a plan's run can go on from it",
+        examples=(
+            "symconfig checkpoint checkpoints",
+            "symconfig checkpoint checkpoints --plan out",
+        ),
+        rows=lambda: (
+            option("folder", "DIR", "of Megatron-LM, DeepSpeed, Hugging Face or PEFT; nothing in it is unpickled"),
+            option("--plan", "NEW.json", "the plan of the run that shall load it, or its folder"),
+            option("--old", "OLD.json", "the plan of the run that saved it (default: as NEW, with what DIR states)"),
+        ),
+        run=run_checkpoint,
+    ),
+)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.cli.completion import SHELLS
+from symconfig.cli.machine import SHELLS
 from symconfig.cli.main import main
 
 CASES = {

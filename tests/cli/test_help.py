@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.cli import main, plan
+from symconfig.cli import main
 from tests.cli.support import LLAMA_CONFIG, Run
 from tests.runs.checkpoint.folders import torch_dist
 
-EXAMPLES = [(module, text) for module in main.COMMANDS for text in main.commands([main.name_of(module)])[0].EXAMPLES]
+EXAMPLES = [(command.name, text) for command in main.commands([]) for text in command.examples]
 NOT_RUN = {
     "measure": "needs a GPU",
     "calibrate": "needs measured runs",
@@ -45,10 +45,10 @@ def test_the_commands_stand_in_groups_each_once(helped: Callable[..., str]) -> N
     assert helped() == helped("help") == told
     places = [told.index(f"\n{title}:\n") for title in main.GROUPS]
     assert places == sorted(places)
-    for title, modules in main.GROUPS.items():
+    for title, commands in main.GROUPS.items():
         section = told.split(f"\n{title}:\n")[1].split("\n\n")[0]
         names = re.findall(r"^  (\w+)", section, re.MULTILINE)
-        assert names == [main.name_of(module) for module in modules]
+        assert names == list(commands)
     assert "`symconfig COMMAND --help` shows" in told
 
 
@@ -58,24 +58,25 @@ def test_help_of_a_command_shows_the_options_of_a_first_job_and_then_all(helped:
 
     first, every = options("plan", "--help"), options("plan", "--help-all")
     assert options("help", "plan") == first
-    assert sorted(first) == sorted(("--help-all", *plan.FIRST))
-    assert len(plan.FIRST) == 10
+    (plan,) = main.commands(["plan"])
+    assert sorted(first) == sorted(("--help-all", *plan.first))
+    assert len(plan.first) == 10
     assert {*first} < {*every}
     assert {"--set", "--memory-margin", "--launcher", "--json"} < {*every}
 
 
-@pytest.mark.parametrize("module", [None, *main.COMMANDS])
+@pytest.mark.parametrize("command", [None, *main.MODULES])
 def test_help_fits_a_page_and_ends_with_examples(
-    helped: Callable[..., str], monkeypatch: pytest.MonkeyPatch, module: str | None
+    helped: Callable[..., str], monkeypatch: pytest.MonkeyPatch, command: str | None
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    told = helped(*([main.name_of(module)] if module is not None else []), "--help")
+    told = helped(*([command] if command is not None else []), "--help")
     assert [line for line in told.splitlines() if len(line) > 80] == []
-    if module is not None:
+    if command is not None:
         examples = re.split(r"\nexamples?:\n", told)
         assert len(examples) == 2
-        assert 1 <= len(main.commands([main.name_of(module)])[0].EXAMPLES) <= 2
-        assert f"symconfig {main.name_of(module)}" in examples[1]
+        assert 1 <= len(main.commands([command])[0].examples) <= 2
+        assert f"symconfig {command}" in examples[1]
         assert examples[1].count("--help") == 0
 
 
@@ -87,12 +88,12 @@ def words_of(text: str) -> list[str]:
     return words[1:]
 
 
-@pytest.mark.parametrize(("module", "text"), EXAMPLES)
-def test_every_example_is_understood(module: str, text: str) -> None:
+@pytest.mark.parametrize(("command", "text"), EXAMPLES)
+def test_every_example_is_understood(command: str, text: str) -> None:
     words = words_of(text)
     arguments, unknown = main.parser_of(words).parse_known_args(words)
     assert unknown == []
-    assert arguments.command.__module__ == f"symconfig.cli.{module}"
+    assert arguments.command.__name__ == f"run_{command}"
 
 
 @pytest.fixture(scope="module")
@@ -110,16 +111,16 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return torch_dist(desk / "checkpoints", inside=True).parents[0]
 
 
-@pytest.mark.parametrize(("module", "text"), [each for each in EXAMPLES if each[0] not in NOT_RUN])
+@pytest.mark.parametrize(("command", "text"), [each for each in EXAMPLES if each[0] not in NOT_RUN])
 def test_every_example_runs(
-    run: Run, planned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, text: str
+    run: Run, planned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, text: str
 ) -> None:
     desk = tmp_path / "desk"
     shutil.copytree(planned, desk)
     monkeypatch.chdir(desk)
-    if module in ("plan", "replan"):  # which write the folder that other examples read
-        shutil.rmtree(desk / {"plan": "out", "replan": "again"}[module])
+    if command in ("plan", "replan"):  # which write the folder that other examples read
+        shutil.rmtree(desk / {"plan": "out", "replan": "again"}[command])
     ended = run(*words_of(text))
-    assert ended.code in ((0, 1) if module in ("audit", "estimate") else (0,)), (
+    assert ended.code in ((0, 1) if command in ("audit", "estimate") else (0,)), (
         ended.err
     )  # the script runs out of memory with TP=2
