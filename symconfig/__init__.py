@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from symconfig.api.zoo import models as models
     from symconfig.api.zoo import recipes as recipes
     from symconfig.runs import checkpoint as checkpoint
-    from symconfig.runs.embed.start import MismatchError as MismatchError
+    from symconfig.runs.start import MismatchError as MismatchError
 
 # Where each public name is, relative to this package. No folder here has the name of a function: importing it would
 # put the folder in the function's place.
@@ -53,7 +53,7 @@ _HOMES = {
     "api.replan": ("replan", "diff", "whatif", "whatif_changes", "ReplanResult"),
     "api.fallback": ("replan_lost_nodes", "FallbackResult"),
     "api.zoo": ("models", "clusters", "recipes"),
-    "runs.embed.start": ("MismatchError",),
+    "runs.start": ("MismatchError",),
 }
 # For scripts of one's own, and what a folder of checkpoints holds.
 _MODULES = {name: name for name in ("megatron", "deepspeed", "transformers")} | {"checkpoint": "runs.checkpoint"}

@@ -12,7 +12,7 @@ from typing import Any
 
 from symconfig.api.planning import AnyPlan
 from symconfig.render import deepspeed
-from symconfig.runs.embed.start import OnMismatch, started
+from symconfig.runs.start import OnMismatch, started
 
 
 def config(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> dict[str, Any]:

@@ -6,7 +6,7 @@
     pretrain(..., extra_args_provider=symconfig.megatron.extra_args_provider("plan/", then=my_own_options))
 
 Options on the command line win over the plan's. All functions hold the number of ranks, the GPU and the installed
-release against the plan first (`symconfig.runs.embed.start.started`), and raise MismatchError, InputError, and
+release against the plan first (`symconfig.runs.start.started`), and raise MismatchError, InputError, and
 InfeasibleError for what Megatron-LM cannot be told.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from symconfig.api.planning import AnyPlan
 from symconfig.frameworks.megatron import environment as variables
 from symconfig.render import megatron
-from symconfig.runs.embed.start import OnMismatch, started
+from symconfig.runs.start import OnMismatch, started
 
 Provider = Callable[[ArgumentParser], ArgumentParser]
 

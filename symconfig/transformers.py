@@ -14,7 +14,7 @@ from symconfig import install
 from symconfig.api.planning import AnyPlan
 from symconfig.errors import InputError
 from symconfig.render import deepspeed, shared, trainer
-from symconfig.runs.embed.start import OnMismatch, started
+from symconfig.runs.start import OnMismatch, started
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -28,7 +28,7 @@ def training_arguments(
 
     Sets environment variables in this process: Accelerate's for Ulysses, replacing old ones, and TensorBoard's and
     W&B's where they are not set. `load` is not checked if `more` has resume_from_checkpoint. Raises InputError without
-    Transformers, MismatchError and InputError as `symconfig.runs.embed.start.started` (ranks, GPU, releases),
+    Transformers, MismatchError and InputError as `symconfig.runs.start.started` (ranks, GPU, releases),
     InfeasibleError for what Trainer cannot run, and what TrainingArguments raises.
     """
     try:

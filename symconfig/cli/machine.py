@@ -17,8 +17,8 @@ from symconfig.cli.shared import (
     output,
     print_json,
     refuse,
-    seconds,
     show,
+    within,
     working,
     write_data,
     write_text,
@@ -42,7 +42,6 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 DEFAULT_BUDGET_S = 60.0
 
-LEAST_BUDGET_S, MOST_BUDGET_S = 1.0, 3600.0
 
 _OF_MEASURING = ("budget", "device")
 
@@ -248,7 +247,12 @@ COMMANDS = (
             flag("--force", "replace FILE.yaml if it exists"),
             option("--device", "D", "cuda or cpu (default: cuda); cpu shows how it goes in seconds"),
             option("--cluster", "C", "zoo name, or path of a descriptor, with this GPU (default: by the GPU's name)"),
-            option("--budget", "S", "seconds to measure for (default 60)", type=seconds(LEAST_BUDGET_S, MOST_BUDGET_S)),
+            option(
+                "--budget",
+                "S",
+                "seconds to measure for (default 60)",
+                type=within(float, 1, 3600, "seconds from 1 to 3600"),
+            ),
             option("--raw", "FILE.yaml", "write each kernel's time there (symconfig.kernel_times/1)"),
             option("--times", "FILE.yaml", "fit to such a file's times instead of measuring"),
         ),

@@ -195,7 +195,13 @@ def answer_rows() -> list[Row | Option | str]:
     """Return --top, --out, --force, --html and the options of the files."""
     return [
         "the answer",
-        option("--top", "K", "how many candidates to rank (default 5)", type=within(1, MOST_TOP), default=5),
+        option(
+            "--top",
+            "K",
+            "how many candidates to rank (default 5)",
+            type=within(int, 1, MOST_TOP, f"a whole number from 1 to {MOST_TOP}"),
+            default=5,
+        ),
         option("--out", "DIR", "write plan.json, the launcher and the report there"),
         flag("--force", "write into a folder that exists"),
         HTML,

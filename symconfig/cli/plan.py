@@ -168,7 +168,13 @@ COMMANDS = (
         examples=("symconfig serve --port 8080 --workers 4", "symconfig serve --mcp"),
         rows=lambda: (
             flag("--mcp", "be a server of the Model Context Protocol on stdin and stdout, for agents and editors"),
-            option("--port", "P", "0: any that is free (default 8000)", type=within(0, 65535), default=8000),
+            option(
+                "--port",
+                "P",
+                "0: any that is free (default 8000)",
+                type=within(int, 0, 65535, "a port from 0 to 65535"),
+                default=8000,
+            ),
             option("--workers", "N", "searches at once (default 2)", type=whole, default=2),
             option("--timeout", "S", "seconds for a search (default 300)", type=whole, default=300),
         ),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,17 +18,57 @@ from symconfig.cli.shared import (
     print_json,
     refuse,
     replaced,
-    seconds,
     show,
     whole,
+    within,
     working,
     write_data,
     wrote,
 )
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, among
 
 if TYPE_CHECKING:
     from symconfig.plans.plan import Plan
+
+MAPFILE = "mapfile -d '' ARGS < <(symconfig render PLAN.json --print --null), then \"${ARGS[@]}\""
+# bash splits what `$(…)` gives at white space, and then takes words with these for patterns of file names; of the last
+# two, where extglob is on.
+_PATTERN = re.compile(r"[*?\[\\]|[+@!]\(")
+_OPTION = re.compile(r"(--[^=]+|[a-z_]+(?:\.\w+)+(?==))")  # --lr, or Hydra's optimizer.lr=
+
+
+def with_words() -> list[str]:
+    """Return the names of the targets whose program takes command-line words."""
+    from symconfig.render import targets
+
+    return [name for name, target in targets().items() if target.words is not None]
+
+
+def words(plan: Plan, target: str) -> list[str]:
+    """Return the command-line words for a target's program. Raises InputError for a target without words,
+    InfeasibleError for what the target cannot run, and what its `words` raises.
+    """
+    from symconfig.render import targets
+
+    known = targets().get(target)
+    if known is None or known.words is None:
+        what = "is no target whose program takes words"
+        raise InputError(what, field="target", got=repr(target), **among(target, with_words()))
+    known.refuse(plan)
+    return list(known.words(plan))
+
+
+def unsafe(words: Sequence[str]) -> Iterator[Problem]:
+    """Yield a problem for each word that unquoted `$(…)` in bash would split, drop or expand as a file pattern."""
+    option = "the first word"
+    for word in words:
+        if named := _OPTION.match(word):
+            option = named[0]
+        what = "would be lost" if not word else "would be split" if word.split() != [word] else ""
+        if _PATTERN.search(word) and not what:
+            what = "may be replaced by names of files"
+        if what:
+            yield Problem(f"{what} in $(symconfig render ... --print)", field=option, got=repr(word), hint=MAPFILE)
 
 
 def run_render(arguments: argparse.Namespace) -> int:
@@ -66,8 +108,7 @@ def _print(arguments: argparse.Namespace, plan: Plan) -> int:
     change, unless --null or --json is given; MismatchError.
     """
     from symconfig.frameworks.entries import entry_of
-    from symconfig.runs.embed.start import started
-    from symconfig.runs.embed.words import unsafe, with_words, words
+    from symconfig.runs.start import started
 
     target = arguments.target or (plan.job.target if plan.job.target in with_words() else plan.best.target.backend)
     if arguments.check or arguments.world_size is not None:
@@ -197,7 +238,12 @@ COMMANDS = (
                 "also run scripts and programs of the folder that symconfig does not write from its plan",
             ),
             option("--megatron", "PATH", "a Megatron-LM checkout, instead of the fetched source"),
-            option("--timeout", "S", "seconds for each run of a framework (default 120)", type=seconds(1.0, 86400.0)),
+            option(
+                "--timeout",
+                "S",
+                "seconds for each run of a framework (default 120)",
+                type=within(float, 1, 86400, "seconds from 1 to 86400"),
+            ),
             "what was written, for CI",
             flag("--frozen", "start no framework; exit 1 where files were edited or are stale"),
             option("--templates", "DIR", "your own templates, where they were written with some"),

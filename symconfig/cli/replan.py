@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from symconfig.cli.options import PLAN, Command, answer_rows, flag, job, option, wanted
 from symconfig.cli.shared import (
     PAGE,
+    Progress,
     answer,
     folder,
     note,
@@ -20,13 +21,13 @@ from symconfig.cli.shared import (
     refuse,
     replaced,
     show,
+    within,
     working,
 )
 from symconfig.errors import InputError, Problem, reworded
 
 if TYPE_CHECKING:
     from symconfig.api.planning import Wanted
-    from symconfig.report.progress import Progress
     from symconfig.runs.replan.fallback import Fallback
 
 
@@ -127,12 +128,6 @@ def _range(text: str) -> range:
     return range(low, high + 1)
 
 
-def _step(text: str) -> int:
-    if re.fullmatch(r"[0-9]{1,9}", text):
-        return int(text)
-    raise InputError("wrong value", got=text, need="a step from 0")
-
-
 def run_diff(arguments: argparse.Namespace) -> int:
     """Print the differences of two plans; return 1 if they differ, with --exit-code, else 0. Raises InputError."""
     from symconfig.api import replan as api_replan
@@ -191,7 +186,10 @@ COMMANDS = (
             "the run",
             option("--checkpoint", "DIR", "what it has saved: its kind, and its step"),
             option(
-                "--at-step", "K", "iterations done (default: those of the checkpoint, else of the plan)", type=_step
+                "--at-step",
+                "K",
+                "iterations done (default: those of the checkpoint, else of the plan)",
+                type=within(int, 0, float("inf"), "a step from 0"),
             ),
             option(
                 "--schedule",

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar
 
 from symconfig import resources
 from symconfig.errors import InputError, Problem, reworded
-from symconfig.format import masked
+from symconfig.format import clean, masked
 
 if TYPE_CHECKING:
     from symconfig.api.planning import Wanted
     from symconfig.descriptor.cluster import ClusterDescriptor
     from symconfig.plans.plan import Plan
     from symconfig.report.grid import Block
-    from symconfig.report.progress import Progress
 
 INTERRUPTED = 130  # exit code
 MOST_TOP = 1000  # candidates, or other ways, that are ranked
+SILENT_S = 1.0
+REDRAW_S = 0.1
+Number = TypeVar("Number", int, float)
 
 
 def say(blocks: Sequence[Block]) -> None:
@@ -38,16 +44,54 @@ def show(arguments: Namespace, data: Callable[[], Any], blocks: Callable[[], Seq
         say(blocks())
 
 
+class Progress:
+    """A progress line on a terminal, drawn only after SILENT_S; nothing on pipes and files.
+
+    Call it with a phase and its share done (0 to 1). As a context manager it clears the line at exit.
+    """
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._started = clock()
+        self._drawn = float("-inf")
+        self._width = 0
+        self._terminal = stream.isatty()
+
+    def __call__(self, phase: str, share: float) -> None:
+        self.say(f"{phase}: {100 * min(max(share, 0.0), 1.0):.0f} %")
+
+    def say(self, phase: str) -> None:
+        """Show a phase without a share, cut to the terminal's width. Nothing if it is no terminal, in the first
+        SILENT_S, or within REDRAW_S of the last redraw.
+        """
+        now = self._clock()
+        if not self._terminal or now - self._started < SILENT_S or now - self._drawn < REDRAW_S:
+            return
+        self._drawn = now
+        text = clean(phase)[: shutil.get_terminal_size().columns - 1]  # a line that is broken is never cleared
+        self._stream.write("\r" + text.ljust(self._width))
+        self._width = len(text)
+        self._stream.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+
+
 def working() -> Progress:
     """Return a progress line on standard error, as a context manager."""
-    from symconfig.report.progress import Progress
-
     return Progress(sys.stderr)
 
 
 def note(text: str) -> None:
     """Print a message to standard error, wrapped to the page's width."""
-    from symconfig.format import clean
     from symconfig.report.grid import page_width, wrapped
 
     print(wrapped(clean(text), page_width(sys.stderr)), file=sys.stderr)
@@ -90,39 +134,24 @@ def plan_of(name: str) -> Plan:
     return load_plan(Path(name))
 
 
-def whole(text: str) -> int:
-    """Return a text as an integer above 0. Raises InputError."""
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
-        raise InputError("wrong value", got=text, need="a whole number above 0")
-    return int(text)
+def within(kind: type[Number], least: float, most: float, need: str) -> Callable[[str], Number]:
+    """Return a function that reads an option's text as an integer (of at most nine digits) or a float within bounds,
+    both included; it raises InputError with `need` for any other text.
+    """
 
-
-def within(least: int, most: int) -> Callable[[str], int]:
-    """Return a function: at most nine ASCII digits -> integer within bounds (included), else it raises InputError."""
-
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
-            raise InputError("out of range", got=text, need=f"a whole number from {least} to {most}")
-        return int(text)
-
-    return read
-
-
-def seconds(least_s: float, most_s: float) -> Callable[[str], float]:
-    """Return a function: text -> seconds within bounds (included); it raises InputError for others."""
-
-    def read(text: str) -> float:
-        """Return the text as seconds within the bounds. Raises InputError."""
+    def read(text: str) -> Number:
         try:
-            value = float(text)
+            value = kind(text) if kind is float or re.fullmatch("[0-9]{1,9}", text) else None
         except ValueError:
-            value = float("nan")
-        if not least_s <= value <= most_s:
-            raise InputError("wrong value", got=text, need=f"seconds from {least_s:g} to {most_s:g}")
+            value = None
+        if value is None or not least <= value <= most:
+            raise InputError("wrong value", got=text, need=need)
         return value
 
     return read
 
+
+whole = within(int, 1, float("inf"), "a whole number above 0")
 
 # Kinds of files that are written: the name of each, and the endings that it may have.
 YAML, JSON, SARIF, PAGE = (

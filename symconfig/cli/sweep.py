@@ -16,6 +16,7 @@ from symconfig.cli.shared import (
     note,
     show,
     whole,
+    within,
     working,
 )
 from symconfig.errors import FailedError, InputError, Problem, reworded
@@ -96,15 +97,9 @@ def run_size(arguments: argparse.Namespace) -> int:
     return 0 if answer.met else FailedError.exit_code
 
 
+_SHARE = "a share above 0, at most 1"
 # A comma between clusters; one in a cluster's name is followed by a blank, or by a field that is changed.
 _BETWEEN = re.compile(r",(?!\s|[A-Za-z_.]+=)")
-
-
-def _share(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError("wrong value", got=text, need="a share above 0, at most 1") from None
 
 
 def _price(text: str) -> tuple[str, float]:
@@ -149,7 +144,13 @@ COMMANDS = (
             option("--tokens", "N", "tokens to train on: 2T, 500B", required=True),
             option("--clusters", "A,B", "zoo names or paths (default: all of the zoo)", default="all"),
             option("--gpus-max", "N", "most GPUs (default 16384, or what the cluster has)", type=whole),
-            option("--goodput", "X", "share of the time in which steps run (default 1)", type=_share, default=1.0),
+            option(
+                "--goodput",
+                "X",
+                "share of the time in which steps run (default 1)",
+                type=within(float, 0, 1, _SHARE),
+                default=1.0,
+            ),
             repeated("--price", "C=P", "price of a GPU-hour: h100=2.5; may be repeated", type=_price),
             "the job",
             *some("global_batch_size"),

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from symconfig.cli.render import unsafe, with_words, words
 from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.megatron.mindspeed import MEGATRON
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, megatron, named, targets
 from symconfig.render.files import File, Files, write
-from symconfig.runs.embed.words import unsafe, with_words, words
 from tests.cli.support import Run
 from tests.formats.zoo import LEARNING
 from tests.sample_plans import learning_plan, sample_plan

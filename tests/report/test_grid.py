@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from symconfig.format import clean
 from symconfig.report.grid import LEAST_WIDTH, Grid, narrow, page_width, plain, show, to_text, wrapped
-from symconfig.report.progress import Progress
+from symconfig.cli.shared import Progress
 from tests.cli.terminal import Terminal
 
 GRID = Grid(("name", "s"), (("a", "1.0"), ("long name", "10.0")), left=(0,), title="T")

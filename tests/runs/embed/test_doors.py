@@ -13,7 +13,7 @@ import symconfig.deepspeed
 import symconfig.megatron
 import symconfig.transformers
 from symconfig.plans.plan import Plan
-from symconfig.runs.embed.start import started
+from symconfig.runs.start import started
 from tests.runs.embed.test_page import here, snippets
 from tests.sample_plans import sample_plan
 
@@ -109,4 +109,4 @@ def test_nothing_heavy_is_imported_for_it() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
     assert ended.stdout.strip() == "[]"
-    assert started.__module__ == "symconfig.runs.embed.start"
+    assert started.__module__ == "symconfig.runs.start"

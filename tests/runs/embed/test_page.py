@@ -22,8 +22,8 @@ from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed
 from symconfig.render import megatron as rendered
-from symconfig.runs.embed import start
-from symconfig.runs.embed.start import look
+from symconfig.runs import start
+from symconfig.runs.start import look
 from tests.sample_plans import sample_plan
 
 ROOT = Path(__file__).parents[3]

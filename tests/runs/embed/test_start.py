@@ -21,8 +21,8 @@ from symconfig.errors import InputError
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.entries import ENTRIES
 from symconfig.plans.file import loaded
-from symconfig.runs.embed import start
-from symconfig.runs.embed.start import RANK, Gpu, MismatchError, Surroundings, look, mismatches, started
+from symconfig.runs import start
+from symconfig.runs.start import RANK, Gpu, MismatchError, Surroundings, look, mismatches, started
 from tests.sample_plans import sample_plan
 
 ALL_NAMES = (*start.WORLD_SIZE, *start.LOCAL_WORLD_SIZE, *RANK, *start.LOCAL_RANK)
