@@ -150,12 +150,11 @@ def sweep(every: str) -> dict[str, float]:
     from collections import Counter
 
     from symconfig.api.sweep import read_sweep
-    from symconfig.runs.sweep import pool
-    from symconfig.runs.sweep.pool import Task
+    from symconfig.runs.sweep.run import Task, run_tasks
 
     points = read_sweep(Path(__file__).with_name("sweep.yaml")).points[:: int(every)]
     started = time.perf_counter()
-    counts = Counter(row.status.value for row in pool.run([Task.of(one) for one in points], jobs=2))
+    counts = Counter(row.status.value for row in run_tasks([Task.of(one) for one in points], jobs=2))
     wall_s = time.perf_counter() - started
     return {"plans": len(points), "plans_per_s": round(len(points) / wall_s, 2), **counts}
 

@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from symconfig.api.existing import adapt as adapt
     from symconfig.api.existing import audit as audit
     from symconfig.api.existing import compare as compare
-    from symconfig.api.fallback import FallbackResult as FallbackResult
-    from symconfig.api.fallback import replan_lost_nodes as replan_lost_nodes
     from symconfig.api.frozen import verify_frozen as verify_frozen
     from symconfig.api.mixed import MixedResult as MixedResult
     from symconfig.api.mixed import plan_mixed as plan_mixed
     from symconfig.api.partition import PartitionResult as PartitionResult
+    from symconfig.api.partition import PipelineResult as PipelineResult
     from symconfig.api.partition import auto_parallel as auto_parallel
     from symconfig.api.partition import partition as partition
-    from symconfig.api.pipeline import PipelineResult as PipelineResult
-    from symconfig.api.pipeline import pipeline as pipeline
+    from symconfig.api.partition import pipeline as pipeline
     from symconfig.api.planning import PlanResult as PlanResult
     from symconfig.api.planning import plan as plan
+    from symconfig.api.replan import FallbackResult as FallbackResult
     from symconfig.api.replan import ReplanResult as ReplanResult
     from symconfig.api.replan import diff as diff
     from symconfig.api.replan import replan as replan
+    from symconfig.api.replan import replan_lost_nodes as replan_lost_nodes
     from symconfig.api.replan import whatif as whatif
     from symconfig.api.replan import whatif_changes as whatif_changes
     from symconfig.api.sweep import size as size
@@ -48,13 +48,13 @@ _HOMES = {
     "api.existing": ("adapt", "audit", "compare"),
     "api.sweep": ("sweep", "size"),
     "api.frozen": ("verify_frozen",),
-    "api.partition": ("partition", "auto_parallel", "PartitionResult"),
-    "api.pipeline": ("pipeline", "PipelineResult"),
-    "api.replan": ("replan", "diff", "whatif", "whatif_changes", "ReplanResult"),
-    "api.fallback": ("replan_lost_nodes", "FallbackResult"),
+    "api.partition": ("partition", "auto_parallel", "PartitionResult", "pipeline", "PipelineResult"),
+    "api.replan": (
+        "replan", "diff", "whatif", "whatif_changes", "ReplanResult", "replan_lost_nodes", "FallbackResult",
+    ),
     "api.zoo": ("models", "clusters", "recipes"),
     "runs.start": ("MismatchError",),
-}
+}  # fmt: skip
 # For scripts of one's own, and what a folder of checkpoints holds.
 _MODULES = {name: name for name in ("megatron", "deepspeed", "transformers")} | {"checkpoint": "runs.checkpoint"}
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -24,7 +24,7 @@ from symconfig.measured.row_cluster import forget_zoo
 from symconfig.measured.runs import calibrations, read, runs
 from symconfig.measured.score import source
 from symconfig.report.calibration import left_priors
-from symconfig.report.validation import to_dict
+from symconfig.report.validation import validation_data
 from tools.accuracy_record import record
 from tools.accuracy_tables import markdown, page, summary
 from tools.pages import EVIDENCE, ROOT, fill
@@ -89,7 +89,7 @@ def main() -> None:
     fitted = [(each, items) for each, (_, items) in zip(found, timed.timed, strict=True)]
     described = [
         {**figures, "about": {key: content.source.get(key) for key in ("title", "paper", "repository")}}
-        for figures, (_, content) in zip(to_dict(scores)["sources"], files, strict=True)
+        for figures, (_, content) in zip(validation_data(scores)["sources"], files, strict=True)
     ]
     data = record(scores, fitted, described)
     RECORD.write_text(as_text(data) + "\n", encoding="utf-8")

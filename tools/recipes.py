@@ -25,7 +25,7 @@ from symconfig.graph.count import parameters
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.listed import layout_words
-from symconfig.runs.replan import keep
+from symconfig.runs.replan import changes
 from symconfig.solve import candidate, experimental
 from symconfig.solve.choice import ranked
 from symconfig.solve.pins import agree, parse
@@ -117,7 +117,7 @@ def compared(plan: Plan, recipe: Recipe) -> Priced:
         pins.pop("fp8_param_gather", None)
     for name, theirs in pins.items():
         try:
-            ours = keep.pins(plan.best, (name,))[name]
+            ours = changes.pins(plan.best, (name,))[name]
         except InputError:  # recompute of some layers, say, which no pin has
             differ.add(name)
         else:

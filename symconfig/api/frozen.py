@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from symconfig.api.fallback import NAME as FALLBACK
 from symconfig.api.planning import Wanted, files
+from symconfig.api.replan import FALLBACK
 from symconfig.descriptor.load import find, find_cluster, load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, SymconfigError

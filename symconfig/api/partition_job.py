@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from symconfig.api.graph_job import GraphJob
-from symconfig.api.graph_source import MOST_TURNS, Source, once, source_of, turns_of
+from symconfig.api.graph_source import MOST_TURNS, GraphJob, Source, once, source_of, turns_of
 from symconfig.api.problems import Problems
 from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.descriptor.amounts import SIZE, amount
@@ -28,6 +27,7 @@ from symconfig.solve.pins import number_range
 from symconfig.units import GIB
 
 MARGIN = 0.04  # of the GPU's memory, as `symconfig plan` leaves free
+
 RECOMPUTE: Mapping[str, tuple[Keep, ...]] = {
     "none": (Keep.USED, Keep.SHARDS),
     "full": (Keep.BORDERS,),

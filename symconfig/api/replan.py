@@ -1,4 +1,4 @@
-"""Plans made again from Python: `symconfig.replan("out/plan.json", global_batch_size=32)`, `symconfig.diff(a, b)`."""
+"""Plans made again: `symconfig.replan("out/plan.json", gpus=32)`, `diff(a, b)`, `whatif`, `replan_lost_nodes`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from symconfig.api.planning import AnyPlan, PlanResult, Problems, check_top, job_fields
+from symconfig.api.planning import (
+    AnyPlan,
+    PlanResult,
+    Problems,
+    Wanted,
+    check_top,
+    files,
+    job_fields,
+    put,
+    warn_replaced,
+)
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.cluster_name import joined
 from symconfig.descriptor.document import Document
@@ -18,24 +28,28 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.tuning import check_batch, with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
+from symconfig.format import json_text
 from symconfig.plans.digests import ANSWER
 from symconfig.plans.file import edited, loaded
 from symconfig.plans.plan import Plan
 from symconfig.runs.adapted import as_trained, bare
 from symconfig.runs.best import TOP, best_plan
 from symconfig.runs.checkpoint import read
-from symconfig.runs.replan.diff import Diff
+from symconfig.runs.replan.diff import Diff, revised
 from symconfig.runs.replan.diff import diff as compared
-from symconfig.runs.replan.inputs import revised
+from symconfig.runs.replan.fallback import Fallback
+from symconfig.runs.replan.fallback import fallback as solve
 from symconfig.runs.replan.replanned import Replan, Wishes, replanned
 from symconfig.runs.replan.schedule import Mode
 from symconfig.solve import pins as pin_values
 
 if TYPE_CHECKING:
+    from symconfig.render.files import Files
     from symconfig.runs.whatif.change import Case
     from symconfig.runs.whatif.whatif import WhatIf
 
 MOST_STEPS = 10**9
+FALLBACK = "fallback.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +68,9 @@ class ReplanResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract of `symconfig replan --json`."""
-        from symconfig.report.replan import to_dict
+        from symconfig.report.replan import replan_data
 
-        return to_dict(self.found)
+        return replan_data(self.found)
 
 
 def replan(
@@ -197,3 +211,73 @@ def whatif_changes(
         raise InputError("this argument is empty", field="changes", hint="global_batch_size=32")
     written = [{name: str(value) for name, value in change.items()} for change in changes]
     return through_changes(loaded(plan), written, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackResult:
+    """The plans for fewer nodes, with methods to write and convert them."""
+
+    fallback: Fallback
+
+    def write(
+        self,
+        out: str | Path,
+        force: bool = False,
+        target: str | None = None,
+        launchers: Sequence[str] | None = None,
+        templates: str | Path | None = None,
+    ) -> list[Path]:
+        """Write nodes-N/ for each plan, and, if the target has one, a launch.sh that picks the one for the nodes
+        present; return the paths. All or none. Otherwise as `PlanResult.write`.
+        """
+        wanted = Wanted.of(target, launchers, templates)
+        return put(lambda: fallback_files(self.fallback, wanted), Path(out), force, warn_replaced)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON contract of `symconfig replan --lose-nodes --json`."""
+        from symconfig.report.checkpoint import to_dict
+
+        return to_dict(self.fallback)
+
+
+def replan_lost_nodes(
+    plan: AnyPlan,
+    lose_nodes: int | tuple[int, int] = (1, 4),
+    *,
+    top: int = TOP,
+    progress: Callable[[str, float], None] | None = None,
+) -> FallbackResult:
+    """Return plans for the cluster without `lose_nodes` nodes; (1, 4) is each of 1 to 4. plan: a plan, its file or
+    folder. top: candidates of each. A size on which nothing fits has problems and no plan. Raises InputError, also for
+    numbers not from 1 to the plan's nodes less one.
+    """
+    first, last = (lose_nodes, lose_nodes) if isinstance(lose_nodes, int) else lose_nodes
+    check_top(top)
+    return FallbackResult(solve(loaded(plan), range(first, last + 1), top=top, progress=progress))
+
+
+def fallback_files(fallback: Fallback, wanted: Wanted) -> Files:
+    """Return the files of all plans in their folders nodes-N/, fallback.json and a manifest of all of them. If the
+    first plan's files include launch.sh, a launch.sh (and other launchers) above the folders is added that picks one by
+    the number of nodes. Raises InputError, InfeasibleError if the target cannot express a plan.
+    """
+    from symconfig.render.files import File, Files
+    from symconfig.render.manifest import manifest
+    from symconfig.render.several import above, node_folder
+    from symconfig.render.target import LAUNCH
+    from symconfig.report.checkpoint import advice, to_dict
+
+    target, framework = wanted.of_plan(fallback.plan), fallback.plan.best.target.backend
+    launchers = wanted.to_start(fallback.plan, target)
+    # Only the framework's own files pass on to it, as they are, the options that launch.sh is given.
+    advised = advice(fallback, "bash launch.sh" if target == framework else "")
+    made = [
+        replace(item, path=f"{node_folder(count)}/{item.path}")
+        for count, plan in fallback.runs
+        for item in files(plan, wanted)
+    ]
+    if any(item.path == f"{node_folder(fallback.runs[0][0])}/{LAUNCH}" for item in made):
+        made = [*above(fallback.runs, launchers, advised), *made]
+    made.append(File(FALLBACK, json_text(to_dict(fallback))))
+    done = Files(tuple(made))
+    return Files((*done, manifest(done, target, launchers, wanted.templates)))

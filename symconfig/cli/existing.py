@@ -95,15 +95,15 @@ def run_audit(arguments: argparse.Namespace) -> int:
 
 def _data(done: Audit, log: Comparison | None) -> dict[str, Any]:
     """Return the JSON of an audit, with `log` if a log was compared."""
-    from symconfig.report.audit_json import to_dict
-    from symconfig.report.comparison import to_dict as compared
+    from symconfig.report.audit import to_dict
+    from symconfig.report.validation import comparison_data as compared
 
     return to_dict(done) | ({} if log is None else {"log": compared(log)})
 
 
 def _blocks(done: Audit, log: Comparison | None) -> list[Block]:
     from symconfig.report.audit import blocks
-    from symconfig.report.comparison import blocks as compared
+    from symconfig.report.validation import comparison_blocks as compared
 
     return [*blocks(done), *([] if log is None else compared(log))]
 
@@ -155,7 +155,7 @@ def _write(audits: Sequence[Audit], outputs: dict[str, Path], force: bool) -> No
     note instead if there is no plan.
     """
     from symconfig.format import json_text
-    from symconfig.report.audit_json import sarif
+    from symconfig.report.audit import sarif
 
     for name, path in outputs.items():
         if name == "sarif":

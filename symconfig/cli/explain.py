@@ -90,7 +90,7 @@ def run_validate(arguments: argparse.Namespace) -> int:
         for name, content in read(arguments.files):
             progress.say(f"predicting {len(content.rows)} runs of {name}")
             scores.append(source(name, content))
-    show(arguments, lambda: validation.to_dict(scores), lambda: validation.blocks(scores))
+    show(arguments, lambda: validation.validation_data(scores), lambda: validation.validation_blocks(scores))
     return 0 if any(item.rows for item in scores) else 1
 
 

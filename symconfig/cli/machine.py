@@ -55,7 +55,7 @@ def run_measure(arguments: argparse.Namespace) -> int:
     from symconfig.measured.gpu.kernel_fit import fit_kernels
     from symconfig.measured.gpu.kernel_times import as_yaml, read
     from symconfig.measured.gpu.kernels import choose_device, import_torch, measure_kernels, zoo_name
-    from symconfig.report.kernels import blocks, to_dict
+    from symconfig.report.calibration import kernel_blocks, kernel_data
 
     problems = arguments.problems
     out, raw = output(arguments, "out", YAML), output(arguments, "raw", YAML)
@@ -85,7 +85,7 @@ def run_measure(arguments: argparse.Namespace) -> int:
     for path, text in texts.items():
         if path is not None:
             write_text(path, text, arguments.force)
-    show(arguments, lambda: to_dict(times, fit), lambda: blocks(times, fit))
+    show(arguments, lambda: kernel_data(times, fit), lambda: kernel_blocks(times, fit))
     return 0
 
 
@@ -121,7 +121,7 @@ def _run(arguments: argparse.Namespace) -> int:
     """
     from symconfig.descriptor.write import cluster_yaml
     from symconfig.measured.runs import calibrations, in_folder, runs
-    from symconfig.report.calibration import blocks, to_dict
+    from symconfig.report.calibration import calibration_blocks, calibration_data
 
     problems = arguments.problems
     out = output(arguments, "out", YAML)
@@ -153,7 +153,11 @@ def _run(arguments: argparse.Namespace) -> int:
     if out is not None:
         text = f"# {fitted[0].cluster.name} with constants fitted by: {command}\n{cluster_yaml(fitted[0].profile)}"
         write_text(out, text, arguments.force)
-    show(arguments, lambda: to_dict(fitted, measured.remarks), lambda: blocks(fitted, measured.remarks))
+    show(
+        arguments,
+        lambda: calibration_data(fitted, measured.remarks),
+        lambda: calibration_blocks(fitted, measured.remarks),
+    )
     return 0
 
 

@@ -32,7 +32,7 @@ Answer = TypeVar("Answer")
 
 def _fields() -> list[Option]:
     """Return the options that are fields of a GraphJob; a limit of memory stays text, which has a unit."""
-    from symconfig.api.graph_job import GraphJob
+    from symconfig.api.graph_source import GraphJob
 
     rows = []
     for title, names in _FIELDS.items():
@@ -44,7 +44,7 @@ def _fields() -> list[Option]:
 
 
 def _rows() -> list[Row | Option | str]:
-    from symconfig.api.graph_job import GraphJob
+    from symconfig.api.graph_source import GraphJob
 
     rows: list[Row | Option | str] = [
         option("job", "JOB.yaml", "options as keys of a file; those below override it", nargs="?")
@@ -71,7 +71,7 @@ def run_partition(arguments: argparse.Namespace) -> int:
     --explain and --baselines are refused. Raises InputError with all problems (with the job file's line,
     or the option), InfeasibleError.
     """
-    from symconfig.api.graph_job import pin_texts
+    from symconfig.api.graph_source import pin_texts
     from symconfig.api.partition_job import partition_job
     from symconfig.api.problems import stated
     from symconfig.descriptor.cluster_name import joined
@@ -134,12 +134,12 @@ def _of_graph(arguments: argparse.Namespace, request: PartitionJob) -> tuple[Any
     """Return (JSON, blocks) of the solved partition; with --out write placements.py and partition.json.
     Raises InputError for an --explain that names no operator, InfeasibleError.
     """
-    from symconfig.api.partition import answered
+    from symconfig.api.partition import solved_partition
     from symconfig.report.partition import blocks
     from symconfig.report.partition_json import to_dict
     from symconfig.solve.partition.pinned import operators
 
-    result = _solved(answered, request)
+    result = _solved(solved_partition, request)
     explained = operators(result.found.net, arguments.explain, "--explain") if arguments.explain else ()
     report = result.contents(bool(arguments.baselines), explained)
     if arguments.out is not None:
@@ -150,10 +150,10 @@ def _of_graph(arguments: argparse.Namespace, request: PartitionJob) -> tuple[Any
 
 def _of_stages(arguments: argparse.Namespace, request: PartitionJob) -> tuple[Any, Sequence[Block]]:
     """Return (JSON, blocks) of the solved pipeline; with --out write partition.json. Raises InfeasibleError."""
-    from symconfig.api.pipeline import answered
+    from symconfig.api.partition import solved_pipeline
     from symconfig.report.partition_stages import blocks, to_dict
 
-    report = _solved(answered, request).contents()
+    report = _solved(solved_pipeline, request).contents()
     data = to_dict(report)
     if arguments.out is not None:
         _put(Path(arguments.out), {"partition.json": json_text(data)}, arguments.force)

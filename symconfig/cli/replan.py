@@ -42,7 +42,7 @@ def run_replan(arguments: argparse.Namespace) -> int:
     """
     from symconfig.api.replan import replan
     from symconfig.cli.job import as_options, request
-    from symconfig.report.replan import blocks
+    from symconfig.report.replan import replan_blocks
 
     problems = arguments.problems
     job = request(arguments)
@@ -73,7 +73,7 @@ def run_replan(arguments: argparse.Namespace) -> int:
             result = replan(arguments.plan, **wishes, **options, problems=problems.all, progress=progress)
     if arguments.lose_nodes is not None:
         return _answer(arguments, fallback, out, files)
-    shown = blocks(result.found)
+    shown = replan_blocks(result.found)
     answer(arguments, result.found.new, files, result.to_dict, shown, before=shown)
     return 0
 
@@ -105,10 +105,10 @@ def _on_fewer_nodes(
 
 def _answer(arguments: argparse.Namespace, fallback: Fallback, out: Path | None, files: Wanted | None) -> int:
     """Print the plans for fewer nodes and write their files with --out; return 1 if none of them exists, else 0."""
-    from symconfig.api.fallback import fallback_files
     from symconfig.api.planning import put
+    from symconfig.api.replan import fallback_files
     from symconfig.render.target import LAUNCH
-    from symconfig.report.fallback import blocks, to_dict
+    from symconfig.report.checkpoint import blocks, to_dict
 
     written = put(lambda: fallback_files(fallback, files), out, arguments.force, replaced) if out and files else []
     show(arguments, lambda: to_dict(fallback), lambda: blocks(fallback))
@@ -131,10 +131,10 @@ def _range(text: str) -> range:
 def run_diff(arguments: argparse.Namespace) -> int:
     """Print the differences of two plans; return 1 if they differ, with --exit-code, else 0. Raises InputError."""
     from symconfig.api import replan as api_replan
-    from symconfig.report import diff as report
+    from symconfig.report import replan as report
 
     diff = api_replan.diff(arguments.before, arguments.after)
-    show(arguments, lambda: report.to_dict(diff), lambda: report.blocks(diff))
+    show(arguments, lambda: report.diff_data(diff), lambda: report.diff_blocks(diff))
     return 1 if arguments.exit_code and not diff.same else 0
 
 

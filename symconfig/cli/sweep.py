@@ -31,10 +31,9 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     Raises InputError with all problems before any work, also for an existing table without journal unless --force.
     """
     from symconfig.api.sweep import read_sweep
-    from symconfig.report.sweep import blocks, to_dict
+    from symconfig.report.sweep import sweep_blocks, sweep_data
     from symconfig.runs.sweep.job import LIMIT
-    from symconfig.runs.sweep.pool import Status
-    from symconfig.runs.sweep.run import check, journal_of, sweep
+    from symconfig.runs.sweep.run import Status, check, journal_of, sweep
 
     problems, out = arguments.problems, Path(arguments.out or f"{Path(arguments.sweep).stem}.csv")
     problems.collect(lambda: check(out))
@@ -46,7 +45,7 @@ def run_sweep(arguments: argparse.Namespace) -> int:
         raise InputError(problems.all)
     with working() as progress:
         swept = sweep(points.points, out, arguments.force, _telling(progress.say), arguments.jobs)
-    show(arguments, lambda: to_dict(swept, points, out), lambda: blocks(swept, points, out))
+    show(arguments, lambda: sweep_data(swept, points, out), lambda: sweep_blocks(swept, points, out))
     if swept.interrupted:
         note("interrupted")
         return INTERRUPTED
@@ -74,7 +73,7 @@ def run_size(arguments: argparse.Namespace) -> int:
     """
     from symconfig.api.sweep import ALL, size
     from symconfig.cli.job import as_options, request
-    from symconfig.report.size import blocks, to_dict
+    from symconfig.report.sweep import size_blocks, size_data
     from symconfig.runs.sweep.size import MOST_GPUS
 
     job = request(arguments)
@@ -93,7 +92,7 @@ def run_size(arguments: argparse.Namespace) -> int:
             problems=(*arguments.problems.all, *job.problems),
             progress=lambda done, total: progress.say(f"planned {done:,} of {total:,}"),
         )
-    show(arguments, lambda: to_dict(answer), lambda: blocks(answer))
+    show(arguments, lambda: size_data(answer), lambda: size_blocks(answer))
     return 0 if answer.met else FailedError.exit_code
 
 

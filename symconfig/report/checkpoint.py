@@ -1,13 +1,22 @@
-"""What a checkpoint is, and whether a plan's run can go on from it."""
+"""Whether a run goes on from a checkpoint: of `symconfig checkpoint`, and of `replan --lose-nodes` on fewer nodes."""
 
 from __future__ import annotations
 
-from symconfig.format import count, gib
+from dataclasses import asdict
+from typing import Any
+
+from symconfig.format import count, either, gib, percent, picked, seconds, several
+from symconfig.plans.beside import caveats
+from symconfig.plans.configuration import DEGREES
+from symconfig.plans.plan import Candidate
+from symconfig.render.several import node_folder
 from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.runs.checkpoint import Checkpoint, Loadable, Step, Verdict
+from symconfig.runs.replan.fallback import Fallback, Smaller
 from symconfig.units import GIB, MIB
 
 _RUNS = {"old": "the old run, once more,", "between": "between the runs,", "new": "the new run"}
+
 _SENTENCES = {
     Verdict.AS_IS: "It loads as it is.",
     Verdict.RESHARDED: "It loads; each rank reads its part of another layout.",
@@ -15,6 +24,7 @@ _SENTENCES = {
     Verdict.WEIGHTS: "Its weights load, and nothing else.",
     Verdict.NO: "It does not load.",
 }
+
 OTHERWISE = {
     Verdict.WEIGHTS: "Without the conversion its weights load, and nothing else:",
     Verdict.NO: "Without the conversion nothing loads.",
@@ -54,3 +64,155 @@ def verdict(loadable: Loadable) -> list[Block]:
 def steps(how: tuple[Step, ...]) -> list[str]:
     """Return each step as text, its command or options on a line of their own."""
     return [f"{_RUNS[step.run].capitalize()} {step.does}:\n  {step.words}" for step in how]
+
+
+SCHEMA = "symconfig.fallback/1"
+
+_NUMBERS = 12  # columns in front of what loads
+
+
+def blocks(fallback: Fallback) -> list[Block]:
+    """Return all blocks of a fallback: a table with the full plan and each smaller one, caveats, why sizes have no
+    plan, other batches, how to save, and conversions.
+    """
+    plan, nodes = fallback.plan, fallback.nodes
+    head = (
+        f"{plan.model.name} on {several(nodes.count, 'node')} of {count(nodes.gpus)} x {plan.cluster.gpu.product} "
+        f"({plan.cluster.name}), "
+        f"and on fewer, with the same global batch of {count(plan.best.configuration.global_batch)} sequences"
+    )
+    rows = [_row(fallback, nodes.count, plan.best, "", ("", ""))]
+    for each in fallback.smaller:
+        if each.plan is not None and each.loads is not None:
+            advisedly = fallback.advisedly(each)
+            loads = (each.loads.verdict.value, advisedly.verdict.value if advisedly is not None else "")
+            share = fallback.share(each) or 0.0
+            lost = percent(1 - share) if share < 1 else f"none, {percent(share - 1)} gained"
+            rows.append(_row(fallback, each.nodes, each.plan.best, lost, loads))
+    grid = Grid.of(rows, words=("recompute", *list(rows[0])[_NUMBERS:]))
+    others = [f"On {several(each.nodes, 'node')}: {each.other_batch}" for each in fallback.smaller if each.other_batch]
+    every = [(nodes.count, plan), *((each.nodes, each.plan) for each in fallback.smaller if each.plan is not None)]
+    notes = [f"{several(number, 'node')}: {text}" for number, one in every for text in caveats(one)]
+    unfit = (
+        f"No plan for {several(each.nodes, 'node')} ({count(each.gpus)} GPUs):\n"
+        + "\n".join(f"- {problem}" for problem in each.problems)
+        for each in fallback.smaller
+        if each.plan is None
+    )
+    rest = (*unfit, *others, "\n".join(advice(fallback)), *_conversions(fallback))
+    return [head, grid, *notes, *rest]
+
+
+def advice(fallback: Fallback, start: str = "") -> list[str]:
+    """Return sentences on how the full run should save so that smaller plans load without a conversion; [] without
+    smaller plans. Without advised options one sentence: that all load so anyway, or that no option makes them, with
+    their verdicts. Else the options with exceptions, and their cost. start: the command that starts the run, if options
+    may follow it.
+    """
+    planned = [each for each in fallback.smaller if each.plan is not None]
+    if not planned:
+        return []
+    advised = fallback.advised
+    loads = [(each.nodes, fallback.advisedly(each) or each.loads) for each in planned]
+    short = [(nodes, load.verdict.value) for nodes, load in loads if load and not load.verdict.unconverted]
+    rest = "; ".join(f"{several(nodes, 'node')}: {verdict}" for nodes, verdict in short)
+    if advised is None:
+        if not short:
+            return ["Every plan here goes on from what the run on all nodes saves, without a conversion."]
+        return [f"No option for saving lets the smaller clusters go on without a conversion ({rest})."]
+    command = f" with `{start} {advised.options}`" if start else f" with {advised.options}"
+    well = [nodes for nodes, _ in loads if nodes not in dict(short)]
+    whom = f"{_either(well)} can go on" if short else "every plan here goes on"
+    return [
+        f"Start the run on all nodes{command}, from its first save on: then {whom} from its checkpoint without a "
+        f"conversion{f' (except {rest})' if rest else ''}.",
+        f"What that costs: {advised.costs} [{advised.source}].",
+    ]
+
+
+def _row(fallback: Fallback, nodes: int, best: Candidate, lost: str, loads: tuple[str, str]) -> dict[str, str]:
+    """Return a row for a number of nodes. lost: throughput lost, as text; loads: (verdict as saved by default, as
+    advised), the second only shown if options are advised.
+    """
+    advised = {} if fallback.advised is None else {f"saved with {fallback.advised.options}": loads[1]}
+    return {
+        "nodes": count(nodes),
+        "GPUs": count(best.configuration.world_size),
+        **{name: str(getattr(best.configuration, name)) for name in ("tp", "pp", "cp", "ep", "dp")},
+        "micro": str(best.configuration.micro),
+        "recompute": best.configuration.recompute_text,
+        "step s": seconds(best.predicted.step_s),
+        "tokens/s": count(_tokens_per_s(best)),
+        "lost beside the nodes": lost,
+        "the checkpoint loads": loads[0],
+        **advised,
+    }
+
+
+def _tokens_per_s(best: Candidate) -> float:
+    return best.predicted.tokens_per_s_per_gpu * best.configuration.world_size
+
+
+def _conversions(fallback: Fallback) -> list[str]:
+    """Return [sentence] on the numbers of nodes whose checkpoint a run of the old layout must convert, or []."""
+    old = [
+        each
+        for each in fallback.smaller
+        if each.loads is not None and any(step.run == "old" for step in each.loads.how)
+    ]
+    if not old:
+        return []
+    saved = " saved without that option" if fallback.advised is not None else ""
+    nodes = _either([each.nodes for each in old])
+    text = f"For {nodes} a checkpoint{saved} is converted by one more run of the old layout."
+    return [f"{text} `symconfig checkpoint DIR --plan PLAN.json` has the steps."]
+
+
+def _either(nodes: list[int]) -> str:
+    """Return numbers joined by "or" with the noun: `3, 2 or 1 node`."""
+    return f"{either(nodes)} {'node' if nodes[-1] == 1 else 'nodes'}"
+
+
+def to_dict(fallback: Fallback) -> dict[str, Any]:
+    """Return the JSON of `symconfig replan --lose-nodes --json`, which is also fallback.json."""
+    best = fallback.plan.best
+    return {
+        "schema": SCHEMA,
+        "plan": {
+            "nodes": fallback.nodes.count,
+            "gpus_per_node": fallback.nodes.gpus,
+            **_figures(fallback.nodes.count, best),
+        },
+        "saving": asdict(fallback.advised) if fallback.advised is not None else None,
+        "advice": advice(fallback),
+        "smaller": [_smaller(fallback, each) for each in fallback.smaller],
+    }
+
+
+def _figures(nodes: int, best: Candidate) -> dict[str, Any]:
+    """Return the folder, GPUs, degrees and speed of a plan as JSON."""
+    return {
+        "folder": node_folder(nodes),
+        "gpus": best.configuration.world_size,
+        "parallel": picked(best.configuration, *DEGREES),
+        "step_s": best.predicted.step_s,
+        "tokens_per_s": _tokens_per_s(best),
+    }
+
+
+def _smaller(fallback: Fallback, each: Smaller) -> dict[str, Any]:
+    """Return a smaller plan as JSON; without a plan its figures but `gpus` are None."""
+    advisedly = fallback.advisedly(each)
+    figures = {"folder": None, "gpus": each.gpus, "parallel": None, "step_s": None, "tokens_per_s": None}
+    if each.plan is not None:
+        figures = _figures(each.nodes, each.plan.best)
+    return {
+        "nodes": each.nodes,
+        "lost": each.lost,
+        **figures,
+        "share_of_proportional": fallback.share(each),
+        "loadable": each.loads.to_dict() if each.loads is not None else None,
+        "loadable_as_advised": advisedly.to_dict() if advisedly is not None else None,
+        "other_batch": each.other_batch,
+        "problems": [asdict(problem) for problem in each.problems],
+    }

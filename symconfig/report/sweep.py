@@ -1,4 +1,4 @@
-"""The answer of `symconfig sweep`: how many have a plan, the best of every model and cluster, why others have none."""
+"""The answers of commands that make many plans: `symconfig sweep`, and `size`, the fewest GPUs in time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import Any
 
 from symconfig.format import count, grouped, percent, picked, seconds, several, short
 from symconfig.report.grid import Block, Grid, present
+from symconfig.report.table import plan_command
 from symconfig.runs.sweep.columns import COLUMNS, Value
 from symconfig.runs.sweep.job import Points
-from symconfig.runs.sweep.pool import Status
-from symconfig.runs.sweep.run import Swept
+from symconfig.runs.sweep.run import Status, Swept
+from symconfig.runs.sweep.size import DAY_S, OfCluster, Question, Size, Tried, frontier
 
 Record = Mapping[str, Value]
+
 _MOST_REASONS = 8
+
 _MOST_LETTERS = 160
+
 _WORDS = {
     Status.PLANNED: "planned",
     Status.INFEASIBLE: "without a plan that fits",
@@ -26,7 +30,7 @@ _WORDS = {
 }
 
 
-def blocks(swept: Swept, points: Points, out: Path) -> list[Block]:
+def sweep_blocks(swept: Swept, points: Points, out: Path) -> list[Block]:
     """Return the report of a sweep: counts, best plans, caveats, reasons without plan, and what is left to do."""
     records = swept.records
     planned = [record for record in records if record["status"] == Status.PLANNED]
@@ -109,7 +113,7 @@ def reasons(records: Iterable[Record]) -> Grid:
     return Grid(("plans", "status", "reason"), tuple(rows), left=(1, 2), title="Why others have no plan")
 
 
-def to_dict(swept: Swept, points: Points, out: Path) -> dict[str, Any]:
+def sweep_data(swept: Swept, points: Points, out: Path) -> dict[str, Any]:
     """Return the JSON of `symconfig sweep --json`: counts and all rows, with None for columns that a row lacks."""
     names = [column.name for column in COLUMNS]
     return {
@@ -123,4 +127,169 @@ def to_dict(swept: Swept, points: Points, out: Path) -> dict[str, Any]:
         **picked(swept, "known", "interrupted"),
         "counts": {str(status): swept.counts[status] for status in Status},
         "rows": [{name: record.get(name) for name in names} for record in swept.records],
+    }
+
+
+_TITLE = "Fewest GPUs in time, and the Pareto front of time and GPU-hours, of each cluster"
+
+
+def size_blocks(size: Size) -> list[Block]:
+    """Return the report: headline, an answer per cluster, the table of numbers of GPUs (with cost only if there are
+    prices), caveats of those shown, and footer.
+    """
+    answers = "\n".join(answer(one, size.question) for one in size.clusters)
+    rows = [_row(one, tried, size.question) for one in size.clusters for tried in shown_of(one)]
+    if not any(row["cost"] for row in rows):
+        rows = [{name: cell for name, cell in row.items() if name != "cost"} for row in rows]
+    chosen = Grid.of(rows, _TITLE, words=("cluster", "", "in time"))
+    shown = ((one.name, tried) for one in size.clusters for tried in shown_of(one))
+    notes = [
+        f"{name}, {several(tried.gpus, 'GPU')}: {text}"
+        for name, tried in shown
+        if (text := tried.values.get("caveats"))
+    ]
+    return present(question_lines(size.question), answers, chosen, *notes, footer(size))
+
+
+def question_lines(question: Question) -> str:
+    """Return tokens, deadline, batch and steps in two lines."""
+    days = question.deadline_s / DAY_S
+    number, unit = (days, "day") if days >= 1 else (days * 24, "hour")
+    return (
+        f"{question.model.name}: {several(question.tokens, 'token')} in {number:g} {unit}{'s' * (number != 1)}\n"
+        f"global batch {several(question.job['global_batch_size'], 'sequence')} of "
+        f"{several(question.job['seq_length'], 'token')}; {several(question.steps, 'step')}"
+    )
+
+
+def answer(one: OfCluster, question: Question) -> str:
+    """Return one cluster's sentence: the fewest GPUs in time, and the fewest in time even at the slow end of the
+    interval, or that none is. If none is in time, the fastest number; if no number has a plan, the shortest of their
+    reasons.
+    """
+    if one.smallest is None and one.fastest is None:
+        ends = dict.fromkeys((one.tried[0].gpus, one.tried[-1].gpus))
+        reason = min({tried.reason for tried in one.tried}, key=lambda text: (len(text), text))
+        return f"{one.name}: no plan for {' to '.join(map(count, ends))} GPUs: {reason}"
+    if one.smallest is None:
+        assert one.fastest is not None
+        return (
+            f"{one.name}: not in time with at most {count(question.most_gpus)} GPUs: the fastest is "
+            f"{_days(one.fastest.run_s)} days on {count(one.fastest.gpus)}"
+        )
+    text = f"{one.name}: {several(one.smallest.gpus, 'GPU')}, {_days(one.smallest.run_s)} days; "
+    if one.surest is None:
+        return f"{text}none of up to {count(one.tried[-1].gpus)} GPUs is in time at the slow end of the 90 % interval"
+    return f"{text}{count(one.surest.gpus)} to be in time at the slow end, too ({_days(one.surest.slow_s)} days)"
+
+
+def _days(span_s: float) -> str:
+    days = span_s / DAY_S
+    return f"{days:.2f}" if days < 10 else f"{days:,.1f}"
+
+
+def shown_of(one: OfCluster) -> list[Tried]:
+    """Return the tried numbers to show, rising: the Pareto front of GPU-hours and time, and the two answers."""
+    chosen = {tried.gpus: tried for tried in frontier(one.planned, lambda tried: tried.gpu_hours)}
+    chosen |= {tried.gpus: tried for tried in (one.smallest, one.surest) if tried is not None}
+    return [chosen[gpus] for gpus in sorted(chosen)]
+
+
+def _row(one: OfCluster, tried: Tried, question: Question) -> dict[str, str]:
+    """Return the cells of one number of GPUs; the mark is "fewest" if it is the smallest in time, "surely" if in time
+    at the slow end, too; cost is "" without a price.
+    """
+    mark = " and ".join(
+        word
+        for word, of in (("fewest", one.smallest), ("surely", one.surest))
+        if of is not None and of.gpus == tried.gpus
+    )
+    values = tried.values
+    return {
+        "cluster": one.name,
+        "GPUs": count(tried.gpus),
+        "": mark,
+        "days": _days(tried.run_s),
+        "at the slow end": _days(tried.slow_s),
+        "in time": in_time(tried, question),
+        "GPU-hours": count(tried.gpu_hours),
+        "cost": "" if tried.cost is None else count(tried.cost),
+        "step s": seconds(float(str(values["step_s"]))),
+        "MFU": percent(float(str(values["mfu"]))),
+        **{name: str(values[name]) for name in ("tp", "pp", "cp", "ep", "dp")},
+    }
+
+
+def in_time(tried: Tried, question: Question) -> str:
+    """Return "yes" if in time even at the slow end, "likely" if only as predicted, else "no"."""
+    if tried.slow_s <= question.deadline_s:
+        return "yes"
+    return "likely" if tried.run_s <= question.deadline_s else "no"
+
+
+def footer(size: Size) -> str:
+    """Return what the figures leave out, the number of plans made, and the command for a plan in time, if any: the
+    cheapest of those with a cost, else the one of fewest GPU-hours.
+    """
+    question = size.question
+    lines = [
+        f"Steps run for {percent(question.goodput)} of the time (--goodput); failures, evaluation, saving and waiting "
+        "for data take the rest.",
+        f"{several(sum(len(one.tried) for one in size.clusters), 'number')} of GPUs planned.",
+    ]
+    met = [(one.name, tried) for one in size.clusters for tried in one.planned if tried.run_s <= question.deadline_s]
+    if met:
+        name, cheapest = min(met, key=lambda pair: (pair[1].cost is None, pair[1].cost or pair[1].gpu_hours))
+        lines.append(f"Next:\n  {command(question, name, cheapest.gpus)}")
+    return "\n".join(lines)
+
+
+def command(question: Question, cluster: str, gpus: int) -> str:
+    """Return the `symconfig plan` command for a number of GPUs of a cluster."""
+    job = {name: value for name, value in question.job.items() if name not in ("limits", "pins")}
+    fields = {**job, "cluster": cluster, "gpus": gpus, **(question.job.get("limits") or {})}
+    return plan_command(fields, question.job.get("pins") or {})
+
+
+def size_data(size: Size) -> dict[str, Any]:
+    """Return the JSON of `symconfig size --json`: the question, whether a cluster meets it, and each one's numbers."""
+    question = size.question
+    return {
+        "schema": "symconfig.size/1",
+        "model": question.model.name,
+        **picked(question, "tokens", "deadline_s", "goodput", "most_gpus"),
+        "job": dict(question.job),
+        "steps": question.steps,
+        "met": size.met,
+        "clusters": [_cluster(one, question) for one in size.clusters],
+    }
+
+
+def _cluster(one: OfCluster, question: Question) -> dict[str, Any]:
+    """Return a cluster's answers as JSON; None where there is none."""
+    frontiers = {tried.gpus for tried in frontier(one.planned, lambda tried: tried.gpu_hours)}
+    answers = {"smallest_gpus": one.smallest, "surest_gpus": one.surest, "fastest_gpus": one.fastest}
+    return {
+        "cluster": one.name,
+        "least_gpus_at_peak": one.least,
+        **{name: tried.gpus if tried else None for name, tried in answers.items()},
+        "tried": [_tried(tried, question, tried.gpus in frontiers) for tried in one.tried],
+    }
+
+
+def _tried(tried: Tried, question: Question, on_frontier: bool) -> dict[str, Any]:
+    """Return one number of GPUs as JSON; without a plan only the reason."""
+    if tried.reason:
+        return {"gpus": tried.gpus, "planned": False, "reason": tried.reason}
+    names = {column.name for column in COLUMNS}
+    return {
+        "gpus": tried.gpus,
+        "planned": True,
+        "run_s": tried.run_s,
+        "run_high_s": tried.slow_s,
+        "in_time": in_time(tried, question),
+        "gpu_hours": tried.gpu_hours,
+        "cost": tried.cost,
+        "frontier": on_frontier,
+        "plan": {name: value for name, value in tried.values.items() if name in names and name != "gpu_hours"},
     }

@@ -1,4 +1,4 @@
-"""`symconfig validate`: scores as tables and as plain data. Errors are relative to what was measured."""
+"""Predictions held against measurements: the scores of `symconfig validate`, and a running job's log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from symconfig.format import count, percent, several, signed
+from symconfig.format import count, gib, percent, picked, seconds, several, signed
+from symconfig.measured.comparison import CLOSE, MOST, Comparison
 from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.solve.candidate import tidy
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 Figures = Mapping[str, Any]
 
 
-def blocks(scores: Sequence[Source]) -> list[Block]:
+def validation_blocks(scores: Sequence[Source]) -> list[Block]:
     """Return the tables of errors, out-of-memory, sweeps and growth, and notes on rows, software without measured runs,
     ignored options and skipped rows; empty parts are left out.
     """
@@ -89,7 +90,7 @@ def _skipped(scores: Sequence[Source]) -> str:
     return titled("Skipped", lines, "")
 
 
-def to_dict(scores: Sequence[Source]) -> dict[str, Any]:
+def validation_data(scores: Sequence[Source]) -> dict[str, Any]:
     """Return the scores as JSON, symconfig.validate/1."""
     return {
         "schema": "symconfig.validate/1",
@@ -252,3 +253,70 @@ def _regret(regret: float | None, ran_out: bool) -> str:
     if regret is not None:
         return percent(regret)
     return "runs out of memory" if ran_out else "not timed"
+
+
+_SHOWN = 4  # causes
+
+
+def comparison_data(comparison: Comparison) -> dict[str, Any]:
+    """Return the comparison as plain data; `predicted` is None for a part that is not predicted by itself."""
+    found = comparison
+    return {
+        "file": found.log.path,
+        "steps": None if found.log.steady is None else asdict(found.log.steady),
+        "interval_s": list(found.interval),
+        "seconds": [asdict(part) for part in found.seconds],
+        "bytes": [asdict(part) for part in found.memory],
+        "differences": [asdict(one) for one in found.differences],
+        "causes": [asdict(one) for one in found.causes],
+        "remarks": list(found.log.remarks),
+    }
+
+
+def comparison_blocks(comparison: Comparison) -> list[Block]:
+    """Return the table of predicted and measured figures, the options that differ, the causes, and what was lost."""
+    log, found = comparison.log, comparison
+    steady = "no steady step" if log.steady is None else several(log.steady.n, "logged time")
+    written = [*((" s", seconds, part) for part in found.seconds), *((" GiB", gib, part) for part in found.memory)]
+    rows = (
+        {
+            "": part.name + unit,
+            "predicted": "" if part.predicted is None else text(part.predicted),
+            "log": text(part.measured),
+            "difference": "" if part.ratio is None else signed(part.ratio - 1),
+        }
+        for unit, text, part in written
+    )
+    differences = (picked(one, "option", "script", "log") for one in found.differences)
+    causes = (
+        {
+            "assumption": one.name,
+            "assumed": f"{one.assumed:.2f}",
+            "would have to be": f"{one.needed:.2f}",
+            "deviations": f"{one.deviations:.1f}",
+        }
+        for one in found.causes[:_SHOWN]
+    )
+    other = "The job runs with other options than the script has"
+    return present(
+        Grid.of(rows, f"Beside {log.path} ({steady})", words=("",)) if written else "",
+        Grid.of(differences, other, words=("option", "script", "log")) if found.differences else "",
+        "\n".join(_sentences(found)),
+        Grid.of(causes, "Any of these alone would explain the step", words=("assumption",)) if found.causes else "",
+    )
+
+
+def _sentences(found: Comparison) -> Iterator[str]:
+    """Yield sentences on the step against its interval, on the options that differ, and on the time that is lost."""
+    log = found.log
+    if found.seconds:
+        low, high = found.interval
+        where = "within" if found.as_usual else "outside of"
+        yield f"The step is {where} the 90 % interval of its prediction, {seconds(low)} to {seconds(high)} s."
+    if found.differences:
+        yield "The prediction is of the script; first audit the script with the options that the log prints."
+    if not found.causes and not found.is_close:
+        yield f"No assumption explains the step alone, within a factor of {MOST:g}."
+    if log.steady is not None and log.steady.lost > CLOSE:
+        yield f"{percent(log.steady.lost)} of the time is lost in steps slower than the median."
+    yield from (f"{remark[0].upper()}{remark[1:]}." for remark in log.remarks)

@@ -80,25 +80,24 @@ def _estimate(job: Mapping[str, Any]) -> Answer:
 
 def _audit(source: str, cluster: str | None = None, gpus: int | None = None, log: str | None = None) -> Answer:
     from symconfig.api.existing import audit, compare
-    from symconfig.report import comparison
-    from symconfig.report.audit import blocks
-    from symconfig.report.audit_json import to_dict
+    from symconfig.report.audit import blocks, to_dict
+    from symconfig.report.validation import comparison_blocks, comparison_data
 
     done = audit(source, cluster, gpus)
     if log is None:
         return Answer(blocks(done), to_dict(done))
     found = compare(done, log)
-    return Answer([*blocks(done), *comparison.blocks(found)], to_dict(done) | {"log": comparison.to_dict(found)})
+    return Answer([*blocks(done), *comparison_blocks(found)], to_dict(done) | {"log": comparison_data(found)})
 
 
 def _replan(plan: str, changes: Mapping[str, Any], out: str | None = None) -> Answer:
     from symconfig.api.replan import replan
-    from symconfig.report.replan import blocks
+    from symconfig.report.replan import replan_blocks
 
     result = replan(plan, **changes)
     if out is not None:
         result.new.write(out)
-    return Answer(blocks(result.found), result.to_dict())
+    return Answer(replan_blocks(result.found), result.to_dict())
 
 
 def _list(kind: str) -> Answer:

@@ -127,7 +127,7 @@ def _audit(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
     """
     from symconfig.api.existing import audit, audit_page
     from symconfig.existing.launch import files
-    from symconfig.report.audit_json import to_dict
+    from symconfig.report.audit import to_dict
 
     given = {name: data[name] for name in _LAUNCH_FIELDS if data.get(name) is not None}
     text = data.get("script")

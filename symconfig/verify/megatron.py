@@ -19,7 +19,6 @@ from symconfig.verify import (
     megatron_agreement,
     megatron_rank,
     megatron_sameness,
-    megatron_saved,
     megatron_session,
     megatron_source,
 )
@@ -159,9 +158,9 @@ def session_jobs(
         own = megatron_session.job(id, item.plan, item.args, item.env, source)
         jobs.append(own)
         if build and megatron_rank.unbuilt(item.plan) is None:
-            jobs.extend(megatron_rank.jobs(own, item.plan))
+            jobs.extend(megatron_rank.build_jobs(own, item.plan))
         if trace:
-            jobs.extend(megatron_saved.jobs(own, item.plan))
+            jobs.extend(megatron_rank.trace_jobs(own, item.plan))
     return jobs
 
 
@@ -185,11 +184,11 @@ def built(
         yield Check(f"{place}: ranks as built", "skipped", "it refuses the arguments, as said above", 0.0)
         return
     for job in others:
-        if job.task == megatron_rank.TASK:
+        if job.task == megatron_rank.BUILD:
             yield megatron_rank.check(rendered.plan, job, results[job.id], place, FILE)
     if trace:
-        traced = [job for job in others if job.task == megatron_saved.TASK]
-        yield from megatron_saved.checks(rendered.plan, traced, results, place, FILE)
+        traced = [job for job in others if job.task == megatron_rank.TRACE]
+        yield from megatron_rank.trace_checks(rendered.plan, traced, results, place, FILE)
 
 
 def _unbuilt(rendered: Rendered, source: MegatronSource, build: bool) -> Iterator[Check]:

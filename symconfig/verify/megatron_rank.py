@@ -7,11 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from symconfig.cost.machine import LOW_PRECISION
+from symconfig.cost.pipeline import in_flight
+from symconfig.descriptor.layers import NO_MIXER
 from symconfig.errors import Problem, SymconfigError
 from symconfig.format import count, seconds
 from symconfig.frameworks.megatron.environment import used
 from symconfig.frameworks.megatron.flags import at_least
 from symconfig.plans.plan import Plan
+from symconfig.solve.costed import costed
 from symconfig.units import MIB
 from symconfig.verify.checks import Check, Compared
 from symconfig.verify.megatron_session import Job, Result
@@ -23,10 +27,13 @@ from symconfig.verify.rank_states import (
     coordinates,
     predicted,
     stage_of,
+    with_local_layers,
 )
 
-TASK = "build"
+BUILD = "build"
+
 BUILDERS_SINCE = "core_v0.19.0"  # megatron/training/models
+
 NAMED = 4  # sizes of parameters that a sentence names
 
 Chunks = Sequence[Sequence[Parameter]]  # of each virtual stage
@@ -45,9 +52,9 @@ def ranks(plan: Plan) -> tuple[int, ...]:
     return tuple(dict.fromkeys(stage * within + place * (within - 1) // last for place, stage in enumerate(stages)))
 
 
-def jobs(job: Job, plan: Plan) -> list[Job]:
+def build_jobs(job: Job, plan: Plan) -> list[Job]:
     """Return a build job for each of `ranks(plan)`; ids continue the job's."""
-    return [replace(job, id=f"{job.id}rank {rank}", rank=rank, task=TASK) for rank in ranks(plan)]
+    return [replace(job, id=f"{job.id}rank {rank}", rank=rank, task=BUILD) for rank in ranks(plan)]
 
 
 def unbuilt(plan: Plan) -> str | None:
@@ -147,3 +154,72 @@ def parameters(ours: Sequence[Parameter], real: Sequence[tuple[str, int, bool]])
         if named:
             parts.append(f"{word} {', '.join(named[:NAMED])}{', …' if len(named) > NAMED else ''}")
     return "; ".join(parts)
+
+
+TRACE = "trace"
+
+DISPATCHER = "alltoall"
+
+TOLERANCE = 0.02  # of a stage
+
+
+def saved_bytes(plan: Plan, stage: int) -> float:
+    """Return the bytes kept for the backward by one microbatch of every chunk of a stage, as predicted with Megatron's
+    own layers: activations over microbatches in flight, plus the head's. Raises SymconfigError if it cannot be costed.
+    """
+    found = costed(with_local_layers(plan))
+    memory, microbatches = found.cost.memory, in_flight(found.points, found.setting)
+    activations, head = (float(memory[part][stage].item()) for part in ("activations", "head and loss"))
+    return activations / float(microbatches[stage].item()) + head
+
+
+def untraced(plan: Plan) -> str | None:
+    """Return why Megatron's own layers on a CPU keep other tensors than the plan's, or None if they keep the same.
+    Reasons: sparse attention, scans, an 8- or 4-bit precision, or a dispatcher of experts other than DISPATCHER.
+    """
+    options = plan.best.configuration
+    if plan.model.indexer is not None:
+        return "kernels of sparse attention are of other packages, and what PyTorch does in their place keeps scores"
+    if any(mixer.block != NO_MIXER for mixer in plan.model.mixers):
+        return "scans are kernels of other packages, and what PyTorch does in their place keeps every step"
+    if options.precision in LOW_PRECISION:
+        return f"Megatron's own layers have no {options.precision}"
+    if options.moe_dispatcher not in (None, DISPATCHER):
+        return f"the number of tokens of an expert is known for {DISPATCHER} only, not for {options.moe_dispatcher}"
+    return None
+
+
+def trace_jobs(job: Job, plan: Plan) -> list[Job]:
+    """Return a trace job for each rank that would be built; none if `untraced`."""
+    if untraced(plan) is not None:
+        return []
+    return [replace(job, id=f"{job.id}{TRACE} {rank}", rank=rank, task=TRACE) for rank in ranks(plan)]
+
+
+def trace_checks(
+    plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result], place: str, file: str
+) -> Iterator[Check]:
+    """Yield a check for each traced rank (job) with predicted and kept bytes, which may differ by TOLERANCE; a failed
+    job or plan fails. One skipped check first if `untraced`.
+    """
+    if (reason := untraced(plan)) is not None:
+        yield Check(f"{place}: kept for the backward", "skipped", reason, 0.0)
+    for job in jobs:
+        result, stage = results[job.id], stage_of(plan.best.configuration, job.rank)
+        name = f"{place}: rank {job.rank}, stage {stage}, kept for the backward"
+        if not result.ok:
+            yield Check(name, "failed", f"{file}: {result.error}", result.seconds)
+            continue
+        try:
+            row = Compared("all of the stage", saved_bytes(plan, stage), result.rank["saved_bytes"], "bytes")
+        except SymconfigError as error:
+            yield Check(name, "failed", " ".join(map(str, error.problems)), result.seconds)
+            continue
+        differs = abs(row.ours - row.real) > TOLERANCE * row.real
+        off = f"{100 * row.difference:+.2f} %" if row.real else "nothing kept"
+        detail = (
+            f"Megatron's own layers keep {count(row.real / MIB)} MiB of one microbatch of every chunk, symconfig has "
+            f"{count(row.ours / MIB)} MiB ({off}); traced in {seconds(result.rank['seconds'])} s with "
+            f"{count(result.rank['max_rss_bytes'] / MIB)} MiB"
+        )
+        yield Check(name, "failed" if differs else "passed", detail, result.seconds, (row,))

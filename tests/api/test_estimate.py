@@ -11,7 +11,7 @@ import symconfig
 from symconfig.errors import InputError
 from symconfig.plans.pipeline_layout import written
 from symconfig.plans.plan import Candidate
-from symconfig.runs.replan.keep import _VALUES
+from symconfig.runs.replan.changes import _VALUES
 from tests.cli.support import Run
 
 JOBS: dict[str, tuple[str, str, int, dict[str, Any]]] = {

@@ -18,7 +18,7 @@ import pytest
 from symconfig.descriptor.cluster import SHARES
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.measured.score import Source, source
-from symconfig.report.validation import to_dict
+from symconfig.report.validation import validation_data
 from tests.measured.support import published
 from tools.accuracy_tables import markdown, summary
 from tools.accuracy_tables import page as constants_page
@@ -69,7 +69,7 @@ def test_the_page_of_constants_shows_what_is_recorded(record: Any) -> None:
 
 
 def test_what_is_recorded_is_what_the_model_does_now(record: Any) -> None:
-    now = dict(figures(to_dict([scored(name) for name, _ in published()])["sources"]))
+    now = dict(figures(validation_data([scored(name) for name, _ in published()])["sources"]))
     then = dict(figures([{**each, "about": None} for each in record["sources"]]))
     then = {place: value for place, value in then.items() if "about" not in place}
     assert now.keys() == then.keys(), STALE

@@ -15,8 +15,8 @@ from symconfig.existing.audit.audit import Audit
 from symconfig.measured.comparison import Comparison
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
-from symconfig.report.comparison import blocks
 from symconfig.report.grid import plain
+from symconfig.report.validation import comparison_blocks
 from tests.cli.support import Run, run
 from tests.measured.log_samples import iteration, memory, plan_log, write
 from tests.sample_plans import sample_plan
@@ -87,7 +87,7 @@ def test_a_step_that_nothing_explains_is_said_to_be_such(tmp_path: Path) -> None
     plan = sample_plan("llama2-13b", A100)
     found = compared(plan, tmp_path, 20 * step_ms(plan))
     assert found.causes == ()
-    text = plain(blocks(found), 100)
+    text = plain(comparison_blocks(found), 100)
     assert "No assumption explains the step alone, within a factor of 3." in text
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from symconfig.cli.shared import Progress
 from symconfig.format import clean
 from symconfig.report.grid import LEAST_WIDTH, Grid, narrow, page_width, plain, show, to_text, wrapped
-from symconfig.cli.shared import Progress
 from tests.cli.terminal import Terminal
 
 GRID = Grid(("name", "s"), (("a", "1.0"), ("long name", "10.0")), left=(0,), title="T")

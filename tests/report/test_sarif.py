@@ -10,7 +10,7 @@ import pytest
 
 from symconfig import audit
 from symconfig.errors import SymconfigError
-from symconfig.report.audit_json import sarif
+from symconfig.report.audit import sarif
 
 jsonschema = pytest.importorskip("jsonschema")
 HERE = Path(__file__).parent

@@ -111,7 +111,9 @@ def _used_s() -> float:
 def test_a_rank_of_thousands_takes_seconds_and_little_memory() -> None:
     item = rendered(sample_plan("llama3.1-70b", "h100", tp=8, pp=16, vpp=5, cp=1, dp=128))
     assert item.plan.best.configuration.world_size == 16384
-    jobs = megatron_rank.jobs(megatron.megatron_session.job("", item.plan, item.args, item.env, source()), item.plan)
+    jobs = megatron_rank.build_jobs(
+        megatron.megatron_session.job("", item.plan, item.args, item.env, source()), item.plan
+    )
     before_s = _used_s()
     result = megatron.megatron_session.run(source(), jobs[-1:], LIMIT_S)[jobs[-1].id]
     assert result.ok, result.error

@@ -12,7 +12,7 @@ from symconfig.errors import InputError
 from symconfig.render import render
 from symconfig.render.files import write
 from symconfig.report.verify import checked as blocks
-from symconfig.verify import checks, megatron, megatron_saved
+from symconfig.verify import checks, megatron, megatron_rank
 from symconfig.verify.checks import Check, Compared, Options
 from symconfig.verify.megatron_session import Job, Result
 from tests.sample_models import sample_model
@@ -23,22 +23,24 @@ from tests.verify.megatron_support import rendered, source
 @pytest.mark.parametrize("precision", ["fp8", "nvfp4"])
 def test_low_precision_cannot_be_compared(precision: str) -> None:
     plan = sample_plan("llama2-13b", "h100", precision=precision)
-    assert megatron_saved.jobs(Job("", (), 64), plan) == []
-    (check,) = megatron_saved.checks(plan, [], {}, "Megatron", "args")
+    assert megatron_rank.trace_jobs(Job("", (), 64), plan) == []
+    (check,) = megatron_rank.trace_checks(plan, [], {}, "Megatron", "args")
     assert (check.status, check.detail) == ("skipped", f"Megatron's own layers have no {precision}")
 
 
 def test_a_dispatcher_without_a_stand_in_is_not_traced() -> None:
     plan = sample_plan("mixtral-8x7b", moe_dispatcher="flex")
-    (check,) = megatron_saved.checks(plan, [], {}, "Megatron", "args")
+    (check,) = megatron_rank.trace_checks(plan, [], {}, "Megatron", "args")
     assert check.status == "skipped"
     assert check.detail.endswith("for alltoall only, not for flex")
 
 
 def test_a_crash_of_the_trace_is_a_failed_check() -> None:
     plan = sample_plan()
-    (job, *_) = megatron_saved.jobs(Job("", (), 64), plan)
-    (check,) = megatron_saved.checks(plan, [job], {job.id: Result(job.id, crash="ended with status 9")}, "it", "args")
+    (job, *_) = megatron_rank.trace_jobs(Job("", (), 64), plan)
+    (check,) = megatron_rank.trace_checks(
+        plan, [job], {job.id: Result(job.id, crash="ended with status 9")}, "it", "args"
+    )
     assert check.status == "failed"
     assert "ended with status 9" in check.detail
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from symconfig.plans.plan import Plan
-from symconfig.verify import megatron_saved, megatron_session
+from symconfig.verify import megatron_rank, megatron_session
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import LIMIT_S, rendered, source
@@ -85,7 +85,7 @@ def held(trace: Mapping[str, Any], inside: str) -> int:
 @pytest.mark.parametrize("name", PLANS)
 def test_symconfig_keeps_the_same(name: str, traces: dict[str, Mapping[str, Any]]) -> None:
     stage = PLANS[name].best.configuration.pp - 1
-    ours = megatron_saved.saved_bytes(PLANS[name], stage)
+    ours = megatron_rank.saved_bytes(PLANS[name], stage)
     assert ours == pytest.approx(traces[name]["saved_bytes"], rel=0.02 if name == "shared and normed heads" else 0.002)
 
 

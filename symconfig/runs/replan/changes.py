@@ -3,26 +3,30 @@ the inputs of the new plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
 
 import numpy as np
 
 from symconfig.cost.framework import device_bytes
 from symconfig.cost.step import HOST_SHARE, host_bytes
-from symconfig.errors import InputError
+from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.audit.steps import DECISIONS, changes, differs, moved
 from symconfig.frameworks.constraint import failing
 from symconfig.frameworks.extras import in_effect
 from symconfig.frameworks.megatron.option_constraints import GATHERED_FORMATS
 from symconfig.frameworks.tables import options
 from symconfig.plans.configuration import Configuration, Precision
+from symconfig.plans.options import EXTRAS, Extra
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import target_of
+from symconfig.runs.checkpoint import Loadable, Verdict
 from symconfig.solve.candidate import described
 from symconfig.solve.configuration import Setup
 from symconfig.solve.costed import costed
-from symconfig.solve.extras import switched_on
+from symconfig.solve.extras import switched_on, values_of
 from symconfig.solve.pins import parse
 from symconfig.solve.predict import as_found
 from symconfig.solve.prospect import Prospect, effective
@@ -35,7 +39,7 @@ SEQUENCE = "sequence parallel"  # of the decisions
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Judgement:
     """The verdict on a configuration under a plan's inputs.
 
     refused: why it cannot run, a sentence without its period, else ""; then all numbers are 0. over_bytes: bytes beyond
@@ -100,7 +104,7 @@ def carried(candidate: Candidate, plan: Plan) -> Setup:
     )
 
 
-def judged(plan: Plan, c: Setup) -> Verdict:
+def judged(plan: Plan, c: Setup) -> Judgement:
     """Return the verdict on a configuration under the plan's inputs: refused with the first reason, or bytes, and step
     against the plan's best. Reasons are degrees that do not divide the GPUs, limits and constraints of the framework,
     InputError of the costs, and what the plan's target cannot write. Overruns of memory are no refusal.
@@ -108,25 +112,25 @@ def judged(plan: Plan, c: Setup) -> Verdict:
     wanted = _request(plan, c.precision, c)
     p, gpus = c, plan.best.configuration.world_size
     if gpus % (inner := p.tp * p.pp * p.cp):
-        return Verdict(f"tp {p.tp} x pp {p.pp} x cp {p.cp} = {inner} does not divide {gpus} GPUs")
+        return Judgement(f"tp {p.tp} x pp {p.pp} x cp {p.cp} = {inner} does not divide {gpus} GPUs")
     if refused := _unknown(wanted, c):
-        return Verdict(refused)
+        return Judgement(refused)
     try:
         point = as_found(plan.model, plan.cluster, c)
     except InputError as error:
-        return Verdict(str(error.problems[0]).rstrip("."))
+        return Judgement(str(error.problems[0]).rstrip("."))
     point = replace(point, request=wanted, configuration=effective(point.configuration, wanted))
     if refused := _refused(point):
-        return Verdict(refused)
+        return Judgement(refused)
     kept = replace(described(point, plan.cluster, plan.job), target=plan.best.target)
     if unwritten := target_of(plan.model, plan.job).refusals(replace(plan, best=kept)):
-        return Verdict(str(unwritten[0]).rstrip("."))
+        return Judgement(str(unwritten[0]).rstrip("."))
     parts = costed(point)
     used, step_s = device_bytes(max(parts.peaks), point.machine, wanted.framework), refined_s(point, parts)
     pinned = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])
     room = HOST_SHARE * point.machine.host_memory_bytes_per_gpu
     best_s = plan.best.predicted.step_s
-    return Verdict("", step_s, step_s / best_s - 1, used, used - plan.usable_bytes, pinned - room)
+    return Judgement("", step_s, step_s / best_s - 1, used, used - plan.usable_bytes, pinned - room)
 
 
 def _request(plan: Plan, precision: Precision, options: Configuration) -> Request:
@@ -169,7 +173,7 @@ class Change:
 
     decision: str
     text: str
-    kept: Verdict
+    kept: Judgement
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +184,7 @@ class Changes:
 
     decisions: tuple[Change, ...]
     follows: tuple[str, ...]
-    stayed: Verdict
+    stayed: Judgement
 
 
 def changed(old: Plan, new: Plan) -> Changes:
@@ -216,3 +220,125 @@ def _follows(old: Plan, new: Plan) -> Iterator[str]:
             f"accumulation {was.num_microbatches} -> {now.num_microbatches}: {now.global_batch} sequences over dp x "
             f"micro-batch = {now.dp * now.micro}"
         )
+
+
+# What decides which rank holds which part of which weight: where these stay, every rank reads what it wrote.
+LAYOUT = ("tp", "pp", "vpp", "ep", "etp")
+
+WORTH = 0.01  # a step that is this much longer is worth a checkpoint that is loaded with less ado
+
+FREE = 0.001  # and this much longer is nothing
+
+GROUPS = (LAYOUT, ("zero",), ("precision",))
+
+
+def _degree(name: str, candidate: Candidate) -> str:
+    return str(getattr(candidate.configuration, name))
+
+
+def _extra(extra: Extra, candidate: Candidate) -> str | None:
+    """Return the pin's value of a framework option; None if no pin of this backend can express it."""
+    value = getattr(in_effect(candidate.configuration), extra.name)
+    if value != extra.usual and candidate.target.backend not in extra.of:
+        return None
+    return next(word for word, meant in values_of(extra, candidate.configuration.world_size).items() if meant == value)
+
+
+_VALUES: Mapping[str, Callable[[Candidate], str | None]] = {
+    **{name: partial(_degree, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")},
+    "mbs": lambda candidate: str(candidate.configuration.micro),
+    "zero": lambda candidate: str(candidate.configuration.zero_stage),
+    "sp": lambda candidate: _switch(candidate.configuration.sequence_parallel),
+    "recompute": lambda candidate: _recompute(candidate.configuration),
+    "precision": lambda candidate: candidate.configuration.precision,
+    "optimizer_offload": lambda candidate: f"{candidate.configuration.optimizer_offload:g}",
+    "activation_offload": lambda candidate: _switch(candidate.configuration.activation_offload),
+    "cp_comm": lambda candidate: candidate.configuration.cp_comm if candidate.configuration.cp > 1 else None,
+    "layout": lambda candidate: candidate.configuration.pipeline_layout,
+    **{extra.pin: partial(_extra, extra) for extra in EXTRAS},
+}
+
+
+def _switch(on: bool) -> str:
+    return "1" if on else "0"
+
+
+def _recompute(c: Configuration) -> str | None:
+    """Return the recompute as a pin, its kind or `selective:modules`; None for the method "block", whose layers no pin
+    gives.
+    """
+    if c.recompute_method == "block":
+        return None
+    return f"{c.recompute}:{','.join(c.recompute_modules)}" if c.recompute == "selective" else c.recompute
+
+
+def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
+    """Return {name: value} of a candidate's choices `kept` as pins. Raises InputError with all names whose value no pin
+    can express; None as a value counts as such.
+    """
+    values = {name: _VALUES[name](candidate) for name in kept}
+    wrong = [name for name, value in values.items() if value is None]
+    if wrong:
+        raise InputError(
+            [Problem("cannot be kept: no pin expresses the old plan's value", field="pins", got=name) for name in wrong]
+        )
+    return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class NearPlan:
+    """A plan that keeps some choices of the old one. pins: these choices. slower: its step over the new plan's, less
+    1. verdict: on loading the old plan's checkpoint.
+    """
+
+    pins: dict[str, str]
+    plan: Plan
+    slower: float
+    verdict: Verdict
+
+    @property
+    def free(self) -> bool:
+        """Return whether the step is at most FREE (0.1 %) slower."""
+        return self.slower <= FREE
+
+
+def nearest(
+    old: Plan, new: Plan, loads: Loadable, solved: Callable[[Mapping[str, str]], Plan],
+    loadable: Callable[[Plan], Loadable],
+) -> NearPlan | None:  # fmt: skip
+    """Return the plan, at most WORTH (1 %) slower, that keeps some old choices and loads the old checkpoint with the
+    best verdict.
+
+    None if none has a better verdict than `new`, for another model or framework, or if the checkpoint loads as it is.
+    Ties go to the faster, then to fewer pins; kept choices without a plan are skipped. loads: verdict for `new`;
+    loadable: returns it for any plan. solved: searches with further pins.
+    """
+    if loads.verdict is Verdict.AS_IS or old.model != new.model or old.best.target.backend != new.best.target.backend:
+        return None
+    plans = []
+    for pins in pins_kept(old.best, new):
+        try:
+            plan = solved(pins)
+        except (InputError, InfeasibleError):
+            continue
+        slower = plan.best.predicted.step_s / new.best.predicted.step_s - 1
+        verdict = loadable(plan).verdict
+        if slower <= WORTH and verdict.rank < loads.verdict.rank:
+            plans.append(NearPlan(pins, plan, slower, verdict))
+    return min(plans, key=lambda one: (one.verdict.rank, max(0.0, one.slower), len(one.pins)), default=None)
+
+
+def pins_kept(old: Candidate, new: Plan) -> Iterator[dict[str, str]]:
+    """Yield the old values of each combination of the differing groups, smaller ones first. Choices that the new job
+    pins are left out, and degrees that are 1 in both. Raises InputError if no pin expresses a value.
+    """
+    groups = []
+    for group in GROUPS:
+        names = [name for name in group if name not in new.job.pins]
+        before, after = pins(old, names), pins(new.best, names)
+        kept = {name: value for name, value in before.items() if (value, after[name]) != ("1", "1")}
+        if before != after:
+            groups.append(kept)
+    for size in range(1, len(groups) + 1):
+        for some in combinations(groups, size):
+            yield {name: value for pins in some for name, value in pins.items()}

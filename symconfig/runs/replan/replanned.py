@@ -17,10 +17,8 @@ from symconfig.render import own_target, render, target_of
 from symconfig.runs.best import TOP, best_plan
 from symconfig.runs.checkpoint import Checkpoint, Loadable, loadable, of_folder
 from symconfig.runs.checkpoint.table import table
-from symconfig.runs.replan.changes import Changes, changed
-from symconfig.runs.replan.diff import Difference, differences
-from symconfig.runs.replan.inputs import inputs
-from symconfig.runs.replan.keep import NearPlan, nearest
+from symconfig.runs.replan.changes import Changes, NearPlan, changed, nearest
+from symconfig.runs.replan.diff import Difference, differences, inputs
 from symconfig.runs.replan.schedule import Batch, Mode, Schedule, scheduled
 from symconfig.solve.near_batch import batch_nearby
 from symconfig.solve.whole import filled

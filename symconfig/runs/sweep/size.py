@@ -14,10 +14,10 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
 from symconfig.measured.flops import COUNTING, flops_per_token
-from symconfig.runs.sweep import pool
+from symconfig.runs.sweep import run
 from symconfig.runs.sweep.columns import HOUR_S, Value
 from symconfig.runs.sweep.job import Ids, Point, with_defaults
-from symconfig.runs.sweep.pool import Row, Status, Task
+from symconfig.runs.sweep.run import Row, Status, Task
 
 BATCH_TOKENS = 4 * 2**20  # of a step, where nobody says: Llama 2's 4M at all its sizes (arXiv 2307.09288, section 2.2)
 EVEN = 64  # sequences: a batch is a multiple of so many, so that it divides among many ranks
@@ -143,14 +143,14 @@ def even_batch(tokens: int, seq_length: int) -> int:
 
 def size(question: Question, progress: Progress, jobs: int | None = None) -> Size:
     """Return, by cluster, the numbers of GPUs tried and the fewest that meet the deadline; tried in rounds, all
-    clusters in parallel. jobs: as of `pool.run`. progress: called with (done, asked so far) after each plan. Raises
-    FailedError as `pool.run`.
+    clusters in parallel. jobs: as of `run_tasks`. progress: called with (done, asked so far) after each plan. Raises
+    FailedError as `run_tasks`.
     """
     searches = [_Search(question, name, cluster) for name, cluster in question.clusters.items()]
     total = done = 0
     while work := {point.id: (search, point) for search in searches for point in search.next()}:
         total += len(work)
-        for row in pool.run([Task.of(point) for _, point in work.values()], jobs):
+        for row in run.run_tasks([Task.of(point) for _, point in work.values()], jobs):
             search, point = work[row.id]
             search.heard(int(point.job["gpus"]), row)
             done += 1

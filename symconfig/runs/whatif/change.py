@@ -21,7 +21,7 @@ from symconfig.errors import InputError, Problem, SymconfigError, nearest
 from symconfig.plans.plan import Plan
 from symconfig.runs.adapted import bare
 from symconfig.runs.best import best_plan
-from symconfig.runs.replan import keep
+from symconfig.runs.replan.changes import pins
 
 KEPT = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs", "zero", "sp", "recompute", "cp_comm")
 _WHOLE = ("model", "cluster")
@@ -116,7 +116,7 @@ def _kept(before: Plan, after: Setting) -> Iterator[tuple[str, str]]:
     """
     for name in KEPT:
         try:
-            value = keep.pins(before.fastest, (name,))[name]
+            value = pins(before.fastest, (name,))[name]
         except InputError:
             continue  # layers of which some run again: no pin says it
         if name in ("ep", "etp") and after.model.experts is None:

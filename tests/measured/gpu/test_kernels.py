@@ -17,8 +17,8 @@ from symconfig.measured.gpu.kernel_fit import fit_kernels
 from symconfig.measured.gpu.kernel_run import Bench, bench, implementations, unsupported
 from symconfig.measured.gpu.kernel_times import Attention, KernelTimes, Launch, Product, Stream, read
 from symconfig.measured.gpu.kernels import choose_device, measure_kernels, wanted_kernels, zoo_name
+from symconfig.report.calibration import kernel_blocks
 from symconfig.report.grid import plain
-from symconfig.report.kernels import blocks
 
 torch: Any = pytest.importorskip("torch")
 PUBLISHED = Path(__file__).parents[2] / "published" / "kernel_times"
@@ -182,7 +182,7 @@ def test_published_times_are_explained_better_after_the_fit(path: Path) -> None:
     cluster = _cluster(times)
     found = fit_kernels(times, cluster)
     before, after = (sum(each.n * getattr(each, name) for each in found.families) for name in ("before", "after"))
-    report = plain(blocks(times, found))
+    report = plain(kernel_blocks(times, found))
     print(report)
     assert after < before
     assert max(len(line) for line in report.splitlines()) <= 120

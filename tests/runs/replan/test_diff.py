@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import symconfig
-from symconfig.report.diff import blocks, to_dict
 from symconfig.report.grid import plain
+from symconfig.report.replan import diff_blocks, diff_data
 from symconfig.runs.replan.diff import Diff, diff, differences
 from tests.sample_plans import sample_plan
 
@@ -31,7 +31,7 @@ def test_differences_are_none_of_equals_and_turn_around(one: object, other: obje
 def test_a_plan_is_no_other_one_than_itself() -> None:
     found = diff(sample_plan(), sample_plan())
     assert found.same
-    assert plain(blocks(found)) == "The plans are the same.\n"
+    assert plain(diff_blocks(found)) == "The plans are the same.\n"
     assert not any(found.sections.values())
 
 
@@ -66,7 +66,7 @@ def test_a_part_that_only_one_has_is_none_of_the_others_seconds() -> None:
     assert deltas["compute"] == -1.0
     whole = sum(delta for delta in deltas.values() if delta is not None)
     assert whole == pytest.approx(9.0 - one.best.predicted.step_s)
-    text = plain(blocks(found))
+    text = plain(diff_blocks(found))
     assert "-1.000" in text
     assert "+1.000" in text
 
@@ -74,11 +74,11 @@ def test_a_part_that_only_one_has_is_none_of_the_others_seconds() -> None:
 def test_plans_of_two_frameworks_have_no_options_in_common() -> None:
     found = diff(sample_plan(), sample_plan(backend="deepspeed"))
     assert found.sections["arguments"] == ()
-    assert "two frameworks" in plain(blocks(found))
+    assert "two frameworks" in plain(diff_blocks(found))
 
 
 def test_what_a_json_says_is_what_python_says() -> None:
-    data = json.loads(json.dumps(to_dict(_found())))
+    data = json.loads(json.dumps(diff_data(_found())))
     assert data["schema"] == "symconfig.diff/1"
     assert {"field": "tp", "before": 4, "after": 8, "delta": 4.0} in data["parallel"]
     assert symconfig.diff(sample_plan(), sample_plan()).same

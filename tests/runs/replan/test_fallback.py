@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import symconfig
-from symconfig.api.fallback import FallbackResult
+from symconfig.api.replan import FallbackResult
 from symconfig.cli.main import main
 from symconfig.errors import InputError
 from symconfig.plans.history import History, Segment
@@ -76,7 +76,7 @@ def test_what_is_lost_is_told_against_the_nodes_that_are_left(plan: Plan, result
 
 
 def test_where_nothing_fits_the_reason_is_said(result: FallbackResult) -> None:
-    from symconfig.report.fallback import blocks
+    from symconfig.report.checkpoint import blocks
 
     shown = plain(blocks(result.fallback))
     assert "1 nodes" not in shown
@@ -238,7 +238,7 @@ def grids() -> FallbackResult:
 
 
 def test_the_large_run_is_told_how_to_save_and_what_that_costs(grids: FallbackResult, tmp_path: Path) -> None:
-    from symconfig.report.fallback import blocks
+    from symconfig.report.checkpoint import blocks
 
     found = grids.fallback
     (one,) = found.smaller
@@ -260,7 +260,7 @@ def test_the_large_run_is_told_how_to_save_and_what_that_costs(grids: FallbackRe
 
 
 def test_where_no_option_helps_that_is_said(grids: FallbackResult) -> None:
-    from symconfig.report.fallback import advice
+    from symconfig.report.checkpoint import advice
     from symconfig.runs.replan.fallback import Fallback, Smaller
 
     plan = sample_plan(backend="deepspeed", tp=1, pp=1, dp=16)

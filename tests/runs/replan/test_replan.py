@@ -16,10 +16,10 @@ from symconfig.api.replan import ReplanResult, replan
 from symconfig.descriptor.job import PIN_NAMES
 from symconfig.errors import InputError
 from symconfig.plans.file import load_plan, parse_plan
-from symconfig.report.replan import blocks
+from symconfig.report.replan import replan_blocks
 from symconfig.runs.checkpoint import Verdict
-from symconfig.runs.replan.inputs import revised
-from symconfig.runs.replan.keep import pins
+from symconfig.runs.replan.changes import pins
+from symconfig.runs.replan.diff import revised
 from tests.runs.checkpoint.folders import torch_dist
 from tests.runs.replan.support import plan
 
@@ -96,7 +96,7 @@ def test_a_value_that_no_pin_says_cannot_be_kept() -> None:
 @pytest.mark.parametrize(("near", "offered"), [(0.002, False), (0.01, True)])
 def test_a_plan_near_the_old_one_is_offered_where_its_checkpoint_then_loads_more_easily(
         near: float, offered: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    monkeypatch.setattr("symconfig.runs.replan.keep.WORTH", near)
+    monkeypatch.setattr("symconfig.runs.replan.changes.WORTH", near)
     found = replan(plan(batch=64, pp=2, vpp=16), release=["pp", "vpp"], top=1).found
     assert found.checkpoint.verdict is Verdict.CONVERTED
     assert (found.near_plan is not None) is offered
@@ -116,7 +116,7 @@ def test_an_optimizers_state_that_costs_nothing_to_keep_is_offered_before_all_el
         True,
         Verdict.CONVERTED,
     )
-    assert "--pin zero=1 costs nothing" in str(blocks(found)[1])
+    assert "--pin zero=1 costs nothing" in str(replan_blocks(found)[1])
 
 
 def test_nothing_near_takes_back_what_is_pinned() -> None:
@@ -212,7 +212,7 @@ def test_a_schedule_goes_on_as_far_as_its_checkpoint_loads() -> None:
     other = replan(old, gpus=8, model="llama3.1-8b", global_batch_size=128, at_step=400, top=1).found
     assert (other.schedule.step, other.schedule.lost) == (0, 400)
     assert (other.new.job.training.train_iters, other.new.job.training.lr_decay_iters) == (500, None)
-    assert "Step 400 is lost" in " ".join(str(block) for block in blocks(other))
+    assert "Step 400 is lost" in " ".join(str(block) for block in replan_blocks(other))
 
 
 def test_a_plan_for_another_target_goes_on_as_that_counts() -> None:
@@ -221,7 +221,7 @@ def test_a_plan_for_another_target_goes_on_as_that_counts() -> None:
     found = replan(old, global_batch_size=32, target="transformers", at_step=100, top=1).found
     assert found.new.job.training.train_iters == 100 + 225
     assert found.going_on is None
-    said = " ".join(str(block) for block in blocks(found))
+    said = " ".join(str(block) for block in replan_blocks(found))
     assert "launch.sh --load" not in said
     assert "The old plan's checkpoint (deepspeed), as DeepSpeed's train.py takes it" in said
     assert "How transformers goes on at step 100 is not known here" in said

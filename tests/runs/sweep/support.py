@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.yaml_strict import parse_yaml_strict
-from symconfig.runs.sweep import pool
+from symconfig.runs.sweep import run as sweeping
 from symconfig.runs.sweep.columns import COLUMNS
 from symconfig.runs.sweep.job import Points, points
-from symconfig.runs.sweep.pool import Row, Status, Task
+from symconfig.runs.sweep.run import Row, Status, Task
 
 SMALL = """\
 job: {cluster: h100, seq_length: 2048}
@@ -50,7 +50,7 @@ def replace_pool(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Task], Row])
             given.append(task)
             yield answer(task)
 
-    monkeypatch.setattr(pool, "run", run)
+    monkeypatch.setattr(sweeping, "run_tasks", run)
     return given
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.runs.sweep.pool import Row, Status
-from symconfig.runs.sweep.run import appending, read_journal
+from symconfig.runs.sweep.run import Row, Status, appending, read_journal
 
 ROWS = [Row(f"{number:016x}", Status.PLANNED, "1+a", "", {"step_s": 1.5 + number}) for number in range(3)]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import symconfig
-from symconfig.runs.sweep import pool
+from symconfig.runs.sweep import run as sweeping
 from symconfig.runs.sweep.job import Point
-from symconfig.runs.sweep.pool import Row, Status, Task, run
+from symconfig.runs.sweep.run import Row, Status, Task, run_tasks
 from tests.runs.sweep.support import read
 
 CHEAP = """\
@@ -51,7 +51,7 @@ def printing(task: Task) -> Row:
 
 def test_plans_are_those_of_one_command_byte_for_byte() -> None:
     asked = tasks()
-    rows = {row.id: row for row in run([task for _, task in asked], jobs=2)}
+    rows = {row.id: row for row in run_tasks([task for _, task in asked], jobs=2)}
     assert len(rows) == len(asked) == 4
     statuses = {(point.job["gpus"], rows[point.id].status) for point, _ in asked}
     assert statuses == {(8, Status.PLANNED), (12, Status.REFUSED)}
@@ -67,23 +67,23 @@ def test_a_task_that_kills_its_worker_is_named_and_no_other_is_lost(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pool, "done", dying)
-    rows = list(run(simple(12), jobs=2))
+    monkeypatch.setattr(sweeping, "done", dying)
+    rows = list(run_tasks(simple(12), jobs=2))
     assert sorted(row.id for row in rows) == sorted(task.id for task in simple(12))
     lost = {row.id: row.reason for row in rows if row.status is Status.LOST}
     assert lost == dict.fromkeys(("t0", "t5"), "its worker process was killed, perhaps for want of memory")
 
 
 def test_what_a_worker_prints_is_no_answer(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(pool, "done", printing)
-    assert len(list(run(simple(2), jobs=1))) == 2
+    monkeypatch.setattr(sweeping, "done", printing)
+    assert len(list(run_tasks(simple(2), jobs=1))) == 2
     assert capfd.readouterr().out == ""
 
 
 def test_closing_it_ends_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "done", printing)
+    monkeypatch.setattr(sweeping, "done", printing)
     before = set(active_children())
-    rows = run(simple(9), jobs=2)
+    rows = run_tasks(simple(9), jobs=2)
     next(rows)
     assert len(set(active_children()) - before) == 2
     rows.close()  # type: ignore[attr-defined]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from symconfig.install import VERSION
-from symconfig.runs.sweep import pool
+from symconfig.runs.sweep import run as sweeping
 from symconfig.runs.sweep.columns import COLUMNS
-from symconfig.runs.sweep.pool import Row, Status, Task
+from symconfig.runs.sweep.run import Row, Status, Task
 from tests.cli.support import Run, run
 from tests.runs.sweep.support import SMALL, file_of, planned, read, replace_pool
 
@@ -153,6 +153,6 @@ def test_a_defect_of_the_planner_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_p
     def broken(*arguments: object, **options: object) -> object:
         raise ZeroDivisionError("no")
 
-    monkeypatch.setattr(pool, "best_plan", broken)
-    row = pool.done(Task.of(read(SMALL).points[0]))
+    monkeypatch.setattr(sweeping, "best_plan", broken)
+    row = sweeping.done(Task.of(read(SMALL).points[0]))
     assert (row.status, row.reason) == (Status.DEFECT, "ZeroDivisionError: no")

@@ -8,7 +8,7 @@ import re
 import pytest
 
 import symconfig
-from symconfig.runs.sweep.pool import Row, Status, Task
+from symconfig.runs.sweep.run import Row, Status, Task
 from symconfig.runs.sweep.size import Size, descending, frontier
 from tests.cli.support import Run, run
 from tests.runs.sweep.support import replace_pool

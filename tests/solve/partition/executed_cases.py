@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from symconfig.api.partition import answered
+from symconfig.api.partition import solved_partition
 from symconfig.api.partition_job import partition_job
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.program.net import Net
@@ -59,7 +59,7 @@ def solved(factory: str, mesh: Mesh) -> Any:
     from tools.partitions.executed.partitioned import Partitioned
 
     lowering, of = traced(factory)
-    found = answered(
+    found = solved_partition(
         partition_job({"program": of.program, "cluster": "h100", "mesh": mesh, "solver": "adaptive"})
     ).found
     return Partitioned(factory, executed(lowering, found.net, found.axes, np.array(found.rows, dtype=np.int64)))
