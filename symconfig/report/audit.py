@@ -15,7 +15,7 @@ from symconfig.existing.audit.catalogue import rules
 from symconfig.existing.audit.configuration import UNKNOWN
 from symconfig.existing.audit.judge import Judged
 from symconfig.existing.launch.read import ARGUMENTS
-from symconfig.existing.launch.reading import Reading, Unread
+from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Described
@@ -63,9 +63,16 @@ def blocks(audit: Audit, *, headed: bool = False) -> list[Block]:
     return present(
         "" if headed else read(audit),
         unread(audit.reading),
-        "\n".join(map(_assumption, audit.assumptions)),
+        "\n".join(
+            f"Predicted without {item.what} (line {item.place.line}): no figure depends on it."
+            if item.options
+            else f"Assuming that {item.what} (line {item.place.line}) sets nothing to which the script gives a value."
+            for item in audit.assumptions
+        ),
         understood(judged) if judged is not None else "",
-        "" if headed else findings(audit),
+        ""
+        if headed
+        else titled("What is wrong", (f"{kind}: {text} [{rule}]" for kind, rule, text in finding_lines(audit))),
         *spent,
         titled("Nothing is predicted:", audit.unpredicted),
         *better,
@@ -104,14 +111,6 @@ def unread(reading: Reading) -> Grid:
     if len(rows) > _SHOWN:
         rows[_SHOWN:] = [("", f"and {count(len(rows) - _SHOWN)} more (--json has all)", "")]
     return Grid(("where", "what", "why"), tuple(rows), left=(0, 1, 2), title="Not understood")
-
-
-def _assumption(item: Unread) -> str:
-    """Return the sentence on what the prediction assumes about an unread place."""
-    where = f"{item.what} (line {item.place.line})"
-    if item.options:
-        return f"Predicted without {where}: no figure depends on it."
-    return f"Assuming that {where} sets nothing to which the script gives a value."
 
 
 def understood(judged: Judged) -> str:
@@ -160,11 +159,6 @@ def model(described: Described) -> str:
         zoo, fields = described.nearest
         name = f"like the zoo's {zoo} but for {', '.join(fields)}".replace("rope_scaling.rope_type", "rope_scaling")
     return f"model: {name}, {total / 1e9:.2f} billion parameters ({shape})"
-
-
-def findings(audit: Audit) -> str:
-    """Return a titled text with a line per finding, the worst first; "" without findings."""
-    return titled("What is wrong", (f"{severity}: {text} [{rule}]" for severity, rule, text in finding_lines(audit)))
 
 
 def finding_lines(audit: Audit) -> Iterator[tuple[str, str, str]]:
@@ -310,7 +304,13 @@ def sarif(audits: Iterable[Audit]) -> dict[str, Any]:
     """Return audits as SARIF 2.1.0 (OASIS): one run with a result per finding; unread places are notes of the rule
     `not-read`.
     """
-    results = [result for audit in audits for result in (*map(_result, audit.findings), *_unread(audit))]
+    results: list[dict[str, Any]] = []
+    for audit in audits:
+        results += map(_result, audit.findings)
+        for item in audit.reading.unread:
+            place = _locations(item.place.file, item.place.line, item.place.column)
+            message = {"text": f"{item.what}: {item.why}"}
+            results.append({"ruleId": "not-read", "level": "note", "message": message, "locations": place})
     return {
         "$schema": SARIF_SCHEMA,
         "version": "2.1.0",
@@ -355,17 +355,6 @@ def _result(finding: Finding) -> dict[str, Any]:
         "message": {"text": str(plain)},
         "locations": _locations(problem.file, problem.line, problem.column),
     }
-
-
-def _unread(audit: Audit) -> Iterable[dict[str, Any]]:
-    """Yield a SARIF note for each place that was not understood."""
-    for item in audit.reading.unread:
-        yield {
-            "ruleId": "not-read",
-            "level": "note",
-            "message": {"text": f"{item.what}: {item.why}"},
-            "locations": _locations(item.place.file, item.place.line, item.place.column),
-        }
 
 
 def _locations(file: str | None, line: int | None, column: int | None) -> list[dict[str, Any]]:

@@ -256,20 +256,9 @@ def kernel_data(times: KernelTimes, fit: KernelFit | None) -> dict[str, Any]:
     data["constants"] = constants_data(fit.parameters, fit.fit)
     names = ("n", "before", "worst_before", "after", "worst_after")
     data["families"] = [{"name": e.family, **picked(e, *names)} for e in fit.families]
-    return data | {"rows": _with_model(times.rows, fit)}
-
-
-def _with_model(rows: Sequence[Row], fit: KernelFit) -> list[dict[str, Any]]:
-    """Return each row as JSON with the model's seconds before and after the fit, before_s and after_s; both None if the
-    row was not fitted.
-    """
-    seconds = dict(zip((id(row) for row in fit.rows), zip(fit.before_s, fit.after_s, strict=True), strict=True))
-    result = []
-    for row in rows:
-        before, after = seconds.get(id(row), (None, None))
-        times = {"before_s": before, "after_s": after}
-        result.append(
-            row.model_dump(mode="json", by_alias=True)
-            | {name: None if value is None else float(value) for name, value in times.items()}
-        )
-    return result
+    # Of a row that was fitted, the model's seconds before the fit and after it.
+    pairs = zip(fit.before_s, fit.after_s, strict=True)
+    seconds = dict(zip(map(id, fit.rows), ((float(one), float(other)) for one, other in pairs), strict=True))
+    for row, fields in zip(times.rows, data["rows"], strict=True):
+        fields["before_s"], fields["after_s"] = seconds.get(id(row), (None, None))
+    return data

@@ -12,7 +12,7 @@ from symconfig.plans.alike import stages_alike
 from symconfig.plans.plan import Plan
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.rl import whole_step
-from symconfig.report.table import footer, headline, loss, losses, parts, ranking, ranking_reasons
+from symconfig.report.table import footer, headline, loss, parts, ranking, ranking_reasons
 
 if TYPE_CHECKING:
     from symconfig.solve.explain import CollectiveLine, Explanation, OperatorLine, Strategies, Strategy, StrategyLine
@@ -33,12 +33,13 @@ def blocks(plan: Plan) -> list[Block]:
     """Return why the plan is the first of its ranking (the loss of others only if there are any), where its time and
     memory go, and how sure that is.
     """
+    lost = tuple((str(number), *loss(plan.best, other)) for number, other in enumerate(plan.alternatives, 2))
     return present(
         headline(plan),
         *whole_step(plan),
         ranking(plan),
         ranking_reasons(plan),
-        losses(plan),
+        Grid(("#", "slower by", "because of"), lost, left=(2,), title="What the alternatives lose"),
         parts(plan),
         stages(plan),
         footer(plan),
@@ -98,7 +99,8 @@ def tables(explanation: Explanation) -> list[Block]:
     kind = explanation.kind
     named = [(name, list(lines)) for name, lines in groupby(explanation.operators, lambda line: line.name)]
     title = f"Operators of one {kind} layer, one microbatch: what each works on in the forward pass, and ms"
-    works = tuple((name, _work(lines), *_phases(lines)) for name, lines in named)
+    taken = {(line.name, line.phase): milliseconds(line.seconds) for line in explanation.operators}
+    works = tuple((name, _work(lines), *(taken.get((name, phase), "") for phase in _PHASES)) for name, lines in named)
     tensors = _joined((line.name, line.size, mib(line.bytes), line.fate) for line in explanation.tensors)
     needed = "Its tensors that the backward pass needs"
     return present(
@@ -106,11 +108,6 @@ def tables(explanation: Explanation) -> list[Block]:
         _collectives(explanation.collectives),
         Grid(("tensor", "size", "MiB each", "fate"), tensors, left=(0, 1, 3), title=needed),
     )
-
-
-def _phases(lines: Sequence[OperatorLine]) -> tuple[str, ...]:
-    taken = {line.phase: milliseconds(line.seconds) for line in lines}
-    return tuple(taken.get(phase, "") for phase in _PHASES)
 
 
 def _work(lines: Sequence[OperatorLine]) -> str:

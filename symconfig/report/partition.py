@@ -173,18 +173,13 @@ def stored(report: Contents) -> Grid:
             names.append(general(node.name))
             size = elements + node.times * node.ports[0].elements
             groups[storage(node, row, report)] = (names, size, times + node.times)
-    rows = tuple(
-        (_listed(names), count(times), f"{size / 1e9:.3f}", *how)
-        for how, (names, size, times) in sorted(groups.items(), key=lambda item: -item[1][1])
-    )
+    rows = []
+    for how, (names, size, times) in sorted(groups.items(), key=lambda item: -item[1][1]):
+        every = list(dict.fromkeys(names))
+        named = ", ".join(every[:2]) + (f" and {len(every) - 2} more" if len(every) > 2 else "")
+        rows.append((short(named, _NAME), count(times), f"{size / 1e9:.3f}", *how))
     headers = ("parameters", "times", "10^9", "weight", "gradient", "optimizer state")
-    return Grid(headers, rows, left=(0, 3, 4, 5), title="How parameters are kept")
-
-
-def _listed(names: Sequence[str]) -> str:
-    every = list(dict.fromkeys(names))
-    text = ", ".join(every[:2])
-    return short(text + (f" and {len(every) - 2} more" if len(every) > 2 else ""), _NAME)
+    return Grid(headers, tuple(rows), left=(0, 3, 4, 5), title="How parameters are kept")
 
 
 def storage(node: Node, row: Sequence[int], report: Contents) -> tuple[str, str, str]:

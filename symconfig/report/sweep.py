@@ -42,7 +42,13 @@ def sweep_blocks(swept: Swept, points: Points, out: Path) -> list[Block]:
     left = len(swept.points) - len(swept.rows)
     more = f"; {count(left)} left: the same command goes on from there" if left else ""
     done = f"wrote {several(len(records), 'row')} into {out}{more}"
-    return present(headline(swept, points), bests(planned), *caveats, reasons(records), done)
+    bests = (
+        {"model": str(record["model"]), "cluster": str(record["cluster"]), "": name, **_cells(record)}
+        for name, record in _best(planned)
+    )
+    title = "Of each model and cluster the most tokens a second, and the fewest GPU-hours"
+    best = Grid.of(bests, title, words=("model", "cluster", ""))
+    return present(headline(swept, points), best, *caveats, reasons(records), done)
 
 
 def headline(swept: Swept, points: Points) -> str:
@@ -56,16 +62,6 @@ def headline(swept: Swept, points: Points) -> str:
     lines += [f"rule {number} of `exclude` matches no combination" for number in points.idle]
     lines += [f"done before: {count(swept.known)}"] if swept.known else []
     return "\n".join(lines)
-
-
-def bests(planned: Iterable[Record]) -> Grid:
-    """Return the table of each model and cluster's plan of most tokens/s and of fewest GPU-hours, once if equal."""
-    rows = [
-        {"model": str(record["model"]), "cluster": str(record["cluster"]), "": name, **_cells(record)}
-        for name, record in _best(planned)
-    ]
-    title = "Of each model and cluster the most tokens a second, and the fewest GPU-hours"
-    return Grid.of(rows, title, words=("model", "cluster", ""))
 
 
 def _best(planned: Iterable[Record]) -> Iterator[tuple[str, Record]]:
@@ -240,15 +236,10 @@ def footer(size: Size) -> str:
     met = [(one.name, tried) for one in size.clusters for tried in one.planned if tried.run_s <= question.deadline_s]
     if met:
         name, cheapest = min(met, key=lambda pair: (pair[1].cost is None, pair[1].cost or pair[1].gpu_hours))
-        lines.append(f"Next:\n  {command(question, name, cheapest.gpus)}")
+        job = {name: value for name, value in question.job.items() if name not in ("limits", "pins")}
+        fields = {**job, "cluster": name, "gpus": cheapest.gpus, **(question.job.get("limits") or {})}
+        lines.append(f"Next:\n  {plan_command(fields, question.job.get('pins') or {})}")
     return "\n".join(lines)
-
-
-def command(question: Question, cluster: str, gpus: int) -> str:
-    """Return the `symconfig plan` command for a number of GPUs of a cluster."""
-    job = {name: value for name, value in question.job.items() if name not in ("limits", "pins")}
-    fields = {**job, "cluster": cluster, "gpus": gpus, **(question.job.get("limits") or {})}
-    return plan_command(fields, question.job.get("pins") or {})
 
 
 def size_data(size: Size) -> dict[str, Any]:

@@ -157,19 +157,14 @@ def headline(plan: Plan) -> str:
     best, batch = plan.best, plan.best.configuration
     framework = f"{BACKENDS[best.target.backend].label} {best.target.version}"
     runs = f"{framework} through {plan.job.target}" if plan.job.target else framework
+    recipe = f" {batch.fp8_recipe}" if batch.fp8_recipe not in ("", batch.precision) else ""
+    gradients = "fp32" if batch.grad_bytes == 4 else batch.precision
     return (
         f"{plan.model.name} on {count(best.configuration.world_size)} x {plan.cluster.gpu.product} "
         f"({plan.cluster.name}), for {runs}\n"
         f"global batch {count(batch.global_batch)} sequences of {count(batch.seq_length)} tokens, "
-        f"{_numbers(best)}{_adapters(plan)}"
+        f"{batch.precision}{recipe}, gradients in {gradients}{_adapters(plan)}"
     )
-
-
-def _numbers(candidate: Candidate) -> str:
-    """Return precision, FP8 recipe and the type of gradients as text."""
-    o = candidate.configuration
-    recipe = f" {o.fp8_recipe}" if o.fp8_recipe not in ("", o.precision) else ""
-    return f"{o.precision}{recipe}, gradients in {'fp32' if o.grad_bytes == 4 else o.precision}"
 
 
 def _adapters(plan: Plan) -> str:
@@ -193,17 +188,14 @@ def ranking(plan: Plan) -> Grid:
 def compared(candidates: Sequence[tuple[str, Candidate]], marked: int = 0) -> Grid:
     """Return the table of named candidates without columns that say nothing. marked: index of the highlighted row."""
     rows = [_row(name, candidate) for name, candidate in candidates]
-    names = [name for name in rows[0] if _tells(name, {row[name] for row in rows})]
+    names = []  # of columns that tell something: values that differ, or that are not the default
+    for name in rows[0]:
+        values = {row[name] for row in rows}
+        plain = "" if name == "others" else _PLAIN.get(name, "")
+        if (len(values) > 1 and name != "others") or (plain is not None and values != {plain}):
+            names.append(name)
     cut = ({name: row[name] for name in names} for row in rows)
     return Grid.of(cut, words=_WORDS, marked=marked, fixed=_ANSWER)
-
-
-def _tells(name: str, values: set[str]) -> bool:
-    """Return whether a column is shown: its values differ, or the one value is not the default."""
-    if name == "others":
-        return values != {""}
-    plain = _PLAIN.get(name, "")
-    return len(values) > 1 or (plain is not None and values != {plain})
 
 
 def _row(number: str, candidate: Candidate) -> dict[str, str]:
@@ -245,12 +237,6 @@ def others_text(candidate: Candidate) -> str:
     elif o.stage_layout:
         options.append("uneven stages" if is_uneven(candidate.chunks) else "ends differ")
     return ", ".join(options)
-
-
-def losses(plan: Plan) -> Grid:
-    """Return the table of how much slower each alternative is and by which parts."""
-    rows = tuple((str(number), *loss(plan.best, candidate)) for number, candidate in enumerate(plan.alternatives, 2))
-    return Grid(("#", "slower by", "because of"), rows, left=(2,), title="What the alternatives lose")
 
 
 def ranking_reasons(plan: Plan) -> Grid:

@@ -74,10 +74,16 @@ def simulated(plan: Plan, candidate: Candidate) -> Chart:
     point = restore(plan, candidate)
     parts = costed(point)
     line, time = timeline(point, parts), refined_time(point, parts)
+    title = f"{plan.model.name} on {count(candidate.configuration.world_size)} x {plan.cluster.gpu.product}"
+    if line.pp == 1:
+        title += f": one stage, {microbatches(line.m)}"
+    else:
+        chunks = f" x {line.vpp} chunks" if line.vpp > 1 else ""
+        title += f": {line.schedule.title}, {line.pp} stages{chunks}, {microbatches(line.m)}"
     notes = [_step(line, sum(time.values()))]
     if line.left_out:
         notes.append(f"{microbatches(line.left_out)} of the steady part, {seconds(line.left_out_s)} s, are not drawn.")
-    return chart(_title(plan, candidate, line), notes, line, stage_memory(point, parts, line), time["optimizer"])
+    return chart(title, notes, line, stage_memory(point, parts, line), time["optimizer"])
 
 
 def chart(
@@ -99,14 +105,6 @@ def chart(
         optimizer_s=optimizer_s,
         total_s=end_s + max(optimizer_s, 0.0),
     )
-
-
-def _title(plan: Plan, candidate: Candidate, line: Timeline) -> str:
-    where = f"{plan.model.name} on {count(candidate.configuration.world_size)} x {plan.cluster.gpu.product}"
-    if line.pp == 1:
-        return f"{where}: one stage, {microbatches(line.m)}"
-    chunks = f" x {line.vpp} chunks" if line.vpp > 1 else ""
-    return f"{where}: {line.schedule.title}, {line.pp} stages{chunks}, {microbatches(line.m)}"
 
 
 def _step(line: Timeline, step_s: float) -> str:

@@ -13,7 +13,7 @@ from symconfig.render.files import sh
 from symconfig.report.grid import Block, Grid, present
 
 if TYPE_CHECKING:
-    from symconfig.runs.replan.frozen import Checked, Finding
+    from symconfig.runs.replan.frozen import Checked
     from symconfig.verify.checks import Check
 
 
@@ -56,17 +56,13 @@ def _numbers(checks: Sequence[Check]) -> Grid:
 
 def frozen(checked: Checked) -> list[Block]:
     """Return a table of findings with the differing lines below each, the verdict with a command to try, and notes."""
-    rows = tuple(row for finding in checked.findings for row in _rows(finding))
-    grid = Grid(("", "file", "line", "found"), rows, left=(0, 1, 3), title=f"Check of {checked.place}")
+    rows: list[tuple[str, ...]] = []
+    for each in checked.findings:
+        rows.append((each.kind, each.path, "" if each.line is None else str(each.line), each.said))
+        if each.written is not None:
+            rows += [("", "", "", f"written: {each.written}"), ("", "", "", f"now:     {each.found}")]
+    grid = Grid(("", "file", "line", "found"), tuple(rows), left=(0, 1, 3), title=f"Check of {checked.place}")
     return present(grid, _verdict(checked), *(f"{note[0].upper()}{note[1:]}." for note in checked.notes))
-
-
-def _rows(finding: Finding) -> list[tuple[str, str, str, str]]:
-    place = "" if finding.line is None else str(finding.line)
-    rows: list[tuple[str, str, str, str]] = [(finding.kind, finding.path, place, finding.said)]
-    if finding.written is not None:
-        rows += [("", "", "", f"written: {finding.written}"), ("", "", "", f"now:     {finding.found}")]
-    return rows
 
 
 def _verdict(checked: Checked) -> str:
@@ -84,7 +80,11 @@ def _command(checked: Checked) -> str:
     the folder has a command of its own (`again`), if the plan was edited, its answer is outdated or it has no manifest;
     else that command, or rendering again.
     """
-    options = _options(checked)
+    options = ""  # the manifest's target and launchers, and the templates used
+    if checked.manifest is not None:
+        launchers = "".join(f" --launcher {sh(name)}" for name in checked.manifest.launchers)
+        templates = "" if checked.templates is None else f" --templates {sh(checked.templates)}"
+        options = f" --target {sh(checked.manifest.target)}{launchers}{templates}"
     kinds = {finding.kind for finding in checked.findings}
     edited = any(finding.path == "plan.json" and finding.kind == "edited" for finding in checked.findings)
     if checked.inputs or (not checked.again and (edited or checked.manifest is None or "input" in kinds)):
@@ -93,15 +93,6 @@ def _command(checked: Checked) -> str:
     if checked.again:
         return f"symconfig {checked.again}{options} --out {sh(checked.place)} --force"
     return f"symconfig render {sh(checked.plan)}{options} --out {sh(checked.plan.parent)} --force"
-
-
-def _options(checked: Checked) -> str:
-    """Return the options for the manifest's target and launchers and the templates used; "" without a manifest."""
-    if checked.manifest is None:
-        return ""
-    launchers = "".join(f" --launcher {sh(name)}" for name in checked.manifest.launchers)
-    templates = "" if checked.templates is None else f" --templates {sh(checked.templates)}"
-    return f" --target {sh(checked.manifest.target)}{launchers}{templates}"
 
 
 def frozen_data(checked: Checked) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from symconfig.format import count, gib, picked, seconds, several
+from symconfig.format import count, gib, seconds, several
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.table import headline
 from symconfig.runs.whatif.change import Case, Outcome
@@ -116,6 +116,11 @@ def changes_data(cases: Sequence[Case]) -> dict[str, Any]:
     """
     before = cases[0].before.plan
     assert before is not None
+
+    def outcome(one: Outcome) -> dict[str, Any]:
+        plan = None if one.plan is None else one.plan.fastest.to_dict()
+        return {"plan": plan, "tokens_per_s": one.tokens_per_s, "why": one.why or None, "only_with": list(one.relaxed)}
+
     return {
         "schema": "symconfig.adaptability/1",
         "before": before.fastest.to_dict(),
@@ -123,14 +128,10 @@ def changes_data(cases: Sequence[Case]) -> dict[str, Any]:
             {
                 "change": dict(case.change),
                 "pins": dict(case.pins),
-                **{name: _plain(one) for name, one in picked(case, "kept", "replanned").items()},
+                "kept": outcome(case.kept),
+                "replanned": outcome(case.replanned),
                 "gain": case.gain,
             }
             for case in cases
         ],
     }
-
-
-def _plain(one: Outcome) -> dict[str, Any]:
-    plan = None if one.plan is None else one.plan.fastest.to_dict()
-    return {"plan": plan, "tokens_per_s": one.tokens_per_s, "why": one.why or None, "only_with": list(one.relaxed)}
