@@ -99,10 +99,7 @@ class Link:
             out.put(self.name, self.default if value is None else value, *dests, *self.also)
 
     def _word(self, given: object) -> object:
-        """Return the field's value for an option's value; None if `words` has none.
-
-        Raises ValueError for a value, other than None, that `words` lacks if `wrong` is given.
-        """
+        """Return the field's value for an option's value; None, or ValueError with `wrong`, if `words` lacks it."""
         for value, word in self.words.items():
             if word == given:
                 return value

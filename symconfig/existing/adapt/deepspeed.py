@@ -147,11 +147,7 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
 
 
 def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[KeyWish]:
-    """Yield a wish for each key of a field whose value in the JSON is not that of `config`, the plan's JSON.
-
-    A key that `config` lacks is removed if its value is true ("enabled" is set to False instead). Accumulation that
-    neither the JSON nor an argument gives is skipped: DeepSpeed derives it.
-    """
+    """Yield a wish for each key of a field that the plan's JSON, `config`, has otherwise; not for derived ones."""
     for path in (key.path for key in KEYS if key.field == field):
         have, want = reading.deepspeed.get(*path) if reading.deepspeed else None, at(config, path)
         derived = have is None and path == (ACCUMULATION,) and _argument(reading, path) is None
@@ -245,10 +241,7 @@ def _has_trainer(reading: Reading) -> bool:
 
 
 def _argument(reading: Reading, path: KeyPath) -> str | None:
-    """Return the name, with underscores, of the given Trainer argument that sets a key of the JSON.
-
-    Return None if none is given or exists, or if the program takes --deepspeed_config, as it then has no Trainer.
-    """
+    """Return the name of the given Trainer argument that sets a key; None without one or without the Trainer."""
     arguments = Arguments(reading.settings)
     if path not in ARGUMENTS or not uses_trainer(arguments):
         return None
@@ -335,10 +328,7 @@ def _only_argument(before: Meaning, name: str, value: str | None) -> Any:
 
 
 def _argument_edits(draft: Draft, setting: Setting, value: str | None) -> Ways:
-    """Yield alternative edits that give an argument another value, or remove it (None), in words or in the YAML.
-
-    Nothing to remove an argument of a YAML, nor to change one that has several words.
-    """
+    """Yield alternative edits that give an argument another value, or remove it (None)."""
     tree = draft.reading.tree_at(setting.place)
     if tree is not None:
         if value is not None and (path := trees.path_at(tree, setting.place)):

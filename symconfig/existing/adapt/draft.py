@@ -139,10 +139,7 @@ class Adapted:
 
 
 def _unified(file: str, before: bytes, after: bytes) -> str:
-    """Return the unified diff of two versions of a file, as `patch` takes it; empty where they are equal.
-
-    Lines end at line feeds only, so carriage returns stay in them; bytes that are not UTF-8 are replaced.
-    """
+    """Return the unified diff of two versions of a file, as `patch` takes it; empty where they are equal."""
     name = file.lstrip("/")
     old, new = (re.findall(r"[^\n]*\n|[^\n]+", data.decode("utf-8", "replace")) for data in (before, after))
     lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
@@ -361,8 +358,7 @@ def noted(progress: Progress) -> Progress:
 def in_all_runs(reading: Reading, setting: Setting, edits: Callable[[Setting], Ways]) -> Ways:
     """Yield alternative edits of an option, each made at once in all runs that give it the same values.
 
-    edits: returns the alternatives for one run's option. The n-th of every run are joined without duplicates, up to the
-    fewest that a run has. Runs without that option and value are left out; of several in a run the last is edited.
+    edits: returns the alternatives for one run's option; the n-th ones of all runs are joined.
     """
 
     def equal(run: Reading) -> Setting | None:

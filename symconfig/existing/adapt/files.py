@@ -11,7 +11,7 @@ from symconfig.errors import InputError
 from symconfig.existing.adapt import deepspeed, megatron
 from symconfig.existing.adapt.draft import Adapted, Draft, Flaw, Progress, noted
 from symconfig.existing.adapt.launcher import without_export
-from symconfig.existing.audit.audit import audited
+from symconfig.existing.audit.audit import audit
 from symconfig.existing.audit.configuration import MegatronConfiguration, RlConfiguration, configuration_of
 from symconfig.existing.launch.files import instead, leads_out
 from symconfig.existing.launch.read import ARGUMENTS, read
@@ -67,7 +67,7 @@ def _findings(reading: Reading, plan: Plan, gpus: int | None = None) -> dict[tup
     if isinstance(configuration, MegatronConfiguration):
         configuration.version_given = False
     found: dict[tuple[str, str, str | None], Finding] = {}
-    for each in audited(configuration, stated, plan.cluster, plan.job.limits, plan=False).findings:
+    for each in audit(configuration, stated, plan.cluster, plan.job.limits, plan=False).findings:
         found.setdefault((each.severity, each.rule, each.problem.field), each)
     return found
 
@@ -125,11 +125,11 @@ def _side(plan: Plan, reading: Reading) -> ModuleType:
 
 
 def write(files: Mapping[str, bytes], texts: Mapping[str, Text], root: Path) -> None:
-    """Replace each file by its new bytes, each by one rename, once all new files are written.
+    """Replace each file by its new bytes, by renames, once all new files are written.
 
-    A link is followed if its target is inside `root`, the configuration's folder. texts: the files as they were read.
-    Raises InputError, with no file replaced, if a file has changed since, a link leads out of `root` or a file is
-    read-only; or if writing fails.
+    texts: the files as they were read. Raises InputError, with no file replaced, if a file has changed since, a link
+    leads
+    out of `root`, the configuration's folder, or a file is read-only.
     """
     with Staged() as staged:
         for name, data in files.items():

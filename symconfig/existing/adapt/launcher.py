@@ -83,10 +83,9 @@ def _process_starters(launcher: Sequence[Word]) -> list[str]:
 
 
 def _number(table: Mapping[str, str], key: str, nodes: Nodes, outer: bool) -> int | None:
-    """Return the nodes, GPUs per node or all GPUs, whichever a launcher's option counts; None if it counts nothing.
+    """Return the nodes, GPUs per node or GPUs, whichever the option `key` counts by `table`; None for others.
 
-    table: what each option counts. outer: a launcher inside starts a node's processes; numbers of tasks are those of
-    nodes.
+    outer: a launcher inside starts a node's processes; numbers of tasks are those of nodes.
     """
     kind = table.get(key)
     if outer and key in _TASKS:
@@ -95,10 +94,7 @@ def _number(table: Mapping[str, str], key: str, nodes: Nodes, outer: bool) -> in
 
 
 def _count(option: str, whole: Word, value: Word, number: int, part: str, key: int | str) -> Iterator[Count]:
-    """Yield the count if the word's value is digits, or ends in them like `gpu:h100:8`; else nothing.
-
-    whole: the word. value: the part of it behind the `=`.
-    """
+    """Yield the count if `value`, the end of the word `whole`, is digits or ends in them like `gpu:h100:8`."""
     match = re.fullmatch(r"(gpu:(?:\w+:)?)?(\d+)", value.text)
     if whole.unknown is None and match is not None:
         head = whole.text[: len(whole.text) - len(match[2])]

@@ -155,10 +155,7 @@ class Goal:
 
 
 def _cut_off(setting: Setting, reading: Reading) -> str | None:
-    """Return why text that may hold values of the option was not read: unread text directly behind it in the same file.
-
-    Only blanks, quotes and backslashes may stand between. Return None if there is no such text.
-    """
+    """Return why text directly behind an option, which may hold values of it, was not read; None without such text."""
     text = next((text for text in reading.texts if text.file == setting.place.file), None)
     for item in reading.unread if text is not None else ():
         behind = item.place.file == setting.place.file and item.place.start >= setting.place.end
@@ -175,10 +172,7 @@ def _having(names: Namespace, dest: str) -> Setting | None:
 
 
 def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]:
-    """Yield the options to set, change or remove so that one family has the values of `wanted`.
-
-    An option that `wanted` does not give is removed only in families that fields of a plan describe.
-    """
+    """Yield the options to set, change or remove so that one family has the values of `wanted`."""
     for dest in family.dests:
         if now[dest] == wanted[dest]:
             continue
@@ -190,11 +184,9 @@ def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]
 
 
 def wishes(now: Namespace, wanted: Namespace, families: Collection[Family]) -> list[Wish]:
-    """Return the options to set in these families: first those given with another value, then those missing, then those
-    to remove.
+    """Return the options to set in these families: those given with another value, those missing, those to remove.
 
-    In this order a new option is inserted beside the old one of its family before the old one is removed. The format of
-    checkpoints is added if it is given and Megatron-FSDP, which has one of its own, comes or goes.
+    The format of checkpoints is added if it is given and Megatron-FSDP, which has one of its own, comes or goes.
     """
     needed = [wish for family in FAMILIES if family in families for wish in _wishes(now, wanted, family)]
     sharded = wanted.setting(FORMAT)
@@ -347,11 +339,7 @@ def written(draft: Draft, names: Namespace, wish: Wish, goal: Goal) -> Draft | N
 
 
 def _valued(draft: Draft, setting: Setting, values: Sequence[str]) -> Ways:
-    """Yield alternative edits that replace an option's values: one word as `words.valued`, else all words at once,
-    quoted and then bare.
-
-    Yield nothing for several values whose first and last do not stand in this order in one file of the draft.
-    """
+    """Yield alternative edits that replace an option's values, one word or all words at once."""
     first, last = setting.values[0].place, setting.values[-1].place
     if len(values) == len(setting.values) == 1:
         yield from words.valued(setting, values[0], draft.texts)

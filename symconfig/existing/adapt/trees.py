@@ -21,11 +21,7 @@ _NOT_TEXT = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "
 
 
 def changed(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...]]:
-    """Yield alternative edits that replace a key's value: a text of YAML in the quotes of the old one, then as
-    `spelled`.
-
-    The first only if the text has no such quote and no backslash.
-    """
+    """Yield alternative edits that replace a key's value: a text of YAML in the old quotes, then as `spelled`."""
     place = tree.spans[path].value
     if tree.syntax == "yaml" and isinstance(value, str) and tree.text.at(place)[:1] in ("'", '"'):
         quote = tree.text.at(place)[0]
@@ -35,10 +31,7 @@ def changed(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...]]
 
 
 def spelled(value: Any, syntax: str) -> str:
-    """Return a value on one line of JSON or YAML; in YAML so that both YAML 1.1 and 1.2 read the same value.
-
-    syntax: "json" or "yaml". In YAML only plain words that mean nothing else are unquoted; all else is written as JSON.
-    """
+    """Return a value on one line of "json" or "yaml", which YAML 1.1 and 1.2 read alike."""
     if syntax == "json" or isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, float) and "e" in (text := repr(value)) and "." not in text:

@@ -40,10 +40,7 @@ def changed(word: Word, new: str, texts: Mapping[str, Text]) -> Iterator[tuple[E
 
 
 def valued(setting: Setting, new: str, texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
-    """Yield alternative edits that replace an option's only value: as `changed` its word, then the text behind the `=`.
-
-    The latter only for `--key=$TP` or `key=$TP` in a file of `texts`; a closing quote stays.
-    """
+    """Yield alternative edits that replace an option's only value: its word, then the text behind the `=`."""
     yield from changed(setting.values[0], new, texts)
     text = texts.get(setting.place.file)
     if text is None or not (setting.joined or not setting.spelled.startswith("-")):

@@ -278,11 +278,7 @@ class RlConfiguration(MegatronConfiguration):
         self.version_guessed = not self.version_given
 
     def names(self) -> Namespace:
-        """Return the workers' Megatron-LM options; a new object, which has recorded no look-ups.
-
-        For a tuner's program --num-layers is added from the model that the script names, if it is known and the option
-        absent.
-        """
+        """Return the workers' Megatron-LM options; for a tuner's program with the model's number of layers."""
         names = super().names()
         if not self.dealt or names.given("num_layers"):
             return names

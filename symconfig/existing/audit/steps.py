@@ -82,10 +82,8 @@ def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ..
     if options(better.best.target.backend):
         had, wanted = judged.run.configuration, in_effect(better.best.configuration)
         framework = put_on(framework, better.cluster.gpu.architecture, wanted, had)
-    now, target = (
-        judged.run.configuration,
-        Setup.of(better.best, framework),
-    )
+    now = judged.run.configuration
+    target = Setup.of(better.best, framework)
     predicted = judged.plan.best.predicted
     here, done = State((), predicted.step_s, predicted.device_bytes, judged.fits), []
     while left := [name for name in DECISIONS if differs(name, now, target)]:
@@ -172,10 +170,7 @@ def _normalised(c: Setup) -> Setup:
 
 
 def moved(now: Setup, target: Setup, names: tuple[str, ...]) -> Setup:
-    """Return the configuration with the named decisions taken from the target.
-
-    dp becomes the GPUs over tp x pp x cp, rounded down, at least 1. Sequence parallelism is off if tp becomes 1.
-    """
+    """Return the configuration with the named decisions of the target; dp follows from the number of GPUs."""
     named = [field for name in names for field in DECISIONS[name]]
     named += WITH_FRAMEWORK if "framework" in named else ()
     then = replace(now, **picked(target, *named))
@@ -217,10 +212,7 @@ _IDLE = {"stages": "pp", "context-parallel exchange": "cp", "sequence parallelis
 
 
 def changes(now: Setup, then: Setup) -> tuple[str, ...]:
-    """Return the differences in words, such as "tp 8 -> 4" or "fused loss on"; () if there are none that `_NAMED` has.
-
-    Those without effect at the new degrees (`_IDLE`) are skipped.
-    """
+    """Return the differences of `_NAMED` in words, "tp 8 -> 4", but for those without effect at the new degrees."""
     found = []
     for name, value in _NAMED:
         before, after = value(now), value(then)

@@ -23,7 +23,7 @@ _ENOUGH_KEYS = 3  # of Megatron-LM's, for a section to be Megatron-LM's or of th
 _TRAINER_KEYS = words(
     """
     per_device_train_batch_size model_name_or_path gradient_accumulation_steps dataset_name learning_rate
-    num_generations max_length lora_rank template
+    num_generations max_length lora_rank template stage
     """
 ) | frozenset(name for tuner in TUNERS for name in tuner.own)
 
@@ -45,10 +45,7 @@ def dialect_of(data: Any) -> Dialect | None:
 
 
 def sets_megatron(section: Any) -> bool:
-    """Return whether at least three keys of a section are options of Megatron-LM; keys of nested sections do not count.
-
-    False if it is no mapping.
-    """
+    """Return whether a section is a mapping with at least three keys that are options of Megatron-LM."""
     if not isinstance(section, dict):
         return False
     plain = (key for key, value in section.items() if not isinstance(value, dict))
@@ -160,10 +157,7 @@ def unreadable(text: Text) -> InputError | None:
 
 
 def parse(text: Text, syntax: Literal["json", "yaml"]) -> Tree:
-    """Return the tree of a data file. Raises InputError if it cannot be parsed.
-
-    Of several YAML documents the first that is a known configuration counts, else the first that is not empty.
-    """
+    """Return the tree of a data file; of several YAML documents the first that is a known configuration."""
     if syntax == "json":
         return parse_json(text)
     return parse_yaml(text, lambda data: dialect_of(data) is not None or is_deepspeed(data))

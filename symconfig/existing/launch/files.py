@@ -23,10 +23,7 @@ _INSTEAD: ContextVar[Mapping[str, bytes]] = ContextVar("bytes that stand for a f
 
 @contextmanager
 def instead(files: Mapping[str, bytes]) -> Iterator[None]:
-    """Replace the contents of files, which must exist, inside the block, as if they had been edited.
-
-    files: new bytes by the name of their Text. A nested block replaces the whole mapping.
-    """
+    """Replace the contents of files (new bytes by name) inside the block, as if they had been edited."""
     token = _INSTEAD.set(files)
     try:
         yield
@@ -40,10 +37,7 @@ ROOT = "--root"
 
 @contextmanager
 def below(root: str | Path | None) -> Iterator[None]:
-    """Allow reading only files below this folder inside the block, whatever `root` callers pass; inner blocks win.
-
-    None changes nothing. Raises InputError if the folder does not exist.
-    """
+    """Allow reading only files below this folder inside the block; None changes nothing. Raises InputError."""
     if root is not None and not Path(root).is_dir():
         raise InputError("there is no such folder", field=ROOT, got=str(root))
     token = _ROOT.set(_ROOT.get() if root is None else Path(root).resolve())
@@ -121,10 +115,7 @@ def _bytes(path: Path, root: Path) -> bytes:
 
 
 def leads_out(path: Path, root: Path) -> bool:
-    """Return whether a symbolic link on the path leads outside of `root`.
-
-    False if the real path is inside, or if the path itself, with `..` resolved, is outside.
-    """
+    """Return whether a symbolic link on the path leads outside of `root`."""
     real, inside = path.resolve(), root.resolve()
     if real.is_relative_to(inside):
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,26 +63,15 @@ def followed(reading: Reading, around: Around) -> Reading:
     keyed = by_verl or nemo_rl.applies(reading)
     reading = replace(reading, settings=tuple(parted(reading.settings, any_section=keyed)))
     reading = tuners.with_command(reading)
-    steps: tuple[Callable[[Reading, Around], Reading], ...]
     if by_verl:
-        steps = (of_verl,)
+        reading = of_verl(reading, around)
     elif nemo_rl.applies(reading):
-        steps = (of_nemo_rl,)
+        reading = of_nemo_rl(reading, around)
     else:
-        started = tuple(each.started for each in (slime, openrlhf) if each.applies(reading))
-        steps = (
-            *started,
-            _hosts,
-            _arguments,
-            _accelerate,
-            _fsdp,
-            _deepspeed,
-            _model,
-            recipe,
-            overrides,
-        )
-    for step in steps:
-        reading = step(reading, around)
+        for program in (slime, openrlhf):
+            reading = program.started(reading) if program.applies(reading) else reading
+        for step in (_hosts, _arguments, _accelerate, _fsdp, _deepspeed, _model, recipe, overrides):
+            reading = step(reading, around)
     named = tuple(setting for setting in reading.settings if setting.name)
     loose = (word for setting in reading.settings if not setting.name for word in setting.values)
     files = {text.file for text in reading.texts}
@@ -142,14 +130,10 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
     if isinstance(tree, Unread) or not isinstance(tree.data, dict):
         why = f"is {ACCELERATE}, which decides processes, precision and ZeRO, and is not read"
         return with_unread(reading, Unread(setting.place, setting.spelled, why))
-    gpus, nodes = (tree.get(name) for name in ("num_processes", "num_machines"))
-    numbers = [value if type(value) is int and value > 0 else None for value in (gpus, nodes)]
-    counts = ((name, tree.get(name)) for name in ("num_processes", "num_machines"))
-    words = tuple(
-        Word.of(str(value), tree.spans[(name,)].value, literal=True) for name, value in counts if type(value) is int
-    )
-    each = numbers[0] // numbers[1] if numbers[0] and numbers[1] else None
-    filed = World(numbers[0], numbers[1], each, words)
+    counts = {name: n for name in ("num_processes", "num_machines") if type(n := tree.get(name)) is int}
+    words = tuple(Word.of(str(n), tree.spans[(name,)].value, literal=True) for name, n in counts.items())
+    gpus, nodes = (max(0, counts.get(name, 0)) or None for name in ("num_processes", "num_machines"))
+    filed = World(gpus, nodes, gpus // nodes if gpus and nodes else None, words)
     world = both(filed, reading.world) if reading.world.gpus is None else reading.world
     texts = reading.texts if preset is not None else with_texts(reading, tree.text)
     return replace(reading, accelerate=tree, texts=texts, world=world)
@@ -175,10 +159,7 @@ def _arguments(reading: Reading, around: Around) -> Reading:
 
 
 def _fsdp(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the JSON object of --fsdp-config as `fsdp`, and its text added.
-
-    Unchanged if the option is absent or inline JSON; a file that cannot be read is noted in `unread`.
-    """
+    """Return the reading with the JSON object of --fsdp-config as `fsdp`; unreadable files are noted in `unread`."""
     setting = given(reading, ("--fsdp-config",))
     if setting is None or setting.text.startswith("{"):
         return reading

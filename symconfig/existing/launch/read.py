@@ -25,7 +25,7 @@ from symconfig.existing.launch.detect import (
 from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.follow import followed
 from symconfig.existing.launch.reading import JSON_ALONE, Hides, Reading, Setting, Tree, Unread
-from symconfig.existing.launch.sections import Around
+from symconfig.existing.launch.sections import Around, with_unread
 from symconfig.existing.launch.text import Text
 from symconfig.format import learn
 
@@ -77,14 +77,7 @@ def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequenc
 def _unmentioned(reading: Reading, variables: Mapping[str, str]) -> Reading:
     """Return the reading with a note, which hides nothing, for each given variable whose name is in no text of it."""
     idle = [name for name in variables if not any(name.encode() in text.data for text in reading.texts)]
-    top = reading.texts[0].place(0, 0)
-    return replace(
-        reading,
-        unread=(
-            *reading.unread,
-            *(Unread(top, name, _IDLE, Hides.NOTHING) for name in idle),
-        ),
-    )
+    return with_unread(reading, *(Unread(reading.texts[0].place(0, 0), name, _IDLE, Hides.NOTHING) for name in idle))
 
 
 def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> Reading:

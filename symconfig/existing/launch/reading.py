@@ -41,10 +41,7 @@ class Piece:
     brings: tuple[str, ...] | None = None
 
     def cut(self, start: int, end: int) -> Piece:
-        """Return the characters [start, end) as a piece, with its place adapted; the piece itself if these are all.
-
-        `written` follows only if it is the same place.
-        """
+        """Return the characters [start, end) as a piece, with its place adapted."""
         if (start, end) == (0, len(self.text)):
             return self
         place = None if self.place is None else self.place.inner(self.text, start, end)
@@ -64,10 +61,7 @@ def unknown_of(pieces: Iterable[Piece]) -> str | None:
 
 
 def cut(pieces: Sequence[Piece], start: int, end: int | None = None) -> Pieces:
-    """Return the characters [start, end) of a value, up to its end for None, with their places.
-
-    Unknown pieces, which have no characters, are kept from `start` to `end`, both included.
-    """
+    """Return the characters [start, end) of a value, with their places; unknown pieces have no length and are kept."""
     kept, done = [], 0
     end = sum(len(piece.text) for piece in pieces) if end is None else end
     for piece in pieces:
@@ -125,11 +119,7 @@ class Word:
         return Word(cut(self.pieces, start, end), self.place)
 
     def after(self, count: int) -> Word:
-        """Return the word without its first `count` characters.
-
-        Its place begins at the first known piece left, if that one's is known and inside the word's; else it is
-        unchanged.
-        """
+        """Return the word without its first `count` characters, and with its place cut, too, where it is literal."""
         rest, place = cut(self.pieces, count), self.place
         first = next((piece.place for piece in rest if not piece.unknown), None)
         if first is not None and place.file == first.file and place.start <= first.start < place.end:
@@ -259,9 +249,8 @@ class Tree:
         return value
 
     def place(self, path: KeyPath, *, of_key: bool = False) -> Place | None:
-        """Return the place of the value at a path, or with `of_key` of its key if it has one.
+        """Return the place of the value at a path, or of its key; of the nearest enclosing key if it is absent.
 
-        If the path is not in the file: that of the nearest enclosing key (of the root, or of a list item, the value).
         None if the tree has no places.
         """
         for length in range(len(path), -1, -1):
@@ -358,10 +347,7 @@ class Reading:
 
     @property
     def complete(self) -> bool:
-        """Return whether all options are known, so that nothing in `unread` may hide one.
-
-        Values may still be unknown.
-        """
+        """Return whether nothing unread may hide options; their values may still be unknown."""
         return not any(item.hides is Hides.OPTIONS for item in self.unread)
 
     @property

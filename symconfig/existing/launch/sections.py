@@ -42,10 +42,7 @@ class Around:
     texts: tuple[Text, ...] = ()
 
     def text(self, name: str, *below: str) -> Text | None:
-        """Return the file of this name from `virtual`, else from the folder that `base` finds; None if in neither.
-
-        below: further folders for `base`. Raises InputError if it may not be read or is no text.
-        """
+        """Return the file of this name, from `virtual` or the folder of `base`; None if it is in neither."""
         if name in self.virtual:
             return self.virtual[name]
         base = self.base(name, *below)
@@ -57,10 +54,10 @@ class Around:
         return None if base is None else base / name
 
     def base(self, name: str, *below: str) -> Path | None:
-        """Return the first folder in which the name exists and may be read; None if in none, or if it is no valid name.
+        """Return the first folder in which the name exists and may be read; None if in none.
 
-        Order: the configuration's folder, those `below` it, the current one, and for names with a folder up to four
-        parents of the configuration's folder. Only the current one if `folder` is None.
+        Order: the configuration's folder, those `below` it, the current one, up to four parents for names with a
+        folder.
         """
         folder = self.folder
         bases = [Path()] if folder is None else [folder, *(folder / one for one in below), Path()]
@@ -146,10 +143,7 @@ _NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
 
 
 def recipe(reading: Reading, around: Around) -> Reading:
-    """Return the reading with `recipe` set to the first value of the option that names one (Megatron-Bridge, NeMo 2).
-
-    For recipe runners (run_recipe.py and others) --model counts if no such option is given. Unchanged if none is.
-    """
+    """Return the reading with `recipe`: the value of the option that names one, of recipe runners also --model."""
     setting = given(reading, RECIPE)
     program = Path(reading.program.text).name if reading.program is not None else ""
     if setting is None and _RECIPE_RUNNERS.fullmatch(program):
@@ -287,10 +281,7 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
 
 
 def _own_sections(reading: Reading, around: Around, program: str) -> Tree | None:
-    """Return the file of --config if its dialect is "overrides" and `model` has at least three options of Megatron-LM.
-
-    None otherwise, if it cannot be read, and for programs of known tuners.
-    """
+    """Return the file of --config if its dialect is "overrides" and `model` is Megatron-LM's; None otherwise."""
     setting = given(reading, ARGUMENTS) if tuners.program(reading) is None else None
     tree = None if setting is None else tree_of(setting, around, program)
     if not isinstance(tree, Tree) or dialect_of(tree.data) != "overrides":
@@ -312,10 +303,7 @@ def traced(tree: Tree, pieces: Sequence[Piece], texts: Sequence[Text]) -> Tree:
     starts = [0, *accumulate(len(piece.text.encode()) for piece in pieces)]
 
     def moved(place: Place | None) -> Place | None:
-        """Return the place in the script that a place in the written file comes from.
-
-        None if it is empty or has no origin.
-        """
+        """Return where a place of the written file comes from in the script; None if it has no origin."""
         if place is None or place.start >= place.end:
             return None
         first, last = (bisect_right(starts, offset) - 1 for offset in (place.start, place.end - 1))

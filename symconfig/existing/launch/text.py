@@ -90,10 +90,7 @@ class Edit:
 
 
 def edited(text: Text, edits: Iterable[Edit]) -> bytes:
-    """Return the file's bytes with the edits applied by position; edits of other files are ignored.
-
-    Raises ValueError if one edit starts before another's end.
-    """
+    """Return the file's bytes with its edits applied. Raises ValueError if two of them overlap."""
     mine = sorted(edit for edit in edits if edit.place.file == text.file)
     parts, done = [], 0
     for edit in mine:

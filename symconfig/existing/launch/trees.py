@@ -185,10 +185,7 @@ _LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[\]}}])")
 
 
 def parse_json(text: Text) -> Tree:
-    """Return the data of a JSON file, with the place of each key and value; comments and trailing commas are allowed.
-
-    Comments are `//`, `#` and `/* */`; numbers as 1.0 or 1e3 floats. Raises InputError with every problem found.
-    """
+    """Return the data and places of a JSON file, which may have comments and trailing commas. Raises InputError."""
     plain = text.characters().replace("\ufeff", " ", 1)
     for aside in (_COMMENT, _LAST_COMMA):
         plain = aside.sub(lambda match: match[0] if match[0][0] == '"' else re.sub(r"[^\n]", " ", match[0]), plain)

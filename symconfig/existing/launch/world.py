@@ -74,10 +74,9 @@ def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence
 def _record_count(
     counts: dict[str, tuple[int, Word]], table: Mapping[str, str], key: str, word: Word, tasks: bool
 ) -> None:
-    """Record (number, word) in `counts` under the kind that `table` gives for the option `key`, unless one is there.
+    """Record (number, word) in `counts` under the kind that `table` gives for the option `key`, the first only.
 
-    Skipped are options that the table lacks, unknown or malformed numbers, and `gres` other than of GPUs; with `tasks`,
-    that is if another launcher counts the processes, also numbers of tasks.
+    tasks: another launcher counts the processes, so that numbers of tasks do not count.
     """
     what = table.get(key)
     if what is None or (tasks and key in ("n", "ntasks", "ntasks_per_node")):
@@ -89,10 +88,7 @@ def _record_count(
 
 
 def _included(hosts: str) -> dict[str, int]:
-    """Return the counts of DeepSpeed's --include (`host:0,1@other:0,1`) by kind: "nodes", "per_node" or "gpus".
-
-    Only "nodes" if any host has no slots; only "gpus", the total, if hosts have different numbers; empty if malformed.
-    """
+    """Return the counts of DeepSpeed's --include (`host:0,1@other:0,1`), by "nodes", "per_node" or "gpus"."""
     slots = [host.partition(":")[2] for host in hosts.split("@")]
     if not all(slots):
         return {"nodes": len(slots)}
@@ -121,10 +117,7 @@ def of_hosts(text: str, options: Mapping[str, Word]) -> World | None:
 
 
 def _number(text: str) -> int | None:
-    """Return the positive integer in `8`, in `2:2` (elastic torchrun, both equal) or `h100:8` (Slurm).
-
-    None for 0, unequal ranges such as `1:4`, numbers of eight or more digits, and other text.
-    """
+    """Return the positive integer in `8`, `2:2` (elastic torchrun, both equal) or `h100:8` (Slurm); else None."""
     parts = text.split(":")
     if len(parts) == 2 and not parts[0].isdigit():
         parts = parts[1:]

@@ -52,10 +52,7 @@ class Arguments:
         return setting.place if setting else None
 
     def text(self, *names: str) -> str | None:
-        """Return the argument's first value; "" for a switch without a value; None if it is absent.
-
-        Also None, with a problem recorded in `problems`, if any of its values cannot be determined from the script.
-        """
+        """Return the argument's first value; "" for a switch without one, None if it is absent or not known."""
         setting = self.find(*names)
         if setting is None:
             return None
@@ -65,10 +62,7 @@ class Arguments:
         return setting.values[0].text if setting.values else ""
 
     def words(self, *names: str) -> tuple[str, ...]:
-        """Return all values as words, also split at commas and spaces; () if the argument is absent or not determined.
-
-        The latter is recorded in `problems`, as by `text`.
-        """
+        """Return all values, also split at commas and spaces; () if the argument is absent or not known."""
         if self.text(*names) is None:
             return ()
         setting = self.find(*names)
@@ -76,11 +70,7 @@ class Arguments:
         return tuple(part for word in values for part in word.text.replace(",", " ").split())
 
     def whole(self, *names: str) -> int | None:
-        """Return the argument as a positive integer; None if it is absent.
-
-        Also None, with a problem recorded in `problems`, if it is anything else, has more than 12 digits or is not
-        determined.
-        """
+        """Return the argument as a positive integer of at most 12 digits; None if it is absent or malformed."""
         text = self.text(*names)
         if text is None:
             return None
@@ -107,10 +97,7 @@ class Arguments:
         return None
 
     def switch(self, *names: str) -> bool | None:
-        """Return whether a switch is on, in any case: "", true, 1, yes, on are; false, 0, no, off, none are not.
-
-        None if it is absent; also None, with a problem recorded in `problems`, for any other value.
-        """
+        """Return whether a switch is on (of TRUE) or off (of FALSE); None if it is absent or malformed."""
         text = self.text(*names)
         if text is None:
             return None

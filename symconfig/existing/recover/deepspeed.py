@@ -59,11 +59,9 @@ def made(
     cluster: ClusterDescriptor,
     supplied: Supplied,
 ) -> Run:
-    """Return the run of a model by a DeepSpeed JSON that a program builds itself.
+    """Return the run of a model by a DeepSpeed JSON (`config`) that a program builds. Raises InputError.
 
-    `config` replaces the JSON of `reading`, and `words` (arguments as of Transformers' Trainer) all of its options;
-    GPUs and launcher remain. `described` of the result is `model` with its descriptor as DeepSpeed builds it. Raises
-    InputError as `run` does.
+    words: the program's options as arguments of Transformers' Trainer; of `reading` GPUs and launcher remain.
     """
     own = replace(
         reading,
@@ -76,10 +74,7 @@ def made(
 
 
 def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
-    """Return the run of the DeepSpeed JSON, or of the one that Accelerate builds, with the program's arguments.
-
-    Raises InputError if there is neither or the JSON is no object, and otherwise with all that is missing or wrong.
-    """
+    """Return the run of the DeepSpeed JSON, or of Accelerate's, with the program's arguments. Raises InputError."""
     tree = reading.deepspeed
     if tree is None and (config := launched(reading).config) is not None:  # what Accelerate makes of its own keys
         tree = parse(Text(_WRITTEN, json.dumps(config).encode()), "json")
@@ -214,11 +209,7 @@ class _Reader:
 
 
 def _recompute(arguments: Arguments) -> dict[str, Any]:
-    """Return the recompute fields of whole layers: all of them (uniform, 1 at a time), or block of the first N.
-
-    `recompute_layers` N is the latter; -1, or a malformed N (recorded in the arguments' problems), all. If it is absent
-    or 0, all if a checkpointing switch is on, else none.
-    """
+    """Return the recompute fields: all layers, block of the first `recompute_layers`, or {} for none."""
     whole = recomputing(WHOLE)
     layers = arguments.text("recompute_layers")
     if layers is not None and layers not in ("0", "-1"):
@@ -227,11 +218,7 @@ def _recompute(arguments: Arguments) -> dict[str, Any]:
 
 
 def liger_loss(arguments: Arguments) -> str:
-    """Return "linear" if Liger fuses the output layer with the loss (the default), "fused" if its config switches that
-    off.
-
-    That is fused_linear_cross_entropy: false, as an option of its own or within `liger_kernel_config`.
-    """
+    """Return Liger's loss: "linear", fused with the output layer, or "fused" if its config switches that off."""
     switch = "fused_linear_cross_entropy"
     stated = arguments.text(f"liger_kernel_config.{switch}") or arguments.text("liger_kernel_config") or ""
     return "fused" if re.search(rf"(^|{switch}\W+)false", stated, re.IGNORECASE) else "linear"

@@ -30,11 +30,7 @@ def autos(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def fills(path: KeyPath, stage: int) -> bool:
-    """Return whether the Trainer fills in an "auto" at this path; sizes of ZeRO-3's own keys only at stage 3.
-
-    Besides sizes it fills keys that have a default of its arguments, the scheduler's numbers of steps and
-    train_batch_size.
-    """
+    """Return whether the Trainer fills in an "auto" at this path; sizes of ZeRO-3's own keys only at stage 3."""
     key = BY_PATH.get(path)
     if key is not None and key.sized:
         return stage == 3 or key.stages != "3"
@@ -71,12 +67,7 @@ def filled(config: Any, arguments: Arguments, hidden_size: int | None) -> Any:
 
 
 def _argued(key: Key, arguments: Arguments) -> Any:
-    """Return a key's value from the Trainer's arguments, in the type of its default; the default if absent or
-    malformed.
-
-    A bool is False if absent. A tuple default has one argument per element, and gives a list. Malformed values are
-    recorded in the arguments' problems.
-    """
+    """Return a key's value from the Trainer's arguments, in the type of its default (a list for a tuple)."""
     if isinstance(key.default, bool):
         return bool(arguments.switch(*key.arguments))
     if isinstance(key.default, int):
@@ -88,10 +79,7 @@ def _argued(key: Key, arguments: Arguments) -> Any:
 
 
 def mismatches(config: Any, arguments: Arguments) -> Iterator[tuple[KeyPath, Any, Any]]:
-    """Yield (path, JSON's value, arguments' value) where both give one and they differ: the Trainer then stops.
-
-    Keys that the JSON lacks or has as "auto", and keys with no argument given, are skipped.
-    """
+    """Yield (path, JSON's value, arguments' value) where both are given and differ: the Trainer then stops."""
     for key in KEYS:
         have = at(config, key.path)
         if have in (None, AUTO) or not arguments.given(*key.arguments):

@@ -89,11 +89,9 @@ def unnamed(given: str | None, where: Problem) -> Problem:
 
     Its hint says how to pass the model: for a Hugging Face id how to download it.
     """
-    what, got, hint = (
-        "nothing says which model is trained",
-        None,
-        "--model NAME, or --model FOLDER with its config.json",
-    )
+    what = "nothing says which model is trained"
+    got = None
+    hint = "--model NAME, or --model FOLDER with its config.json"
     if given:
         what, got = "the model is not one that is known by its name", given
     if given and hub.is_id(given):
@@ -160,11 +158,7 @@ def with_adapter(
 
 
 def _adapted(base: ModelDescriptor, adapter: Adapter, problems: list[Problem]) -> ModelDescriptor | None:
-    """Return the base with the adapter, or the zoo's model that equals it; None with problems appended if it is
-    invalid.
-
-    The model type "qwen" becomes "qwen2" if none of the adapter's modules has a name of the old class.
-    """
+    """Return the base with the adapter, or the zoo's model that equals it; None with what is wrong in `problems`."""
     foreign = base.model_type == "qwen" and not set(adapter.target_modules) & set(_LINEAR_QWEN)
     # Qwen-7B trains under the Qwen2 class, too, where its modules have that class's names.
     model_type = "qwen2" if foreign else base.model_type

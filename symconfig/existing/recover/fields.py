@@ -78,10 +78,7 @@ class Fields:
         return sum(self.parts) or self.layers
 
     def own(self, values: tuple[bool, ...]) -> tuple[bool, ...]:
-        """Return, for each layer of the model, the entry of the first Megatron-LM layer that it consists of.
-
-        `values` has one entry per layer that Megatron-LM counts; it is returned unchanged without a hybrid pattern.
-        """
+        """Return the entry of each model layer's first Megatron-LM layer, given one per layer of Megatron-LM."""
         if not self.parts:
             return values
         return tuple(values[sum(self.parts[:place])] for place in range(len(self.parts)))
@@ -163,11 +160,7 @@ def _validated(out: Fields, values: dict[str, Any]) -> ModelDescriptor:
 
 
 def _sentences(item: Any) -> list[tuple[str, str]]:
-    """Return (field, text) for each fault in one of pydantic's errors.
-
-    The text of a validator is split at "; ", and each part begins with the field it is about; another message is in
-    lower case and without "Input ".
-    """
+    """Return (field, text) for each fault in one of pydantic's errors; a validator may state several."""
     field = ".".join(map(str, item["loc"]))
     if item["type"] != "value_error":
         return [(field, str(item["msg"]).removeprefix("Input ").lower())]

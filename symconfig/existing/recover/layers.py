@@ -72,12 +72,7 @@ def spelled(names: Mapping[str, Any]) -> str:
 
 
 def mixer_fields(out: Fields) -> None:
-    """Record in `out` the layers of a hybrid pattern, else of an experimental attention variant; nothing without
-    either.
-
-    To be called before other fields of layers are read. --is-hybrid-model without either is refused. Problems are
-    recorded in `out`.
-    """
+    """Record in `out` the layers of a hybrid pattern, else of an attention variant; first of all layer fields."""
     args = out.args
     text = next((args.word(dest) for dest in PATTERN if args.given(dest)), "")
     if text:
@@ -170,10 +165,7 @@ def _indexer(out: Fields) -> None:
 
 
 def _mixer(out: Fields, block: str, layers: tuple[bool, ...]) -> dict[str, Any]:
-    """Return the fields of a mixer: its block, its sizes by name, and for each layer whether it has it.
-
-    Mamba 2 also gets its fixed convolution kernel, chunk size and switches.
-    """
+    """Return the fields of a mixer: its block, its sizes by name, and for each layer whether it has it."""
     sizes = dict(_sizes(out.args, block))
     fields: dict[str, Any] = {"block": block, "sizes": sizes, "layers": layers}
     if block == hybrid.MAMBA2:
@@ -183,10 +175,7 @@ def _mixer(out: Fields, block: str, layers: tuple[bool, ...]) -> dict[str, Any]:
 
 
 def _sizes(args: Namespace, block: str) -> Iterator[tuple[str, int]]:
-    """Yield (name, size) of a block from its arguments; 0 if not given.
-
-    Mamba's heads, if not given, are 2 x hidden size // head width.
-    """
+    """Yield (name, size) of a block; 0 if not given, but for Mamba's heads 2 x hidden size // head width."""
     for dest, name in hybrid.SIZES[block].items():
         width = args.integer("mamba_head_dim") or 1
         usual = _EXPANDED * (args.integer("hidden_size") or width) // width if dest == "mamba_num_heads" else 0

@@ -78,11 +78,7 @@ def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> i
 
 
 def _true(out: Fields) -> int | None:
-    """Return the size by the options or the tokenizer's name; None if neither gives it.
-
-    It is --vocab-size if there is no tokenizer type, or TikToken's or a null one (plus 1 before core_v0.18.2), else the
-    named tokenizer's, with --vocab-size as fallback.
-    """
+    """Return the size by --vocab-size or the named tokenizer, by the tokenizer's type; None if neither gives it."""
     args = out.args
     size, kind = args.integer("vocab_size"), _kind(args)
     if kind in _OF_OPTION or not kind:

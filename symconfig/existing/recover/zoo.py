@@ -66,11 +66,7 @@ def models() -> dict[str, dict[str, Any]]:
 
 @cache
 def model_of(name: str) -> tuple[ModelDescriptor, bool]:
-    """Return a model of known.json under its own name, and whether it has a vision tower that is left out; cached.
-
-    It is that of the entry's config, in bf16, or of the model that the entry is like. Raises KeyError for an unknown
-    name.
-    """
+    """Return a model of known.json under its name, in bf16, and whether it has a vision tower; cached."""
     entry = models()[name]
     if "config" in entry:
         model = import_config({**entry["config"], "torch_dtype": "bfloat16"}, _FILE, name)
@@ -148,10 +144,7 @@ def _shown(value: object) -> str:
 
 
 def alike(model: ModelDescriptor, fits: Callable[[ModelDescriptor], bool]) -> ModelDescriptor | None:
-    """Return the zoo's most similar model with the same shapes (any vocabulary) that `fits` accepts.
-
-    None if there is none.
-    """
+    """Return the zoo's most similar model with the same shapes (any vocabulary) that `fits`; None if there is none."""
     mine = meaning(model)
     candidates = sorted(
         (len(differing(mine, theirs)), other.name)
@@ -162,10 +155,7 @@ def alike(model: ModelDescriptor, fits: Callable[[ModelDescriptor], bool]) -> Mo
 
 
 def by_tokenizer(name: str) -> ModelDescriptor | None:
-    """Return the zoo's model with this Hugging Face id, lower case, with or without its owner.
-
-    None if there is none.
-    """
+    """Return the zoo's model with this Hugging Face id, lower case, maybe without its owner; None without."""
     for model, _ in _zoo():
         theirs = (model.huggingface_id or "").lower()
         if theirs and name in (theirs, theirs.rpartition("/")[2]):

@@ -25,10 +25,9 @@ _DEFAULT_BUCKET = 500_000_000  # elements (runtime/zero/config.py)
 
 
 def _of(kind: Kind, alike: bool | None = None) -> Check[DeepSpeedFacts]:
-    """Return a check that yields every mismatch of one kind with DeepSpeed's schema.
+    """Return a check that yields the mismatches of one kind with DeepSpeed's schema that have no rule of their own.
 
-    Keys that the Trainer overwrites, or that have rules of their own, are passed over. alike: only mismatches with
-    (True) or without (False) a similar known word; None: both.
+    alike: only mismatches with (True) or without (False) a similar known word; None: both.
     """
 
     def check(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -115,10 +114,6 @@ def deepspeed_dropped_auto(facts: DeepSpeedFacts) -> Iterator[Problem]:
         )
 
 
-def _counted(tp: int) -> str:
-    return f", among which this release counts the {tp} AutoTP ranks of a group" if tp > 1 else ""
-
-
 def deepspeed_batch_product(facts: DeepSpeedFacts) -> Iterator[Problem]:
     """Yield one problem if train batch, micro-batch and accumulation disagree, or the train batch does not divide.
 
@@ -141,9 +136,10 @@ def deepspeed_batch_product(facts: DeepSpeedFacts) -> Iterator[Problem]:
         least = per_rank * ranks
         if train % least:
             other = "micro-batch" if micro else "accumulation"
+            counted = f", among which this release counts the {tp} AutoTP ranks of a group" if tp > 1 else ""
             yield facts.problem(
                 (TRAIN,),
-                f"{train} does not divide by {other} {per_rank} x {ranks} ranks{_counted(tp)}",
+                f"{train} does not divide by {other} {per_rank} x {ranks} ranks{counted}",
                 hint=str(max(round(train / least), 1) * least),
             )
 
@@ -210,10 +206,7 @@ def _stated(facts: DeepSpeedFacts, path: str) -> bool:
 
 
 def _failing(facts: DeepSpeedFacts, names: str) -> tuple[str, str | None] | None:
-    """Return sentence and hint of the first of the named constraints that fails; None if none is known to.
-
-    names: constraints of the table, separated by blanks.
-    """
+    """Return sentence and hint of the first constraint of `names` that is known to fail; None if none is."""
     fixed, point = Fixed() if facts.model is None else Fixed.of(facts.model), _point(facts)
     for constraint in failing([TABLE[name] for name in names.split()], fixed, point):
         return constraint.sentence_at(fixed, point), constraint.hint
@@ -241,10 +234,10 @@ def _point(facts: DeepSpeedFacts) -> ConfigurationSet:
 def _problem(
     facts: DeepSpeedFacts, about: list[str], what: str = "", fails: str | None = None, of_key: bool = False, **more: Any
 ) -> Problem | None:
-    """Return a problem at the key `about[0]` (without one, about the whole JSON).
+    """Return a problem at the key `about[0]`, or at its name (`of_key`); without `about` on the whole JSON.
 
-    Return None if `fails` is given and none of it fails. of_key: at the key's name, not at its value. fails: names of
-    constraints; the first failing one supplies sentence and hint.
+    fails: names of constraints, the first failing one of which supplies sentence and hint; None is returned if none
+    fails.
     """
     texts = {key: more[key] for key in TEXTS if key in more}
     if fails is not None:

@@ -96,10 +96,7 @@ class DeepSpeedFacts:
 
     @property
     def precision(self) -> str:
-        """Return the precision of the weights: "bf16", "fp16", "fp32" if none is on, or "unknown" if one is "auto".
-
-        The old key bfloat16 counts as bf16.
-        """
+        """Return "bf16" (also by bfloat16), "fp16", "fp32" if none is on, or "unknown" for an "auto"."""
         if any(self.get(name, "enabled") is True for name in ("bf16", "bfloat16")):
             return "bf16"
         if self.get("fp16", "enabled") is True:

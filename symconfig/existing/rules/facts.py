@@ -66,11 +66,9 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def released(self) -> bool:
-        """Return whether the options are those of a known Megatron-LM release; False if another program parses them
-        (`fork`).
+        """Return whether the options are those of a known release, and not of a fork or another program.
 
-        Otherwise True if the user gave the version, or if every unknown option is a misspelling of a known one and no
-        old name.
+        Without a stated version every unknown option must be a misspelling of a known one and no old name.
         """
         return not self.fork and (
             self.version_given
@@ -86,10 +84,7 @@ class MegatronFacts(Mapping[str, Value]):
         return {self.names.table.flags[option].dest for option in options if option is not None}
 
     def given(self, dest: str) -> bool:
-        """Return whether the option is given, even misspelt or with an unknown value.
-
-        Raises NotKnown if unread text may give it.
-        """
+        """Return whether the option is given, even misspelt or with an unknown value. Raises NotKnown."""
         if self.names.given(dest) or dest in self.names.dark or dest in self.misspelt:
             return True
         if not self.complete:
@@ -186,10 +181,9 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def chunks(self) -> int:
-        """Return the model chunks per pipeline stage (vpp): by the layout, the layers of a virtual stage, or their
-        number; else 1.
+        """Return the model chunks per pipeline stage (vpp); 1 if no option says them.
 
-        Raises NotKnown if the layers of a virtual stage do not divide those of a stage, which other rules report.
+        Raises NotKnown if the layers of a virtual stage do not divide those of a stage.
         """
         if (layout := self.text(LAYOUT)) is not None:
             return len(pipeline_layout.expanded(layout)) // self.pp
@@ -236,10 +230,9 @@ class MegatronFacts(Mapping[str, Value]):
         hint: str | None = None,
         value: Value = True,
     ) -> Problem:
-        """Return a problem at the place of the option, or, if it is not given, of the first given one of `related`.
+        """Return a problem at the option's place, else at the first given one of `related`.
 
-        dest, related: destinations. field: replaces the option's name. value: for a switch that is not given, the value
-        that it would set, as --x and --no-x share a destination.
+        field: replaces the option's name. value: for a switch that is not given, the value that it would set.
         """
         setting = self.names.setting(dest)
         named = field or (setting.spelled if setting else self.option(dest, value))

@@ -59,11 +59,7 @@ def _levels(facts: MegatronFacts) -> int | None:
 
 
 def _weightless_losses(facts: MegatronFacts) -> bool:
-    """Return whether experts are balanced only by auxiliary losses (any kind with "aux_loss") and all of these have
-    weight 0.
-
-    Raises NotKnown.
-    """
+    """Return whether experts are balanced only by auxiliary losses of weight 0. Raises NotKnown."""
     kinds, weights = (
         value if isinstance(value, tuple) else (value,)
         for value in map(facts.__getitem__, (LOSSES, "moe_aux_loss_coeff"))
@@ -121,11 +117,7 @@ def _value(facts: MegatronFacts, name: str) -> Any:
 
 
 def _problem(facts: MegatronFacts, about: list[str], what: str, **more: Any) -> Problem:
-    """Return a problem about an option (`about`: its destination and related ones), or about `more["variable"]` if
-    given.
-
-    more: the row's keys; with `unset` the switch is named by the option that turns it off.
-    """
+    """Return a problem about options (`about`), or the row's `variable`; with `unset` about the switch that is off."""
     texts = {key: more[key] for key in TEXTS if key in more}
     if "variable" in more:
         return facts.about(more["variable"], what, *about, **texts)

@@ -52,8 +52,8 @@ def divides(
 ) -> Iterator[Problem]:
     """Yield a problem if the positive `value` is not a multiple of the positive `by`.
 
-    Other numbers have a rule of their own. what: what `value` counts, as the subject of a sentence. dest, related: the
-    options at whose place it is reported. named: `by` in words. field: replaces the option's name.
+    what: what `value` counts. dest, related: where it is reported. named: `by` in words. field: replaces the option's
+    name.
     """
     if undivided(value, by):
         need = f"a multiple of {named} = {by}"
@@ -143,11 +143,7 @@ def large_bubble(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def warm_up_beyond_decay(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the warm-up is not shorter than the decay (by default the training), in iterations or in
-    samples.
-
-    A unit is skipped without a decay and a training length, or if a value is not known.
-    """
+    """Yield a problem if the warm-up is not shorter than the decay, in iterations or in samples."""
     for unit in ("iters", "samples"):
         with suppress(NotKnown):
             decay = facts.maybe(f"lr_decay_{unit}") or facts.maybe(f"train_{unit}")
@@ -208,10 +204,7 @@ WAYS = ((FIRST, LAST), ACCOUNTS, (LAYOUT,))
 
 
 def _stage_split(facts: MegatronFacts) -> tuple[str, ...]:
-    """Return the options by which the split into stages is given; () if none is, so that the stages are equal.
-
-    Raises NotKnown if it is given in several ways, which has a rule of its own.
-    """
+    """Return the options that give the split into stages; () for equal ones. Raises NotKnown for several ways."""
     ways = [way for way in WAYS if any(facts[dest] for dest in way)]
     if len(ways) > 1:
         raise NotKnown
@@ -238,11 +231,7 @@ def stages_said_twice(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def layers_over_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the layers, with counted ends, are not a multiple of pp; its hint is to count the ends
-    otherwise.
-
-    Nothing if a hybrid pattern, a layout or the end stages' layers give the split.
-    """
+    """Yield a problem if equal stages do not hold the layers and counted ends, with a hint on the ends."""
     if STAGE in spelled(facts.names):
         return  # a pattern says the stages itself
     if _stage_split(facts) in ((), ACCOUNTS):
@@ -253,10 +242,7 @@ def layers_over_stages(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def _evening_options(facts: MegatronFacts) -> str | None:
-    """Return the options that count the embedding, the loss or both as a layer, so that pp divides the layers.
-
-    Return None if none do.
-    """
+    """Return the options that count ends as layers so that pp divides the layers; None if none do."""
     layers = facts.number("num_layers")
     for ends in (ACCOUNTS, ACCOUNTS[:1], ACCOUNTS[1:]):
         if not undivided(layers + len(ends), facts.pp) and facts.pp > 1:

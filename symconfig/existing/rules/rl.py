@@ -61,10 +61,7 @@ class RlFacts:
 
     @property
     def replicas(self) -> int | None:
-        """Return verl's replicas: its GPUs over cp x tp x pp (Megatron workers) or cp (FSDP workers).
-
-        None if the workers or GPUs are not known, or do not divide.
-        """
+        """Return verl's replicas, its GPUs over the ranks of a copy; None if not known or not divisible."""
         workers, gpus = self.workers, self.trained
         split = [f"actor.configuration.{name}" for name in (("cp", "tp", "pp") if workers.options else ("cp",))]
         ranks = math.prod(self.values.whole(name) or 1 for name in split)
@@ -174,11 +171,7 @@ def longest_beyond_tokens(facts: RlFacts) -> Iterator[Problem]:
 
 
 def micro_batch_not_said(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem for the actor and for the rollout if its micro-batch is not given and the actor's dynamic batches
-    are off.
-
-    Nothing if the script was not read completely.
-    """
+    """Yield a problem for actor and rollout without a micro-batch or dynamic batches, if all was read."""
     if not facts.reading.complete:
         return
     for phase in ("actor", "rollout"):
@@ -189,11 +182,7 @@ def micro_batch_not_said(facts: RlFacts) -> Iterator[Problem]:
 
 
 def samples_over_gpus(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem if prompts x samples are not a multiple of replicas x micro batch (Megatron) or of all GPUs
-    (FSDP).
-
-    Nothing with dynamic batches, or where a number is not known.
-    """
+    """Yield a problem if a step's samples are not a multiple of replicas x micro-batch, or of FSDP's GPUs."""
     values, micro = facts.values, "actor.micro"
     samples, replicas = _samples(facts, "rl.prompts"), facts.replicas
     if samples is None or replicas is None or facts.trained is None or values.switch("actor.dynamic"):

@@ -110,10 +110,10 @@ class Language(Generic[Facts]):
         return all(self._passes(facts, name, wanted) for name, wanted in conditions.items())
 
     def _passes(self, facts: Facts, name: str, wanted: Any) -> bool:
-        """Return whether a name's value passes all tests.
+        """Return whether a name's value passes all tests of `wanted`, values by test, or one for the test "is".
 
-        wanted: values by test, or a plain value for the test "is". A text for a test of numbers is a name, whose value
-        is compared. Raises NotKnown, or KeyError for an unknown test.
+        A text for a test of numbers is a name, whose value is compared. Raises NotKnown, or KeyError for an unknown
+        test.
         """
         tests = wanted if isinstance(wanted, dict) else {"is": wanted}
         return all(
@@ -217,11 +217,7 @@ def rows_of(name: str) -> Mapping[str, Row]:
 
 
 def _rule(name: str, row: Row, language: Language[Facts], checks: Mapping[str, Any]) -> Rule[Facts]:
-    """Return the rule of one row, its example with $NAMES replaced.
-
-    If the row has more than rule fields and `if`, its check is made of its cases; else it is the function of the rule's
-    name in `checks`, run only where `if`, if given, holds. Raises KeyError without such a function.
-    """
+    """Return the rule of one row, with a check of the row's cases, else of the function of its name in `checks`."""
     of_rule = {key: value for key, value in row.items() if key in OF_RULE}
     of_rule["example"] = Template(row["example"]).substitute(language.bases)
     of_case = {key: value for key, value in row.items() if key not in OF_RULE}

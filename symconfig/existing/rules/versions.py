@@ -43,11 +43,9 @@ def meant(name: str, version: str) -> str | None:
 
 
 def nearest(name: str, options: Iterable[str]) -> str | None:
-    """Return the shortest option that contains all words of the name in order (see `_contains_words`), else the closest
-    spelling.
+    """Return the shortest option that contains the words of the name (`_contains_words`), else the closest spelling.
 
-    Of the former those that begin with the same word go first, then those of fewest words. None if none is similar. A
-    --no-X never matches --X.
+    Options that begin with the same word go first. None if none is similar. A --no-X never matches --X.
     """
     words = _words(name)
     options = [option for option in options if (_words(option)[0] == "no") == (words[0] == "no")]
@@ -64,10 +62,7 @@ def _words(name: str) -> list[str]:
 
 
 def _contains_words(option: list[str], words: list[str]) -> bool:
-    """Return whether the option contains the words in order, each maybe shortened, and at most two others.
-
-    So --tensor-model-parallel-size contains --tensor-parallel-size. Always False for a single word.
-    """
+    """Return whether the option has the two or more words in order, maybe shortened, and at most two others."""
     if len(words) < 2 or not len(words) <= len(option) <= len(words) + MISSING:
         return False
     left = iter(option)

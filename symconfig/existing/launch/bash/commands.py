@@ -102,10 +102,7 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _sets(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `mapfile`, `let`, `getopts` or `printf -v`, which are not followed; return an unknown status.
-
-    MAPFILE and each variable named at the start of a word become unknown arrays.
-    """
+    """Run `mapfile`, `let`, `getopts` or `printf -v`: MAPFILE, the named variables and the status become unknown."""
     hidden = Array({0: Word((hole(_READ, place, loose=True),), place)})
     names = (match[0] for word in words if (match := re.match(r"[A-Za-z_]\w*", word.text)))
     shell.state.variables |= dict.fromkeys(("MAPFILE", *names), hidden)
@@ -137,8 +134,7 @@ def _shift(shell: Shell, words: Words, place: Place) -> Truth:
 def _leave(kind: str) -> Own:
     """Return the command `exit`, `return`, `break` or `continue`, which always raises Leave.
 
-    `bad` of `exit` is True but for the status 0, also without a status, as that often follows a usage message; of
-    `return` None if the status is absent or unknown, else whether it is not 0.
+    `bad` of `exit` is False only for the status 0; of `return` None if the status is absent or unknown.
     """
 
     def run(shell: Shell, words: Words, place: Place) -> Truth:
@@ -217,10 +213,7 @@ def _printf(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _path(change: Callable[[Word], Pieces]) -> Own:
-    """Return a command that prints `change` of its first path, words with a dash excepted, and a newline.
-
-    It prints an unknown value, with unknown status, if there is no path or it is unknown.
-    """
+    """Return a command that prints `change` of its first path, or an unknown value if there is no known one."""
 
     def run(shell: Shell, words: Words, place: Place) -> Truth:
         named = [word for word in words if not word.text.startswith("-") or word.unknown]
@@ -242,10 +235,7 @@ def _basename(word: Word) -> Pieces:
 
 
 def _cat(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `cat`: print the known standard input, or the contents of files that the script wrote.
-
-    If any file is another, or the input is unknown, print an unknown value with unknown status.
-    """
+    """Run `cat`: print the known standard input, or files that the script wrote; an unknown value for any other."""
     names = [word.text for word in words if word.text != "-"]
     if not names and shell.stdin is not None:
         return _print(shell, shell.stdin)
@@ -256,10 +246,7 @@ def _cat(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _seq(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `seq` on `[FIRST [STEP]] LAST`, integers of at most six digits (default 1): print one number per line.
-
-    For anything else, and step 0, print an unknown value with unknown status. Raises Exhausted.
-    """
+    """Run `seq` on up to three integers of at most six digits; print an unknown value for anything else."""
     texts = [word.text for word in words]
     if not 1 <= len(texts) <= 3 or not all(re.fullmatch(r"-?\d{1,6}", text) for text in texts) or "0" in texts[1:-1]:
         return _unprinted(shell, "depends on the output of seq", place)
@@ -287,10 +274,7 @@ def _expr(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _which(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `which`, `type` or `command -v`: print an unknown folder, followed by `/` and the last name if there is one.
-
-    The status is unknown.
-    """
+    """Run `which`, `type` or `command -v`: print an unknown folder, `/` and the name; the status is unknown."""
     why = "depends on the programs that are there"
     names = [word for word in words if not word.text.startswith("-")]
     _print(shell, (hole(why, place), *((Piece("/"), *names[-1].pieces) if names else ()), Piece("\n")))

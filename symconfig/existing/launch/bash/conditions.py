@@ -147,10 +147,7 @@ class _Test:
 
 
 def _combined(left: Truth, right: Truth, stop: bool) -> Truth:
-    """Return `left && right` (stop: False) or `left || right` (stop: True) in three-valued logic.
-
-    If `left` decides it is returned; else the reason is that of the unknown one, `left` first.
-    """
+    """Return `left && right` (stop: False) or `left || right` (stop: True) in three-valued logic."""
     if left.value is stop:
         return left
     if left.value is None:
@@ -166,10 +163,7 @@ def tested(expander: Expander, words: Sequence[Pieces]) -> Truth:
 
 
 def double_tested(expander: Expander, start: int, end: int) -> Truth:
-    """Return the value of the condition at bytes [start, end), the inside of `[[ ]]`.
-
-    Words that are operators as written are tokens without parts; all others are expanded without splitting.
-    """
+    """Return the value of the condition at bytes [start, end), inside of `[[ ]]`; its words are not split."""
     tokens: list[tuple[str, Pieces]] = []
     for first, last in _double_tokens(expander.data, start, end):
         written = expander.data[first:last].decode("utf-8", "replace")

@@ -28,10 +28,7 @@ _REFERENCES = 8  # of variables in arithmetic that name each other
 
 
 def pattern(parts: Iterable[Piece]) -> re.Pattern[str] | None:
-    """Return a word as a compiled glob, in which only loose (unquoted) parts have special characters.
-
-    None if a part is unknown, or a loose one has an extended glob, a character class by name, or a backslash.
-    """
+    """Return a word as a glob in which only loose parts have special characters; None if unknown or not supported."""
     text = ""
     for part in parts:
         if part.unknown or (part.loose and re.search(r"[@!+?*]\(|\[:|\\", part.text)):
@@ -106,9 +103,9 @@ class Scanner:
         return elements
 
     def number(self, text: str, place: Place, depth: int = 0) -> int:
-        """Return the value of an arithmetic expression in which `$` is expanded; assignments in it change the state.
+        """Return the value of an arithmetic expression; its assignments change the state.
 
-        Raises Dark if it is unknown or not supported, or `depth`, the number of variables followed so far, exceeds 8.
+        Raises Dark if the value is unknown or not supported, or after `depth` > 8 variables that refer to each other.
         """
         if depth > _REFERENCES:
             raise Dark("depends on variables that refer to each other")
@@ -119,20 +116,14 @@ class Scanner:
         )
 
     def arithmetic(self, start: int, end: int) -> int:
-        """Return the value of the arithmetic expression at bytes [start, end), expanded as between double quotes.
-
-        Raises Dark if a part is unknown, or as `number` does. Assignments in it change the state.
-        """
+        """Return the value of the expression at bytes [start, end), with `$` expanded. Raises as `number`."""
         parts = self.quoted(start, end)
         if why := unknown_of(parts):
             raise Dark(why)
         return self.number(text_of(parts).replace('"', "").replace("\\\n", ""), self.source.place(start, end))
 
     def _number_of(self, name: str, place: Place, depth: int) -> int:
-        """Return a variable's or element's (`A[0]`) integer in arithmetic: its text is evaluated as an expression.
-
-        If it is empty or unset, 0. Raises Dark if nothing sets it, it is unknown, or its text cannot be evaluated.
-        """
+        """Return a variable's or element's (`A[0]`) value as an expression; 0 if it is empty. Raises Dark."""
         base, _, subscript = name.partition("[")
         value = self.find(base, place, subscript.removesuffix("]") or None)
         if value is None and base not in self.state.variables:
@@ -267,10 +258,7 @@ class Scanner:
         return [*self.get(name, place, loose=not tight)], match.end()
 
     def _arithmetic_part(self, at: int, end: int, tight: bool) -> Piece:
-        """Return the value of `$((...))` at [at, end) as one part, whose `variables` are the names in it.
-
-        An unknown part if the value is not known. Assignments change the state. tight: whether the part is not loose.
-        """
+        """Return `$((...))` at [at, end) as one part, unknown if its value is; it is loose unless `tight`."""
         place = self.source.place(at, end)
         try:
             text = str(self.arithmetic(at + 3, end - 2))

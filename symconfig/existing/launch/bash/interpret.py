@@ -109,10 +109,8 @@ class Interpreter(Simple):
         if value is None:
             return TRUE
         items = [child for child in node.children if child.type == "case_item"]
-        word, place = (
-            self.expander(source, deciding=True).value(value.start_byte, value.end_byte),
-            place_at(source, value),
-        )
+        word = self.expander(source, deciding=True).value(value.start_byte, value.end_byte)
+        place = place_at(source, value)
         why = unknown_of(word) or ""
         for index, item in enumerate(items):
             matched = None if why else self._matches(source, item, text_of(word))
@@ -235,14 +233,9 @@ class Interpreter(Simple):
         return True
 
     def _unbounded_loop(self, source: Source, node: Node, body: Node, why: str) -> Truth:
-        """Run the body twice, each time merged with the state without it, so that what it changes is unknown.
-
-        Returns an unknown status. why: why the number of rounds is not known.
-        """
-        place, why = (
-            source.place(node.start_byte, body.start_byte),
-            f"is set in a loop whose rounds are not known: {why}",
-        )
+        """Run the body twice, merged with the state without it, so that what it changes is unknown, by `why`."""
+        place = source.place(node.start_byte, body.start_byte)
+        why = f"is set in a loop whose rounds are not known: {why}"
         for _ in range(2):  # the second round sees what the first one left open
             self.undecided([lambda: self._round(source, body, place), lambda: None], why, place)
         self.resume("break", place)
@@ -251,10 +244,7 @@ class Interpreter(Simple):
     # ---- other shells, tests, functions
 
     def _pipeline(self, source: Source, node: Node) -> Truth:
-        """Run each stage of a pipeline on a copy of the state, with the output of the previous one as its input.
-
-        Only the last stage prints, and of the states only written files are kept. The status is a program's, unknown.
-        """
+        """Run each stage on a copy of the state, with the output of the previous one as input; only files are kept."""
         stages, stdin, status = node.named_children, self.stdin, TRUE
         for index, stage in enumerate(stages):
             output = self.output if index == len(stages) - 1 else []

@@ -113,10 +113,7 @@ def as_line(words: Sequence[Word]) -> Pieces:
 
 
 def run_code(shell: Shell, words: Sequence[Word], place: Place) -> Truth:
-    """Run `eval`: run the words, joined by blanks, as code in this shell's state; return its status.
-
-    If the first part with text is unknown, it is also logged as hiding variables. Raises Leave and Exhausted.
-    """
+    """Run `eval`: run the words as code in this shell's state; unknown code is logged as hiding variables."""
     parts = as_line(words)
     first = next((part for part in parts if part.unknown or part.text.strip()), None)
     if first is not None and first.unknown:
@@ -178,8 +175,8 @@ def _code(
 ) -> bool:
     """Run code in a child shell with `words` as arguments and return True; `exit` ends it.
 
-    Files that it writes are kept if it runs on this machine (`here`); elsewhere it has no variables, and is no part of
-    a command substitution. launcher: words in front of the shell.
+    Unless it runs on this machine (`here`) it has no variables and its files are not kept. launcher: words before the
+    shell.
     """
     inside = _inside(shell, launcher, words)
     if not here:

@@ -172,10 +172,7 @@ class Expander(Scanner):
         return made or (Piece("", loose=loose, written=place),)
 
     def _trimmed(self, parts: Pieces, glob: re.Pattern[str], operator: str) -> Pieces:
-        """Return the value without the shortest or longest matching prefix (`#`, `##`) or suffix (`%`, `%%`).
-
-        Unchanged if nothing matches. Raises Exhausted.
-        """
+        """Return the value without the matching prefix (`#`, `##`) or suffix (`%`, `%%`), shortest or longest."""
         text = text_of(parts)
         places = range(len(text) + 1)
         self.budget.spend(len(text) ** 2 / 256)
@@ -205,10 +202,7 @@ class Expander(Scanner):
         return (*result, *cut(parts, done))
 
     def _bounds(self, start: int, end: int) -> tuple[int, int | None] | None:
-        """Return (start, length) of the slice `start:length` at [start, end), length None if absent.
-
-        None if either is not known.
-        """
+        """Return (start, length or None) of the slice `start:length` at [start, end); None if unknown."""
         colon = code.word_end(self.data, start, end, b":")
         with suppress(Dark):
             return self.arithmetic(start, colon), self.arithmetic(colon + 1, end) if colon < end else None

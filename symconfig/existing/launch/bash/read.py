@@ -226,10 +226,8 @@ def _notes(best: Split, log: Log, splits: Sequence[Split]) -> list[Unread]:
         unread.append(Unread(best.command.place, "the training command", why))
     for other in splits:
         if other is not best:
-            name, why = (
-                other.program.text if other.program is not None else "a command",
-                "is another program that the script starts",
-            )
+            name = other.program.text if other.program is not None else "a command"
+            why = "is another program that the script starts"
             if other.does == best.does and (differs := _differing(best, other)):
                 name, why = shortened(differs), OTHER_RUN
             unread.append(Unread(other.command.place, name, why, Hides.NOTHING))
@@ -248,10 +246,7 @@ def _notes(best: Split, log: Log, splits: Sequence[Split]) -> list[Unread]:
 
 
 def _differing(best: Split, other: Split) -> str:
-    """Return the words of another run that differ from those of the chosen one at the same index; empty if none.
-
-    Each is preceded by its option if the word before begins with a dash.
-    """
+    """Return the words of another run that differ from the chosen one's, each with its option; empty if none."""
     mine, words = ([word.text for word in each.arguments] for each in (best, other))
     differ = [at for at, word in enumerate(words) if mine[at : at + 1] != [word]]
     named = (words[at - 1 : at + 1] if at and words[at - 1].startswith("-") else words[at : at + 1] for at in differ)

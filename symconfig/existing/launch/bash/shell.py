@@ -56,10 +56,7 @@ class Shell:
     # ---- programs
 
     def program(self, source: Source) -> Truth:
-        """Run all statements of a source and return the last status, TRUE without any. Raises Leave, Exhausted.
-
-        At most ten syntax errors are logged; what the parser recovers runs.
-        """
+        """Run all statements of a source and return the last status; up to ten syntax errors are logged."""
         root = parse(source)
         if root.has_error:
             for node in islice(errors_of(root, source.data), _ERRORS):
@@ -115,10 +112,7 @@ class Shell:
         return Truth(None, "depends on a statement that is not read")
 
     def subshell(self, run: Callable[[Shell], Truth], **fields: object) -> Truth:
-        """Run `run` on a copy of the shell, with these `fields` replaced; return its status, also if it raises Leave.
-
-        Of the copy's state only the written files are kept.
-        """
+        """Run `run` on a copy of the shell with these `fields`; return its status. Only written files are kept."""
         inside: Shell = replace(self, **{"state": self.state.copy(), "pending": [], **fields})  # type: ignore[arg-type]
         try:
             return run(inside)
@@ -159,10 +153,7 @@ class Shell:
             self.output += printed
 
     def resume(self, kind: str, place: Place) -> None:
-        """Merge the pending states that left by `kind` into the state, and remove them from `pending`.
-
-        Values that differ become unknown. kind: "break", "continue" or "return".
-        """
+        """Merge the states that left by `kind` ("break", "continue", "return") into the state, and drop them."""
         states = [(state, ()) for leave, state in self.pending if leave.kind == kind]
         self.pending = [(leave, state) for leave, state in self.pending if leave.kind != kind]
         if states:

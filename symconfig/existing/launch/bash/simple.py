@@ -98,11 +98,9 @@ class Simple(Shell):
         name, _, subscript = text_at(source, left).partition("[")
         at = source.data.find(b"=", left.end_byte, node.end_byte + 1) + 1
         added = source.data[at - 2 : at - 1] == b"+"
-        place, expander, state = (
-            source.place(node.start_byte, max(node.end_byte, at)),
-            self.expander(source),
-            self.state,
-        )
+        place = source.place(node.start_byte, max(node.end_byte, at))
+        expander = self.expander(source)
+        state = self.state
         if source.data[at : at + 1] == b"(":
             items = expander.items(at + 1, code.closing(source.data, at, len(source.data)))
             old = state.variables.get(name)  # the items may have set it, `A+=(${A:=1})`
@@ -187,10 +185,7 @@ class Simple(Shell):
     # ---- redirections: what a command reads from the script, and files that the script writes, kept in memory
 
     def _redirected_statement(self, source: Source, node: Node) -> Truth:
-        """Run a statement with redirections and return its status, TRUE without a body.
-
-        Words behind a redirection are added to a simple command; other statements ignore them.
-        """
+        """Run a statement with redirections and return its status, TRUE without a body."""
         body = node.child_by_field_name("body")
 
         def run(extra: Sequence[Node]) -> Truth:

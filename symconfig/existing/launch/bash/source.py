@@ -91,10 +91,7 @@ def _parser() -> tree_sitter.Parser:
 
 
 def parse(source: Source) -> Node:
-    """Return the syntax tree of a source; it may contain errors, which are not raised.
-
-    Escaped blanks are parsed as word characters, a trailing continuation as blanks; offsets stay those of `data`.
-    """
+    """Return the syntax tree of a source; errors stay in it. Offsets are those of `data`."""
     shown = _ESCAPED_BLANK.sub(rb"\1\\_", source.data)
     return _parser().parse(_LAST_CONTINUATION.sub(rb"\1 \2", shown)).root_node
 
@@ -193,10 +190,7 @@ def value_end(data: bytes, node: Node) -> int:
 
 
 def lines_of(data: bytes, nodes: Sequence[Node]) -> list[list[Node]]:
-    """Return the nodes split at line ends that are not escaped; without nodes one empty line.
-
-    The parser may join a command with the line after it.
-    """
+    """Return the nodes split at line ends, as the parser may join a command with the line after it."""
     lines: list[list[Node]] = [[]]
     for node in nodes:
         gap = data[lines[-1][-1].end_byte : node.start_byte] if lines[-1] else b""

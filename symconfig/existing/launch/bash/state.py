@@ -38,10 +38,7 @@ class Budget:
             raise Exhausted("is too much work to follow")
 
     def kept(self, value: Value) -> Value:
-        """Return the value unchanged, and spend steps: per four items of an array, or per part and 512 characters.
-
-        Raises Exhausted.
-        """
+        """Return the value unchanged, and spend steps by its size. Raises Exhausted."""
         if isinstance(value, Array):
             self.spend(len(value.items) // 4)
         elif value:
@@ -162,10 +159,7 @@ class State:
         return f"depends on ${name}, which is not set in the script" if known else f"depends on ${name}"
 
     def items(self, name: str, place: Place) -> dict[int | str, Word]:
-        """Return a copy of an array's items; a scalar is one item with key 0, placed at `place`.
-
-        Empty if it is unset.
-        """
+        """Return a copy of an array's items; {} if it is unset, and a scalar as one item with key 0."""
         value = self.variables.get(name)
         if isinstance(value, Array):
             return dict(value.items)

@@ -140,10 +140,7 @@ class Split:
 
     @property
     def trains(self) -> tuple[bool, bool, int]:
-        """Return a key by which commands are ranked; the greatest looks most like training.
-
-        (path is not of other work, as convert; has a launcher, known command or name as train; number of options).
-        """
+        """Return the key (not of other work, started like training, number of options); the greatest trains."""
         path = self.program.text if self.program is not None else ""
         name = "/".join(path.split("/")[-2:])  # the folder, too: tools/run.py
         started = any(
@@ -154,10 +151,7 @@ class Split:
 
 
 def split(command: Command) -> Split | None:
-    """Return the command split into launcher, program and arguments.
-
-    None if it starts no program, or one of the words up to the program is a tool such as pip or pytest.
-    """
+    """Return the command split at its program; None if it starts none, or a tool such as pip or pytest."""
     words = command.words
     at = _program_index(words, command.outer)
     if at is None or any(basename(word.text) in _TOOLS for word in words[: at + 1]):

@@ -29,10 +29,7 @@ Value: TypeAlias = Pieces | Array | None
 
 
 def cover(places: Iterable[Place | None]) -> Place | None:
-    """Return the place from the first start to the last end of these places; None is ignored.
-
-    None if there is none, or they are in several files.
-    """
+    """Return the place from the first start to the last end; None without places or if they are in several files."""
     known = [place for place in places if place is not None]
     if not known or len({place.file for place in known}) > 1:
         return None

@@ -63,10 +63,7 @@ def inherited(trees: Iterable[Tree], overrides: Sequence[Entry]) -> list[Entry]:
 
 
 def _all(trees: Iterable[Tree]) -> Iterator[Entry]:
-    """Yield the entries of the files in order, without those of `defaults` and `_override_`.
-
-    Before a file's entries comes, for each of its `_override_: true`, an entry that removes the section it stands in.
-    """
+    """Yield the entries of the files in order; `_override_: true` becomes the removal of its section."""
     for tree in trees:
         own = [each for each in entries(tree) if each.path[0] != DEFAULTS]
         for each in own:
@@ -76,10 +73,7 @@ def _all(trees: Iterable[Tree]) -> Iterator[Entry]:
 
 
 def world(settings: Sequence[Setting]) -> World:
-    """Return nodes, GPUs per node and their product from `cluster` (last values); a number that is absent is 1.
-
-    An empty World if both are absent. Only `dark` is set if a number is unknown or not decimal digits.
-    """
+    """Return nodes (default 1), GPUs per node (1) and all GPUs of `cluster`; only `dark` if a number is unknown."""
     stated = {each.name: each.values[-1] for each in settings if each.name in _GPUS and each.values}
     words = tuple(stated.values())
     if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):

@@ -32,11 +32,8 @@ def applies(reading: Reading) -> bool:
     return program(reading) is not None
 
 
-def started(reading: Reading, _around: object = None) -> Reading:
-    """Return the reading with the names of settings and possible settings changed to those since 0.10.
-
-    For train_ppo_ray the world is replaced by the GPUs of all roles; for other programs it is unchanged.
-    """
+def started(reading: Reading) -> Reading:
+    """Return the reading with names of options since 0.10; for train_ppo_ray with the GPUs of all roles."""
     settings = tuple(replace(each, name=_named(each.name)) for each in reading.settings)
     possible = tuple(replace(each, name=_named(each.name)) for each in reading.possible)
     world = _world(settings) if program(reading) == RAY else reading.world
@@ -81,10 +78,7 @@ def first_values(settings: Sequence[Setting]) -> Mapping[str, str]:
 
 
 def _named(name: str) -> str:
-    """Return the option's name since 0.10 with leading `--`, and `_` for `-`.
-
-    The prefix `model.` becomes `actor.`, also without dashes. Any other name without leading dashes is unchanged.
-    """
+    """Return the option's name since 0.10; `model.` becomes `actor.`. Other names without dashes are unchanged."""
     plain = name.lstrip("-").replace("-", "_")
     if plain.startswith(_ALONE[0]):
         return f"--{_ALONE[1]}{plain.removeprefix(_ALONE[0])}"

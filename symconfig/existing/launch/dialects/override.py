@@ -80,10 +80,7 @@ def _words(tree: Tree, path: KeyPath, value: Any) -> Iterator[Word]:
 
 
 def word(tree: Tree, path: KeyPath) -> Word:
-    """Return the scalar at a path as a word: numbers and booleans as written, text without its quotes.
-
-    Where the source spells it otherwise (an alias, escapes, a block scalar) the word's piece has no place.
-    """
+    """Return the scalar at a path as a word, text without its quotes; without a place if it is spelled otherwise."""
     place = tree.spans[path].value
     value, written = tree.get(*path), tree.text.at(place)
     text = written if not isinstance(value, str) and written[:1] not in "*&!\"'|>" else spoken(value)
@@ -132,10 +129,9 @@ def is_override(text: str) -> bool:
 
 
 def _match(text: str, *, whole_sections: bool, any_section: bool = False) -> re.Match[str] | None:
-    """Return the match of an override `[+|++|~]section.key=...`; None if the text is none, or its section is not known.
+    """Return the match of an override `[+|++|~]section.key=...` of a known section; None for other text.
 
-    Without `=` only `~` counts. whole_sections: a bare section without mark, as `mixed_precision=x`, counts, too.
-    any_section: any name counts.
+    whole_sections: a bare section, as `mixed_precision=x`, counts, too. any_section: any name counts.
     """
     match = _OVERRIDE.match(text)
     if match is None or not (match["equals"] or match["mark"] == "~"):
@@ -190,10 +186,7 @@ def kept(values: Iterable[Entry]) -> tuple[Setting, ...]:
 
 
 def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:
-    """Yield the entry that each override sets or removes; options, and short ones without a value, are skipped.
-
-    runner: short options of recipe runners count too; they come first, so that overrides by full key win.
-    """
+    """Yield the entry that each override sets or removes; with `runner` first those of short options."""
     for setting in sorted(settings, key=lambda setting: key_of(setting) is not None):
         if (key := key_of(setting, runner)) and (setting.values or key_of(setting)):
             yield _entry(key, setting)
@@ -222,10 +215,7 @@ def _entry(key: str, setting: Setting) -> Entry:
 
 
 def _value(word: Word) -> Any:
-    """Return a word's value: lists, mappings and quoted text parsed as YAML, other text as a YAML scalar.
-
-    None if the word is unknown (or null); its text if it cannot be parsed.
-    """
+    """Return a word's value by YAML's rules; None if it is unknown, its text if it cannot be parsed."""
     if word.unknown:
         return None
     try:
@@ -266,10 +256,7 @@ class _Resolver:
         self.under_way: set[Path] = set()
 
     def entry(self, path: Path) -> Entry:
-        """Return the entry at a path with references resolved, from `done` if it is there, else recorded there.
-
-        Raises KeyError for an absent path. The path is in `under_way` while it is resolved.
-        """
+        """Return the entry at a path with references resolved, cached in `done`. Raises KeyError."""
         if path not in self.done:
             self.under_way.add(path)
             self.done[path] = self._resolved(self.entries[path])

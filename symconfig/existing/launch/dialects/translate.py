@@ -57,10 +57,7 @@ _LAYOUT = {"embedding": "E", "decoder": "t", "transformer": "t", "mtp": "m", "lo
 
 
 def _precision(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield ("bf16", True) or ("fp16", True) for names such as `bf16-mixed`, then a named FP8 recipe's settings.
-
-    None for 32, 32_true, fp32 and none. Raises ValueError for other names. Case is ignored.
-    """
+    """Yield ("bf16", True) or ("fp16", True), then a named FP8 recipe's settings; nothing for fp32."""
     name = str(entry.value).replace("-", "_").lower()
     if name in ("32", "32_true", "fp32", "none"):
         return
@@ -72,11 +69,7 @@ def _precision(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
 
 
 def _activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield (option, True) for the activation function, by the last component of its dotted name; none for GELU.
-
-    SiLU or swish is SwiGLU if `gated_linear_unit` of the section is true. Raises ValueError for other activations, SiLU
-    without gate and GELU with one.
-    """
+    """Yield (option, True) for the activation's name; none for GELU. SiLU must be gated, GELU must not."""
     name, gated = str(entry.value).rpartition(".")[2].replace("-", "_"), neighbours("gated_linear_unit")
     if name in ("silu", "swish") and gated:
         name = "swiglu"
@@ -99,10 +92,7 @@ def _fused_activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]
 
 
 def _layout(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield (key, layout) for the pipeline layout: a list of layer names per stage becomes text such as "Et|tt|tmL".
-
-    Text yields AS_WRITTEN. Raises ValueError if a stage is no list or a layer's name is unknown.
-    """
+    """Yield (key, layout); lists of layer names per stage become text such as "Et|tt|tmL". Raises ValueError."""
     value = entry.value
     if isinstance(value, list):
         if not all(isinstance(stage, list) and all(layer in _LAYOUT for layer in stage) for stage in value):
@@ -112,10 +102,7 @@ def _layout(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
 
 
 def _chosen(choices: Mapping[str, Meaning]) -> Reader:
-    """Return a reader that yields the one meaning in `choices` for the entry's value as lower-case text.
-
-    The reader raises ValueError, with the choices, for other values.
-    """
+    """Return a reader that yields the meaning in `choices` for the entry's value, or raises ValueError."""
 
     def meanings(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
         text = spoken(entry.value).lower()
@@ -245,7 +232,7 @@ def _meanings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterable[Meaning]:
         return None if other is None else other.value
 
     own = entry.path[-1]
-    read = next((READ[end] for end in (".".join(entry.path[-2:]), own) if end in READ), own)
+    read = READ.get(".".join(entry.path[-2:]), READ.get(own, own))
     if not isinstance(read, str) and entry.unknown:
         if table_with(own) is None:
             raise ValueError(f"its value {entry.unknown}")

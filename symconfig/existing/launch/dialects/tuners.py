@@ -11,10 +11,9 @@ from typing import Any
 from symconfig.existing.launch.reading import Reading, Word, World
 from symconfig.formats.tuners import TRANSFORMERS, TRL, TUNERS, Tuner
 
-_OF_MINDSPEED = "posttrain_gpt.py"  # takes --stage, too, beside Megatron-LM's options
 _COMMANDS = {command: tuner for tuner in TUNERS for command in tuner.commands}
 _SCRIPT = re.compile(r"(?:train_)?(\w+?)\.py")
-_EXAMPLES = re.compile(r"run_\w+\.py")  # transformers/examples/pytorch
+EXAMPLES = re.compile(r"(?:.*/)?run_\w+\.py")  # transformers/examples/pytorch
 _OF_HUB = frozenset(("model_name_or_path", "dataset_name"))  # what TRL's scripts are given, and many others
 _DONE = ("sft", "dpo", "grpo", "rloo", "kto", "orpo", "cpo", "reward", "gkd", "ppo")
 # What is done, by the words for it; any other is the word itself, or what it begins with.
@@ -98,7 +97,7 @@ def program(reading: Reading) -> Program | None:
             done, core = (match["done"], match.groupdict().get("core")) if match else (word, tuner.commands[command])
             cored |= bool(tuner.usual and tuner.core & names)  # else its command's word says it
             return Program(tuner, _method(reading, tuner, done), bool(core) or cored)
-    for tuner in () if basename(path) == _OF_MINDSPEED else TUNERS:
+    for tuner in TUNERS:
         if tuner.own & names:
             return Program(tuner, _method(reading, tuner, "sft"), cored or bool(tuner.core & names))
     script = _SCRIPT.fullmatch(basename(path))
@@ -110,11 +109,6 @@ def of_trainer(reading: Reading) -> Program | None:
     """Return Program(TRANSFORMERS, "sft") if per_device_train_batch_size is an option; else None."""
     names = {each.key for each in reading.settings}
     return Program(TRANSFORMERS, "sft") if "per_device_train_batch_size" in names else None
-
-
-def is_example(reading: Reading) -> bool:
-    """Return whether the program's file name is that of an example of Transformers (run_*.py)."""
-    return reading.program is not None and _EXAMPLES.fullmatch(basename(reading.program.text)) is not None
 
 
 def started(reading: Reading) -> World:

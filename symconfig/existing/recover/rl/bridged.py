@@ -22,10 +22,7 @@ EXPERTS = ("--moe-grouped-gemm", "--moe-permute-fusion")
 
 
 def modules(given: Iterable[str]) -> tuple[str, ...]:
-    """Return the adapted layers by the descriptor's names; all linear layers if the list is empty or says "all".
-
-    Unknown names are kept.
-    """
+    """Return the adapted layers by the descriptor's names; all linear layers if the list is empty or says "all"."""
     named = tuple(given)
     if not named or {"all-linear", "all", ""} & {*named}:
         return tuple(FUSED.values())
@@ -34,10 +31,7 @@ def modules(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def options(settings: Iterable[Setting]) -> tuple[Setting, ...]:
-    """Return keys named as in Megatron-LM's arguments, its configuration or ms-swift as Megatron-LM's options.
-
-    A key without a value is taken as true; keys that are no option of Megatron-LM are left out.
-    """
+    """Return keys of Megatron-Core's configuration or ms-swift as Megatron-LM's options; others are left out."""
     own = MS_SWIFT.keys()
     given = ((each, Word.of("true", each.place)) for each in settings)
     keys = (

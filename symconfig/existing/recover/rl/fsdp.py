@@ -30,12 +30,7 @@ _NARROW = Bytes(weight=2.0, gradient=2.0, optimizer=4.0)  # a model that is itse
 
 
 def adam(values: Values, at: str) -> Mapping[str, Any]:
-    """Return the framework fields of PyTorch's AdamW with the arguments in section `at`: fused, foreach or a plain
-    loop.
-
-    Empty if fused. Without either argument it is foreach; if only one is given and false, a plain loop (torch 2.13,
-    optim/adam.py).
-    """
+    """Return framework fields of PyTorch's AdamW by arguments in section `at`: {} if fused, else foreach or a loop."""
     words = [f"{at}.{name}" for name in ("foreach", "fused")]
     if values.switch(words[1]):
         return {}

@@ -157,10 +157,7 @@ class Reader(Script):
         return (*settings(own, self.reading.file), *bridged.options(passed))
 
     def _recompute(self) -> list[str]:
-        """Return the words of Megatron-LM's options for recomputation; [] without activation checkpointing.
-
-        Whole layers, one at a time, by default, else the stated modules, core_attn if none are.
-        """
+        """Return the words of Megatron-LM's options for recomputation: whole layers by default, or modules."""
         values = self.values
         if not values.switch(f"{_MEGATRON}.activation_checkpointing"):
             return []
@@ -205,10 +202,7 @@ class Reader(Script):
         return any(self.values.switch(f"{POLICY}.{way}.enabled") for way in ("sequence_packing", "dynamic_batching"))
 
     def _room(self, phase: str, sequences: int) -> int:
-        """Return the tokens that a micro-batch of a phase ("train" or "logprob") may hold.
-
-        Without a stated number it is `sequences` times the longest sequence.
-        """
+        """Return the tokens of a micro-batch of a phase ("train", "logprob"), by default `sequences` longest ones."""
         ways = ("sequence_packing", "dynamic_batching")
         on = next((way for way in ways if self.values.switch(f"{POLICY}.{way}.enabled")), None)
         stated = None if on is None else self.values.whole(f"{POLICY}.{on}.{phase}_mb_tokens")

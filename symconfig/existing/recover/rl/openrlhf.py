@@ -92,10 +92,7 @@ class Reader(Script):
         )
 
     def _rewarded(self, step: Step) -> Step:
-        """Return the step with its reward model; unchanged if a remote service or an agent computes the rewards.
-
-        It is apart if it, or the critic whose GPUs it shares, has GPUs of its own.
-        """
+        """Return the step with its reward model, unless a remote service or an agent computes the rewards."""
         values = self.values
         if values.given("reward.remote_url") or values.given("train.agent_func_path"):
             return step
@@ -142,11 +139,7 @@ class Reader(Script):
         )
 
     def _room(self, phase: str, rl: Rl) -> Packed:
-        """Return the micro-batches of a phase ("train" or "rollout") before they are limited to a replica's share.
-
-        By tokens per GPU x the ranks that share them with dynamic batches, else by sequences (1 by default), padded
-        unless packed.
-        """
+        """Return the micro-batches of a phase ("train" or "rollout"), not yet limited to a replica's share."""
         values, tokens = self.values, None
         if values.switch("train.dynamic_batch_enable"):
             tokens = (values.whole(f"{phase}.max_tokens_per_gpu") or 1) * self._sharing

@@ -103,8 +103,7 @@ class Script:
         return InputError(list(dict.fromkeys([*self.problems, *self.values.arguments.problems])))
 
     def model(self, option: str, *, adapts: bool = True) -> Described | None:
-        """Return the supplied model, or else the one that an option names, with the script's adapter if `adapts` and it
-        has none.
+        """Return the supplied model, else the one that an option names, with the script's adapter if `adapts`.
 
         None with the reasons appended to `problems`.
         """
@@ -269,10 +268,11 @@ class Script:
     def of_megatron(
         self, model: Described, microbatches: int, length: int, micro: int, adapter: str, program: str | None = None
     ) -> Run:
-        """Return the run by Megatron-Core's workers, of `microbatches` micro-batches per update over all replicas.
+        """Return the run by Megatron-Core's workers, of `microbatches` per update over all replicas.
 
         length: tokens per sequence; micro: sequences per micro-batch. adapter: the key to name where adapters are
-        refused; program: that adds them, None for Megatron-Bridge. Raises InputError.
+        refused;
+        program: that adds them, None for Megatron-Bridge. Raises InputError.
         """
         own = ["--micro-batch-size", str(micro), "--global-batch-size", str(microbatches * micro)]
         own += ["--seq-length", str(length)]

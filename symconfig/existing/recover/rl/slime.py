@@ -146,8 +146,7 @@ class Reader(Script):
     def _trained(self, names: Namespace, gpus: int, batch: int, room: int) -> Run:
         """Return the run of the trained model with `batch` micro-batches of one row of `room` tokens per update.
 
-        The model is the supplied one or the options', else, if these do not describe it, that of --hf-checkpoint, with
-        its assumptions. Raises InputError.
+        The model is the supplied one, the options', or that of --hf-checkpoint. Raises InputError.
         """
         own = ["--micro-batch-size", "1", "--global-batch-size", str(batch), "--seq-length", str(room)]
         whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)

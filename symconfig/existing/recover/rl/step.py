@@ -106,10 +106,7 @@ def padded(rl: Rl, sequences: int) -> float:
 
 
 def together(rl: Rl, sequences: int) -> int:
-    """Return the tokens of the largest of many micro-batches of `sequences` packed sequences.
-
-    Mean plus three standard deviations of a normal sum, at least one longest sequence, at most all of them longest.
-    """
+    """Return the tokens of the largest of many micro-batches of `sequences` packed ones: mean + 3 deviations."""
     lengths = (rl.prompt_length, rl.response_length)
     spread = hypot(*((each.high - each.mean) / NormalDist().inv_cdf(0.95) for each in lengths))
     usual = sequences * rl.mean_tokens + _RARE * spread * sqrt(sequences)
@@ -117,10 +114,7 @@ def together(rl: Rl, sequences: int) -> int:
 
 
 def in_a_row(degrees: Configuration) -> int:
-    """Return what a replica's micro-batches must be a multiple of: pp with interleaved stages, else 1.
-
-    verl 0.9.1, workers/engine/megatron/transformer_impl.py; slime 0.3.1, utils/dp_schedule.py.
-    """
+    """Return what a replica's micro-batches are a multiple of (verl, slime): pp with interleaved stages, else 1."""
     return degrees.pp if degrees.vpp > 1 else 1
 
 
@@ -144,12 +138,9 @@ class Packed:
     ) -> Packed:
         """Return micro-batches of at most `tokens` tokens, else of `sequences` sequences if `tokens` is None.
 
-        By tokens the room is at least the longest sequence, which then is alone. By sequences it is as of `together` if
-        packed, else that of as many longest sequences.
-
-        Args:
-            packs: whether sequences are packed without padding.
-            widest_of: number of sequences to whose longest each is padded; None: those of the micro-batch.
+        packs: whether sequences are packed without padding. widest_of: number of sequences to whose longest each is
+        padded;
+        None: those of the micro-batch.
         """
         if tokens is not None:
             return cls(room=max(tokens, rl.longest), length=rl.mean_tokens)
@@ -167,10 +158,7 @@ class Packed:
         return dp * self._passes(rl.batch / dp, group)
 
     def read(self, rl: Rl, dp: int, group: int = 1) -> Read:
-        """Return the micro-batches in which each replica reads its share of a step's samples, without training.
-
-        Their room is limited to what that share needs.
-        """
+        """Return the micro-batches in which each replica reads its share of a step's samples, without training."""
         share = rl.sequences / dp
         packed = replace(self, room=min(self.room, max(rl.longest, ceil(share * self.length))))
         passes = packed._passes(share, group)

@@ -88,20 +88,15 @@ class TunerWorkers(Script):
 
     @property
     def config(self) -> Mapping[str, Any] | None:
-        """Return DeepSpeed's JSON: of a file, else of the program's preset, else built by Accelerate; None without
-        DeepSpeed.
-
-        {} if the file holds no JSON object. Raises ValueError if Accelerate's ZeRO stage is no integer.
-        """
+        """Return DeepSpeed's JSON: of a file, a preset or Accelerate; None without DeepSpeed."""
         if (tree := self.reading.deepspeed) is not None:
             return tree.data if isinstance(tree.data, dict) else {}
         return tuners.DEEPSPEED_PRESETS.get(self.values.text("deepspeed") or "", self.launched.config)
 
     def megatron(self) -> tuple[Setting, ...]:
-        """Return the workers' settings as Megatron-LM's options; () unless the program trains by Megatron-Core.
+        """Return the workers' settings as Megatron-LM's options, after the precision and the program's defaults.
 
-        The precision (bf16 by default) and the program's own defaults go before them. Options that mean something else
-        there, and those with the value "none" or "null", are left out.
+        () unless the program trains by Megatron-Core.
         """
         if not self.program.megatron:
             return ()
@@ -129,10 +124,7 @@ class TunerWorkers(Script):
 
     @property
     def _kind(self) -> str:
-        """Return how weights are trained: "full", "lora" or another method's name.
-
-        By use_peft or use_lora if the program has such switches, else by finetuning_type, else the program's default.
-        """
+        """Return how weights are trained: "full", "lora" or another method's name."""
         if self.tuner.switched:
             return "lora" if self.values.switch("use_peft") or self.values.switch("use_lora") else "full"
         if self.values.given("finetuning_type"):
@@ -147,8 +139,7 @@ class TunerWorkers(Script):
     def precision(self) -> Precision | None:
         """Return the precision of computation; None means fp32.
 
-        Accelerate's, unless the script gives bf16 or fp16; else fp16 by its switch or dtype; else bf16 by its switches,
-        or by default if the program computes in it and dtype is not float32.
+        Accelerate's, unless the script gives bf16 or fp16; else by its switches and dtype; else the program's default.
         """
         values, given = self.values, self.values.given
         if not (given("bf16") or given("fp16")) and self.launched.precision in ("bf16", "fp16"):
@@ -161,10 +152,7 @@ class TunerWorkers(Script):
 
     @property
     def _in_16_bits(self) -> bool:
-        """Return whether replicas hold the weights themselves in 16 bits: by dtype, or the program's default.
-
-        If the program casts trained weights to fp32, only with adapters or pure_bf16.
-        """
+        """Return whether replicas hold the weights themselves in 16 bits."""
         if self.tuner.casts:  # model/adapter.py, cast_trainable_params_to_fp32
             return self._kind in _ADAPTERS or self.values.switch("pure_bf16")
         return self._dtype in (*_BF16, *_FP16) or self.tuner.halves
@@ -192,10 +180,7 @@ class TunerWorkers(Script):
 
     @property
     def _loss(self) -> LossKernel | None:
-        """Return the loss kernel of Liger or of TRL's (pre-)training (tiled); None means the framework's own.
-
-        Liger's is its fused linear loss, unless its config, a preference loss or a classifier makes it "fused".
-        """
+        """Return the loss kernel of Liger or of TRL's (pre-)training; None means the framework's own."""
         plain = self.program.method in ("pt", "sft") and self.values.text("task_type") != "seq_cls"
         if self.values.switch("use_liger_kernel"):
             return LOSSES[deepspeed.liger_loss(self.values.arguments) if plain else "fused"]
@@ -266,7 +251,7 @@ class TunerWorkers(Script):
             return None
 
     def _trained(self, model: Described, microbatches: int, length: int, micro: int = 1) -> Run:
-        """Return the run of a model with `microbatches` micro-batches per update over all replicas. Raises InputError.
+        """Return the run of a model with `microbatches` per update over all replicas. Raises InputError.
 
         length: tokens per sequence; micro: sequences per micro-batch.
         """

@@ -48,7 +48,7 @@ class Reader(TunerWorkers):
         assumed, and recorded, to train as Transformers' Trainer does.
         """
         program = self.reading.program
-        if self.tuner is TRANSFORMERS and program is not None and not tuners.is_example(self.reading):
+        if self.tuner is TRANSFORMERS and program is not None and not tuners.EXAMPLES.fullmatch(program.text):
             why = "its code is not read; its options are those of Transformers' Trainer"
             self.assumed.append(Assumed(f"that {program.text}", "trains as Transformers' Trainer does", why))
         self.problems += self._untrained()
@@ -77,11 +77,7 @@ class Reader(TunerWorkers):
 
     @property
     def _accumulated(self) -> int:
-        """Return the micro-batches per update of each replica, at least 1.
-
-        With Megatron-Core by the global batch, if given; else gradient_accumulation_steps. Without either 1 for GRPO
-        and RLOO, else as many as make the program's least number of sequences per update.
-        """
+        """Return the micro-batches per update of each replica, by the batch or accumulation; at least 1."""
         values, each = self.values, self._micro * self.replicas
         if self.program.megatron and (batch := values.whole("global_batch_size")) is not None:
             return max(1, batch // each)
@@ -217,11 +213,7 @@ class Reader(TunerWorkers):
         )
 
     def _prompt(self, response: int) -> int:
-        """Return the tokens of the longest prompt: stated, else what vLLM's model length leaves beside `response`, else
-        1024.
-
-        The last is recorded in `assumed`.
-        """
+        """Return the tokens of the longest prompt: stated, what vLLM's length leaves, else 1024 (`assumed`)."""
         values, whole = self.values, self.values.whole("vllm_max_model_length")
         stated = next((length for name in self.tuner.prompts if (length := values.whole(name)) is not None), None)
         if stated is None and whole is not None and whole > response:

@@ -123,31 +123,19 @@ class Values:
         return self.arguments.words(self.name(key))
 
     def text(self, key: str) -> str | None:
-        """Return the script's value, else the default, as text; None if there is none or it is empty, null or none.
-
-        Also None, with a problem recorded, if the script's value cannot be determined.
-        """
+        """Return the script's value, else the default, as text; None if it is absent, empty, null or none."""
         text = self._completed.text(self._deciding(key))
         return None if text is None or text.lower() in _NULL else text
 
     def whole(self, key: str) -> int | None:
-        """Return the value or default as an integer; None if there is none, as of `text`.
-
-        Also None, with a problem recorded, if it is no positive integer.
-        """
+        """Return the value or default as a positive integer; None if it is absent or malformed."""
         return None if self.text(key) is None else self._completed.whole(self._deciding(key))
 
     def number(self, key: str) -> float | None:
-        """Return the value or default as a float; None if there is none, as of `text`.
-
-        Also None, with a problem recorded, if the script's value is no finite number.
-        """
+        """Return the value or default as a float; None if it is absent or malformed."""
         return None if self.text(key) is None else self._completed.number(self._deciding(key))
 
     def switch(self, key: str) -> bool:
-        """Return whether the switch is on: given without a value, or with any but false, 0, no, off, none and null.
-
-        Else its default decides; off without one.
-        """
+        """Return whether the switch is on: without a value, or with any but FALSE and null; else its default."""
         text = self._completed.text(self._deciding(key))
         return text == "" or (text is not None and text.lower() not in (*FALSE, *_NULL))

@@ -104,10 +104,7 @@ class Reader(Script):
             yield self.problem("adapter.path", what)
 
     def _rewarded(self, step: Step) -> Step:
-        """Return the step with its reward model; unchanged if it is not enabled.
-
-        It shares the actor's GPUs unless it has a pool of its own.
-        """
+        """Return the step with its reward model, on the actor's GPUs or a pool of its own, if it is enabled."""
         values = self.values
         if not values.switch("rewards.enabled"):
             return step
@@ -199,10 +196,7 @@ class Reader(Script):
         return self.values.whole(f"{role}.configuration.cp") or 1
 
     def _trained(self, role: str, model: Described, rl: Rl, packed: Packed) -> tuple[Run, float]:
-        """Return the run of a role's trained model, and the share (0 to 1) of its micro-batches that holds tokens.
-
-        By Megatron's workers or FSDP's. Raises InputError.
-        """
+        """Return the run of a role's trained model, and the share of its micro-batches that holds tokens."""
         make = self._of_megatron if self.workers.options else self._of_fsdp
         run = make(role, model, rl, packed)
         c = run.configuration
