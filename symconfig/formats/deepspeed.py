@@ -59,7 +59,7 @@ class Key:
 
 
 def write(plan: Plan, auto: bool = False) -> Json:
-    """Return the DeepSpeed JSON of a plan as nested dicts; keys without a value, or of other ZeRO stages, are left out.
+    """Return the DeepSpeed JSON of a plan as nested dicts, with the keys of its ZeRO stage that have a value.
 
     auto: write "auto" for keys with `arguments` of the Trainer or a nonzero `sized`, and for train_batch_size.
     """
@@ -241,9 +241,8 @@ def stage_of(config: Any) -> ZeroStage:
 def zero_of(config: Any) -> Zero:
     """Return the ZeRO settings of a DeepSpeed JSON, with defaults for what it lacks; old names of keys count, too.
 
-    The optimizer is offloaded from stage 1 on, by `ratio` (all if absent or no number); weights only at stage 3, which
-    also overlaps by default. The device "auto" counts as no offload. DeepSpeed scatters only if `reduce_scatter` is not
-    false and `use_multi_rank_bucket_allreduce` is false.
+    The optimizer is offloaded from stage 1 on, by `ratio`; weights only at stage 3, which also overlaps by default. The
+    device "auto" counts as no offload.
     """
     zero, stage = section(config, ZERO), stage_of(config)
     optimizer = zero.get("offload_optimizer")

@@ -47,9 +47,7 @@ def _best(name: str, option: str, when: Values | None = None, **more: Any) -> Li
 
 
 def _if(holds: Callable[[Plan], object]) -> Callable[[Any, Plan], object]:
-    """Return a `write` function that gives the field's value where `holds` is true of the plan, else
-    None (no option).
-    """
+    """Return a `write` function that gives the field's value where `holds` is true of the plan, else None."""
     return lambda value, plan: value if holds(plan) else None
 
 

@@ -44,9 +44,7 @@ def _decays(run: Any) -> bool:
 
 
 def _in_loss(value: object) -> Any:
-    """Return a function that gives `value` where the KL term is in the loss, else None: with a critic it is in the
-    reward.
-    """
+    """Return a function that gives `value` where the KL term is in the loss (with a critic it is in the reward)."""
     return lambda run: value if run.rl.reference and not run.rl.has_critic else None
 
 

@@ -35,9 +35,7 @@ class Renamed:
     def write(self, options: Iterable[Sequence[str]], table: FlagTable) -> tuple[dict[str, Any], list[Problem]]:
         """Return (values by the program's names, problems) for Megatron-LM's options: sequences of a name and values.
 
-        Values are JSON data, only the first for destinations in `first`; `name=value` may be joined. Options in
-        `omitted` are skipped; others without a name give a problem (reason in `refused`). Raises KeyError for one that
-        is unknown.
+        Options in `omitted` are skipped; others without a name give a problem. Raises KeyError for an unknown one.
         """
         fields: dict[str, Any] = {}
         problems: list[Problem] = []

@@ -78,12 +78,10 @@ class KeyWish:
 
 
 def adapt(draft: Draft, plan: Plan) -> Progress:
-    """Return the progress with the plan's values in the DeepSpeed JSON and the program's arguments, and the plan's GPUs
-    in the launcher.
+    """Return the progress with the plan's values in the JSON and the program's arguments, and its GPUs in the launcher.
 
-    Repeated up to four times, as one value may change what another means. What cannot be written is listed as unplaced;
-    if runs of one program differ, all of it as one entry, without any change. Raises InputError if there is no
-    DeepSpeed JSON, or the model or the sequence length is not the plan's.
+    Repeated, as one value may change what another means. If runs of one program differ nothing is changed. Raises
+    InputError without a DeepSpeed JSON, or if the model or the sequence length is not the plan's.
     """
     reading = draft.reading
     if reading.deepspeed is None:
@@ -130,10 +128,7 @@ def _run(reading: Reading, plan: Plan, gpus: int | None = None) -> Run:
 
 
 def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
-    """Return the fields of `_FIELDS` whose value in the configuration, run on the plan's GPUs, differs from the plan's.
-
-    If the configuration is invalid return every field but recompute.
-    """
+    """Return the fields of `_FIELDS` that differ from the plan's; all but recompute if the run is invalid."""
     try:
         have = _run(reading, plan)
     except InputError:
@@ -158,10 +153,9 @@ def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[Ke
 def _with_key(progress: Progress, wish: KeyWish) -> Progress:
     """Return the progress with one key of `wish` set or removed, and the change recorded or the key listed as unplaced.
 
-    If the JSON has "auto", or lacks a key that an argument gives, only the Trainer's argument is set; unchanged if
-    there is no such argument or it should be removed or stay off; unplaced if the arguments are not known to be the
-    Trainer's. Else the JSON of all runs is edited, and the argument, if given, set to the same value, as the two must
-    agree; unplaced if no edit changes just that.
+    If the JSON has "auto", or lacks a key that an argument gives, the Trainer's argument is set; else the JSON of all
+    runs,
+    and the argument, if given, with it.
     """
     reading = progress.draft.reading
     tree, name = _tree(reading), _argument(reading, wish.path)
@@ -199,10 +193,7 @@ def _place(tree: Tree, path: KeyPath) -> Place:
 
 
 def _key_edits(tree: Tree, wish: KeyWish) -> Ways:
-    """Yield alternative edits that set a key of the JSON to the wish's value, or remove it (None).
-
-    Missing sections above a new key are added with it; a section that has only the removed key is removed instead.
-    """
+    """Yield alternative edits that set a key of the JSON to the wish's value, or remove it (None)."""
     path, value = wish.path, wish.value
     if value is None:
         lonely = len(path) > 1 and len(tree.get(*path[:-1])) == 1
@@ -217,10 +208,7 @@ def _key_edits(tree: Tree, wish: KeyWish) -> Ways:
 
 
 def _data_with(data: Any, wish: KeyWish) -> Any:
-    """Return a copy of the data with the key set or removed.
-
-    A section left empty by that is removed, too (one level).
-    """
+    """Return a copy of the data with the key set, or removed with a section that has no other."""
     done = copy.deepcopy(data)
     inner = outer = done
     for key in wish.path[:-1]:
@@ -252,9 +240,7 @@ def _argument(reading: Reading, path: KeyPath) -> str | None:
 def _recomputed(progress: Progress, plan: Plan) -> Progress:
     """Return the progress with the plan's recompute set by the program's argument, as the JSON has no key for it.
 
-    By `recompute_layers` if that is given (0, -1 for all, or N for the first N layers); else, except for blocks, by the
-    Trainer's checkpointing switch, which is not added only to switch it off. Otherwise it is noted, if the program has
-    no arguments, or listed as unplaced.
+    By `recompute_layers` if given, else by the Trainer's checkpointing switch, else noted or listed as unplaced.
     """
     c, reading = plan.best.configuration, progress.draft.reading
     full, block = c.recompute == "full", c.recompute_method == "block"

@@ -173,11 +173,7 @@ class Meaning:
 
     @classmethod
     def of(cls, reading: Reading) -> Self:
-        """Return the meaning of a reading and of its further runs.
-
-        A value that could not be determined is text and reason together. The note that further runs exist is left out
-        of `unread`.
-        """
+        """Return the meaning of a reading and of its further runs; unknown values are text and reason together."""
         return cls(
             settings=tuple((setting.name, values_of(setting)) for setting in reading.settings),
             launcher=tuple(map(_key, reading.launcher)),
@@ -203,9 +199,7 @@ class Meaning:
         return replace(self, **{part: items})
 
     def exported(self, name: str, value: str) -> Meaning:
-        """Return the meaning with an environment variable set in all runs, and a launcher's word NAME=... set to the
-        value, too.
-        """
+        """Return the meaning with an environment variable set in all runs, also where a launcher sets it."""
         return self.everywhere(
             lambda run: replace(
                 run,
@@ -225,10 +219,7 @@ def _key(word: Word) -> str:
 
 
 def option_changes(before: Meaning, after: Meaning) -> list[tuple[Counter[Option], Counter[Option]]] | None:
-    """Return for each run, the first one first, its options (name and values) gained and lost, counted.
-
-    None if anything else changed, or the number of runs.
-    """
+    """Return each run's options gained and lost, counted; None if anything else changed."""
     same = replace(after, settings=before.settings, runs=()) == replace(before, runs=())
     if not same or len(after.runs) != len(before.runs):
         return None
@@ -262,11 +253,7 @@ class Draft:
         return Meaning.of(self.reading)
 
     def tried(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
-        """Return the draft after the first group of edits that leaves a meaning that is `right`; None if none does.
-
-        Skipped are groups without edits, with edits that overlap or are in a file outside the draft, and those after
-        which the configuration cannot be read.
-        """
+        """Return the draft after the first group of edits that leaves a meaning that is `right`; None if none does."""
         texts = self.texts
         for edits in attempts:
             if not edits or any(edit.place.file not in texts for edit in edits):

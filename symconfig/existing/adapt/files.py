@@ -31,9 +31,8 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
     """Return what adapting a configuration to a plan changes, with the files' new bytes; nothing is written to disk.
 
     source: a path, or a line of arguments. variables: the script's environment. extra: the script's own arguments. The
-    result is audited: its errors are `flaws`. A warning that the original had not is noted, unless it is about an
-    exported variable whose line can be deleted, which is done. Raises InputError if it cannot be read, or is of another
-    model, sequence length or framework than the plan.
+    result is audited: its errors are `flaws`, new warnings are noted. Raises InputError if it cannot be read or
+    adapted.
     """
     draft = opened(source, variables, extra)
     reading = draft.reading
@@ -49,11 +48,9 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
 
 
 def _findings(reading: Reading, plan: Plan, gpus: int | None = None) -> dict[tuple[str, str, str | None], Finding]:
-    """Return the findings of an audit by severity, rule and field (lines move under an edit); of several alike the
-    first.
+    """Return the findings of an audit by severity, rule and field (lines move under an edit), the first of each.
 
-    The audit has the plan's model, cluster, Megatron-LM release and memory limits. The release does not count as given
-    by the user, so a fork's options are judged as in an audit without it. gpus: None: the plan's.
+    The release does not count as given by the user, so a fork's options are judged so. gpus: None: the plan's.
     """
     options = BACKENDS[plan.best.target.backend].told_by is Medium.OPTIONS
     stated = Supplied(
@@ -73,10 +70,7 @@ def _findings(reading: Reading, plan: Plan, gpus: int | None = None) -> dict[tup
 
 
 def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ()) -> Draft:
-    """Return a draft of the configuration that can be read again after edits; InputError where it cannot be read.
-
-    Arguments as of `adapted`.
-    """
+    """Return a draft of the configuration that can be read again after edits. Raises InputError."""
 
     def taken(source: str) -> Reading:
         return read(source, variables=variables, extra=extra)
@@ -141,10 +135,7 @@ def write(files: Mapping[str, bytes], texts: Mapping[str, Text], root: Path) -> 
 
 
 def _target(path: Path, before: bytes, root: Path) -> Path:
-    """Return the file to replace, links resolved.
-
-    Raises InputError if the link leads out of `root`, or the file changed or is read-only.
-    """
+    """Return the file to replace, links resolved. Raises InputError if it changed or must not be written."""
     if path.is_symlink() and leads_out(path, root):
         raise InputError(
             f"is a link that leads out of {root}, and is not followed to write",

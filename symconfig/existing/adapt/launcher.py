@@ -45,11 +45,10 @@ class Count:
 
 
 def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
-    """Yield each readable number of nodes, processes or GPUs with the number that `nodes` needs, whether it is right or
-    not.
+    """Yield each readable number of nodes, processes or GPUs with the number that `nodes` needs.
 
-    From the launchers' options, #SBATCH comments, CUDA_VISIBLE_DEVICES (if it counts the GPUs; as many as needed are
-    right, whichever they are) and Accelerate's file (unless it belongs to the program and is not among the texts).
+    From the launchers' options, #SBATCH comments, CUDA_VISIBLE_DEVICES (if it counts the GPUs) and Accelerate's own
+    file.
     """
     launcher = reading.launcher
     for given in launcher_options(launcher):
@@ -103,12 +102,9 @@ def _count(option: str, whole: Word, value: Word, number: int, part: str, key: i
 
 
 def numbers(progress: Progress, plan: Plan) -> Progress:
-    """Return the progress with the launcher's numbers set to the plan's GPUs, and the script's checks of them
-    corrected.
+    """Return the progress with the launcher's numbers set to the plan's GPUs, and the script's checks corrected.
 
-    Unchanged if the number of GPUs is right already; another number of nodes is then only noted. Of the checks only
-    those that fail after the change are corrected. An unknown number is noted, and one that cannot be changed is listed
-    as unplaced.
+    Unchanged if the number of GPUs is right. An unknown number is noted, one that cannot be changed listed as unplaced.
     """
     world, wanted = progress.draft.reading.world, plan.best.configuration.world_size
     nodes = summary.nodes(plan)
@@ -142,9 +138,8 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
 def _counted(progress: Progress, nodes: Nodes) -> Progress:
     """Return the progress with every wrong number of nodes, processes or GPUs in all runs replaced, in one edit.
 
-    Unchanged if none is wrong. If that cannot be done without other changes, each number is listed as unplaced. Other
-    commands may change with the numbers, as one that reads so many lines of a host file, and are then noted; so may
-    SLURM_ variables.
+    If that cannot be done without other changes, each number is listed as unplaced. Other commands that follow are
+    noted.
     """
     draft = progress.draft
     runs = (draft.reading, *draft.reading.runs)
@@ -189,10 +184,7 @@ def _without_derived(meaning: Meaning) -> Meaning:
 
 
 def _with_check(progress: Progress, check: Place, source: str, was: str, now: str) -> Progress:
-    """Return the progress with the number in a check replaced that stops the script since the GPUs changed.
-
-    source: the check's text. Listed as unplaced unless the number occurs there once and the check then passes.
-    """
+    """Return the progress with the number replaced in a check that stops the script, or listed as unplaced."""
     draft, matches = progress.draft, list(re.finditer(rf"(?<![\w.]){re.escape(was)}(?![\w.])", source))
     if len(matches) == 1:
         start = check.start + len(source[: matches[0].start()].encode())
@@ -213,9 +205,9 @@ def written(word: Word) -> Place:
 def variables(progress: Progress, plan: Plan) -> Progress:
     """Return the progress with the environment variables that the plan needs to start or to be right.
 
-    Those that are only advised are skipped. One with another value is changed, or listed as unplaced if it cannot be
-    read or changed without changing something else. A missing one gets an `export` line after another one; it is only
-    noted if `progress` has no changes yet, or no such line can be added.
+    One with another value is changed, or listed as unplaced. A missing one gets an `export` line after another one, or
+    is
+    noted.
     """
     for row in environment.variables(plan, megatron.version(plan)):
         if not row.forced:
@@ -240,10 +232,7 @@ def variables(progress: Progress, plan: Plan) -> Progress:
 
 
 def without_export(progress: Progress, name: str) -> Progress | None:
-    """Return the progress with a variable's `export NAME=value` line deleted, and the change recorded.
-
-    None if there is no such line with nothing but a comment, or if deleting it changes anything else.
-    """
+    """Return the progress with a variable's `export NAME=value` line deleted; None if it has no such line."""
     draft = progress.draft
     if (word := draft.reading.environment.get(name)) is None or (text := draft.texts.get(written(word).file)) is None:
         return None

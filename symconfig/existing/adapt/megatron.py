@@ -98,11 +98,9 @@ class Goal:
         return Namespace([*mine, *(each for each in self.settings if self.dest(each) in dests)], self.table)
 
     def hidden(self, reading: Reading) -> Hidden:
-        """Return the destinations that a plan decides whose value cannot be read, each with what is to be set by hand
-        and why.
+        """Return the decided destinations whose value cannot be read, each with what is to be set by hand and why.
 
-        These are options with an unknown value or one cut off by unread text, and options that unread text may give as
-        well. The value to set is None, for removal, if the plan does not give the option.
+        These are options with an unknown value or one cut off by unread text, and options that unread text may give.
         """
         found: list[tuple[str, str, str, Place]] = []
         for setting in reading.settings:
@@ -129,9 +127,8 @@ class Goal:
     def differing(self, names: Namespace, gpus: int) -> list[Family]:
         """Return the families whose meaning differs from the plan's, `names` being run on `gpus` GPUs.
 
-        If the options are invalid together, return those with options to change. Families with two exclusive options
-        on, and families without fields of a plan (kernels) in which the plan gives an option another value, count as
-        differing.
+        If the options are invalid together, those with options to change. Two exclusive options that are on differ,
+        too.
         """
         wanted = self.wanted
         goal = self.meaning(wanted, self.gpus)
@@ -196,13 +193,10 @@ def wishes(now: Namespace, wanted: Namespace, families: Collection[Family]) -> l
 
 
 def adapt(draft: Draft, plan: Plan) -> Progress:
-    """Return the progress with the plan's options in the script, its GPUs in the launcher, and the variables it needs
-    exported.
+    """Return the progress with the plan's options in the script, its GPUs in the launcher, and its variables exported.
 
-    What cannot be written is listed as unplaced; if runs of one program differ, each wish, without any change. Families
-    with a value that could not be read are left alone, and unplaced; unread text is noted, and a new need of deep_ep.
-    Repeated up to four times, as one option's default may depend on another. Families that still differ are listed as
-    unplaced. Raises InputError if the model or the sequence length is not the plan's.
+    Repeated, as one option's default may depend on another. What cannot be written, read or made equal is listed as
+    unplaced; if runs of one program differ nothing is changed. Raises InputError if model or length are not the plan's.
     """
     goal, reading = Goal.of(plan), draft.reading
     hidden = goal.hidden(reading)
@@ -239,11 +233,10 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
 
 
 def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
-    """Return the progress with each differing option of the families changed, one by one (at most 200), and recorded.
+    """Return the progress with each differing option of the families changed, one by one, and recorded.
 
-    Each is edited in the files as they are after the one before. An option that cannot be written, or a missing one
-    that unread text may give already, is listed as unplaced and not tried again. An option that no longer follows a
-    variable is noted.
+    One that cannot be written, or that unread text may give already, is listed as unplaced. An option that no longer
+    follows a variable is noted.
     """
     first, refused = goal.names(progress.draft.reading), set[Wish]()
     for _ in range(_MOST):
@@ -279,11 +272,7 @@ def _variables(setting: Setting | None) -> list[str]:
 
 
 def _changes(wish: Wish, was: Namespace, now: Namespace, first: Namespace) -> Iterator[Change]:
-    """Yield the record of each option that changed with a wish, its own first: at its place before all edits (`first`),
-    or at its place now if it was added.
-
-    was, now: the options before and after this change.
-    """
+    """Yield the record of each option that changed from `was` to `now`, the wish's first, at its `first` place."""
     for dest in (wish.dest, *sorted(DECIDED - {wish.dest})):
         old, new = _having(was, dest), _having(now, dest)
         if (old and old.texts) == (new and new.texts):
@@ -298,9 +287,9 @@ def _changes(wish: Wish, was: Namespace, now: Namespace, first: Namespace) -> It
 def written(draft: Draft, names: Namespace, wish: Wish, goal: Goal) -> Draft | None:
     """Return the draft with one option as `wish` wants it: added, changed or removed in every run.
 
-    A bare switch is removed whatever the wish. Return None if no edit does that without harm, or if an option with
-    values should become a switch. Other options may change along with it, as where one variable gives several, if a
-    plan decides them and they come to have the plan's values.
+    None if no edit does that without harm. Other options may change along with it, as where one variable gives several,
+    if
+    a plan decides them and they come to have the plan's values.
     """
     setting = _having(names, wish.dest)
     name = wish.option if setting is None else setting.name
@@ -350,12 +339,7 @@ def _valued(draft: Draft, setting: Setting, values: Sequence[str]) -> Ways:
 
 
 def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
-    """Return the options after which a new one may be inserted, best first: up to six related ones, then the last of
-    all.
-
-    Nearest are those of its family, then those of families before it. Options about experts come first for one about
-    experts, and the others for the others.
-    """
+    """Return the options after which a new one may be inserted, best first: six related ones, the last of all."""
     at = next((index for index, family in enumerate(FAMILIES) if wish.dest in family.dests), len(FAMILIES) - 1)
     order = (FAMILIES[at], *reversed(FAMILIES[:at]), *FAMILIES[at + 1 :])
     own = FAMILIES[at].dests
@@ -373,12 +357,7 @@ def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
 
 
 def _with_unequal(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
-    """Return the progress with an unplaced entry for each of `families` (which still differ) unless one of its options
-    has one.
-
-    It names the plan's option of the family, else the given one; if there is neither, its first option, and that only
-    if nothing else is unplaced.
-    """
+    """Return the progress with an unplaced entry for each of `families`, which still differ, that has none."""
     names, wanted = goal.names(progress.draft.reading), goal.wanted
     why = "all options together still mean something else"
     for family in families:

@@ -42,11 +42,9 @@ def spelled(value: Any, syntax: str) -> str:
 
 
 def inserted(tree: Tree, parent: KeyPath, key: str, value: Any, after: str | None = None) -> Iterator[tuple[Edit, ...]]:
-    """Yield the one group of edits that inserts a new key into the object at `parent`, behind the key `after`, else the
-    last.
+    """Yield the group of edits that inserts a new key into the object at `parent`, behind `after` or the last.
 
-    It gets a line of its own, equally indented, if its neighbour has one. Commas are added as JSON or YAML's flow style
-    needs them. An object without keys is filled only if written as `{}`; else nothing is yielded.
+    It gets a line of its own, equally indented, if its neighbour has one. Nothing is yielded for an empty block.
     """
     data = tree.text.data
     siblings = _children(tree, parent)

@@ -172,10 +172,7 @@ def _launcher(reading: Reading, supplied: Supplied, cluster: ClusterDescriptor |
 
 
 def _prediction_blockers(reader: Configuration, cluster: ClusterDescriptor | None) -> list[Problem]:
-    """Return why nothing can be predicted: places that may hide options, no cluster, or an unknown number of GPUs.
-
-    Return [] if there is none.
-    """
+    """Return why nothing can be predicted: hidden options, no cluster, or an unknown number of GPUs."""
     result = list(of_unread(reader.reading))
     if cluster is None:
         result.append(Problem("is needed to predict memory and time", field="--cluster", hint="--cluster h100"))
@@ -217,9 +214,7 @@ def _for_options(item: Unread) -> str | None:
 
 
 def _supplied(why: str, value: str) -> str | None:
-    """Return a hint on how to supply the variable or script argument that something depends on; None for other
-    reasons.
-    """
+    """Return a hint on how to supply the variable or script argument that `why` depends on; None for other reasons."""
     if unset := _UNSET.search(why):
         return f"--set {unset[1]}={value}"
     return "the script's own arguments after a lone --" if _ARGUMENT.search(why) else None

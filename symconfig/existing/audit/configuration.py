@@ -90,10 +90,9 @@ class Configuration:
 def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
     """Return the reading as the configuration of its framework: a trainer's, Megatron-LM's or DeepSpeed's.
 
-    In this order: scripts that a reader of `_READERS` recognises; any with --num-layers is Megatron-LM's; without
-    DeepSpeed a recipe, or at least half Megatron-LM options of what looks like its program, too; without any DeepSpeed
-    option a program with the Trainer's arguments is a tuner's; the rest is a DeepSpeedConfiguration, whose backend is
-    unknown if nothing identifies it. Raises InputError for an unknown Megatron-LM version.
+    Scripts that a reader of `_READERS` recognises come first, then what has --num-layers, a recipe, or mostly options
+    of
+    Megatron-LM; what nothing identifies is a DeepSpeedConfiguration of an unknown backend. Raises InputError.
     """
     if (reader := next((reader for applies, reader in _READERS if applies(reading)), None)) is not None:
         return RlConfiguration(reading, supplied, reader(reading, supplied))
@@ -186,12 +185,9 @@ class MegatronConfiguration(Configuration):
         return megatron_rules.findings(facts, megatron_rules.RULES if own else megatron_rules.MEANING)
 
     def run(self, cluster: ClusterDescriptor) -> Run:
-        """Return the run; what a recipe decides is recorded as assumed to be Megatron-LM's default, with grouped
-        experts.
+        """Return the run; what a recipe decides is assumed to be Megatron-LM's default.
 
-        Raises InputError if options or the recipe leave the run unknown (`_undetermined`), or if it is invalid. The
-        number of GPUs must be known (asserted). Masks of the data loader are added if Megatron-LM's own parser reads
-        the options.
+        Raises InputError if options or the recipe leave the run unknown, or if it is invalid. The GPUs must be known.
         """
         assert self.gpus is not None, "is asked for where the GPUs are known"
         names = self.names()
@@ -207,11 +203,7 @@ class MegatronConfiguration(Configuration):
         return megatron.with_masks(run, names) if self.parsed else run
 
     def _undetermined(self, names: Namespace) -> Iterator[Problem]:
-        """Yield why the run is not known: misspelt options, or a recipe that decides the model or values that matter.
-
-        Unknown options count only if Megatron-LM's own parser reads them, and if all are misspellings: else they are a
-        fork's. The supplied model may replace the recipe's.
-        """
+        """Yield why the run is not known: misspelt options, or a recipe that decides values that matter."""
         meanings = [meant(setting.name, self.version) for setting in names.unknown if self.parsed]
         if all(meanings):  # else they are a fork's, and the run says what it is predicted without
             for setting, hint in zip(names.unknown, meanings, strict=False):

@@ -42,10 +42,7 @@ class Judged(Estimate):
 
 
 def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
-    """Return the estimated time and memory of a run, without a search.
-
-    Raises InputError if degrees do not divide the model (as `Impossible`), or for values that no job can have.
-    """
+    """Return the estimated time and memory of a run, without a search. Raises InputError for degrees or values."""
     model = run.described.model
     job = whole(model, job_of(run, cluster, limits))
     prospect = as_found(model, cluster, run.configuration, job)
@@ -136,9 +133,7 @@ def out_of_memory(judged: Judged) -> Iterator[Problem]:
 
 
 def little_room(judged: Judged) -> Iterator[Problem]:
-    """Yield a problem if the run fits, but the upper end of its memory interval may exceed the GPU
-    (`Plan.may_not_fit`).
-    """
+    """Yield a problem if the run fits, but its memory interval may exceed the GPU (`Plan.may_not_fit`)."""
     plan = judged.plan
     if judged.fits and plan.may_not_fit:
         high = plan.best.predicted.interval["device_bytes"][1]
@@ -167,10 +162,7 @@ def update_out_of_memory(judged: Judged) -> Iterator[Problem]:
 
 
 def reference_not_offloaded(judged: Judged) -> Iterator[Problem]:
-    """Yield a problem for the first phase that exceeds the usable memory, but would fit without the reference model.
-
-    The reference's own phase is skipped. The hint is the trainer's option that offloads the reference, if it has one.
-    """
+    """Yield a problem for the first phase that would fit into memory without the reference model."""
     plan = judged.plan
     for phase in plan.steps[0].phases:
         rests = phase.holds.get(_REFERENCE, 0.0) if phase.name != "reference" else 0.0
@@ -184,11 +176,9 @@ def reference_not_offloaded(judged: Judged) -> Iterator[Problem]:
 
 
 def phase_has_little_room(judged: Judged) -> Iterator[Problem]:
-    """Yield one problem if phases exceed the usable memory, or may by the risk limit exceed the GPU's, but none surely
-    does.
+    """Yield one problem if phases may exceed the GPU's memory, but none surely does.
 
-    Surely: more than the GPU's memory, in a phase whose lengths are not assumed or that generates. Nothing if the
-    reference is to blame (`reference_not_offloaded`). With assumed lengths the hint is to give them.
+    Surely: in a phase whose lengths are not assumed or that generates. Nothing if the reference is to blame.
     """
     plan = judged.plan
     if any(reference_not_offloaded(judged)):
@@ -216,11 +206,7 @@ def _gpu_bytes(plan: Plan) -> float:
 
 
 def _fullest(plan: Plan, phases: Sequence[PlannedPhase], what: str, hint: str | None) -> Problem:
-    """Return the problem of the phase of `phases` with the most bytes, with its two largest parts and the other phases'
-    names.
-
-    what: what is wrong, before "in the phase ...".
-    """
+    """Return the problem of the fullest of `phases`, with its largest parts; `what` is wrong in it."""
     worst = max(phases, key=lambda phase: phase.bytes)
     parts = sorted(worst.holds.items(), key=lambda item: -item[1])[:2]
     most = " and ".join(f"{name} {gib(value)} GiB" for name, value in parts)

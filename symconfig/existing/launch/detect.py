@@ -29,11 +29,7 @@ _TRAINER_KEYS = words(
 
 
 def dialect_of(data: Any) -> Dialect | None:
-    """Return the dialect of a YAML file's data; None if it is no mapping or none applies.
-
-    In this order: "nemo-rl" by `nemo_rl.is_own`; "trainer" for two keys of the Trainer or of tuners and no section
-    `model`; "overrides" for a section model, train, trainer, ddp or mixed_precision.
-    """
+    """Return the dialect of a YAML file's data by its keys and sections; None if none applies."""
     if not isinstance(data, dict):
         return None
     sections = {key for key, value in data.items() if isinstance(value, dict)}
@@ -55,8 +51,7 @@ def sets_megatron(section: Any) -> bool:
 def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
     """Return the reading of a YAML file by its dialect; None if it is in no known one.
 
-    The Trainer's arguments have the format "deepspeed". NeMo-RL's has no settings yet: they are added when the files
-    that it inherits are followed.
+    NeMo-RL's has no settings yet: they are added when the files that it inherits are followed.
     """
     match dialect_of(tree.data):
         case "overrides":
@@ -74,8 +69,7 @@ def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
 def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Sequence[Entry]) -> Reading:
     """Return the reading in the format "overrides" of a file's entries, with the overrides merged over them.
 
-    Settings are Megatron-LM's options; keys without one are noted in `unread`. `env_vars` gives the environment,
-    `trainer` the world. tree: None for overrides without a file.
+    Settings are Megatron-LM's options; keys without one are noted in `unread`. tree: None for overrides without a file.
     """
     filed = entries(tree) if tree is not None else ()
     by_key = interpolated(by_path((*filed, *overrides)), variables)
@@ -126,10 +120,7 @@ def is_arguments(source: str) -> bool:
 
 
 def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
-    """Return the syntax: "bash" by a shebang or suffix, then "yaml" by suffix, then "json" by suffix or a first `{`.
-
-    Otherwise "yaml" if it parses as YAML of a known dialect, else "bash".
-    """
+    """Return "bash", "yaml" or "json", by a shebang, the suffix, a first `{`, or as YAML of a known dialect."""
     suffix = Path(text.file).suffix.lower()
     head = text.data.removeprefix(b"\xef\xbb\xbf").lstrip()
     if _SHEBANG.match(head) or suffix in _SCRIPTS:
@@ -171,10 +162,7 @@ def is_deepspeed(data: Any) -> bool:
 
 
 def refused(tree: Tree) -> InputError:
-    """Return an error that a data file is no known launch configuration.
-
-    It says whether the data are no mapping, written by symconfig, or a model's config, and what to give instead.
-    """
+    """Return an error that a data file is no known launch configuration, and what to give instead."""
     data, what, hint = tree.data, "is no launch configuration that symconfig knows", None
     if not isinstance(data, dict):
         what = "is no launch configuration: it holds no keys at its top level"

@@ -53,11 +53,11 @@ def readable(root: Path) -> Path:
 
 
 def open_text(path: Path, *, root: Path) -> Text:
-    """Return the file's contents, which must be UTF-8 without NUL and at most 1 MiB, and learn its secrets for masking.
+    """Return the file's contents, UTF-8 without NUL of at most 1 MiB, and learn its secrets for masking.
 
-    Inside `instead` the contents given there replace those of the file, which must exist. Raises InputError for
-    anything else: a missing file, a folder, device or pipe, or a file outside of `root` (or of the folder set by
-    `below`), also through a link.
+    Inside `instead` the contents given there count. Raises InputError for anything else, and for a file outside of
+    `root`
+    (or of the folder set by `below`), also through a link.
     """
     data = _bytes(path, root)
     data = _INSTEAD.get().get(str(path), data)

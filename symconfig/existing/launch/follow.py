@@ -55,9 +55,9 @@ _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the
 def followed(reading: Reading, around: Around) -> Reading:
     """Return the reading with the contents of the files that it names, and overrides as settings of their own.
 
-    verl and NeMo-RL have one step each; others read hostfile, YAML arguments, Accelerate, FSDP, DeepSpeed, model,
-    recipe and overrides. Files that cannot be read are noted in `unread`. Words without an option are removed, and
-    noted unless unknown or the name of a file read: they hide options if a shell is the program, else nothing.
+    Files that cannot be read are noted in `unread`. Words without an option are removed, and noted unless they are
+    unknown
+    or name a file that was read.
     """
     by_verl = verl.applies(reading)
     keyed = by_verl or nemo_rl.applies(reading)
@@ -86,10 +86,7 @@ def followed(reading: Reading, around: Around) -> Reading:
 
 
 def _hosts(reading: Reading, around: Around) -> Reading:
-    """Return the reading with `world` replaced by that of the deepspeed launcher's hostfile, whose text is added.
-
-    Unchanged if no hostfile is named; with a note that hides nothing if it cannot be read or `of_hosts` gives None.
-    """
+    """Return the reading with the GPUs of the deepspeed launcher's hostfile; a note if it cannot be read."""
     spoken = {each.key: each.value for each in launcher_options(reading.launcher) if each.launcher == "deepspeed"}
     word = spoken.get("hostfile", spoken.get("H"))
     if word is None:
@@ -108,9 +105,9 @@ def _hosts(reading: Reading, around: Around) -> Reading:
 def _accelerate(reading: Reading, around: Around) -> Reading:
     """Return the reading with the file of Accelerate's launcher (--config_file) or of a tuner's --accelerate-config.
 
-    A preset's name stands for its contents. The file's GPUs count only if `world` has no total. A file that cannot be
-    read is noted in `unread`. Without either option, a tuner's program without launcher and known GPUs gets them from
-    the environment (`tuners.started`).
+    A preset's name stands for its contents. A file that cannot be read is noted. Without either option a tuner's
+    program
+    without a launcher gets its GPUs from the environment.
     """
     known = tuners.program(reading)
     stated = next((each.value for each in launcher_options(reading.launcher) if each.key == "config_file"), None)
@@ -142,8 +139,7 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
 def _arguments(reading: Reading, around: Around) -> Reading:
     """Return the reading with the settings of the first YAML file among words without an option, and of --config.
 
-    --config counts only for programs of tuners. The file's settings come first, so that the command line's win. A file
-    that cannot be read is noted, and ends the search; one in no known dialect is skipped.
+    The file's settings come first, so that the command line's win. A file that cannot be read is noted.
     """
     loose = [word for setting in reading.settings if not setting.name for word in setting.values]
     named = given(reading, ARGUMENTS) if tuners.program(reading) is not None else None
@@ -170,10 +166,9 @@ def _fsdp(reading: Reading, around: Around) -> Reading:
 
 
 def _deepspeed(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the DeepSpeed JSON that an option, or else Accelerate's file, names, and its text added.
+    """Return the reading with the DeepSpeed JSON that an option, or else Accelerate's file, names.
 
-    Unchanged if none is named, one was read before, or a missing file is a preset's name of a tuner's program. Any
-    other file that cannot be read is noted in `unread`.
+    A file that cannot be read is noted in `unread`, unless its name is a preset's.
     """
     setting, filed = given(reading, _DEEPSPEED), reading.accelerate
     path = ("deepspeed_config", "deepspeed_config_file")
@@ -190,10 +185,7 @@ def _deepspeed(reading: Reading, around: Around) -> Reading:
 
 
 def _model(reading: Reading, around: Around) -> Reading:
-    """Return the reading with `model_config`: the path of the model's .json file, or of config.json in its folder.
-
-    Unchanged if no option for the model has a value, it is unknown, or names no such local file.
-    """
+    """Return the reading with `model_config`, the path of the model's .json file or its folder's config.json."""
     setting = given(reading, _MODEL)
     if setting is None or setting.values[-1].unknown:
         return reading

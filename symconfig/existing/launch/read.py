@@ -37,12 +37,9 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequence[str] = ()) -> Reading:
     """Return the reading of a configuration: a file's path, or a line of arguments if there is no such file.
 
-    Raises InputError if it cannot be opened or parsed, is a folder, Python, TOML or no launch configuration, starts no
-    training or an unsupported program, or is no script but `extra` is given. Secrets in it are learned for masking.
-
-    Args:
-        variables: the environment in which it is started; those that no file mentions are noted in `unread`.
-        extra: arguments that its script gets.
+    variables: the environment; those that no file mentions are noted. extra: arguments that its script gets. Raises
+    InputError if it cannot be read, or is no launch configuration of a supported program. Secrets are learned for
+    masking.
     """
     learn(source)
     learn("\n".join(f"{name}={value}" for name, value in variables.items()))
@@ -112,10 +109,8 @@ _JSON = "deepspeed"  # stands among the options for those that name a DeepSpeed 
 class Program:
     """An unsupported training program and how it is recognised.
 
-    Args:
-        file: pattern of its path.
-        keys: keys of its YAML or overrides, any one of which identifies it.
-        options: options that identify it together.
+    file: pattern of its path. keys: of its YAML or overrides, any one of which identifies it. options: that do so
+    together.
     """
 
     name: str
@@ -163,9 +158,7 @@ def refuse_file(tree: Tree) -> None:
 def refuse_command(reading: Reading, before: Sequence[Setting]) -> None:
     """Raise InputError if the command starts an unsupported program, or has one of its keys or all its options.
 
-    A program is known by its path. A DeepSpeed JSON counts as the option "deepspeed". YAML and DeepSpeed JSON that were
-    read are checked as by `refuse_file`. before: the settings before files that they name were followed; their words
-    give the keys.
+    before: the settings before files that they name were followed; their words give the keys.
     """
     path = reading.program.text if reading.program is not None else ""
     given = {word.text.partition("=")[0].lstrip("+~") for setting in before for word in setting.values}

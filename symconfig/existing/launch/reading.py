@@ -74,11 +74,7 @@ def cut(pieces: Sequence[Piece], start: int, end: int | None = None) -> Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word as the program gets it, in pieces by their origin.
-
-    place: of the whole word as it is written, with its quotes: an element of an array, `"$TP"`, or a value of YAML or
-    JSON.
-    """
+    """One word as the program gets it, in pieces by their origin; `place` is that of the whole, with its quotes."""
 
     pieces: Pieces
     place: Place
@@ -225,11 +221,9 @@ class Span:
 class Tree:
     """Data of a JSON or YAML file with the place of each key and value.
 
-    Args:
-        text: the file.
-        data: as from a JSON parser.
-        spans: places by path; () is the whole file. Values that an alias inserts have the alias's place.
-        unread: unknown tags, repeated keys and further documents of YAML.
+    spans: places by path; () is the whole file. Values that an alias inserts have the alias's place. unread: unknown
+    tags,
+    repeated keys and further documents of YAML.
     """
 
     text: Text
@@ -269,8 +263,7 @@ class Tree:
 class World:
     """The GPUs that a launcher starts, as far as the file says; None for a number that it does not give.
 
-    gpus: in total. words: those that the numbers come from. dark: those that would give a number and whose value is not
-    known.
+    gpus: in total. words: those that the numbers come from. dark: those that would give one and are not known.
     """
 
     gpus: int | None = None
@@ -373,8 +366,7 @@ class Reading:
 def settings(words: Sequence[str], file: str) -> tuple[Setting, ...]:
     """Return the words grouped into options as by argparse: an option's values are the words up to the next option.
 
-    `--x=1` is a joined setting, to which further words are added. Words before the first option are dropped. Places
-    have only the file, with line and column 0.
+    Words before the first option are dropped. Places have only the file, with line and column 0.
     """
     place = Place(file, 0, 0, 0, 0)
     grouped: list[Setting] = []

@@ -28,11 +28,8 @@ _MOST_LEVELS = 4  # from a script up to the folder in which it is started
 class Around:
     """Where the files that a configuration names are looked for.
 
-    Args:
-        folder: of the configuration; None for a line of arguments.
-        variables: the environment.
-        virtual: files that a script itself writes.
-        origins: pieces of each virtual file with their places in the script and the files that it reads, `texts`.
+    folder: of the configuration; None for a line of arguments. variables: the environment. virtual: files that a script
+    itself writes; origins: pieces of each with their places in the script and the files that it reads, `texts`.
     """
 
     folder: Path | None
@@ -83,8 +80,7 @@ def dark(setting: Setting, why: str) -> Unread:
 def tree_of(setting: Setting, around: Around, *below: str) -> Tree | Unread:
     """Return the data of the file that the setting's last value names; a note, which is not recorded, if it has none.
 
-    The note says whether the name is unknown (unless the script writes that file), names no file, or names one that
-    cannot be read or parsed. A file that looks like bash is parsed as YAML. below: further folders to look in.
+    below: further folders to look in.
     """
     word = setting.values[-1]
     if word.unknown and word.text not in around.virtual:  # a script's own file may have the job's number in its name
@@ -118,10 +114,7 @@ def both(launcher: World, trainer: World) -> World:
 
 
 def joined(reading: Reading, filed: Reading, settings: Sequence[Setting]) -> Reading:
-    """Return a command's reading with `settings`, combined with that of a file it names.
-
-    Format, tree, variables and stated GPUs of the file take precedence; texts and notes of both are kept.
-    """
+    """Return a command's reading with `settings` and what a file that it names has; the file takes precedence."""
     return replace(
         reading,
         format=filed.format,
@@ -154,10 +147,8 @@ def recipe(reading: Reading, around: Around) -> Reading:
 def overrides(reading: Reading, around: Around) -> Reading:
     """Return the reading combined with overrides such as model.x=1 and the YAML file that they change.
 
-    The file is that of --config-path/--config-name or --config-file, else a file of --config with Megatron-Bridge's
-    sections (the program is then the recipe). Settings are those of file and overrides, then ordinary options; `recipe`
-    is also set if the program's name contains one. Only notes on a file that cannot be read are added if there are no
-    file, no overrides and no recipe that is started without any option.
+    Settings are those of file and overrides, then ordinary options; `recipe` is also set if the program's name contains
+    one. Without file, overrides and recipe only notes on a file that cannot be read are added.
     """
     program = Path(reading.program.text) if reading.program is not None else Path()
     runner = reading.recipe is not None or bool(_RECIPE_RUNNERS.fullmatch(program.name))
@@ -203,9 +194,9 @@ def of_verl(reading: Reading, around: Around) -> Reading:
 def of_nemo_rl(reading: Reading, around: Around) -> Reading:
     """Return the reading with only the settings of NeMo-RL's file over those it inherits, and overrides.
 
-    The file is the reading's tree, else that of --config, else the program's default below `configs`. A file that
-    cannot be read is noted in `unread` unless NeMo-RL ships one of this name. Texts of the files are added; `world` is
-    replaced if `cluster` gives a number, also an unknown one.
+    The file is the reading's tree, else that of --config, else the program's default. A file that cannot be read is
+    noted
+    unless NeMo-RL ships one of this name. `world` is replaced if `cluster` gives a number.
     """
     top, unread = reading.tree, []
     setting = given(reading, ARGUMENTS)
@@ -236,8 +227,7 @@ def of_nemo_rl(reading: Reading, around: Around) -> Reading:
 def _inherited(tree: Tree, around: Around, unread: list[Unread], depth: int = 0) -> Iterator[Tree]:
     """Yield the files that a configuration names in `defaults`, each after those that it inherits itself.
 
-    To a depth of eight. Names are looked up from the folder of the file that names them. Files that cannot be read are
-    appended to `unread`, except those whose name NeMo-RL ships.
+    Files that cannot be read are appended to `unread`, except those whose name NeMo-RL ships.
     """
     here = replace(around, folder=Path(tree.text.file).parent)
     place = tree.place((nemo_rl.DEFAULTS,)) or tree.spans[()].value

@@ -16,15 +16,9 @@ _HOSTS = ("hostfile", "H", "include", "i", "exclude", "e")
 def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment: Mapping[str, Word]) -> World:
     """Return the GPUs and nodes that a launcher's words, then the scheduler's directives, then the environment give.
 
-    The first source of a number counts, launchers in the order of LAUNCHERS; numbers that nothing gives are None, and
-    the third is computed from two. srun's number of tasks is ignored beside another launcher. CUDA_VISIBLE_DEVICES
-    (without -1) counts as GPUs per node only if neither those nor the total are given, for launchers that use all
-    visible GPUs. Launcher options with an unknown value are listed in `dark`.
-
-    Args:
-        launcher: words in front of the program.
-        directives: of `#SBATCH` comments, by option without dashes: "gpus-per-node".
-        environment: variables of the program.
+    directives: of `#SBATCH` comments, by option without dashes. The first source of a number counts; numbers that
+    nothing
+    gives are None, and the third is computed from two. Launcher options with an unknown value are listed in `dark`.
     """
     spoken: dict[str, list[Spoken]] = {basename(word.text): [] for word in launcher if basename(word.text) in LAUNCHERS}
     for given in launcher_options(launcher):
@@ -51,9 +45,8 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
 def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence[Spoken]]) -> World:
     """Return the World with the third of nodes, GPUs per node and total computed from two; None where it cannot be.
 
-    Nodes times GPUs per node replaces a stated total. The others are computed only if the division is exact. Nodes are
-    1 if not stated and a launcher's default of one node applies. counts: number and word by "nodes", "per_node" and
-    "gpus". spoken: options by launcher.
+    counts: number and word by "nodes", "per_node" and "gpus". spoken: options by launcher, whose default may be one
+    node.
     """
     nodes, per_node, gpus = (counts[key][0] if key in counts else None for key in ("nodes", "per_node", "gpus"))
     alone = (  # launchers of one node by themselves that are given no other number and no hosts
@@ -101,8 +94,7 @@ def _included(hosts: str) -> dict[str, int]:
 def of_hosts(text: str, options: Mapping[str, Word]) -> World | None:
     """Return the GPUs of DeepSpeed's hostfile (`host slots=8` per line) that the launcher's options leave.
 
-    --num_nodes keeps the first hosts, --num_gpus limits each host's. GPUs per node are None if hosts differ. None if a
-    line is malformed, no GPU is left, or beside --include and --exclude (launcher/runner.py, fetch_hostfile).
+    None if a line is malformed, no GPU is left, or beside --include and --exclude (launcher/runner.py, fetch_hostfile).
     """
     hosts: dict[str, int] = {}
     for line in (line.partition("#")[0].strip() for line in text.splitlines()):
@@ -128,12 +120,9 @@ def _number(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """An option of a launcher with its value.
+    """An option of a launcher with its value; `key` has underscores and no dashes, `option` is as it is spelled.
 
-    Args:
-        key: its name with underscores and without dashes.
-        option: its name as it is spelled.
-        at: index of the word that its value ends.
+    at: index of the word that its value ends.
     """
 
     launcher: str
@@ -146,8 +135,7 @@ class Spoken:
 def launcher_options(launcher: Sequence[Word]) -> Iterator[Spoken]:
     """Yield each launcher's options with their values: `-n8` (only -n, -N and -G), `--nodes=8` and `--nodes 8`.
 
-    The next word counts as the value even if it begins with a dash; an option that is the last word is skipped, as are
-    words before a known launcher. Each option belongs to the launcher named last before it.
+    The next word counts as the value even if it begins with a dash. Options belong to the launcher named last before.
     """
     name = ""
     for index, word in enumerate(launcher):

@@ -35,9 +35,7 @@ class Arguments:
     problems: list[Problem] = field(default_factory=list)
 
     def find(self, *names: str) -> Setting | None:
-        """Return the setting of the first of `names` (with underscores) that is given, its last if repeated; None if
-        none is.
-        """
+        """Return the setting of the first of `names` (with underscores) that is given, its last if repeated."""
         for name in names:
             for setting in reversed(self.settings):
                 if setting.key == name:
@@ -80,10 +78,7 @@ class Arguments:
         return None
 
     def number(self, *names: str) -> float | None:
-        """Return the argument as a finite float; None if it is absent.
-
-        Also None, with a problem recorded in `problems`, if it is no number, inf or nan, or not determined.
-        """
+        """Return the argument as a finite float; None if it is absent or malformed."""
         text = self.text(*names)
         if text is None:
             return None
@@ -148,9 +143,7 @@ class Launched:
 def launched(reading: Reading) -> Launched:
     """Return what Accelerate's file and launcher options set; `sharded` may also hold the Trainer's fsdp_config.
 
-    Launcher options take precedence over the file. DeepSpeed is used if the launcher has --use_deepspeed or
-    --zero_stage, FSDP if it has --use_fsdp, else what distributed_type in the file says; neither without any of them.
-    `sharded` holds the launcher's other options, too.
+    Launcher options take precedence over the file. DeepSpeed and FSDP are used by options or distributed_type.
     """
     tree = reading.accelerate
     data: dict[str, Any] = dict(tree.data) if tree is not None else {}
@@ -174,11 +167,9 @@ def launched(reading: Reading) -> Launched:
 
 
 def _config(given: Mapping[str, Any], precision: Any) -> dict[str, Any]:
-    """Return the JSON that Accelerate builds for DeepSpeed: ZeRO stage (2 by default), offload, and whether bf16 and
-    fp16 are enabled. A stage that is no whole number stays text.
+    """Return the JSON that Accelerate builds for DeepSpeed: ZeRO stage (2 by default), offload and precision.
 
-    Offload devices are left out if absent or "none". Both precisions are "auto" if `precision` is neither "bf16" nor
-    "fp16".
+    Both precisions are "auto" if `precision` is neither "bf16" nor "fp16".
     """
     stage = str(given.get("zero_stage", 2))
     zero: dict[str, Any] = {"stage": int(stage) if stage.isascii() and stage.isdigit() else stage}

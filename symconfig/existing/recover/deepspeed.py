@@ -97,13 +97,11 @@ class _Reader:
     problems: list[Problem] = field(default_factory=list)
 
     def run(self) -> Run:
-        """Return the run; raises InputError with all problems, among them a missing model, batch, GPUs or sequence
-        length.
+        """Return the run; raises InputError with all problems, among them a missing model, batch, GPUs or length.
 
-        AutoTP is tp, Ulysses is cp; ep is autoep_size only if `expert_parallel.enabled` is true. The user's GPUs and
-        sequence length take precedence over the launcher's and the arguments'. "auto" values are filled in as the
-        Trainer does, unless the program takes --deepspeed_config. Assumptions about sizes, precision and optimizer are
-        in `assumed`.
+        AutoTP is tp, Ulysses is cp, and enabled AutoEP ep. The user's GPUs and sequence length take precedence. "auto"
+        values
+        are filled in as the Trainer does, unless the program takes --deepspeed_config.
         """
         arguments, supplied, problems = self.arguments, self.supplied, self.problems
         model = described(self.reading, arguments, supplied, problems)
@@ -173,10 +171,9 @@ class _Reader:
         return Run(target, model, configuration, (*assumed, *guessed, *taken), optimizer)
 
     def _precision(self, config: Json) -> tuple[Precision, tuple[Assumed, ...]]:
-        """Return the precision that `config` enables, with no assumption; else what an "auto" stands for, or "bf16".
+        """Return the precision that `config` enables, else what an "auto" stands for, with an assumption.
 
-        If bf16 or fp16 is "auto" and the program has no arguments, it is bf16 if the GPU has it, else fp16, with an
-        assumption. Otherwise (fp32) a problem is recorded and ("bf16", ()) returned.
+        For fp32 a problem is recorded and ("bf16", ()) returned.
         """
         if (given := precision_of(config)) is not None:
             return given, ()
@@ -193,10 +190,7 @@ class _Reader:
         return "bf16", ()
 
     def _degree(self, *path: str) -> int:
-        """Return the degree at a path of the JSON; 1 if it is absent, 0 or "auto".
-
-        Also 1, with a problem recorded in `problems`, if it is no positive integer.
-        """
+        """Return the degree at a path of the JSON; 1 if it is absent, 0, "auto" or malformed."""
         value = self.tree.get(*path)
         if value in (None, 0, AUTO):
             return 1
@@ -225,11 +219,7 @@ def liger_loss(arguments: Arguments) -> str:
 
 
 def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
-    """Return the kernels that the arguments choose, as fields of the implementation; {} for the defaults.
-
-    "attention": "torch" for eager attention, except for models with attention sinks or logit softcapping, which run
-    nothing else; Liger's kernels and "loss" (see `liger_loss`); what torch_compile changes, which goes before Liger's.
-    """
+    """Return the kernels that the arguments choose, as fields of the implementation; {} for the defaults."""
     kernels: dict[str, Any] = {}
     only = model.attention_sinks or model.attn_logit_softcapping is not None
     if arguments.text(*_KERNELS) == "eager" and not only:
@@ -242,12 +232,7 @@ def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
 
 
 def stepped(config: Any, arguments: Arguments) -> tuple[Optimizer, tuple[Assumed, ...]]:
-    """Return the optimizer, and an assumption if AdamW stands in for one that is not modelled.
-
-    The JSON's optimizer takes precedence: SGD, AdamW for DeepSpeed's Adam kinds, and for any other AdamW with an
-    assumption. Without one it is the Trainer's `optim`: 8-bit Adam, Adafactor, SGD, AdamW for any "adamw_..." and if it
-    is absent, else AdamW with an assumption.
-    """
+    """Return the optimizer by the JSON, else by the Trainer's `optim`; an assumption if AdamW stands in for it."""
     kind = str(section(config, "optimizer").get("type", "")).lower()
     if kind == "sgd":
         return Optimizer(name="sgd"), ()

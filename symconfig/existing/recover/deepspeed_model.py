@@ -40,9 +40,7 @@ _PEFT_TARGETS = ("q_proj", "v_proj")
 def described(reading: Reading, arguments: Arguments, supplied: Supplied, problems: list[Problem]) -> Described | None:
     """Return the model with its adapter; None with what is missing or wrong appended to `problems`.
 
-    The arguments' adapter is not read if the base has one already. The zoo's model that computes the same replaces the
-    one read unless the user supplied a model; `zoo` names it either way, and without one `nearest` has the closest
-    (only for models without adapter).
+    The zoo's model that computes the same (`zoo`) replaces the one read unless the user supplied a model.
     """
     try:
         base, assumed = _base(reading, arguments, supplied)
@@ -68,10 +66,7 @@ def _base(reading: Reading, arguments: Arguments, supplied: Supplied) -> tuple[M
 
 
 def named_model(reading: Reading, setting: Setting | None, supplied: Supplied) -> tuple[ModelDescriptor, list[Assumed]]:
-    """Return the supplied model, else the one that a setting's last value names, and the assumptions made.
-
-    Raises InputError if there is no such setting, or the name or folder is not known.
-    """
+    """Return the supplied model, else the one that a setting's last value names, and assumptions. Raises InputError."""
     if supplied.model is not None:
         return supplied.model, []
     if setting is None or not setting.values:
@@ -104,9 +99,7 @@ def _adapter(
 ) -> Adapter | None:
     """Return the LoRA or QLoRA adapter that the arguments ask for; None if they ask for none, or if it is invalid.
 
-    They ask for one by a switch, a rank above 0, or the kind lora or qlora; a switch that is off goes before. Without a
-    rank it is 8, and without modules PEFT's default, recorded in `assumed`; alpha is 2 x rank and dropout 0 by default.
-    It is QLoRA by its kind or by 4 bits. Unknown modules and what fails validation are appended to `problems`.
+    Rank and modules are PEFT's defaults, recorded in `assumed`, if not given. What is wrong is appended to `problems`.
     """
     kind = (arguments.text(*_KIND) or "").lower()
     rank = None if arguments.text(*_RANK) == "0" else arguments.whole(*_RANK)
@@ -184,11 +177,7 @@ def _validated(kind: type[Validated], fields: Mapping[str, object], problems: li
 
 
 def _zoo_of(model: ModelDescriptor) -> str | None:
-    """Return the name of the zoo's model that computes the same with an equal adapter on the same modules; None if none
-    does.
-
-    Also None without an adapter.
-    """
+    """Return the name of the zoo's model with an equal base and adapter; None if there is none."""
     mine = zoo_match(model.model_copy(update={"adapter": None}))
     if mine is None or model.adapter is None:
         return None

@@ -94,12 +94,11 @@ class Fields:
 
 
 def merged(out: Fields, *, agree: bool = False) -> ModelDescriptor:
-    """Return the descriptor of the options' fields; `out.base` fills in the rest if the options have no shape of their
-    own.
+    """Return the descriptor of the options' fields; `out.base` fills in the rest if the options have no shape.
 
-    Fields whose options do not count (`Fields.of_options`) are skipped. Raises InputError with all problems of `out`
-    and missing shape fields, else with each validation error, else, with `agree`, with each field that contradicts the
-    named model.
+    Raises InputError with all problems and missing fields, else with validation errors, else, with `agree`, with each
+    field
+    that contradicts the named model.
     """
     base = out.base
     values = {field: value for field, value in out.values.items() if out.of_options(field)}
@@ -125,11 +124,9 @@ def merged(out: Fields, *, agree: bool = False) -> ModelDescriptor:
 
 
 def _validated(out: Fields, values: dict[str, Any]) -> ModelDescriptor:
-    """Return the descriptor of dotted fields and their values; raises InputError with one problem per validation error.
+    """Return the descriptor of dotted fields and their values, under a name of its own and a similar model's type.
 
-    Its name, source, dtype (float16 with --fp16, else bfloat16) and type (that of a similar model: deepseek_v3 with
-    MLA, mixtral with experts, llama with a gated MLP, else gpt2) replace given ones. A missing latent.q_lora_rank is
-    None.
+    Raises InputError with one problem per validation error.
     """
     fields: dict[str, Any] = {}
     for name, value in values.items():
@@ -171,11 +168,7 @@ def _sentences(item: Any) -> list[tuple[str, str]]:
 
 
 def _contradictions(out: Fields, model: ModelDescriptor, base: ModelDescriptor) -> list[Problem]:
-    """Return a problem for each field in which the model of the options differs from the named one.
-
-    Fields of training only (dropout, initial values, norm epsilon, auxiliary loss) and those that no option was
-    recorded for are skipped. A default counts as a contradiction, too.
-    """
+    """Return a problem for each field, not only of training, that options give otherwise than the named model."""
     mine, theirs = meaning(model), meaning(base)
     contradicted = []
     for field in zoo.differing(mine, theirs):

@@ -68,9 +68,7 @@ _PASSED: dict[str, str] = {
 def refuse_undescribed(out: Fields) -> None:
     """Record in `out` a problem for each argument with a value that no descriptor covers; raises nothing.
 
-    --encoder-num-layers is refused if it differs from --num-layers. Arguments that change no cost become assumptions. A
-    specification of layers in Python (other than "local") is ignored if it is Megatron-LM's own and a hybrid pattern
-    gives the layers, replaced by the named model's layers (as an assumption), and otherwise refused.
+    Arguments that change no cost become assumptions, as does a specification of layers in Python if a model is named.
     """
     args = out.args
     for dest, why in _DEFAULTS.items():
@@ -114,11 +112,9 @@ _DIGITS = 9
 
 
 def factor_fields(out: Fields) -> None:
-    """Record in `out` the multipliers that --use-mup sets on embeddings, logits and attention; nothing without it.
+    """Record in `out` the multipliers that --use-mup sets on embeddings, logits and attention (None for 1).
 
-    An embedding factor of sqrt(hidden size) becomes `scale_embeddings`. The logits' factor, if 1, is the base hidden
-    size over the hidden size. Attention's is skipped with MLA. Factors of 1 are None. Learning rates and initial
-    weights are recorded as assumed as without --use-mup if the hidden sizes differ.
+    Learning rates and initial weights are assumed as without --use-mup if the hidden sizes differ.
     """
     args = out.args
     if not args.switch("use_mup"):
@@ -161,9 +157,9 @@ _LINEAR = "rotary_seq_len_interpolation_factor"
 def position_fields(out: Fields, seq_length: int) -> None:
     """Record in `out` the position embedding, the longest position and rope's type, scaling and base.
 
-    A kind that is not described is refused, with nothing recorded, if the options decide it. The longest position is
-    `seq_length` (tokens) if no option gives one. Before core_v0.14 MLA's mscale_all_dim is mscale, and YaRN's original
-    length the longest position.
+    A kind that is not described is refused if the options decide it. seq_length (tokens): the longest position if no
+    option
+    gives one.
     """
     args = out.args
     rotary = args.switch("use_rotary_position_embeddings")  # deprecated: goes before the type
@@ -187,9 +183,7 @@ def position_fields(out: Fields, seq_length: int) -> None:
 def _scaling(out: Fields, kind: str) -> None:
     """Record in `out` the type of rope scaling: yarn, llama3 or linear; nothing without one.
 
-    MLA has YaRN by default, none if its factor is 1 or its rope type another. Elsewhere YaRN is refused in versions
-    that lack its options. An assumption is recorded where this version parses an option and ignores it: a factor of
-    Llama 3 other than 8, and linear interpolation before core_v0.19.
+    MLA has YaRN by default. An assumption is recorded where this version parses an option and ignores it.
     """
     args, field = out.args, "rope_scaling.rope_type"
     if out.latent:
@@ -227,15 +221,8 @@ def described(
 ) -> Described:
     """Return the model that Megatron-LM's options, or a namespace that it printed, describe.
 
-    Defaults of the parser fill in what is left open if the options have a model's shape of their own, else `named`
-    does. Raises InputError with all that no descriptor covers (also `named` with an adapter), that is missing, or that
-    contradicts `named`.
-
-    Args:
-        seq_length: in tokens, for the longest position if no option gives it.
-        vocab_size: used if neither options nor tokenizer give it; `named` goes before if the options name no
-            tokenizer.
-        named: the model that the user names; None if none.
+    Defaults of the parser fill in what is left open if the options have a model's shape of their own, else `named` (the
+    user's model) does. vocab_size: used if neither options nor tokenizer give it. Raises InputError with all problems.
     """
     out = Fields(names, named)
     refuse_undescribed(out)
@@ -270,11 +257,9 @@ def described(
 
 
 def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
-    """Return the described model with assumptions; `out.base`, else a model of the zoo, replaces it if it computes the
-    same.
+    """Return the described model; `out.base`, else a model of the zoo, replaces it if it computes the same.
 
-    The replacement's longest position is raised to `seq_length`, except with learned positions. `zoo` names the equal
-    model of the zoo; without one `nearest` has the closest.
+    The replacement's longest position is raised to `seq_length`, except with learned positions.
     """
     match = zoo.zoo_match(model)
     same = out.base if out.base is not None and meaning(out.base) == meaning(model) else None
@@ -289,12 +274,7 @@ def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
 
 
 def _attention(out: Fields) -> None:
-    """Record in `out` assumptions about norms of MLA and ignored query groups, and a problem if heads do not divide.
-
-    MLA is assumed to have norms of its latents if the options give the shape and have no --qk-layernorm; nothing else
-    is looked at then. --num-query-groups counts for nothing without --group-query-attention. The hidden size must be a
-    multiple of the heads if the options give the shape and no --kv-channels.
-    """
+    """Record in `out` assumptions about norms of MLA and ignored query groups, and heads that do not divide."""
     args = out.args
     heads, hidden, groups = (args.integer(dest) for dest in ("num_attention_heads", "hidden_size", "num_query_groups"))
     if out.latent:
@@ -311,12 +291,7 @@ def _attention(out: Fields) -> None:
 
 
 def _activation(out: Fields) -> None:
-    """Record in `out` the activation and whether the MLP is gated; a combination that is not described is refused
-    there.
-
-    Without an option it is GELU, not gated, in the tanh form if fused with a bias; it is refused for experts where the
-    options decide.
-    """
+    """Record in `out` the activation and whether the MLP is gated, GELU without an option; or refuse them."""
     args = out.args
     dests = {option: links.destinations(option)[0] for *_, options in ACTIVATIONS for option in options}
     given = {option: args.value(dest) for option, dest in dests.items() if args.value(dest)}

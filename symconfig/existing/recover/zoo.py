@@ -27,8 +27,7 @@ _ENDS = re.compile(rf"[-_]({'|'.join((*_STORED, 'thinking'))})(?=$|[-_/])", re.I
 def by_name(given: str, place: Place | None) -> tuple[ModelDescriptor, list[Assumed]] | None:
     """Return the model of a name or a folder's last part, and the assumptions made; None if it is not known.
 
-    Looked up in the zoo, then in known.json, then (ids only) in the Hugging Face cache; suffixes of stored formats are
-    ignored in the first two. Another spelling, any model of known.json, and a vision tower left out are assumptions.
+    Looked up in the zoo, in known.json (both without suffixes of formats), and ids in the Hugging Face cache.
     """
     plain = _ENDS.sub("", given)
     for name, known in hub.of_zoo():

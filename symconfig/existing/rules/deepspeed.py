@@ -79,9 +79,7 @@ deepspeed_made_up_name = _of("name")
 
 
 def deepspeed_auto_without_trainer(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    """Yield a problem for each "auto" that neither the Trainer fills in nor DeepSpeed ignores, so that
-    DeepSpeed fails.
-    """
+    """Yield a problem for each "auto" that nothing fills in and DeepSpeed fails on."""
     whose = (
         "the Trainer does not fill in"
         if facts.trainer
@@ -93,9 +91,7 @@ def deepspeed_auto_without_trainer(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def deepspeed_dropped_auto(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    """Yield a problem for each "auto" that the Trainer does not fill in and DeepSpeed silently replaces
-    by its default.
-    """
+    """Yield a problem for each "auto" that DeepSpeed silently replaces by its default."""
     for path in autos(facts.tree.data):
         if not _dropped(path) or (facts.trainer and fills(path, facts.stage)):
             continue
@@ -115,12 +111,7 @@ def deepspeed_dropped_auto(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def deepspeed_batch_product(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    """Yield one problem if train batch, micro-batch and accumulation disagree, or the train batch does not divide.
-
-    With all three their product with the ranks must be the train batch; else the train batch must be a multiple of the
-    given one of the two (or of 1) x ranks. Nothing without a train batch, or if the ranks are unknown or AutoTP does
-    not divide them.
-    """
+    """Yield one problem if train batch, micro-batch and accumulation disagree, or the train batch does not divide."""
     ranks, tp = facts.data_ranks, facts.tensor_parallel
     if ranks is None or ranks % tp:
         return
@@ -214,10 +205,7 @@ def _failing(facts: DeepSpeedFacts, names: str) -> tuple[str, str | None] | None
 
 
 def _point(facts: DeepSpeedFacts) -> ConfigurationSet:
-    """Return the configuration's degrees and options as the planner's columns; tp is AutoTP's and cp Ulysses' degree.
-
-    The optimizer's offloaded share is 1 without a ratio, and 0 if it is not offloaded.
-    """
+    """Return the configuration's degrees and options as the planner's columns; tp is AutoTP's, cp Ulysses' degree."""
     share = facts.number(ZERO, "offload_optimizer", "ratio")
     return ConfigurationSet(
         tp=facts.tensor_parallel,

@@ -44,10 +44,7 @@ class DeepSpeedFacts:
 
     @classmethod
     def of_reading(cls, reading: Reading, gpus: int | None, model: ModelDescriptor | None) -> Self:
-        """Return the facts of a configuration that was read. Raises ValueError if it has no DeepSpeed JSON.
-
-        gpus, model: None if not known.
-        """
+        """Return the facts of a configuration that was read. Raises ValueError without a DeepSpeed JSON."""
         if reading.deepspeed is None:
             raise ValueError("there is no DeepSpeed JSON")
         arguments = Arguments(reading.options)

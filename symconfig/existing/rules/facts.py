@@ -204,10 +204,7 @@ class MegatronFacts(Mapping[str, Value]):
         return self["fp8"] is not None or self["fp4"] is not None
 
     def variable(self, name: str) -> str | None:
-        """Return the environment variable's value; None if it is known to be unset.
-
-        Raises NotKnown where either is not known.
-        """
+        """Return the environment variable's value; None if it is unset. Raises NotKnown."""
         if self.environment is None:
             raise NotKnown(name)
         word = self.environment.get(name)

@@ -191,9 +191,9 @@ def _stated(flag: Flag, values: list[str], option: str) -> Any:
 def _broken(facts: MegatronFacts, kind: str, dest: str, wanted: Any, owner: str) -> Iterator[Problem]:
     """Yield one problem if the option `dest` is on though excluded, off though needed, or fails the tests of its value.
 
-    kind: "needs", "excludes" or "be", which says which of these. wanted: tests of its value, with optional `need` (a
-    text), `since` (a version) and `if` (conditions), without which nothing is yielded. owner: the destination that has
-    the rule. Raises NotKnown.
+    kind: "needs", "excludes" or "be". wanted: tests of its value, with optional `need` (a text), `since` (a version)
+    and
+    `if` (conditions). owner: the destination that has the rule. Raises NotKnown.
     """
     tests = dict(wanted) if isinstance(wanted, dict) else {"is" if kind == "be" else "need": wanted}
     need, since, others = (tests.pop(name, None) for name in ("need", "since", "if"))
@@ -254,8 +254,7 @@ MEANING = tuple(rule for rule in RULES if rule not in BY_FILE["megatron_options"
 def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] | None = None) -> list[Finding]:
     """Return a finding for each broken rule that applies to the version, in the order of the file. rules: None: all.
 
-    Errors become warnings if the options are not those of a known release (`facts.released`), which may accept more;
-    not those of `UNDIVIDED`, nor those of `DEALT` if Megatron-Core distributes the layers by these options.
+    Errors become warnings if the options are not those of a known release, but for rules that hold in any case.
     """
     released = facts.released
     broken_rules = [

@@ -72,11 +72,7 @@ def not_positive(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def gpus_over_degrees(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the GPUs are not a multiple of tp x pp x cp (weight shards x pp x cp if there are more shards
-    than tp).
-
-    Degrees that are not known are left out of the product.
-    """
+    """Yield a problem if the GPUs are not a multiple of tp (or weight shards) x pp x cp, as far as known."""
     sharded = facts.names.given(SHARDS) and facts.number(SHARDS) > facts.tp
     first = ("shards", SHARDS) if sharded else ("tp", TP)
     degrees = {name: size for name, dest in (first, ("pp", PP), ("cp", CP)) if (size := _degree(facts, dest))}
@@ -101,11 +97,7 @@ def _degree(facts: MegatronFacts, dest: str) -> int | None:
 
 
 def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the ramp-up's first or last batch is not a multiple of micro batch x dp, or its steps miss the
-    last one.
-
-    Nothing without a ramp-up of three numbers, or with --decrease-batch-size-if-needed.
-    """
+    """Yield a problem if batches of the ramp-up are no multiple of micro batch x dp, or miss the last."""
     given = facts["rampup_batch_size"]
     if not isinstance(given, tuple) or len(given) != 3 or facts.on("decrease_batch_size_if_needed"):
         return
@@ -124,11 +116,7 @@ def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def large_bubble(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the pipeline bubble exceeds half of the time that the stages compute: (pp - 1) / (vpp x
-    microbatches).
-
-    Nothing without microbatches. The hints are a smaller micro-batch, fewer stages and virtual stages, where possible.
-    """
+    """Yield a problem if the bubble exceeds half of the compute time: (pp - 1) / (vpp x microbatches)."""
     batches, others = facts.microbatches, facts.pp - 1
     if others and batches > 0 and 2 * others > facts.chunks * batches:
         smaller = ["a smaller --micro-batch-size"] * (facts.number("micro_batch_size") > 1)
@@ -154,9 +142,7 @@ def warm_up_beyond_decay(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def layers_of_experts(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if --moe-layer-freq is invalid for this number of layers; nothing if it is not given or the model
-    dense.
-    """
+    """Yield a problem if --moe-layer-freq is given and invalid for this number of layers."""
     if not facts.experts or not facts.names.given("moe_layer_freq"):
         return
     try:
@@ -256,10 +242,7 @@ def _layers_counted(facts: MegatronFacts) -> int:
 
 
 def layers_over_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the layers of an equal stage are not a multiple of those of a virtual stage, else of vpp.
-
-    Nothing if a layout or the end stages' layers give the split.
-    """
+    """Yield a problem if the layers of an equal stage are not a multiple of a virtual stage's, else of vpp."""
     if _stage_split(facts) not in ((), ACCOUNTS):
         return
     held = _layers_counted(facts) // facts.pp
@@ -272,11 +255,7 @@ def layers_over_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def uneven_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the layers left by the given first and last stages cannot be shared equally by the stages
-    between.
-
-    At least one layer each is needed, and none may be left without stages between. Nothing unless only ends are given.
-    """
+    """Yield a problem if the layers left by the given end stages do not fill the stages between equally."""
     ends = _end_stage_layers(facts)
     if not ends or _stage_split(facts) != (FIRST, LAST):
         return
@@ -293,9 +272,7 @@ def uneven_stages(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def uneven_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each kind of stage (first, last, between) whose layers vpp does not divide, if the ends are
-    given.
-    """
+    """Yield a problem for each kind of stage whose layers vpp does not divide, if end stages are given."""
     ends, virtual = _end_stage_layers(facts), facts.maybe(CHUNKS) or 1
     if not ends or virtual < 2 or _stage_split(facts) != (FIRST, LAST):
         return

@@ -68,9 +68,7 @@ idle_option = _kept("idle", "does nothing")
 
 
 def old_option(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each accepted option that has a new name, or that is obsolete and missing in a
-    later version.
-    """
+    """Yield a problem for each accepted option with a new name, or that is obsolete and missing later."""
     for setting, old in _old(facts):
         later = versions()[versions().index(facts.version) :]
         gone = next((version for version in later if not flags(version).known(setting.name)), None)
@@ -141,9 +139,7 @@ def environment_contradicts(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def environment_missing(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each variable that must have a value and is unset; not for those that only may not have some
-    values.
-    """
+    """Yield a problem for each variable that must have a value and is unset."""
     for row, value in _rows(facts, forced=True):
         if value is None and row.refused is None:
             yield facts.about(

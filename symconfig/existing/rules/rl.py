@@ -132,11 +132,7 @@ BASES = {
 
 
 def tokens_below_longest(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem for each phase of verl whose tokens per micro-batch x cp are below the longest sequence.
-
-    Only with dynamic batches, and for other phases than the actor only where the limit is given. Nothing where the
-    longest sequence is not known.
-    """
+    """Yield a problem for each phase of verl whose tokens per micro-batch x cp are below the longest sequence."""
     longest, values = facts.longest, facts.values
     if longest is None:
         return
@@ -153,11 +149,7 @@ def tokens_below_longest(facts: RlFacts) -> Iterator[Problem]:
 
 
 def longest_beyond_tokens(facts: RlFacts) -> Iterator[Problem]:
-    """Yield one problem if the tokens per micro-batch, times the ranks that share a sequence, are below the longest
-    sequence.
-
-    Nothing without packing by tokens, or where the longest is not known.
-    """
+    """Yield one problem if the tokens per micro-batch of all ranks are below the longest sequence."""
     longest, values = facts.longest, facts.values
     packed = _PACKED[facts.trainer]
     if longest is None or not values.switch(packed[0]):
@@ -210,9 +202,7 @@ def _samples(facts: RlFacts, key: str) -> int | None:
 def groups_not_whole(facts: RlFacts) -> Iterator[Problem]:
     """Yield a problem if the responses generated at once are not a multiple of num_generations.
 
-    Only for GRPO and RLOO without Megatron. They are generation_batch_size, else micro-batch x steps_per_generation
-    (else accumulation, else 1) x replicas. Nothing if a number is not known or the ranks of a sequence do not divide
-    the GPUs.
+    They are generation_batch_size, else those of an update's micro-batches. Only for GRPO and RLOO without Megatron.
     """
     values, started = facts.values, tuners.program(facts.reading)
     if facts.gpus is None or started is None or started.megatron or not _has_step(facts):
@@ -278,10 +268,7 @@ DERIVED: Mapping[str, Callable[[RlFacts], Any]] = {
 
 
 def _value(facts: RlFacts, name: str) -> Any:
-    """Return a derived fact (`DERIVED`), else a key's value: an int or float if its text is one, else the text.
-
-    A switch gives True if it is on, else None, as does a key without a value.
-    """
+    """Return a derived fact, else a key's value as number or text; True for a switch that is on, None for off."""
     if name in DERIVED:
         return DERIVED[name](facts)
     text = facts.values.text(name)

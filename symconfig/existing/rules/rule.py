@@ -188,11 +188,9 @@ class _Case(Generic[Facts]):
     conditions: tuple[Row, ...]
 
     def __call__(self, facts: Facts) -> Problem | None:
-        """Return the case's problem at the row's `at`, with its texts formatted by the facts' values, if all conditions
-        hold.
+        """Return the case's problem at the row's `at`, its texts formatted by the facts' values ({value}: of `at`).
 
-        Return None if one does not, or if a value in it or in a text is not known. {value} is that of the first key of
-        `at`.
+        None if a condition does not hold, or a value is not known.
         """
         try:
             if not all(self.language.holds(facts, each) for each in self.conditions):

@@ -159,10 +159,7 @@ def _exec(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _cd(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `cd`: set the current folder to the last path, to an unknown one if the path is unknown or absent.
-
-    A relative path changes nothing if the current folder is unknown. The status is presumed to be success.
-    """
+    """Run `cd`: set the current folder, an unknown one if the path is unknown or absent; presumed to succeed."""
     named = [word for word in words if not word.text.startswith("-") or word.unknown]
     base = shell.state.folder
     if not named or named[-1].unknown:
@@ -197,10 +194,7 @@ def _echo(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _printf(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `printf` with a format of `%s` and text, repeated while arguments are left; return TRUE.
-
-    Missing arguments are empty. Other and unknown formats print an unknown value.
-    """
+    """Run `printf` with a format of `%s` and text, repeated for all arguments; other formats print an unknown value."""
     form = with_escapes(words[0].pieces) if words else ()
     if not words or unknown_of(form) or re.search(r"%[^s]", text_of(form)):
         return _sets(shell, words, place) if words and words[0].text == "-v" else _unprinted(shell, _FORMAT, place)
@@ -257,10 +251,7 @@ def _seq(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _expr(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `expr`: print the result of integer arithmetic (`+ - * / %`); return FALSE if it is 0, else TRUE.
-
-    For unknown or other operands print an unknown value with unknown status.
-    """
+    """Run `expr`: print the result of integer arithmetic, or an unknown value; return FALSE if the result is 0."""
     parts = nested.as_line(words)
     why, text = unknown_of(parts), text_of(parts)
     if why or not re.fullmatch(r"[-\d\s+*/%()]+", text):

@@ -23,12 +23,9 @@ _UNARY = re.compile(r"-[a-zA-Z]")
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The result of a condition or command.
+    """The result of a condition or command; `value` is None if it is not known, and `why` then the reason.
 
-    Args:
-        value: None if it is not known.
-        why: the reason if it is not known.
-        status: whether this is the exit status of a program, which is never known; a `value` is then only presumed.
+    status: whether this is the exit status of a program, which is never known; a `value` is then only presumed.
     """
 
     value: bool | None
@@ -102,10 +99,9 @@ class _Test:
         return self.unary("n", self.tokens[self.at - 1][1])
 
     def unary(self, sign: str, operand: Pieces) -> Truth:
-        """Return the value of `-n` or `-z` (sign without dash) on an operand; other tests, as of files, are unknown.
+        """Return the value of `-n` or `-z` (without dash) on an operand; of other tests it is unknown.
 
-        A variable or argument that the script sets nowhere, as the whole operand, counts as unset. Any other unknown
-        operand gives an unknown value.
+        A variable or argument that the script sets nowhere counts as unset.
         """
         if sign not in "nz":
             return Truth(None, "depends on the files that are there")

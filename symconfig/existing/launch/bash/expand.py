@@ -40,9 +40,9 @@ def pattern(parts: Iterable[Piece]) -> re.Pattern[str] | None:
 class Scanner:
     """Expander of the words of one source in one state, but for `${...}`, which `parameters.Expander` adds.
 
-    Args:
-        capture: returns the output of a command substitution.
-        deciding: whether the words are of a condition; arguments that the script was not given are then empty.
+    capture: returns the output of a command substitution. deciding: whether the words are of a condition; arguments
+    that
+    the script was not given are then empty.
     """
 
     def __init__(self, source: Source, state: State, budget: Budget, capture: Capture, deciding: bool = False) -> None:
@@ -52,10 +52,11 @@ class Scanner:
     # ---- what a caller asks for
 
     def fields(self, start: int, end: int) -> list[Word]:
-        """Return the fields that the word at bytes [start, end) expands to; none if it expands to nothing.
+        """Return the fields that the word at bytes [start, end) expands to; [] if it expands to nothing.
 
-        `{1..8}` gives a field per number; other brace expansions outside quotes one unknown field. Fields of a word
-        that gives several, or of `"${A[@]}"`, have the places of their parts, others the word's. Raises Exhausted.
+        `{1..8}` gives a field per number, another brace expansion an unknown field. Fields of a word that gives several
+        have
+        the places of their parts.
         """
         self.budget.spend()
         place, stream = self.source.place(start, end), self.scan(start, end, loose=True)
@@ -82,16 +83,11 @@ class Scanner:
         return _joined(self.scan(start, end, literals=True))
 
     def quoted(self, start: int, end: int) -> Pieces:
-        """Return the bytes expanded as between double quotes, where `"` itself is literal: in here-documents and
-        arithmetic.
-        """
+        """Return the bytes expanded as in here-documents and arithmetic, where `"` is literal."""
         return _joined(self.scan(start, end, quoted=True, doubles=False))
 
     def items(self, start: int, end: int) -> list[tuple[str | None, Word]]:
-        """Return (subscript, value) for each element of an array literal whose content is at [start, end).
-
-        For `[X]=Y` the subscript is the expanded text; for other words, each of whose fields is an element, it is None.
-        """
+        """Return (subscript, value) for each element of an array literal at [start, end); None without `[X]=`."""
         elements: list[tuple[str | None, Word]] = []
         for first, last in code.words(self.data, start, end):
             close = code.closing(self.data, first, last) if self.data[first : first + 1] == b"[" else last
@@ -133,10 +129,7 @@ class Scanner:
         return self.number(text_of(value or ()).strip(), place, depth + 1)
 
     def assign(self, name: str, value: Value) -> None:
-        """Set the variable `X` or the element `A[0]` in the state; for an array `X`, its element 0.
-
-        An element set to anything but parts (None or an array) changes nothing.
-        """
+        """Set the variable `X` or the element `A[0]` in the state; of an array `X` the element 0."""
         base, _, subscript = name.partition("[")
         old = self.state.variables.get(base)
         if not subscript and not isinstance(old, Array):
@@ -161,14 +154,10 @@ class Scanner:
     ) -> Stream:
         """Return the expanded parts of the bytes [start, end); None stands between elements of arrays.
 
-        Pipes `<(...)` and an unquoted leading `~` give unknown parts; empty quotes give an empty part. `${X:=8}` and
-        arithmetic assignments change the state. Raises Exhausted.
-
-        Args:
-            quoted: whether the bytes stand between double quotes.
-            loose: whether results of expansions may be split into words.
-            literals: whether unquoted characters are loose as well.
-            doubles: whether a double quote is special.
+        quoted: the bytes stand between double quotes. loose: results of expansions may be split into words. literals:
+        unquoted
+        characters are loose as well. doubles: a double quote is special. Assignments in it change the state. Raises
+        Exhausted.
         """
         pieces: Stream = []
         at = start
@@ -213,8 +202,8 @@ class Scanner:
     def _escaped(self, at: int, end: int, quoted: bool) -> tuple[Pieces, int]:
         """Return the parts for the backslash at `at`, and the position after what they stand for.
 
-        The next character stays, not loose, without the backslash; an escaped line end gives no part. A last backslash,
-        or one between double quotes before anything but `$`, a backtick, `"` and a backslash, stands for itself.
+        An escaped line end gives no part; between double quotes a backslash escapes only `$`, a backtick, `"` and
+        itself.
         """
         character = self.data[at + 1 : at + 2]
         if character == b"\n":
@@ -288,10 +277,9 @@ class Scanner:
         return (hole(self.state.missing(name), place, name, loose=loose),)
 
     def find(self, name: str, place: Place, subscript: str | None = None) -> Pieces | None:
-        """Return the value of a variable, element, argument, `$#` or `$PWD`; None if it is unset or nothing sets it.
+        """Return the value of a variable, element, argument, `$#` or `$PWD`; None if nothing sets it.
 
         An array without subscript gives element 0; a scalar has a value only for the subscripts 0, `@` and `*`.
-        BASH_SOURCE is the variable "0"; PWD is the current folder unless the script sets it.
         """
         if name.isdigit() and name != "0":
             argument = self.state.arguments[int(name) - 1 : int(name)]
@@ -307,10 +295,7 @@ class Scanner:
         return value if subscript in (None, "0", "@", "*") else None
 
     def _key(self, subscript: str, value: Value | None, place: Place) -> int | str:
-        """Return the key of a subscript: the text for an associative array, else its integer value.
-
-        A negative one counts from the array's end. The text too if the value is not known.
-        """
+        """Return the key of a subscript: the text for an associative array or if unknown, else its integer."""
         if isinstance(value, Array) and value.keyed:
             return subscript
         try:
@@ -322,10 +307,10 @@ class Scanner:
         return index
 
     def _elements(self, name: str, items: list[Word], place: Place, quoted: bool, loose: bool, which: str) -> Stream:
-        """Return the parts of all items of `$@`, `${A[@]}` and their `*` (`which`), `name` put before their variables.
+        """Return the parts of all items of `$@`, `${A[@]}` and their `*` (`which`), `name` added to their variables.
 
-        Between items stands None, or for a quoted `*` the first character of IFS. An empty item is an empty piece.
-        Pieces are loose if `loose` and not `quoted`, or if they are unknown and loose already.
+        Between items stands None, or for a quoted `*` the first character of IFS. Pieces are loose if `loose` and not
+        `quoted`.
         """
         stream: Stream = []
         for index, item in enumerate(items):
@@ -359,10 +344,7 @@ _ESCAPE = re.compile(
 
 
 def unescaped(text: str) -> str:
-    """Return the text with escapes replaced: letters as for newline, octal and hexadecimal bytes, and `u` codes.
-
-    Adjacent bytes are decoded together as UTF-8, malformed ones replaced. Other escapes are kept.
-    """
+    """Return the text with escapes of letters, bytes (joined to UTF-8) and `u` codes replaced; others are kept."""
 
     def one(match: re.Match[str]) -> str:
         """Return what one match of escapes stands for; the match itself if it is unknown."""

@@ -43,11 +43,11 @@ class Interpreter(Simple):
         return self._rest_of_list(source, node, links, self.execute(source, node))
 
     def _rest_of_list(self, source: Source, node: Node, links: list[tuple[bool, Node]], status: Truth) -> Truth:
-        """Run the rest of a list, `links`, after a command with this status; return the last status.
+        """Run the rest of a list, `links` (result that skips it, command), after a command with this status.
 
-        A link is (result that skips it, command); one that exits with an error is undone. If the status is unknown, or
-        is a program's and a link is `||`, the rest runs on copies of the state for both outcomes, which are merged; the
-        value is then unknown unless it is the same in both.
+        If the status is not known the rest runs on copies of the state for both outcomes, which are merged. Return the
+        last
+        status.
         """
         for index, (stop, right) in enumerate(links):
             place, provided = place_at(source, node), any(stop for stop, _ in links)
@@ -182,10 +182,7 @@ class Interpreter(Simple):
         return self._loop(source, node, body, condition)
 
     def _while_statement(self, source: Source, node: Node) -> Truth:
-        """Run `while` or `until` and return the status of `_loop`.
-
-        A condition that depends on a program's status is unknown, and so is then the number of rounds.
-        """
+        """Run `while` or `until` and return the status of `_loop`; a program's status is unknown."""
         body, until = node.child_by_field_name("body"), node.children[0].type == "until"
         conditions = [child for child in node.children_by_field_name("condition") if child.is_named]
         if body is None:
@@ -198,10 +195,9 @@ class Interpreter(Simple):
         return self._loop(source, node, body, condition)
 
     def _loop(self, source: Source, node: Node, body: Node, condition: Callable[[], Truth]) -> Truth:
-        """Run the body while `condition` is true and return TRUE; once it is unknown, `_unbounded_loop`.
+        """Run the body while `condition` is true and return TRUE; `_unbounded_loop` once it is unknown.
 
-        `break` ends it, and states in which the loop may have been left are merged. After 2000 rounds the number of
-        rounds counts as unknown.
+        States in which the loop may have been left are merged. After 2000 rounds their number counts as unknown.
         """
         place, outer, truth = source.place(node.start_byte, body.start_byte), self.pending, _MANY
         self.pending = []
@@ -218,10 +214,7 @@ class Interpreter(Simple):
             self.pending += outer
 
     def _round(self, source: Source, body: Node, place: Place) -> bool:
-        """Run one round of a loop; return True, but False after `break`.
-
-        States in which the round may have been left by `continue` are merged. Raises Leave for `return` and `exit`.
-        """
+        """Run one round of a loop; return False after `break`, else True. Raises Leave for `return` and `exit`."""
         try:
             self.statements(source, body.named_children)
         except Leave as leave:

@@ -20,12 +20,9 @@ _BRACED = re.compile(rb"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Braced:
-    """A parsed `${!name[subscript] operator operand}`.
+    """A parsed `${!name[subscript] operator operand}`; sign: "!" for indirection, "#" for the length, or empty.
 
-    Args:
-        sign: "!" for indirection, "#" for the length, or empty.
-        operand: its bytes [start, end).
-        loose: whether the result may be split into words.
+    operand: its bytes [start, end). loose: whether the result may be split into words.
     """
 
     name: str
@@ -154,10 +151,7 @@ class Expander(Scanner):
         return [replace(part, loose=braced.loose) for part in kept]
 
     def _transformed(self, braced: Braced, parts: Pieces) -> Pieces:
-        """Return a value after the operator `#`, `%` or `/`; unchanged if it is empty or there is no operator.
-
-        One unknown part if value or pattern is unknown or the operation not supported; an empty part if it becomes "".
-        """
+        """Return a value after the operator `#`, `%` or `/`; one unknown part if that is not supported."""
         operator, place = braced.operator, braced.place
         if not operator or not parts:
             return parts
@@ -182,10 +176,9 @@ class Expander(Scanner):
         return cut(parts, 0, next((at for at in order if glob.match(text[at:])), len(text)))
 
     def _replaced(self, parts: Pieces, operator: str, start: int, end: int) -> Pieces | None:
-        """Return the value after `${X/a/b}` with a literal `a`, of which the first or (`//`) every one is replaced.
+        """Return the value after `${X/a/b}` (operand at [start, end)) with a literal `a`, once or (`//`) always.
 
-        Without `/b` matches are deleted; an empty `a` changes nothing. None if an operand is unknown or `a` has
-        unquoted pattern characters. start, end: of the operand `a/b`.
+        None if an operand is unknown or `a` has unquoted pattern characters.
         """
         slash = code.word_end(self.data, start, end, b"/")
         old, new = self.value(start, slash), self.value(slash + 1, end) if slash < end else ()

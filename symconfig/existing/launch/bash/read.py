@@ -40,10 +40,9 @@ _SLURM = {
 class Bash:
     """The reading of a script, and what is needed to follow the files that it names.
 
-    Args:
-        runs: further runs of the same program with other words, without what all share.
-        virtual: files that the script writes before it trains, by name.
-        origins: characters of these files with their places in the script.
+    runs: further runs of the same program. virtual: files that the script writes before it trains, by name; origins:
+    their
+    characters with places in the script.
     """
 
     reading: Reading
@@ -61,13 +60,9 @@ def read_bash(
 ) -> Bash:
     """Return the training command of a script, its options, further runs and files that it writes; executes nothing.
 
-    The reading notes what was not understood, also that interpretation stopped, as its budget was used up. Raises
-    InputError without a training command, for a line over 65,536 bytes, and for sourced files that cannot be read.
-
-    Args:
-        folder: the script's, where sourced files are; None: no file is opened.
-        variables: the environment.
-        extra: arguments given to the script.
+    folder: the script's, where sourced files are; None: no file is opened. variables: the environment. extra:
+    arguments.
+    Raises InputError without a training command, for too long a line, and for sourced files that cannot be read.
     """
     longest = max(map(len, text.data.split(b"\n")))
     if longest > LINE_BYTES:
@@ -167,10 +162,7 @@ def _reading(text: Text, log: Log, split: Split) -> Reading:
 
 
 def _launcher_environment(launcher: Sequence[Word]) -> dict[str, Word]:
-    """Return the variables that `env NAME=value` and `-x NAME=value` (of mpirun) set in front of the program.
-
-    `env` ends at the first word that is neither an assignment nor an option.
-    """
+    """Return the variables that `env NAME=value` and `-x NAME=value` (of mpirun) set in front of the program."""
     values = {}
     for before, word in pairwise(launcher):
         match = _VARIABLE.match(word.text)
@@ -210,11 +202,9 @@ def _other_commands(best: Split, splits: Sequence[Split], log: Log) -> tuple[lis
 
 
 def _notes(best: Split, log: Log, splits: Sequence[Split]) -> list[Unread]:
-    """Return notes on what surrounds the chosen command `best`.
+    """Return notes on what surrounds the chosen command `best`: unknown words of its launcher, the condition under
 
-    That is: unknown launcher words that may be several (behind an option, if they may be options), an unknown condition
-    under which it runs, other programs and runs with other words (hiding nothing), and beside a known program lines
-    that begin with an option, as a command that was cut has.
+    which it runs, other programs and runs, and lines that look cut off from it.
     """
     unread = []
     for index, word in enumerate(best.launcher):
@@ -271,10 +261,7 @@ def _no_training(text: Text, log: Log) -> Problem:
 
 
 def _directives(text: Text) -> dict[str, Word]:
-    """Return the options with values in comments for a scheduler (#SBATCH, #PBS, #BSUB, #FLUX:) by name without dashes.
-
-    The last of each counts; options without a value are left out.
-    """
+    """Return the options with values of #SBATCH, #PBS, #BSUB and #FLUX comments, by name without dashes."""
     options: dict[str, Word] = {}
     for match in _DIRECTIVE.finditer(text.data):
         line = match.group(1).split(b" #")[0]

@@ -67,10 +67,7 @@ class Shell:
         return Expander(source, self.state, self.budget, self.capture, deciding and not self.state.arguments)
 
     def capture(self, source: Source, place: Place) -> Pieces:
-        """Return the output of a command substitution without trailing newlines; `substituted` becomes its status.
-
-        It runs on a copy of the state, which is dropped. `exit` and `return` end only it.
-        """
+        """Return the output of a command substitution, run on a copy; `substituted` becomes its status."""
         inside = replace(self, state=self.state.copy(), output=[], captured=True, pending=[])
         try:
             self.substituted = inside.program(source)
@@ -90,10 +87,9 @@ class Shell:
         return status
 
     def execute(self, source: Source, node: Node) -> Truth:
-        """Run one statement by the method named `_` and its node's type, and return its status.
+        """Run one statement by the method named `_` and its node's type, else its children; return its status.
 
-        Without such a method its named children run; comments, single words and tokens are TRUE. Raises Leave, and
-        Exhausted with the innermost node's place.
+        Comments, single words and tokens are TRUE. Raises Leave, and Exhausted with the innermost node's place.
         """
         self.budget.spend()
         try:
@@ -128,9 +124,9 @@ class Shell:
     ) -> None:
         """Run each branch on a copy of the state, and merge states and outputs; values that differ become unknown.
 
-        A branch that leaves is left out, its state appended to `pending` unless by `exit`. Raises Leave if all of them
-        leave. why: the reason of unknown values, added to `maybe` while a branch runs; not for the first one if it is
-        `likely`.
+        Branches that leave are left out. Raises Leave if all of them leave. why: the reason of unknown values, added to
+        `maybe`
+        while a branch runs; not for the first one if it is `likely`.
         """
         outcomes, left = [], None
         for branch in branches:
@@ -162,8 +158,7 @@ class Shell:
     def guarded(self, branch: Callable[[], Truth], check: Place | None = None) -> Truth:
         """Run a branch and return its status; if it exits with an error, restore the state and return TRUE.
 
-        Such a branch is a check that passes: `check`, the place of its condition, is appended to `log.stops` unless it
-        is None or an outer condition is unknown. Raises any other Leave.
+        Such a branch is a check that passes; `check`, its condition's place, then goes to `log.stops`.
         """
         before = self.state.copy()
         try:

@@ -198,9 +198,9 @@ class Simple(Shell):
     def _redirected(self, source: Source, nodes: Sequence[Node], run: Callable[[Sequence[Node]], Truth]) -> Truth:
         """Run a command, `run`, with its redirections; return its status, or that of what follows a here-document.
 
-        Standard input comes from here-documents and here-strings. Output (descriptor 1) to a file replaces or extends
-        its contents in `state.files`, if some of it and of the file's name is known. `run` gets words behind a
-        redirection.
+        Standard input comes from here-documents and here-strings; output to a file is kept in `state.files`. `run` gets
+        words
+        behind a redirection.
         """
         if not nodes:
             return run(())
@@ -247,10 +247,7 @@ class Simple(Shell):
         return status
 
     def _document(self, source: Source, node: Node) -> Pieces:
-        """Return the text of a here-document, expanded unless its delimiter is quoted; with `<<-` without leading tabs.
-
-        Empty if the parser found no body.
-        """
+        """Return the text of a here-document, expanded unless its delimiter is quoted; () without a body."""
         mark, body = (
             next((child for child in node.children if child.type == f"heredoc_{part}"), None)
             for part in ("start", "body")
@@ -273,11 +270,7 @@ def _array(
     keyed: bool,
     place: Place,
 ) -> Array:
-    """Return an array of `items`, which is changed, and the elements `added`.
-
-    An element without subscript follows the last index. For indexed arrays a subscript is an arithmetic expression, or
-    stays text if it is not known.
-    """
+    """Return an array of `items`, which is changed, and the elements `added`, by subscript or after the last index."""
     following = max((key for key in items if isinstance(key, int)), default=-1) + 1
     for subscript, item in added:
         key: int | str = following if subscript is None else subscript

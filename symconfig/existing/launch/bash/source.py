@@ -45,7 +45,7 @@ class Source:
 
     @classmethod
     def of_file(cls, text: Text) -> Source:
-        """Return the code of a file, without its byte order mark and carriage returns before line ends.
+        """Return the code of a file, without byte order mark and carriage returns.
 
         Placeholders such as `X=<fill in>` become unknown parts if the file has syntax errors.
         """
@@ -140,10 +140,7 @@ def word_end(data: bytes, at: int, end: int, stops: bytes = _BLANK) -> int:
 
 
 def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    """Return the byte ranges of the words between blanks and line ends, without comments.
-
-    It is used in `[[ ]]` and array literals: operators do not end a word.
-    """
+    """Return the byte ranges of the words between blanks and line ends, in `[[ ]]` and array literals."""
     ranges, at = [], start
     while at < end:
         if data[at] in _BLANK:
@@ -164,11 +161,7 @@ def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def word_ranges(data: bytes, nodes: Sequence[Node]) -> list[tuple[int, int]]:
-    """Return the byte ranges of the words at these nodes, extended to where each word ends; empty nodes are skipped.
-
-    This corrects the parser, which may split a word (adjacent ranges are joined), join two (split at blanks), or end
-    one before an escaped character.
-    """
+    """Return the byte ranges of the words at these nodes, which the parser may split, join or end too early."""
     ranges: list[tuple[int, int]] = []
     for node in nodes:
         start, end = node.start_byte, max(node.end_byte, word_end(data, node.start_byte, len(data), _ENDS))
@@ -211,10 +204,7 @@ def place_at(source: Source, node: Node) -> Place:
 
 
 def errors_of(root: Node, data: bytes) -> Iterator[Node]:
-    """Yield the outermost nodes that are errors or missing, in order.
-
-    Errors inside a `${...}` whose end the parser found are left out.
-    """
+    """Yield the outermost nodes that are errors or missing, but for errors inside a `${...}` that ends."""
     stack = [root]
     while stack:
         node = stack.pop()

@@ -60,14 +60,12 @@ class Leave(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program that the script starts.
+    """A program that the script starts: the expanded words of its launcher, the program and its arguments.
 
-    Args:
-        words: the expanded words of its launcher, the program and its arguments.
-        outer: number of first words that belong to what starts a nested shell: 3 of `docker exec box bash -c '...'`.
-        environment: exported variables.
-        files: contents of files written by the script, by name.
-        maybe: the unknown condition under which it runs; None if it runs in any case.
+    outer: number of first words that belong to what starts a nested shell: 3 of `docker exec box bash -c '...'`.
+    environment: exported variables. files: contents of files written by the script, by name. maybe: the unknown
+    condition
+    under which it runs; None if it runs in any case.
     """
 
     words: tuple[Word, ...]
@@ -80,15 +78,10 @@ class Command:
 
 @dataclass
 class Log:
-    """What the reading records.
+    """What the reading records: files (`texts`), commands, what was not understood (`unread`).
 
-    Args:
-        texts: files that were read.
-        folder: below which files may be read; None: no files.
-        commands: programs that are started.
-        unread: what was not understood.
-        aside: words of programs that prepare files, or are run in a command substitution.
-        stops: places of checks that would end the script.
+    folder: below which files may be read; None: no files. aside: words of programs that prepare files, or are run in a
+    command substitution. stops: places of checks that would end the script.
     """
 
     texts: list[Text]
@@ -115,13 +108,9 @@ def shortened(what: str) -> str:
 
 @dataclass
 class State:
-    """The shell's state: variables, functions, arguments, folder and written files.
+    """The shell's state; a copy is independent, as all values are immutable.
 
-    A copy is independent, as all values are immutable.
-
-    Args:
-        functions: by name, the source and the node of the body.
-        folder: current directory; None if not known.
+    functions: by name, the source and the node of the body. folder: current directory; None if not known.
     """
 
     variables: dict[str, Value] = field(default_factory=dict)
@@ -220,8 +209,7 @@ def _comparable(parts: Pieces) -> list[str]:
 def _merged_value(name: str, values: list[Value | str], why: str, place: Place) -> Value:
     """Return a variable's value merged over states in which it differs: the common beginning, then an unknown part.
 
-    Indexed arrays keep common items; an array beside anything else gives one unknown item. If a state lacks the
-    variable or has it unset, all is unknown, and `brings` lists the others' options unless the variable's name suggests
+    If a state lacks the variable all is unknown, and `brings` lists the others' options unless its name suggests
     options.
     """
     arrays = [value for value in values if isinstance(value, Array)]
@@ -237,10 +225,7 @@ def _merged_value(name: str, values: list[Value | str], why: str, place: Place) 
 
 
 def _merged_items(items: list[list[Word]], why: str, place: Place) -> Array:
-    """Return an array of the items that all begin with, and one unknown item that brings the options of the rest.
-
-    If values of an option differ, its name goes to the rest, too.
-    """
+    """Return an array of the items that all begin with, and an unknown item that brings the rest's options."""
     meanings = [[_comparable(item.pieces) for item in each] for each in items]
     count = 0
     while all(len(each) > count and each[count] == meanings[0][count] for each in meanings):

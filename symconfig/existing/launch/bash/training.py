@@ -20,12 +20,11 @@ _BRANCHES = re.compile(r"is set (under a condition|in a loop)")
 def arguments(
     words: Sequence[Word], source: Callable[[Place], str]
 ) -> tuple[list[Setting], list[Unread], list[Setting]]:
-    """Return the options of a program's words, its unknown words that may be any number of options, and the options
-    that these may be.
+    """Return a program's options, its unknown words that may be options, and the options that these may be.
 
-    `--x=1` is joined, other options take the words up to the next. Words before any option, and after a joined `--x=1`,
-    are the values of a first setting with the name "". A first word behind an option may be options only if
-    `may_be_options`. source: returns the text at a place.
+    Words before any option, and after a joined `--x=1`, are the values of a first setting with the name "". source:
+    returns
+    the text at a place.
     """
     settings, unread, possible = list[Setting](), list[Unread](), list[Setting]()
     name: Word | None = None
@@ -83,10 +82,7 @@ def _setting(name: Word, values: Sequence[Word]) -> Setting:
 
 
 def _joined(word: Word, equals: int, source: Callable[[Place], str]) -> Setting:
-    """Return the setting of a word `--x=1`, split at index `equals`.
-
-    The value's place is what follows `=` in the source, or that of its parts if the word is spelled otherwise there.
-    """
+    """Return the setting of a word `--x=1`, split at index `equals`, with the value's place in the source."""
     spelled = word.text[:equals]
     parts = word.cut(equals + 1).pieces
     written = source(word.place)

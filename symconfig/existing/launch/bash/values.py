@@ -75,10 +75,7 @@ def is_option(word: str) -> bool:
 
 
 def through(parts: Pieces, name: str, place: Place, *, loose: bool) -> Pieces:
-    """Return a value as expanded from `$name`: with the name put before its variables, and `loose` as given.
-
-    `written` becomes `place`, but stays in a value with blanks.
-    """
+    """Return a value as expanded from `$name`, which is put before its variables; `written` becomes `place`."""
     several = any(character.isspace() for part in parts for character in part.text)
     return tuple(
         replace(

@@ -24,13 +24,9 @@ from symconfig.existing.launch.trees import parse_yaml
 class Entry:
     """A leaf of a configuration tree, or a list of leaves.
 
-    Args:
-        path: as in ("model", "tensor_model_parallel_size").
-        value: as in JSON; None: null or not known.
-        words: one, or one per item of a list.
-        place: from the key to the end of the value.
-        spelled: the key as it is written.
-        removed: whether the key is removed (hydra's `~`).
+    path: as in ("model", "tensor_model_parallel_size"). value: as in JSON; None: null or not known. words: one, or one
+    per
+    item of a list. place: from the key to the end of the value. spelled: the key as written. removed: by hydra's `~`.
     """
 
     path: tuple[str, ...]
@@ -51,10 +47,9 @@ def entries(tree: Tree, at: KeyPath = ()) -> Iterator[Entry]:
 
 
 def _entries(tree: Tree, at: KeyPath, path: tuple[str, ...], value: Any) -> Iterator[Entry]:
-    """Yield an Entry for each leaf below a value: each scalar, null or list; none for an empty mapping.
+    """Yield an Entry for each leaf below a value: each scalar, null or list, by its path relative to `at`.
 
-    A mapping with `_call_: false` and a `_target_` of text is one leaf with the target's value and place. `path` is the
-    leaf's path relative to `at`; `spelled` is the full dotted path.
+    A mapping with `_call_: false` and a `_target_` of text is one leaf with the target's value and place.
     """
     if isinstance(value, dict) and not (value.get("_call_") is False and isinstance(value.get("_target_"), str)):
         for key, inner in value.items():
@@ -152,10 +147,8 @@ def key_of(setting: Setting, runner: bool = False) -> str | None:
 def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterator[Setting]:
     """Yield the settings, with each override among a setting's values as a further setting behind it.
 
-    The new setting is named by the key without `+`; its value is the text after `=` (none for `~key`). The original
-    keeps the other values, and is dropped if it has neither a name nor values left. Bare section names count as keys
-    only among words without an option, and behind the first value of an option that names a recipe. any_section:
-    whether overrides of unknown sections count.
+    The new one is named by the key without `+`, its value is the text after `=`. A setting without name and values is
+    dropped. any_section: whether overrides of unknown sections count.
     """
     for setting in settings:
         rest: list[Word] = []
@@ -193,10 +186,9 @@ def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:
 
 
 def _entry(key: str, setting: Setting) -> Entry:
-    """Return the entry that a setting's last value sets at a dotted key.
+    """Return the entry that a setting's last value sets at a dotted key; for `~key` one with `removed`.
 
-    `~key` gives an entry with `removed`; a setting without values, null or an unknown value gives the value None. Words
-    are one per scalar item of a list, none for null, and without quotes for quoted text.
+    Words are one per scalar item of a list, none for null, and without quotes for quoted text.
     """
     path = tuple(key.split("."))
     removed = setting.spelled.startswith("~")
@@ -266,8 +258,7 @@ class _Resolver:
     def _resolved(self, entry: Entry) -> Entry:
         """Return the entry with references in its words replaced, and its value parsed again from the text.
 
-        Unchanged without references and `???`. An entry that is exactly one reference to another entry takes that one's
-        value and words. A list keeps its `value`; only its words change.
+        An entry that is exactly one reference to another takes that one's value and words.
         """
         if not any("${" in word.text or word.text == _MISSING for word in entry.words):
             return entry
@@ -313,9 +304,9 @@ class _Resolver:
     def _target(self, reference: str, entry: Entry) -> Entry | Word:
         """Return what a reference (the text inside `${}`) stands for: the resolved entry at its path, or a word.
 
-        `oc.env:NAME,default` and `env:` give the variable's value, else the default, else an unknown word; `mul:`,
-        `add:`, `max:` and `div:` of integers give the number. Other functions, absent paths, cycles and chains of over
-        20 references give an unknown word. Paths with leading dots are relative to `entry`.
+        `oc.env:NAME,default` and `env:` give the variable's value; `mul:`, `add:`, `max:` and `div:` the number. What
+        cannot be
+        resolved gives an unknown word. Paths with leading dots are relative to `entry`.
         """
         kind, colon, rest = reference.partition(":")
         place = entry.words[0].place

@@ -75,9 +75,9 @@ def model_hidden(reading: Reading) -> bool:
 
 
 def _world(settings: Sequence[Setting]) -> World:
-    """Return the actor's GPUs (default: 1 node of 8), plus --rollout-num-gpus unless --colocate is set; nodes are None.
+    """Return the actor's GPUs (default: 1 node of 8), plus --rollout-num-gpus unless --colocate is set.
 
-    GPUs per node are those stated, else None. Only `dark` is set if a number is unknown or not decimal digits.
+    Only `dark` is set if a number is unknown or not decimal digits.
     """
     stated = {setting.name: setting.values[-1] for setting in settings if setting.values}
     names = ("--actor-num-nodes", "--actor-num-gpus-per-node", "--rollout-num-gpus")

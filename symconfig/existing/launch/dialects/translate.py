@@ -166,11 +166,7 @@ READ: dict[str, str | Reader] = {
 
 
 def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
-    """Return the entries by path, where the last entry of a path wins.
-
-    An entry at the path of a section (with value or `removed`) deletes all earlier entries below it. Entries with
-    `removed` delete their path and are not returned themselves.
-    """
+    """Return the entries by path, the last of each; an entry at a section's path deletes those below it before."""
     last: dict[Path, Entry] = {}
     sections: set[Path] = set()
     for entry in entries:
@@ -189,9 +185,9 @@ def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
 def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tuple[Unread, ...]]:
     """Return (settings, notes): Megatron-LM's options for the entries, each once, and what has none.
 
-    Skipped: entries below a section of `_ASIDE`, and null, empty text and empty lists unless unknown. A value that is
-    not understood gives a note that may hide options; so does a key without option below a section of `_WEIGHTY` (one
-    note per section). Other keys without option give a note that hides nothing, or none if the value is False.
+    Entries of `_ASIDE` and null are skipped. Values that are not understood, and keys of `_WEIGHTY` sections, give
+    notes
+    that may hide options, other keys notes that hide nothing.
     """
     settings: dict[tuple[str, ...], Setting] = {}  # two sections often say the same, by a reference to each other
     unread: list[Unread] = []
@@ -220,11 +216,11 @@ def _unread(entry: Entry, why: str, matters: bool) -> Unread:
 
 
 def _meanings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterable[Meaning]:
-    """Return (destination, value) for each destination of argparse that an entry sets; empty if it sets none.
+    """Return (destination, value) for each destination of argparse that an entry sets.
 
-    READ's rule for "section.key" precedes that for "key". Without one, or if a computing rule gets an unknown value,
-    the key itself is the destination, its value AS_WRITTEN. Raises ValueError, perhaps only when iterated, for a value
-    that a rule does not understand, and an unknown one of a key that is no destination.
+    READ's rule for "section.key" precedes that for "key"; without one the key itself is the destination. Raises
+    ValueError,
+    perhaps only when iterated, for a value that a rule does not understand.
     """
 
     def neighbour(key: str) -> Any:
@@ -251,11 +247,9 @@ def table_with(dest: str) -> FlagTable | None:
 
 
 def _settings(dest: str, value: Any, entry: Entry) -> Iterator[Setting]:
-    """Yield the one option that sets the destination to `value` (AS_WRITTEN: the entry's), at the entry's place.
+    """Yield the option that sets the destination to `value` (AS_WRITTEN: the entry's), at the entry's place, if any.
 
-    None if no option sets this value, or if the value is None and not unknown. Switches have only unknown words as
-    values; whole floats of integer options become integers; a list for an option that takes one word becomes "[a,b]".
-    Raises KeyError if no version has the destination.
+    Switches have only unknown words as values. Raises KeyError if no version has the destination.
     """
     table = table_with(dest)
     if table is None:

@@ -65,10 +65,7 @@ class Program:
 
 
 def with_command(reading: Reading) -> Reading:
-    """Return the reading with the subcommand, the first word without an option, joined to the program: `swift rlhf`.
-
-    That word is removed from the settings. Unchanged for other programs, and if there is no such word or it is unknown.
-    """
+    """Return the reading with the subcommand, the first word without an option, joined to the program: `swift rlhf`."""
     program = reading.program
     loose = next((each for each in reading.settings if not each.name), None)
     if program is None or loose is None or basename(program.text) not in _COMMANDS or loose.values[0].unknown:
@@ -83,9 +80,9 @@ def with_command(reading: Reading) -> Reading:
 def program(reading: Reading) -> Program | None:
     """Return which tuner's program is started; None if it is none.
 
-    In this order: by its script's path or command; by an option that only one tuner has (method "sft" unless stated);
-    as TRL by a script named after a method, given both a model and a dataset. `megatron` is set by script, command,
-    options for Megatron-Core, or USE_MCA of "1" or "true"; never in the last case.
+    By its script's path or command; by an option that only one tuner has; as TRL by a script named after a method with
+    a
+    model and a dataset. `megatron`: by script, command, options for Megatron-Core, or USE_MCA.
     """
     path = reading.program.text if reading.program is not None else ""
     names, switch = {each.key for each in reading.settings}, reading.environment.get("USE_MCA")
@@ -112,10 +109,9 @@ def of_trainer(reading: Reading) -> Program | None:
 
 
 def started(reading: Reading) -> World:
-    """Return the GPUs of a program that starts its own processes: GPUs per node times NNODES, from the environment.
+    """Return the GPUs of a program that starts its own processes, NPROC_PER_NODE (or visible GPUs) x NNODES.
 
-    GPUs per node are NPROC_PER_NODE, None if no number; if unset, the number of CUDA_VISIBLE_DEVICES, None if unset.
-    NNODES is 1 if absent or no number. Only `dark` is set if a used variable is unknown.
+    Only `dark` is set if a used variable is unknown.
     """
     environment = reading.environment
     each, nodes, seen = (environment.get(name) for name in ("NPROC_PER_NODE", "NNODES", "CUDA_VISIBLE_DEVICES"))

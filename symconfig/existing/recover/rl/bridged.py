@@ -49,17 +49,11 @@ def run(
     problem: Callable[[str], Problem],
     target: str | None = None,
 ) -> Run:
-    """Return the run of a model with adapters by Megatron-LM's options; assumptions about the model are added to
-    `described`.
+    """Return the run of a model with adapters by Megatron-LM's options. Raises InputError.
 
-    Raises InputError if the options make no run of the model without adapter, or the adapter is refused. A given
-    mtp_num_layers replaces the model's own number.
-
-    Args:
-        gpus: all that train.
-        model: with its adapter, which Megatron-LM's own options cannot express.
-        problem: makes a problem about the adapters from what is wrong.
-        target: program that adds the adapters; None means Megatron-Bridge.
+    gpus: all that train. model: with its adapter; a given mtp_num_layers replaces its own. problem: makes a problem
+    about
+    the adapters. target: program that adds them; None means Megatron-Bridge.
     """
     # Megatron-LM's own options know no adapters. An option says how many layers predict further tokens, also of a
     # published model whose Transformers class has none (Qwen3.5, Qwen3-Next); without it config.json does.

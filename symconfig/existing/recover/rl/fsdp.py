@@ -81,8 +81,7 @@ class Workers:
 def stated(values: Values, role: str, optimizer: str, gpus: int) -> Workers:
     """Return verl's FSDP workers of a role on `gpus` GPUs; `room` and `microbatches` are still 0.
 
-    dp is the GPUs over the ranks of a sequence, at least 1; there are copies if shards span fewer GPUs than all.
-    optimizer: the section of the optimizer's keys.
+    There are copies if shards span fewer GPUs than all. optimizer: the section of the optimizer's keys.
     """
     sp, size = values.whole(f"{role}.configuration.cp") or 1, values.number(f"{role}.shards")
     stepping = adam(values, f"{optimizer}.override_optimizer_config")
@@ -103,9 +102,9 @@ def stated(values: Values, role: str, optimizer: str, gpus: int) -> Workers:
 def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
     """Return the run of a model on FSDP workers: ZeRO 3, or ZeRO 2 if weights stay gathered (`whole`).
 
-    It is priced so, too, if each GPU holds a copy of its own (as many `instances` as GPUs). `streamed` offloads the
-    optimizer, and the parameters unless they stay gathered. `narrow` halves what Adam keeps and moves. Every n-th layer
-    recomputed is a block of as many layers as are recomputed. Nothing overlaps on one GPU.
+    It is priced so, too, if each GPU holds a copy of its own (as many `instances` as GPUs). Every n-th layer recomputed
+    is
+    a block of as many layers.
     """
     program, model = workers.program, replace(model, model=built(model.model, "fsdp"))
     if workers.liger:

@@ -136,9 +136,7 @@ class Reader(Script):
     def megatron(self) -> tuple[Setting, ...]:
         """Return the settings of Megatron-Core's workers as Megatron-LM's options; () for DTensor.
 
-        Precision (bf16 unless float16), recomputation and grouped GEMM go before them; sequence parallelism is on by
-        its switch with tp > 1. Keys that are null, in other sections than `_PASSED_ON`, or listed in `_ASIDE` are left
-        out.
+        Precision, recomputation and grouped GEMM go before them. Null keys and those in `_ASIDE` are left out.
         """
         if not self.workers.options:
             return ()
@@ -209,11 +207,9 @@ class Reader(Script):
         return stated or sequences * self._longest
 
     def _without_generation(self, model: Described) -> Run:
-        """Return the run of SFT, DPO or a reward model; all sequences are assumed, and recorded, to have the maximal
-        length.
+        """Return the run of SFT, DPO or a reward model; all sequences are assumed to have the maximal length.
 
-        A micro-batch has two sequences per pair, or, if it is filled by tokens, as many as fit. Micro-batches are
-        rounded up to a multiple of the replicas. `alone`, with a swapped reference, is set except for SFT.
+        A micro-batch has two sequences per pair, or, if it is filled by tokens, as many as fit.
         """
         values, each = self.values, 2 if self._method in _PAIRED else 1
         batch = values.whole(f"{POLICY}.train_global_batch_size") or 1

@@ -69,9 +69,7 @@ class Reader(Script):
         return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed))
 
     def _refused(self) -> Iterator[Problem]:
-        """Yield problems: a program that is not predicted, and a reference on another number of GPUs than the
-        actor's.
-        """
+        """Yield problems: a program that is not predicted, a reference on other numbers of GPUs than the actor's."""
         if self._program not in (RAY, *_ALONE):
             what, need = "this program is not predicted", ", ".join((RAY, *_ALONE))
             yield Problem(what, self.reading.file, got=self._program, need=need)
@@ -113,11 +111,9 @@ class Reader(Script):
         return self._tp * self._ring
 
     def _rl(self) -> Rl | None:
-        """Return the step as a job's section; None if sizes are missing or invalid, or without vLLM (a problem is
-        recorded).
+        """Return the step as a job's section; None if sizes are missing or invalid, or without vLLM.
 
-        The longest prompt, if not given, is what data.max_len leaves beside the response, or without one at most half
-        of it and 1024 tokens; it is recorded as an assumption. The response, if not given, is the rest.
+        Longest prompt and response, if not given, share data.max_len; the prompt is then an assumption.
         """
         values, served = self.values, self._pools.get("vllm", 0)
         prompts, samples = values.whole("rollout.batch_size"), values.whole("rollout.n_samples_per_prompt")
@@ -147,15 +143,11 @@ class Reader(Script):
         return Packed.of(rl, sequences, tokens=tokens, packs=values.switch("ds.packing_samples"))
 
     def _trained(self, model: Described, microbatches: int, room: int, gpus: int, micro: int = 1) -> Run:
-        """Return the run of a model by the JSON that OpenRLHF builds for DeepSpeed, with logits copied to fp32 in the
-        loss.
+        """Return the run by the JSON that OpenRLHF builds for DeepSpeed, with logits copied to fp32 in the loss.
 
-        Raises InputError. Attention is eager by default. Ring attention exchanges point to point.
-
-        Args:
-            microbatches: per update, over all replicas.
-            room: tokens of a micro-batch's sequence.
-            micro: sequences per micro-batch.
+        microbatches: per update, over all replicas. room: tokens of a micro-batch's sequence. micro: sequences per
+        micro-batch.
+        Raises InputError.
         """
         values, tp = self.values, self._tp
         zero: dict[str, object] = {
@@ -220,11 +212,9 @@ class Reader(Script):
         )
 
     def _without_generation(self, model: Described) -> Run:
-        """Return the run of SFT, DPO or a reward model; all sequences are assumed, and recorded, to have the maximal
-        length.
+        """Return the run of SFT, DPO or a reward model; all sequences are assumed to have the maximal length.
 
-        A micro-batch has two sequences per example for DPO (sigmoid or IPO loss) and reward models. `alone` is set, for
-        SFT without a preference.
+        A micro-batch has two sequences per example for DPO and reward models.
         """
         values, each = self.values, _ALONE[self._program]
         longest, micro = values.whole("data.max_len") or 1, values.whole("train.micro_batch_size") or 1

@@ -70,11 +70,9 @@ def lengths(longest: int, mean: float | None, what: str, assumed: list[Assumed])
 
 @dataclass(slots=True)
 class Script:
-    """Base of the readers of one script; collects problems and assumptions in lists.
+    """Base of the readers of one script; collects problems and assumptions.
 
-    Args:
-        gpus: all of the launch.
-        cluster: None until a run is asked for.
+    gpus: all of the launch. cluster: None until a run is asked for.
     """
 
     reading: Reading
@@ -119,12 +117,7 @@ class Script:
         return self.values.arguments.find(self.values.name(option))
 
     def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
-        """Return the fields of the LoRA or QLoRA adapter; None if the rank is 0 or absent, so that all weights are
-        trained.
-
-        All linear layers are adapted if no modules are named; workers of Megatron-LM's options have other names for
-        them. lora_alpha is None and dropout 0 without a value.
-        """
+        """Return the fields of the LoRA or QLoRA adapter; None without a rank. All linear layers by default."""
         values = self.values
         if not (rank := values.number("adapter.r")):
             return None
@@ -150,10 +143,9 @@ class Script:
         return None in (self.supplied.prompt_length, self.supplied.response_length)
 
     def section(self, prompt: int, response: int, **fields: object) -> Rl | None:
-        """Return a step's numbers as a job's section; None with the reason appended to `problems` if they are invalid.
+        """Return a step's numbers as a job's section; None with the reason in `problems` if they are invalid.
 
-        prompt, response: longest, in tokens. Mean lengths are the supplied ones, else assumed and recorded in
-        `assumed`.
+        prompt, response: longest, in tokens. Mean lengths are the supplied ones, else assumed.
         """
         mean = self.supplied
         fields |= {
@@ -172,15 +164,9 @@ class Script:
     ) -> Rl | None:
         """Return a step's section with the fields that all programs share; None with the reason in `problems`.
 
-        An unknown or absent algorithm is GRPO, another engine than sglang is vllm. Updates per step are prompts x
-        samples // batch, or 1 if the samples do not divide by that. The engine is split from training if it has GPUs of
-        its own (`apart`).
-
-        Args:
-            prompt, response: longest, in tokens.
-            batch: samples per update.
-            names: job's algorithm by the program's name of it.
-            own: fields that replace the shared ones; those in its "rollout" do so one by one.
+        prompt, response: longest, in tokens. batch: samples per update. names: job's algorithm by the program's name of
+        it,
+        else GRPO. own: fields that replace the shared ones; those in its "rollout" do so one by one.
         """
         values, updates = self.values, max(1, prompts * samples // batch)
         engine, most = values.text("rl.rollout.engine"), values.whole("engine.max_num_seqs")
@@ -204,11 +190,9 @@ class Script:
         return self.section(prompt, response, **fields | own | {"rollout": rollout | own.get("rollout", {})})
 
     def rewarded(self, step: Step, option: str, reward: PlannedReward) -> Step:
-        """Return the step with the reward model that `option` names, placed as `reward` says: apart if it has GPUs of
-        its own.
+        """Return the step with the reward model that `option` names, placed as `reward` says.
 
-        If its model is not known the step is returned without it, and an assumption is recorded. A supplied model is
-        not used for it.
+        Without it, as an assumption, if its model is not known.
         """
         try:
             model = described(self.reading, self._setting(option), replace(self.supplied, model=None))

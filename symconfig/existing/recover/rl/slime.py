@@ -63,19 +63,13 @@ class Reader(Script):
         return resolve(self.supplied.megatron_version or version_of(names))
 
     def megatron(self) -> tuple[Setting, ...]:
-        """Return slime's own options (distributed optimizer, bf16 unless --fp16), then the script's of Megatron-LM,
-        except batch and length.
-        """
+        """Return slime's own options, then the script's of Megatron-LM, except batch and length."""
         own = ALWAYS if not self.values.given("fp16") else ALWAYS[1:]
         known = (item for item in self.reading.options if first_with(item.name) and item.name not in _BATCH)
         return (*settings(own, self.reading.file), *known)
 
     def run(self) -> Run:
-        """Return the actor's run with the step around it, and the critic if the algorithm has one.
-
-        Raises InputError at once for fine-tuning, else with all problems: no GPU left to train on, or a step without a
-        size.
-        """
+        """Return the actor's run with the step around it, and the critic if there is one. Raises InputError."""
         values = self.values
         for name in ("debug_train_only", "loss_type"):
             if values.given(name) and values.text(name) in ("", "sft_loss"):
@@ -98,9 +92,8 @@ class Reader(Script):
     def _rl(self, served: int) -> Rl | None:
         """Return the step as a job's section; None with the reason appended to `problems`.
 
-        Without a longest response it is what the context leaves beside the prompt. The longest prompt (1024) and
-        SGLang's share of memory (0.85) are assumed, and recorded, if not given. A batch is --global-batch-size, but the
-        samples over --num-steps-per-rollout if that is given. Samples that fill no whole update are dropped.
+        The longest prompt and SGLang's share of memory are assumed if not given. Samples that fill no whole update are
+        dropped.
         """
         values = self.values
         prompts, samples = values.whole("rollout_batch_size"), values.whole("n_samples_per_prompt") or 1
@@ -158,12 +151,7 @@ class Reader(Script):
         return replace(run, assumed=(*model.assumed, *run.assumed))
 
     def _run(self, rl: Rl, gpus: int) -> Run:
-        """Return the actor's run with the step and all assumptions, and the critic if there is one (it has the actor's
-        run).
-
-        gpus: those that train. Weights and optimizer are offloaded if colocated or with --offload-train; the engine
-        waits unless the program is train_async. Raises InputError.
-        """
+        """Return the actor's run on `gpus` with the step and all assumptions, and the critic, as the actor, if any."""
         # A model that is known by its name has no options of its shape.
         values, named = self.values, self.values.given("spec") or model_hidden(self.reading)
         options = (item for item in self.megatron() if not (named and item.name in _OF_THE_NAME))

@@ -22,10 +22,9 @@ from symconfig.solve.lengths import longest_of
 class Read:
     """Micro-batches in which a step's samples are read for log-probabilities, without training.
 
-    Args:
-        room: tokens of one, over all ranks of context parallelism.
-        passes: number of them on each replica.
-        fill: share of their room that holds tokens, 0 to 1.
+    room: tokens of one, over all ranks of context parallelism. passes: number on each replica. fill: share of the room
+    that
+    holds tokens, 0 to 1.
     """
 
     room: int
@@ -37,10 +36,7 @@ class Read:
 class Alone:
     """An update of a trainer that generates nothing: SFT, preferences, or a classifier.
 
-    Args:
-        preference: loss and pairs, if it trains on preferences.
-        classifies: whether the model classifies sequences.
-        reference: where the frozen copy is that also reads the pairs.
+    preference: loss and pairs, if any. reference: where the frozen copy is that also reads the pairs.
     """
 
     trainer: Trainer
@@ -122,10 +118,8 @@ def in_a_row(degrees: Configuration) -> int:
 class Packed:
     """Micro-batches of a trained model.
 
-    Args:
-        room: tokens of one, over all ranks of context parallelism.
-        length: mean tokens per sequence, padding included.
-        sequences: in each micro-batch; None: as many as fit.
+    room: tokens of one, over all ranks of context parallelism. length: mean tokens per sequence, padding included.
+    sequences: in each micro-batch; None: as many as fit.
     """
 
     room: int

@@ -187,9 +187,7 @@ class TunerWorkers(Script):
         return LossKernel.TILED if plain and self.tuner is TRL else None
 
     def _untrained(self) -> Iterator[Problem]:
-        """Yield problems of training itself: ways to tune other than full, LoRA and QLoRA, switches of `_UNPREDICTED`,
-        layers spread over GPUs, fp32, and degrees that do not divide the GPUs.
-        """
+        """Yield problems of training itself: ways to tune, fp32, and degrees that do not divide the GPUs."""
         if self._kind not in ("full", *_ADAPTERS):
             what, need = "weights that are trained in this way are not predicted", "full or lora"
             yield self.problem("finetuning_type", what, got=self._kind, need=need)
@@ -204,11 +202,7 @@ class TunerWorkers(Script):
             yield self.problem("sequence_parallel_size", what, got=f"{self.gpus} GPUs for {self.sharing}")
 
     def _spread(self) -> Problem | None:
-        """Return the problem that one process of ms-swift spreads the layers over several GPUs; None if it does not.
-
-        That is so without launcher and Megatron-Core if CUDA_VISIBLE_DEVICES has more GPUs than NPROC_PER_NODE (1 by
-        default); None also if either is not known.
-        """
+        """Return the problem that one process of ms-swift spreads the layers over several GPUs; None if not."""
         environment = self.reading.environment
         seen, each = environment.get("CUDA_VISIBLE_DEVICES"), environment.get("NPROC_PER_NODE")
         alone = self.tuner.spreads and not self.program.megatron and not self.reading.launcher
@@ -222,11 +216,11 @@ class TunerWorkers(Script):
         return seen.place.problem(what, field="CUDA_VISIBLE_DEVICES", got=got, need=f"NPROC_PER_NODE={devices}")
 
     def _model(self) -> Described | None:
-        """Return the trained model with its adapter and without a vision tower; None with the reasons appended to
-        `problems`.
+        """Return the trained model with its adapter and without a vision tower; None with `problems`.
 
         Adapters have rank 8, alpha 2 x rank and no dropout by default, and 4-bit weights if the model's name says so.
-        With Megatron-Core they are plain LoRA on that program's modules.
+        With
+        Megatron-Core they are plain LoRA on that program's modules.
         """
         values, adapts, words = self.values, self._kind in _ADAPTERS, list[str]()
         rank, dropout = values.whole("lora_r") or 8, values.number("lora_dropout") or 0.0
@@ -267,10 +261,9 @@ class TunerWorkers(Script):
     def _of_deepspeed(
         self, config: Mapping[str, Any], model: Described, microbatches: int, length: int, micro: int
     ) -> Run:
-        """Return the run by DeepSpeed's JSON; micro-batch, accumulation and precision of the script replace the JSON's.
+        """Return the run by DeepSpeed's JSON, in which sizes, degrees and precision of the script win.
 
-        So do AutoTP and Ulysses degrees above 1. Checkpointing, kernels and optimizer are passed as the Trainer's
-        arguments. Raises InputError.
+        Checkpointing, kernels and optimizer are passed as the Trainer's arguments. Raises InputError.
         """
         values, optimizer = self.values, self.values.text("optim")
         own = {key: value for key, value in config.items() if key not in (TRAIN, "bf16", "fp16", "bfloat16")}
@@ -285,12 +278,11 @@ class TunerWorkers(Script):
         return deepspeed.made(own, words, model, self.reading, self.known_cluster, supplied)
 
     def _of_torch(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
-        """Return the run by PyTorch's FSDP, or by replicas (DDP); parameters as of `_trained`. Precision must be known
-        (asserted).
+        """Return the run by PyTorch's FSDP, or by replicas (DDP); parameters as of `_trained`.
 
         The Trainer's `fsdp` goes before Accelerate's strategy. Copies of the model are the nodes with a hybrid
-        strategy, else with FSDP the mesh's dp_replicate_size or 1, and all GPUs with DDP or NO_SHARD. Weights stay
-        gathered with `_ZERO_2` strategies. The optimizer is the script's, with its assumption.
+        strategy, the
+        mesh's dp_replicate_size or 1 with FSDP, all GPUs with DDP. Precision must be known.
         """
         values, sharded, precision = self.values, self.launched.sharded, self.precision
         assert precision is not None, "is refused"
@@ -339,11 +331,7 @@ class TunerWorkers(Script):
 
 
 def _passed_on(setting: Setting) -> Iterator[Setting]:
-    """Yield the setting, its name without dashes, with `_` for `-` and without the prefix `megatron_extra_kwargs.`.
-
-    ms-swift's JSON `megatron_extra_kwargs` instead gives a setting per field, values that are no text as JSON; nothing
-    if it is malformed or no object.
-    """
+    """Yield the setting under its own name; of ms-swift's JSON `megatron_extra_kwargs` one per field."""
     name = setting.key
     if name != _EXTRA:
         yield replace(setting, name=name.removeprefix(f"{_EXTRA}."))

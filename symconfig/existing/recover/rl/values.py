@@ -21,12 +21,11 @@ from symconfig.formats.tuners import Trainer
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """A kind of workers that train a model.
+    """A kind of workers that train a model; options: whether they take Megatron-LM's options.
 
-    Args:
-        options: whether they take Megatron-LM's options.
-        predicted: False if only the name is known.
-        planned, target: backend and target of a better layout; a target of None means the trainer's own.
+    predicted: False if only the name is known. planned, target: backend and target (None: the trainer's own) of a
+    better
+    layout.
     """
 
     name: str
@@ -91,9 +90,7 @@ class Values:
             self._names.setdefault(key.field, []).append(name)
 
     def name(self, key: str) -> str:
-        """Return a field's key: the first that the script gives, else the first with a default, else the first; itself
-        if unknown.
-        """
+        """Return a field's key: the first of its keys that is given, else that has a default; itself if unknown."""
         names = self._names.get(key, [key])
         held = (name for arguments in (self.arguments, self._completed) for name in names if arguments.given(name))
         return next(held, names[0])

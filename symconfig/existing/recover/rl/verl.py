@@ -114,10 +114,9 @@ class Reader(Script):
         return self.rewarded(step, "rewards.model", reward)
 
     def _rl(self) -> Rl | None:
-        """Return the step as a job's section.
+        """Return the step as a job's section; None if a size is missing or invalid.
 
-        None if a size is missing, or if the numbers are invalid (see `problems`). Prompts are rounded down to whole
-        updates; without train_batch_size (fully_async) a step is one update.
+        Prompts are rounded down to whole updates; without train_batch_size (fully_async) a step is one update.
         """
         values = self.values
         samples, batch = values.whole("rl.samples"), values.whole("rl.update_prompts")
@@ -142,10 +141,9 @@ class Reader(Script):
         return packed
 
     def _filled(self, phase: str, cp: int, rl: Rl, role: str = "actor") -> Packed | None:
-        """Return a phase's micro-batches; None if no option gives their size.
+        """Return a phase's micro-batches, by tokens (x `cp`) or by sequences; None if no option gives their size.
 
-        By tokens per GPU x `cp` with dynamic batches, else by sequences per GPU, else by sequences of all GPUs, divided
-        over them. role: the model that reads them, which may pack.
+        role: the model that reads them, which may pack.
         """
         values, tokens, sequences = self.values, None, None
         if values.switch(f"{phase}.dynamic"):
@@ -203,11 +201,7 @@ class Reader(Script):
         return run, replace(packed, room=c.seq_length).fill(rl, c.global_batch)
 
     def _of_megatron(self, role: str, model: Described, rl: Rl, packed: Packed) -> Run:
-        """Return the run by Megatron's workers; the global batch is the number of micro-batches of one packed row.
-
-        On each replica that is a multiple of pp if stages interleave. Fusions that are not on are switched off. Raises
-        InputError.
-        """
+        """Return the run by Megatron's workers, in micro-batches of one packed row. Raises InputError."""
         at, table = SECTIONS[role], flags(self.version(role))
         unfused = self._unfused(f"{at}.megatron.override_transformer_config", model.model)
         dp = max(1, self.trained_gpus // bridged.split(Namespace(self.megatron(role), table)))
@@ -220,11 +214,7 @@ class Reader(Script):
         return replace(run, configuration=replace(run.configuration, global_batch=count))
 
     def _unfused(self, at: str, model: ModelDescriptor) -> tuple[Setting, ...]:
-        """Return options that disable fusions of activation and rope that are not on.
-
-        The script's switches in section `at` decide; without one it is on for model types for which Megatron-Bridge
-        enables it.
-        """
+        """Return options that disable fusions that neither section `at` nor the model type has."""
         kernels = {
             "bias_activation_fusion": ("--no-bias-swiglu-fusion", FUSES_ACTIVATION),
             "apply_rope_fusion": ("--no-rope-fusion", FUSES_ROPE),
@@ -246,9 +236,9 @@ class Reader(Script):
     def megatron(self, role: str = "actor", room: int | None = None) -> tuple[Setting, ...]:
         """Return the settings of a role's Megatron workers as Megatron-LM's options; () for other workers.
 
-        bf16, the distributed optimizer and Megatron-Bridge's kernels for experts go before them, and no MTP layers
-        unless the actor predicts by them. Sequence parallelism is on by its switch with tp > 1. Keys of `_ASIDE` are
-        left out. room: tokens of a micro-batch; with None its size is left out.
+        What verl and Megatron-Bridge set themselves goes before them. room: tokens of a micro-batch; with None its size
+        is left
+        out.
         """
         if not self.workers.options:
             return ()
