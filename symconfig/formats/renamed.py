@@ -10,7 +10,7 @@ from symconfig.errors import Problem
 from symconfig.formats.layer_pattern import layer_pattern
 from symconfig.formats.links import destinations
 from symconfig.formats.megatron_run import RUN
-from symconfig.frameworks.megatron.flags import Flag, FlagTable, parsed
+from symconfig.frameworks.megatron.flags import FlagTable, parsed
 
 Refusal: TypeAlias = tuple[str, str]  # the plan's field, and why the program cannot express it
 RUN_LINKED = frozenset(dest for links in RUN.values() for link in links for dest in destinations(link.option))
@@ -43,7 +43,10 @@ class Renamed:
             name, joined, word = option[0].partition("=")
             dest = table.flags[name].dest
             if dest in self.names:
-                value = _value(table.flags[name], [word] if joined else option[1:], name)
+                value: Any = parsed(table.flags[name], [word] if joined else option[1:], name)
+                if table.flags[name].type in _LISTS:
+                    value = layer_pattern(f"({value})")
+                value = list(value) if isinstance(value, tuple) else value
                 fields |= dict.fromkeys(self.names[dest], value[0] if dest in self.first else value)
             elif dest not in self.omitted:
                 field, why = self.refused.get(dest, (name, "it has no such argument"))
@@ -54,10 +57,3 @@ class Renamed:
         """Return Megatron-LM's destinations by the program's names, without sections; equal names are left out."""
         last = ((dest, path.rpartition(".")[2]) for dest, paths in self.names.items() for path in paths)
         return {name: dest for dest, name in last if name != dest}
-
-
-def _value(flag: Flag, words: Sequence[str], name: str) -> Any:
-    value = parsed(flag, words, name)
-    if flag.type in _LISTS:
-        value = layer_pattern(f"({value})")
-    return list(value) if isinstance(value, tuple) else value

@@ -31,11 +31,10 @@ from symconfig.existing.adapt.draft import (
 from symconfig.existing.adapt.same import check_program
 from symconfig.existing.launch.follow import ACCELERATE
 from symconfig.existing.launch.reading import Reading, Setting, Tree
-from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.arguments import TRUE, Arguments
 from symconfig.existing.recover.deepspeed import RECOMPUTE, run
 from symconfig.existing.recover.deepspeed_json import at, uses_trainer
-from symconfig.existing.recover.run import Run, Supplied
+from symconfig.existing.recover.run import Supplied
 from symconfig.formats.deepspeed import KEYS
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, AUTO, MICRO
 from symconfig.plans.plan import Plan
@@ -120,20 +119,14 @@ def _no_json(reading: Reading) -> Problem:
     return Problem("the plan is for DeepSpeed, and no DeepSpeed configuration was found here", file=reading.file)
 
 
-def _run(reading: Reading, plan: Plan, gpus: int | None = None) -> Run:
-    gpus = gpus or plan.best.configuration.world_size
-    return run(
-        reading, plan.cluster, Supplied(model=plan.model, gpus=gpus, seq_length=plan.best.configuration.seq_length)
-    )
-
-
 def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
     """Return the fields of `_FIELDS` that differ from the plan's; all but recompute if the run is invalid."""
+    best = plan.best.configuration
+    stated = Supplied(model=plan.model, gpus=best.world_size, seq_length=best.seq_length)
     try:
-        have = _run(reading, plan)
+        now = run(reading, plan.cluster, stated).configuration
     except InputError:
         return _FIELDS[:-1]
-    now, best = have.configuration, plan.best.configuration
     return [
         field
         for field in _FIELDS
@@ -167,15 +160,15 @@ def _with_key(progress: Progress, wish: KeyWish) -> Progress:
         if name is not None or _has_trainer(reading):
             return _with_argument(progress, usual, str(wish.value))
         why = f'it is "auto" here, and --{usual}, which Transformers takes for it, is not given'
-        return progress.lacking(Unplaced(wish.name, wish.now, why, _place(tree, wish.path)))
+        return progress.lacking(Unplaced(wish.name, wish.now, why, tree.place(wish.path, of_key=True)))
     data = _data_with(tree.data, wish)
     goal = progress.draft.meaning.everywhere(lambda run: replace(run, deepspeed=data))
     after = progress.draft.tried(_key_edits(tree, wish), goal.__eq__)
     if after is None:
         why = "it cannot be written there so that nothing else changes"
-        return progress.lacking(Unplaced(wish.name, wish.now, why, _place(tree, wish.path)))
+        return progress.lacking(Unplaced(wish.name, wish.now, why, tree.place(wish.path, of_key=True)))
     was = None if have is None else trees.spelled(have, "json")
-    place = _place(_tree(after.reading) if have is None else tree, wish.path)
+    place = (_tree(after.reading) if have is None else tree).place(wish.path, of_key=True) or tree.text.place(0, 0)
     progress = progress.went(after, Change(wish.name, was, wish.now, place))
     return _with_argument(progress, name, str(wish.value)) if name and wish.now is not None else progress
 
@@ -183,13 +176,6 @@ def _with_key(progress: Progress, wish: KeyWish) -> Progress:
 def _tree(reading: Reading) -> Tree:
     assert reading.deepspeed is not None, "adapt has looked"
     return reading.deepspeed
-
-
-def _place(tree: Tree, path: KeyPath) -> Place:
-    """Return the place of a key, or of the innermost existing section that would hold it."""
-    size = next(size for size in range(len(path), -1, -1) if path[:size] in tree.spans)
-    span = tree.spans[path[:size]]
-    return span.key or span.value
 
 
 def _key_edits(tree: Tree, wish: KeyWish) -> Ways:

@@ -26,10 +26,9 @@ from symconfig.existing.recover.run import Assumed, Run, Supplied
 from symconfig.existing.rules import deepspeed as deepspeed_rules
 from symconfig.existing.rules import megatron as megatron_rules
 from symconfig.existing.rules import rl as rl_rules
-from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
-from symconfig.existing.rules.facts import MegatronFacts
+from symconfig.existing.rules.deepspeed import DeepSpeedFacts
+from symconfig.existing.rules.facts import MegatronFacts, meant
 from symconfig.existing.rules.rule import Finding, findings
-from symconfig.existing.rules.versions import meant
 from symconfig.frameworks.deepspeed.backend import DEEPSPEED
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron import mindspeed

@@ -19,7 +19,6 @@ from symconfig.existing.rules import megatron, rl
 from symconfig.existing.rules.deepspeed import GRID
 from symconfig.existing.rules.rule import Language, rules_of
 from symconfig.format import gib
-from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedPhase, surprised
@@ -49,17 +48,15 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     fixed, point = prospect.request.limits.fixed, prospect.configuration
     # Other constraints that refuse it do not keep a run from being predicted.
     if wrong := [each for each in prospect.refused() if each.divides]:
-        raise InputError([Impossible(what=each.sentence_at(fixed, point), rule=_rule(each)) for each in wrong])
+        named = {each: rule.name for rule in reversed(megatron.RULES) for each in rule.constraints}
+        raise InputError(
+            [Impossible(what=each.sentence_at(fixed, point), rule=named.get(each, GRID)) for each in wrong]
+        )
     plan, memory = priced(prospect, cluster, job, target=run.target)
     c = plan.best.configuration
     if run.target.backend == "fsdp" and c.instances >= c.tp * c.cp * c.dp:  # each GPU holds a copy of its own
         plan = replace(plan, best=replace(plan.best, configuration=replace(c, zero_stage=0)))
     return Judged(plan=plan, memory=memory, run=run)
-
-
-def _rule(constraint: Constraint) -> str:
-    """Return the name of the audit's rule that has this constraint; the rule about the grid if none has."""
-    return next((rule.name for rule in megatron.RULES if constraint in rule.constraints), GRID)
 
 
 def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:

@@ -17,6 +17,7 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.launch.text import Place
 from symconfig.existing.launch.world import launcher_options
+from symconfig.formats.deepspeed import section
 from symconfig.frameworks.deepspeed.keys import AUTO
 
 TRUE = ("", "true", "1", "yes", "on")  # "": a switch without a value
@@ -154,15 +155,15 @@ def launched(reading: Reading) -> Launched:
         kind = _DEEPSPEED
     elif "use_fsdp" in words:
         kind = _FSDP
-    given = {**_section(data, "deepspeed_config"), **options}
+    given = {**section(data, "deepspeed_config"), **options}
     trainer = reading.fsdp.data if reading.fsdp is not None else {}
     precision = options.get("mixed_precision", data.get("mixed_precision"))
     return Launched(
         kind == _FSDP,
         _config(given, precision) if kind == _DEEPSPEED and "deepspeed_config_file" not in given else None,
         None if precision in ("no", *_NONE) else str(precision),
-        _plain("fsdp_", {**trainer, **_section(data, "fsdp_config"), **options}),
-        _plain("parallelism_config_", _section(data, "parallelism_config")),
+        _plain("fsdp_", {**trainer, **section(data, "fsdp_config"), **options}),
+        _plain("parallelism_config_", section(data, "parallelism_config")),
     )
 
 
@@ -184,8 +185,3 @@ def _config(given: Mapping[str, Any], precision: Any) -> dict[str, Any]:
 
 def _plain(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {str(key).removeprefix(prefix): value for key, value in values.items()}
-
-
-def _section(data: Mapping[str, Any], name: str) -> dict[str, Any]:
-    part = data.get(name)
-    return part if isinstance(part, dict) else {}

@@ -43,7 +43,10 @@ def described(reading: Reading, arguments: Arguments, supplied: Supplied, proble
     The zoo's model that computes the same (`zoo`) replaces the one read unless the user supplied a model.
     """
     try:
-        base, assumed = _base(reading, arguments, supplied)
+        if supplied.model is None and reading.model_config is not None:
+            base, assumed = load_model(str(Path(reading.model_config).absolute())), list[Assumed]()
+        else:
+            base, assumed = named_model(reading, arguments.find(*NAMES), supplied)
     except InputError as error:
         problems += error.problems
         return None
@@ -56,13 +59,6 @@ def described(reading: Reading, arguments: Arguments, supplied: Supplied, proble
         return Described(same, name, tuple(assumed), None if name else zoo_near(base))
     model = _adapted(base, adapter, problems)
     return None if model is None else Described(model, _zoo_of(model), tuple(assumed))
-
-
-def _base(reading: Reading, arguments: Arguments, supplied: Supplied) -> tuple[ModelDescriptor, list[Assumed]]:
-    """Return the model without the arguments' adapter: supplied, else of config.json, else as of `named_model`."""
-    if supplied.model is None and reading.model_config is not None:
-        return load_model(str(Path(reading.model_config).absolute())), []
-    return named_model(reading, arguments.find(*NAMES), supplied)
 
 
 def named_model(reading: Reading, setting: Setting | None, supplied: Supplied) -> tuple[ModelDescriptor, list[Assumed]]:

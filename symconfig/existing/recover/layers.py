@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +13,6 @@ from symconfig.descriptor.meaning import leading_and_every
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.strict import MAX_LAYERS
 from symconfig.existing.recover.fields import Fields
-from symconfig.existing.recover.namespace import Namespace
 from symconfig.formats import links
 from symconfig.formats.layer_pattern import Pattern, all_but, layer_pattern
 from symconfig.formats.megatron import EXPERTS
@@ -161,21 +160,17 @@ def _indexer(out: Fields) -> None:
 
 def _mixer(out: Fields, block: str, layers: tuple[bool, ...]) -> dict[str, Any]:
     """Return the fields of a mixer: its block, its sizes by name, and for each layer whether it has it."""
-    sizes = dict(_sizes(out.args, block))
+    args, sizes = out.args, {}
+    for dest, name in hybrid.SIZES[block].items():
+        width = args.integer("mamba_head_dim") or 1
+        usual = _EXPANDED * (args.integer("hidden_size") or width) // width if dest == "mamba_num_heads" else 0
+        size = args.integer(dest)
+        sizes[name] = usual if size is None else size
     fields: dict[str, Any] = {"block": block, "sizes": sizes, "layers": layers}
     if block == hybrid.MAMBA2:
         sizes |= {"conv_kernel": hybrid.MAMBA_KERNEL, "chunk_size": hybrid.MAMBA_CHUNK}
         fields["switches"] = tuple(sorted(hybrid.MAMBA_SWITCHES))
     return fields
-
-
-def _sizes(args: Namespace, block: str) -> Iterator[tuple[str, int]]:
-    """Yield (name, size) of a block; 0 if not given, but for Mamba's heads 2 x hidden size // head width."""
-    for dest, name in hybrid.SIZES[block].items():
-        width = args.integer("mamba_head_dim") or 1
-        usual = _EXPANDED * (args.integer("hidden_size") or width) // width if dest == "mamba_num_heads" else 0
-        size = args.integer(dest)
-        yield name, usual if size is None else size
 
 
 NUMBER = ("num_experts", "num_moe_experts")

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
-from symconfig.existing.rules.facts import MegatronFacts, NotKnown
+from symconfig.existing.rules.facts import OLD, MegatronFacts, NotKnown, Old, State, meant
 from symconfig.existing.rules.megatron_checks import CP, TP
 from symconfig.existing.rules.rule import Check
-from symconfig.existing.rules.versions import OLD, Old, State, meant
 from symconfig.frameworks.megatron.environment import Row, applying
 from symconfig.frameworks.megatron.flags import Value, flags, parsed, versions
 

@@ -73,15 +73,12 @@ class Finding:
 
 def findings(rules: Sequence[Rule[Facts]], facts: Facts, place: Place | None = None) -> list[Finding]:
     """Return a finding for each problem of the rules; problems without a file get `place`, if given."""
+    where: dict[str, Any] = {} if place is None else {"file": place.file, "line": place.line, "column": place.column}
     return [
-        Finding(rule.name, rule.severity, problem if problem.file or place is None else _at(problem, place))
+        Finding(rule.name, rule.severity, replace(problem, **({} if problem.file else where)))
         for rule in rules
         for problem in rule.check(facts)
     ]
-
-
-def _at(problem: Problem, place: Place) -> Problem:
-    return replace(problem, file=place.file, line=place.line, column=place.column)
 
 
 Row = Mapping[str, Any]
@@ -119,18 +116,12 @@ class Language(Generic[Facts]):
         return all(
             self.name_tests[test](facts, name) == than
             if test in self.name_tests
-            else TESTS[test](self.value(facts, name), self._number(facts, than) if test in NUMBERS else than)
+            else TESTS[test](
+                self.value(facts, name),
+                self.value(facts, than) if test in NUMBERS and isinstance(than, str) else than,
+            )
             for test, than in tests.items()
         )
-
-    def _number(self, facts: Facts, than: Any) -> Any:
-        return self.value(facts, than) if isinstance(than, str) else than
-
-
-def _is(value: Any, wanted: Any) -> bool:
-    if isinstance(wanted, bool):
-        return bool(value) == wanted
-    return _among(value, wanted)
 
 
 def _among(value: Any, wanted: Any) -> bool:
@@ -160,7 +151,7 @@ NUMBERS: Mapping[str, Callable[[Any, Any], bool]] = {
     "rest": _compared(lambda value, than: value < 1 or value % than > 0),
 }
 TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "is": _is,
+    "is": lambda value, wanted: bool(value) == wanted if isinstance(wanted, bool) else _among(value, wanted),
     "not": lambda value, wanted: not _among(value, wanted),
     "has": _has,
     "lacks": lambda value, part: not _has(value, part),

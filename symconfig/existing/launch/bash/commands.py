@@ -272,10 +272,6 @@ def _which(shell: Shell, words: Words, place: Place) -> Truth:
     return replace(STARTED, why=why)
 
 
-def _bracket(shell: Shell, words: Words, place: Place) -> Truth:
-    return tested(shell.expander(Source((), place), deciding=True), [word.pieces for word in words])
-
-
 def _always(status: Truth) -> Own:
     """Return a command that does nothing and ends with this status."""
     return lambda shell, words, place: status
@@ -322,5 +318,7 @@ _OWN: dict[str, Own] = {
     "tee": lambda shell, words, place: _print(shell, shell.stdin or ()),
     "seq": _seq,
     "expr": _expr,
-    "test": _bracket,
+    "test": lambda shell, words, place: tested(
+        shell.expander(Source((), place), deciding=True), [word.pieces for word in words]
+    ),
 }

@@ -59,7 +59,11 @@ class Reader(Script):
             return self._without_generation(model)
         packed = self._room("train", rl).within(rl, max(1, gpus // self._sharing))
         actor = self._trained(model, packed.spread(rl, gpus // self._sharing), packed.room, gpus)
-        step, critic = self._rewarded(self._step(rl, actor, packed)), None
+        step, critic = self._step(rl, actor, packed), None
+        if not (values.given("reward.remote_url") or values.given("train.agent_func_path")):
+            apart = self._pools.get("reward", self._pools.get("critic", 0))  # with a critic that stands apart
+            reward = PlannedReward(gpus=apart, tp=0, memory_share=0.0)
+            step = self.rewarded(step, "reward.model_name_or_path", reward)
         if rl.has_critic:  # it is as the reward model or the actor where nothing names it
             names = ("critic.model_name_or_path", "reward.model_name_or_path", "actor.model_name_or_path")
             own = self.model(next(filter(values.given, names), names[-1]))
@@ -88,14 +92,6 @@ class Reader(Script):
                 reference=bool(values.number("algo.kl.init_coef")),
             )
         )
-
-    def _rewarded(self, step: Step) -> Step:
-        """Return the step with its reward model, unless a remote service or an agent computes the rewards."""
-        values = self.values
-        if values.given("reward.remote_url") or values.given("train.agent_func_path"):
-            return step
-        apart = self._pools.get("reward", self._pools.get("critic", 0))  # with a critic that stands apart
-        return self.rewarded(step, "reward.model_name_or_path", PlannedReward(gpus=apart, tp=0, memory_share=0.0))
 
     @property
     def _tp(self) -> int:

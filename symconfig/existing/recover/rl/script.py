@@ -57,17 +57,6 @@ PROMPT = 1024  # tokens of the longest prompt, where no option says it
 _MEAN = 0.5  # of the longest, where nothing says how long sequences are in the mean
 
 
-def lengths(longest: int, mean: float | None, what: str, assumed: list[Assumed]) -> Lengths:
-    """Return mean and longest length in tokens of prompts or responses; the mean is at most `longest`.
-
-    Without a mean half of the longest, at least 1, is taken, and recorded in `assumed`. what: "prompt" or "response".
-    """
-    if mean is None:
-        why = f"half of the longest; --{what}-length says another mean"
-        assumed.append(Assumed(f"{what}s", f"{_MEAN * longest:g} tokens in the mean", why))
-    return Lengths(mean=min(float(longest), mean if mean is not None else max(1.0, _MEAN * longest)), max=longest)
-
-
 @dataclass(slots=True)
 class Script:
     """Base of the readers of one script; collects problems and assumptions.
@@ -147,11 +136,16 @@ class Script:
 
         prompt, response: longest, in tokens. Mean lengths are the supplied ones, else assumed.
         """
-        mean = self.supplied
-        fields |= {
-            "prompt_length": lengths(prompt, mean.prompt_length, "prompt", self.assumed),
-            "response_length": lengths(response, mean.response_length, "response", self.assumed),
-        }
+        stated = self.supplied
+        for what, longest, mean in (
+            ("prompt", prompt, stated.prompt_length),
+            ("response", response, stated.response_length),
+        ):
+            if mean is None:
+                why = f"half of the longest; --{what}-length says another mean"
+                self.assumed.append(Assumed(f"{what}s", f"{_MEAN * longest:g} tokens in the mean", why))
+                mean = max(1.0, _MEAN * longest)
+            fields[f"{what}_length"] = Lengths(mean=min(float(longest), mean), max=longest)
         try:
             return Rl.model_validate(fields, strict=False)
         except ValidationError as error:

@@ -158,7 +158,9 @@ class Reader(Script):
         names = Namespace(tuple(options), flags(self.version()))
         cp = names.whole("context_parallel_size")
         dp = max(1, gpus // bridged.split(names))
-        packed = self._packed(cp, rl)
+        tokens = values.whole("max_tokens_per_gpu") if values.switch("use_dynamic_batch_size") else None
+        room = None if tokens is None else tokens * cp
+        packed = Packed.of(rl, values.whole("micro_batch_size") or 1, tokens=room)
         limit, packed = packed.room, packed.within(rl, dp)
         room, batch = packed.room, packed.spread(rl, dp)
         run = self._trained(names, gpus, batch, room)
@@ -186,9 +188,3 @@ class Reader(Script):
         critic = run if rl.has_critic else None  # slime's has the actor's model, degrees and micro-batches
         step = replace(step, critic_fill=step.fill)
         return replace(run, step=step, critic=critic, assumed=(*run.assumed, *self.assumed))
-
-    def _packed(self, cp: int, rl: Rl) -> Packed:
-        """Return an update's micro-batches: --max-tokens-per-gpu x `cp` if dynamic, else --micro-batch-size (1)."""
-        values = self.values
-        tokens = values.whole("max_tokens_per_gpu") if values.switch("use_dynamic_batch_size") else None
-        return Packed.of(rl, values.whole("micro_batch_size") or 1, tokens=None if tokens is None else tokens * cp)
