@@ -67,19 +67,13 @@ def inserted(tree: Tree, parent: KeyPath, key: str, value: Any, after: str | Non
         yield (Edit(tree.text.place(end, end), f"{new_line}{lines}"),)
         return
     comma = _comma(data, span.value.end)
-    if comma is not None:
-        end = _line_end(data, comma) if alone and _quiet(data, comma + 1) else comma + 1
-        yield (Edit(tree.text.place(end, end), f"{new_line}{entry},"),)
-    elif alone and _quiet(data, span.value.end):
-        end = _line_end(data, span.value.end)
-        at = tree.text.place(span.value.end, span.value.end)
-        yield (
-            (Edit(at, f",{new_line}{entry}"),)
-            if end == span.value.end
-            else (Edit(at, ","), Edit(tree.text.place(end, end), f"{new_line}{entry}"))
-        )
+    at, lead, tail = (span.value.end, ",", "") if comma is None else (comma + 1, "", ",")
+    end = _line_end(data, at) if alone and _quiet(data, at) else at
+    entry = f"{new_line}{entry}{tail}"
+    if end == at or not lead:
+        yield (Edit(tree.text.place(end, end), f"{lead}{entry}"),)
     else:
-        yield (Edit(tree.text.place(span.value.end, span.value.end), f",{new_line}{entry}"),)
+        yield Edit(tree.text.place(at, at), lead), Edit(tree.text.place(end, end), entry)
 
 
 def removed(tree: Tree, path: KeyPath) -> Iterator[tuple[Edit, ...]]:

@@ -105,6 +105,11 @@ _DEEPSPEED = words(
 _DEEPSPEED_SECTIONS = frozenset(("bf16", "bfloat16", "fp16", "data_types", "tensor_parallel", "flops_profiler", "aio"))
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".zsh", ".ksh")
 _SHEBANG = re.compile(rb"#!.*\b(ba|z|k|da)?sh\b")
+# What is not read, by suffix: a .py file may be a shell's all the same.
+UNREADABLE = {
+    ".py": ("is a Python program, whose code is not read", "the script that starts it, with its options"),
+    ".toml": ("is TOML, as torchtitan has it, which is not read", "a bash script, YAML or JSON"),
+}
 _LAUNCHERS = ("*.sh", "*.slurm", "*.sbatch", "*.yaml", "*.yml", "*.json")
 
 
@@ -119,11 +124,16 @@ def is_arguments(source: str) -> bool:
     return any(is_override(word) for word in words) or (len(words) > 1 and any(word[:1] == "-" for word in words))
 
 
+def is_shell(text: Text) -> bool:
+    """Return whether the file begins with a shell's shebang."""
+    return _SHEBANG.match(text.data.removeprefix(b"\xef\xbb\xbf").lstrip()) is not None
+
+
 def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
     """Return "bash", "yaml" or "json", by a shebang, the suffix, a first `{`, or as YAML of a known dialect."""
     suffix = Path(text.file).suffix.lower()
     head = text.data.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if _SHEBANG.match(head) or suffix in _SCRIPTS:
+    if is_shell(text) or suffix in _SCRIPTS:
         return "bash"
     if suffix in (".yaml", ".yml"):
         return "yaml"
@@ -133,18 +143,6 @@ def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
         return "yaml" if dialect_of(parse_yaml(text).data) else "bash"
     except InputError:
         return "bash"
-
-
-def unreadable(text: Text) -> InputError | None:
-    """Return an error for a .py file without a shell's shebang and for a .toml file; None for other files."""
-    suffix = Path(text.file).suffix.lower()
-    if suffix == ".py" and not _SHEBANG.match(text.data):
-        what, need = "is a Python program, whose code is not read", "the script that starts it, with its options"
-        return InputError(what, file=text.file, need=need)
-    if suffix == ".toml":
-        what, need = "is TOML, as torchtitan has it, which is not read", "a bash script, YAML or JSON"
-        return InputError(what, file=text.file, need=need)
-    return None
 
 
 def parse(text: Text, syntax: Literal["json", "yaml"]) -> Tree:

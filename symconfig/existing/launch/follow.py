@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError
 from symconfig.existing.launch.detect import read_document
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
@@ -29,22 +30,15 @@ from symconfig.existing.launch.text import Text
 from symconfig.existing.launch.trees import parse_yaml
 from symconfig.existing.launch.world import launcher_options, of_hosts
 
-_DEEPSPEED = (
-    "--deepspeed-config",
-    "--deepspeed",
-    "--ds-config",
-    "--deepspeed-config-file",
-    "--ds-config-path",
-    "--dist-config.config-file",
+_DEEPSPEED = words(
+    """
+    --deepspeed-config --deepspeed --ds-config --deepspeed-config-file --ds-config-path --dist-config.config-file
+    """
 )
-_MODEL = (
-    "--model-config",
-    "--model-name-or-path",
-    "--model-path",
-    "--model",
-    "--model-dir",
-    "--config-name-or-path",
-    "--base-model",
+_MODEL = words(
+    """
+    --model-config --model-name-or-path --model-path --model --model-dir --config-name-or-path --base-model
+    """
 )
 _MODEL_FILE = "config.json"
 _CONFIG_FILE = "--config_file"

@@ -13,14 +13,15 @@ from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError
 from symconfig.existing.launch.bash.read import read_bash
 from symconfig.existing.launch.detect import (
+    UNREADABLE,
     folder_refused,
     is_arguments,
     is_deepspeed,
+    is_shell,
     parse,
     read_document,
     refused,
     syntax_of,
-    unreadable,
 )
 from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.follow import followed
@@ -53,9 +54,10 @@ def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequenc
     if exists and path.is_dir():
         raise folder_refused(path)
     text = open_text(path, root=path.parent)
-    if (error := unreadable(text)) is not None:
-        raise error
-    syntax = syntax_of(text)
+    syntax, suffix = syntax_of(text), path.suffix.lower()
+    if suffix in UNREADABLE and not (suffix == ".py" and is_shell(text)):
+        what, need = UNREADABLE[suffix]
+        raise InputError(what, file=text.file, need=need)
     if syntax == "bash":
         return _bash(text, path.parent, variables, extra)
     if extra:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
@@ -66,7 +66,7 @@ class Around:
             return None
 
 
-def given(reading: Reading, names: Sequence[str]) -> Setting | None:
+def given(reading: Reading, names: Collection[str]) -> Setting | None:
     """Return the last setting with one of these names that has a value; None if there is none. `_` counts as `-`."""
     settings = [setting for setting in reading.settings if setting.name.replace("_", "-") in names and setting.values]
     return settings[-1] if settings else None

@@ -59,10 +59,6 @@ _DEFAULTS: dict[str, str] = {
 }
 # Specifications of Megatron-LM's own for the layers of a pattern.
 _STACKS = ("hybrid_stack_spec", "mamba_stack_spec")
-# What costs nothing and changes no shape: read, and passed over in the prediction.
-_PASSED: dict[str, str] = {
-    "rotary_interleaved": "rope turns other pairs of channels, which costs the same",
-}
 
 
 def refuse_undescribed(out: Fields) -> None:
@@ -77,25 +73,18 @@ def refuse_undescribed(out: Fields) -> None:
     encoder, layers = args.value("encoder_num_layers"), args.value("num_layers")
     if encoder not in (None, layers):
         out.refuse(_TWO, "encoder_num_layers", got=encoder, hint="--num-layers, for a decoder")
-    for dest, why in _PASSED.items():
-        if not _is_default(out, dest):
-            out.assume(dest, "passed over", why, dest)
+    if not _is_default(out, turned := "rotary_interleaved"):
+        out.assume(turned, "passed over", "rope turns other pairs of channels, which costs the same", turned)
     spec = args.words("spec")
-    if spec and spec[0] in _USUAL:
+    own = spec[-1:] and spec[-1] in _STACKS and any(map(args.given, PATTERN))
+    if spec in ((), ("local",)) or spec[0] in _USUAL or own:
         return
-    if spec and spec[-1] in _STACKS and any(out.args.given(dest) for dest in PATTERN):
-        return
-    if spec and spec != ("local",) and out.base is None:
-        out.refuse(
-            "layers of a specification in Python are not read",
-            "spec",
-            got=" ".join(spec),
-            hint="name the model, --model M",
-        )
-    elif spec and spec != ("local",) and out.base is not None:
-        out.assume(
-            "layers", f"those of {out.base.name}", "the specification in Python that builds them is not read", "spec"
-        )
+    if out.base is None:
+        what, hint = "layers of a specification in Python are not read", "name the model, --model M"
+        out.refuse(what, "spec", got=" ".join(spec), hint=hint)
+    else:
+        why = "the specification in Python that builds them is not read"
+        out.assume("layers", f"those of {out.base.name}", why, "spec")
 
 
 def _is_default(out: Fields, dest: str) -> bool:

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from symconfig.descriptor import hub
+from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.meaning import Meaning, meaning
@@ -77,18 +78,11 @@ def model_of(name: str) -> tuple[ModelDescriptor, bool]:
 
 _SECTION = {"rope_scaling": "rope_scaling.rope_type"}  # by which field such a choice is told
 MOST_FIELDS = 3  # fields at most in which a model may differ from one that it is said to be like
-_SHAPES = (
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "experts.num_experts",
-    "experts.moe_intermediate_size",
-    "experts.shared_expert_intermediate_size",
-    "latent.q_lora_rank",
-    "latent.kv_lora_rank",
+_SHAPES = words(
+    """
+    hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim experts.num_experts
+    experts.moe_intermediate_size experts.shared_expert_intermediate_size latent.q_lora_rank latent.kv_lora_rank
+    """
 )
 
 

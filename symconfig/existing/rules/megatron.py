@@ -214,22 +214,10 @@ def _broken(facts: MegatronFacts, kind: str, dest: str, wanted: Any, owner: str)
 
 PAIRS = "megatron_pairs"
 FILES = (
-    "megatron_options",
-    "megatron_grid",
-    "megatron_layers",
-    "megatron_sizes",
-    "megatron_attention",
-    "megatron_experts",
-    "megatron_router",
-    "megatron_switches",
-    PAIRS,
-    "megatron_training",
-    "megatron_checkpoints",
-    "megatron_recompute",
-    "megatron_speed",
-    "machine",
-    "environment",
-)
+    "megatron_options", "megatron_grid", "megatron_layers", "megatron_sizes", "megatron_attention", "megatron_experts",
+    "megatron_router", "megatron_switches", PAIRS, "megatron_training", "megatron_checkpoints", "megatron_recompute",
+    "megatron_speed", "machine", "environment",
+)  # fmt: skip
 CHECKS = {**vars(megatron_checks), **vars(megatron_options)}
 BY_FILE: Mapping[str, tuple[Rule[MegatronFacts], ...]] = {
     file: rules_of_pairs(file) if file == PAIRS else rules_of(file, LANGUAGE, CHECKS) for file in FILES

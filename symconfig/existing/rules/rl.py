@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import tuners, verl
 from symconfig.existing.launch.reading import Reading
@@ -18,20 +19,11 @@ from symconfig.formats.tuners import SWIFT, Trainer
 # Rules about Megatron-LM that do not hold of workers of such a trainer: it cuts the batch and the sequences itself,
 # gives its workers an environment of its own, shares the allocator with an engine, balances no experts, and takes the
 # all-to-all where it is told to gather tokens (slime/backends/megatron_utils/arguments.py, validate_args).
-_NOT_HERE = frozenset(
-    (
-        "batch-not-said",
-        "batch-over-replicas",
-        "missing-option",
-        "environment-advised",
-        "environment-missing",
-        "environment-wrong",
-        "repeated-option",
-        "vocabulary-padded",
-        "gradients-not-overlapped",
-        "experts-not-balanced",
-        "gathered-tokens",
-    )
+_NOT_HERE = words(
+    """
+    batch-not-said batch-over-replicas missing-option environment-advised environment-missing environment-wrong
+    repeated-option vocabulary-padded gradients-not-overlapped experts-not-balanced gathered-tokens
+    """
 )
 
 
@@ -150,16 +142,11 @@ def tokens_below_longest(facts: RlFacts) -> Iterator[Problem]:
 
 def longest_beyond_tokens(facts: RlFacts) -> Iterator[Problem]:
     """Yield one problem if the tokens per micro-batch of all ranks are below the longest sequence."""
-    longest, values = facts.longest, facts.values
-    packed = _PACKED[facts.trainer]
-    if longest is None or not values.switch(packed[0]):
-        return
-    for tokens in packed[2:]:
-        room, ranks = values.whole(tokens), values.whole(packed[1]) or 1
-        if room is not None and room * ranks < longest:
-            got, need = f"{room:,} on {ranks} ranks" if ranks > 1 else f"{room:,}", f"{-(-longest // ranks):,} or more"
-            yield facts.problem(tokens, "is exceeded by the longest sequence", got, need)
-            return
+    dynamic, degree, tokens = _PACKED[facts.trainer]
+    longest, room, ranks = facts.longest, facts.values.whole(tokens), facts.values.whole(degree) or 1
+    if longest is not None and room is not None and facts.values.switch(dynamic) and room * ranks < longest:
+        got, need = f"{room:,} on {ranks} ranks" if ranks > 1 else f"{room:,}", f"{-(-longest // ranks):,} or more"
+        yield facts.problem(tokens, "is exceeded by the longest sequence", got, need)
 
 
 def micro_batch_not_said(facts: RlFacts) -> Iterator[Problem]:

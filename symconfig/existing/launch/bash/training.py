@@ -33,7 +33,10 @@ def arguments(
 
     def close() -> None:
         if name is not None:
-            settings.append(_setting(name, values))
+            last = values[-1].place if values else name.place
+            whole = cover((name.place, last)) if name.place.start <= last.start else None
+            joined = tuple(value.joined() for value in values)
+            settings.append(Setting(name.text, name.text, joined, whole or name.place))
 
     for word in words:
         text = word.text
@@ -72,13 +75,6 @@ def dark(word: Word, source: Callable[[Place], str]) -> Unread:
     hides = Hides.OPTIONS if word.brings is None else Hides.NAMED
     what = " ".join(source(place).split())[:80] or word.text
     return Unread(place, what, word.unknown or "is not known", hides, options=True)
-
-
-def _setting(name: Word, values: Sequence[Word]) -> Setting:
-    last = values[-1].place if values else name.place
-    whole = cover((name.place, last)) if name.place.start <= last.start else None
-    place = whole or name.place
-    return Setting(name.text, name.text, tuple(value.joined() for value in values), place)
 
 
 def _joined(word: Word, equals: int, source: Callable[[Place], str]) -> Setting:

@@ -11,19 +11,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from posixpath import basename
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.existing.launch.reading import Hides, Reading, Setting, Word, World
 
 # Options by any two of which a program is slime's train.py.
-_OWN = frozenset(
-    (
-        "--actor-num-nodes",
-        "--actor-num-gpus-per-node",
-        "--rollout-batch-size",
-        "--n-samples-per-prompt",
-        "--rollout-num-gpus-per-engine",
-        "--rollout-num-gpus",
-        "--num-rollout",
-    )
+_OWN = words(
+    """
+    --actor-num-nodes --actor-num-gpus-per-node --rollout-batch-size --n-samples-per-prompt
+    --rollout-num-gpus-per-engine --rollout-num-gpus --num-rollout
+    """
 )
 _PROGRAMS = re.compile(r"train(_async)?\.py")
 _ARRAY = re.compile(r"\"?\$\{\w*ARGS(\[[@*]\])?\}\"?")  # one of its groups of options

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
@@ -34,23 +35,12 @@ from symconfig.frameworks.fsdp.behaviour import WIDE_FROZEN
 _OPTIMIZER = f"{POLICY}.optimizer"
 _PASSED_ON = ("", "optimizer.", "distributed_data_parallel_config.")  # sections of Megatron-Core's part
 # Of its part: what is read by itself, or means another thing than Megatron-LM's option of the name.
-_ASIDE = (
-    "enabled",
-    "activation_checkpointing",
-    "recompute_granularity",
-    "recompute_modules",
-    "sequence_parallel",
-    "bf16",
-    "fp16",
-    "lr",
-    "use_custom_fsdp",
-    "data_parallel_sharding_strategy",
-    "params_dtype",
-    "offload_modules",
-    "fine_grained_activation_offloading",
-    "moe_router_load_balancing_type",
-    "bias_activation_fusion",  # of whichever activation the model has
-    "empty_unused_memory_level",  # between its phases
+_ASIDE = words(
+    """
+    enabled activation_checkpointing recompute_granularity recompute_modules sequence_parallel bf16 fp16 lr
+    use_custom_fsdp data_parallel_sharding_strategy params_dtype offload_modules fine_grained_activation_offloading
+    moe_router_load_balancing_type bias_activation_fusion empty_unused_memory_level
+    """
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from posixpath import basename
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects.slime import model_hidden
@@ -29,14 +30,10 @@ _SHARE = 0.85  # of a GPU for SGLang, which derives it from the GPU where --sgla
 _BATCH = ("--micro-batch-size", "--global-batch-size", "--seq-length")  # slime's own meaning of them
 # Of a model that is known by its name: layers in Python, the shape that they are of, and what differs between its
 # releases and costs nothing.
-_OF_THE_NAME = (
-    "--spec",
-    "--num-layers",
-    "--hidden-size",
-    "--num-attention-heads",
-    "--rotary-base",
-    "--rotary-percent",
-    "--rotary-interleaved",
+_OF_THE_NAME = words(
+    """
+    --spec --num-layers --hidden-size --num-attention-heads --rotary-base --rotary-percent --rotary-interleaved
+    """
 )
 # What slime sets itself (_set_default_megatron_args).
 ALWAYS = ("--bf16", "--use-distributed-optimizer")
