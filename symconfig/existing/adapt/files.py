@@ -13,10 +13,9 @@ from symconfig.existing.adapt.draft import Adapted, Draft, Flaw, Progress, noted
 from symconfig.existing.adapt.launcher import without_export
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.audit.configuration import MegatronConfiguration, RlConfiguration, configuration_of
-from symconfig.existing.launch.files import instead, leads_out
 from symconfig.existing.launch.read import ARGUMENTS, read
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.launch.text import Text
+from symconfig.existing.launch.text import Text, instead, leads_out
 from symconfig.existing.recover.run import Supplied
 from symconfig.existing.rules.rule import Finding
 from symconfig.frameworks.backend import Medium

@@ -23,11 +23,10 @@ from symconfig.existing.launch.detect import (
     refused,
     syntax_of,
 )
-from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.follow import followed
 from symconfig.existing.launch.reading import JSON_ALONE, Hides, Reading, Setting, Tree, Unread
 from symconfig.existing.launch.sections import Around, with_unread
-from symconfig.existing.launch.text import Text
+from symconfig.existing.launch.text import Text, open_text
 from symconfig.format import learn
 
 ARGUMENTS = "<arguments>"  # the name of a line of arguments in messages

@@ -16,9 +16,8 @@ from symconfig.existing.launch.detect import dialect_of, parse, read_sections, s
 from symconfig.existing.launch.dialects import nemo_rl, tuners, verl
 from symconfig.existing.launch.dialects.override import RECIPE, entries, entries_of, interpolated, kept, key_of
 from symconfig.existing.launch.dialects.translate import by_path
-from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.reading import Piece, Reading, Setting, Span, Tree, Unread, Word, World
-from symconfig.existing.launch.text import Place, Text
+from symconfig.existing.launch.text import Place, Text, open_text
 from symconfig.resources import may_read
 
 _MOST_LEVELS = 4  # from a script up to the folder in which it is started

@@ -14,8 +14,7 @@ from symconfig.existing.launch.bash.conditions import EXPECTED, FALSE, STARTED, 
 from symconfig.existing.launch.bash.expand import with_escapes
 from symconfig.existing.launch.bash.shell import Shell, Words
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.state import Command, Leave
-from symconfig.existing.launch.bash.values import Array, fields, hole, plain
+from symconfig.existing.launch.bash.state import Array, Command, Leave, fields, hole, plain
 from symconfig.existing.launch.reading import Piece, Pieces, Word, text_of, unknown_of
 from symconfig.existing.launch.text import Place
 

@@ -12,10 +12,9 @@ from typing import TypeAlias
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark, calculated
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.state import Budget, State
-from symconfig.existing.launch.bash.values import Array, Value, cover, fields, hole, plain, through
+from symconfig.existing.launch.bash.state import Array, Budget, State, Value, fields, hole, plain, through
 from symconfig.existing.launch.reading import Piece, Pieces, Word, text_of, unknown_of
-from symconfig.existing.launch.text import Place
+from symconfig.existing.launch.text import Place, cover
 
 Capture: TypeAlias = Callable[[Source, Place], Pieces]
 Stream: TypeAlias = "list[Piece | None]"  # None between parts: the break between two elements of "$@" or "${A[@]}"

@@ -19,8 +19,7 @@ from symconfig.existing.launch.bash.conditions import FALSE, TRUE, Truth, double
 from symconfig.existing.launch.bash.expand import pattern
 from symconfig.existing.launch.bash.simple import Simple
 from symconfig.existing.launch.bash.source import Source, place_at, text_at, word_ranges
-from symconfig.existing.launch.bash.state import Leave, shortened
-from symconfig.existing.launch.bash.values import hole
+from symconfig.existing.launch.bash.state import Leave, hole, shortened
 from symconfig.existing.launch.reading import text_of, unknown_of
 from symconfig.existing.launch.text import Place
 

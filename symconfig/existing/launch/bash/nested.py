@@ -14,11 +14,9 @@ from symconfig.errors import InputError
 from symconfig.existing.launch.bash.conditions import EXPECTED, TRUE, Truth, ended
 from symconfig.existing.launch.bash.shell import Shell
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.state import Leave
-from symconfig.existing.launch.bash.values import plain
-from symconfig.existing.launch.files import ROOT, leads_out, open_text, readable
+from symconfig.existing.launch.bash.state import Leave, plain
 from symconfig.existing.launch.reading import Hides, Piece, Pieces, Word, text_of, unknown_of
-from symconfig.existing.launch.text import Place
+from symconfig.existing.launch.text import ROOT, Place, leads_out, open_text, readable
 from symconfig.resources import may_read
 
 _SHELLS = ("bash", "sh", "zsh", "dash")

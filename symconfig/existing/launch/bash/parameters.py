@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.expand import Scanner, Stream, pattern
-from symconfig.existing.launch.bash.values import hole, plain
+from symconfig.existing.launch.bash.state import hole, plain
 from symconfig.existing.launch.reading import Piece, Pieces, Word, cut, text_of, unknown_of
 from symconfig.existing.launch.text import Place
 

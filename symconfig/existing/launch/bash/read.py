@@ -12,9 +12,8 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.bash import training
 from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, shortened
+from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, plain, shortened
 from symconfig.existing.launch.bash.training import Split, arguments, dark, may_be_options
-from symconfig.existing.launch.bash.values import plain
 from symconfig.existing.launch.reading import OTHER_RUN, Hides, Piece, Reading, Unread, Word, text_of, unknown_of
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.world import world

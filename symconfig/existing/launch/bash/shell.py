@@ -14,8 +14,7 @@ from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.conditions import TRUE, Truth, ended
 from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.source import Source, errors_of, parse, place_at, text_at
-from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, one_of
-from symconfig.existing.launch.bash.values import Value
+from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, Value, one_of
 from symconfig.existing.launch.reading import Piece, Pieces, Word
 from symconfig.existing.launch.text import Place
 

@@ -16,7 +16,7 @@ from symconfig.existing.launch.bash.conditions import TRUE, Truth
 from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.shell import Shell
 from symconfig.existing.launch.bash.source import Source, place_at, text_at, word_ranges
-from symconfig.existing.launch.bash.values import Array, Value
+from symconfig.existing.launch.bash.state import Array, Value
 from symconfig.existing.launch.reading import Hides, Piece, Pieces, Word, text_of
 from symconfig.existing.launch.text import Place
 

@@ -14,9 +14,8 @@ import tree_sitter
 import tree_sitter_bash
 from tree_sitter import Node
 
-from symconfig.existing.launch.bash.values import cover
 from symconfig.existing.launch.reading import Piece, Pieces
-from symconfig.existing.launch.text import Place, Text
+from symconfig.existing.launch.text import Place, Text, cover
 
 HOLE = "\ue000"  # a character of private use: stands for what is not known
 _BOM = b"\xef\xbb\xbf"

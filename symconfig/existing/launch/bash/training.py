@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from posixpath import basename
 
 from symconfig.descriptor.architectures.keys import words
-from symconfig.existing.launch.bash.state import Command
-from symconfig.existing.launch.bash.values import cover, holds_options, is_option
+from symconfig.existing.launch.bash.state import Command, holds_options, is_option
 from symconfig.existing.launch.reading import Hides, Setting, Unread, Word
-from symconfig.existing.launch.text import Place
+from symconfig.existing.launch.text import Place, cover
 
 _BRANCHES = re.compile(r"is set (under a condition|in a loop)")
 

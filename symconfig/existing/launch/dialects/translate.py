@@ -18,7 +18,7 @@ from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.document import shorten
 from symconfig.existing.launch.dialects.override import Entry, spoken
 from symconfig.existing.launch.reading import Hides, Setting, Unread, Word
-from symconfig.formats.bridge import BRIDGE
+from symconfig.formats.renamed import BRIDGE
 from symconfig.frameworks.megatron.flags import FlagTable, flags, option, versions
 
 Path = tuple[str, ...]

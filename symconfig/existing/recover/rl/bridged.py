@@ -14,7 +14,7 @@ from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Described, Run, Supplied
-from symconfig.formats.ms_swift import MS_SWIFT
+from symconfig.formats.renamed import MS_SWIFT
 from symconfig.frameworks.megatron.adapters import FUSED, PARTS, refusals
 
 # What Megatron-Bridge switches on by itself for experts (0.3.1 to 0.6.0, models).
