@@ -147,8 +147,7 @@ def _with_key(progress: Progress, wish: KeyWish) -> Progress:
     """Return the progress with one key of `wish` set or removed, and the change recorded or the key listed as unplaced.
 
     If the JSON has "auto", or lacks a key that an argument gives, the Trainer's argument is set; else the JSON of all
-    runs,
-    and the argument, if given, with it.
+    runs, and the argument, if given, with it.
     """
     reading = progress.draft.reading
     tree, name = _tree(reading), _argument(reading, wish.path)

@@ -121,8 +121,7 @@ def write(files: Mapping[str, bytes], texts: Mapping[str, Text], root: Path) -> 
     """Replace each file by its new bytes, by renames, once all new files are written.
 
     texts: the files as they were read. Raises InputError, with no file replaced, if a file has changed since, a link
-    leads
-    out of `root`, the configuration's folder, or a file is read-only.
+    leads out of `root`, the configuration's folder, or a file is read-only.
     """
     with Staged() as staged:
         for name, data in files.items():

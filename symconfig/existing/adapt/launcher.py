@@ -206,8 +206,7 @@ def variables(progress: Progress, plan: Plan) -> Progress:
     """Return the progress with the environment variables that the plan needs to start or to be right.
 
     One with another value is changed, or listed as unplaced. A missing one gets an `export` line after another one, or
-    is
-    noted.
+    is noted.
     """
     for row in environment.variables(plan, megatron.version(plan)):
         if not row.forced:

@@ -288,8 +288,7 @@ def written(draft: Draft, names: Namespace, wish: Wish, goal: Goal) -> Draft | N
     """Return the draft with one option as `wish` wants it: added, changed or removed in every run.
 
     None if no edit does that without harm. Other options may change along with it, as where one variable gives several,
-    if
-    a plan decides them and they come to have the plan's values.
+    if a plan decides them and they come to have the plan's values.
     """
     setting = _having(names, wish.dest)
     name = wish.option if setting is None else setting.name

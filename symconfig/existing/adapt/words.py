@@ -61,8 +61,7 @@ def removed(setting: Setting, texts: Mapping[str, Text]) -> Iterator[tuple[Edit,
     """Yield alternative edits that delete an option with its values, and its whole line if nothing else is on it.
 
     If the last line of a continued command is deleted, first with the backslash before it. Yield nothing if the
-    option's
-    name is not written literally in a file of `texts`.
+    option's name is not written literally in a file of `texts`.
     """
     if not _literal(setting, texts):
         return
@@ -90,8 +89,7 @@ def added(anchor: Setting, words: Sequence[str], texts: Mapping[str, Text]) -> I
     """Yield alternative edits that insert `words` after the option `anchor`; the caller tries each and keeps one.
 
     First on a new line, continued as the anchor's is, then on the same line; each in up to four quotings. Yield nothing
-    if
-    the anchor's name is not written literally in a file of `texts`.
+    if the anchor's name is not written literally in a file of `texts`.
     """
     if not _literal(anchor, texts):
         return

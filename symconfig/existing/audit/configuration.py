@@ -15,10 +15,9 @@ from symconfig.existing.recover import deepspeed, megatron
 from symconfig.existing.recover.arguments import Arguments, launched
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.namespace import Namespace, version_of
-from symconfig.existing.recover.rl.bridged import EXPERTS
 from symconfig.existing.recover.rl.nemo_rl import Reader as NemoReader
 from symconfig.existing.recover.rl.openrlhf import Reader as OpenRlhfReader
-from symconfig.existing.recover.rl.script import Script
+from symconfig.existing.recover.rl.script import EXPERTS, Script
 from symconfig.existing.recover.rl.slime import Reader as SlimeReader
 from symconfig.existing.recover.rl.tuners import Reader as TunerReader
 from symconfig.existing.recover.rl.verl import Reader as VerlReader
@@ -90,8 +89,7 @@ def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
     """Return the reading as the configuration of its framework: a trainer's, Megatron-LM's or DeepSpeed's.
 
     Scripts that a reader of `_READERS` recognises come first, then what has --num-layers, a recipe, or mostly options
-    of
-    Megatron-LM; what nothing identifies is a DeepSpeedConfiguration of an unknown backend. Raises InputError.
+    of Megatron-LM; what nothing identifies is a DeepSpeedConfiguration of an unknown backend. Raises InputError.
     """
     if (reader := next((reader for applies, reader in _READERS if applies(reading)), None)) is not None:
         return RlConfiguration(reading, supplied, reader(reading, supplied))

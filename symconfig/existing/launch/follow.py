@@ -50,8 +50,7 @@ def followed(reading: Reading, around: Around) -> Reading:
     """Return the reading with the contents of the files that it names, and overrides as settings of their own.
 
     Files that cannot be read are noted in `unread`. Words without an option are removed, and noted unless they are
-    unknown
-    or name a file that was read.
+    unknown or name a file that was read.
     """
     by_verl = verl.applies(reading)
     keyed = by_verl or nemo_rl.applies(reading)
@@ -100,8 +99,7 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
     """Return the reading with the file of Accelerate's launcher (--config_file) or of a tuner's --accelerate-config.
 
     A preset's name stands for its contents. A file that cannot be read is noted. Without either option a tuner's
-    program
-    without a launcher gets its GPUs from the environment.
+    program without a launcher gets its GPUs from the environment.
     """
     known = tuners.program(reading)
     stated = next((each.value for each in launcher_options(reading.launcher) if each.key == "config_file"), None)

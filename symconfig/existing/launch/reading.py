@@ -25,11 +25,10 @@ class Piece:
 
     place: where exactly these characters stand literally (for `'a b'` without the quotes); None: they come from outside
     (the environment, an option of the audit, a command's known output), or stand there in another spelling (escapes).
-    variables: names that they came through, the outermost first: `--tp $TP` with TP=${SIZE:-8} has (TP, SIZE).
-    unknown: why they are not known, worded to follow "its value". In a shell also: loose: whether it results from an
-    unquoted expansion, so that it is split into words where it is used. written: where it stands as source (`$TP` or
-    `8`), in the innermost text that holds it as a word. brings: options that an unknown piece may contain as words;
-    None: any.
+    variables: names that they came through, the outermost first: `--tp $TP` with TP=${SIZE:-8} has (TP, SIZE). unknown:
+    why they are not known, worded to follow "its value". In a shell also: loose: whether it results from an unquoted
+    expansion, so that it is split into words where it is used. written: where it stands as source (`$TP` or `8`), in
+    the innermost text that holds it as a word. brings: options that an unknown piece may contain as words; None: any.
     """
 
     text: str
@@ -222,8 +221,7 @@ class Tree:
     """Data of a JSON or YAML file with the place of each key and value.
 
     spans: places by path; () is the whole file. Values that an alias inserts have the alias's place. unread: unknown
-    tags,
-    repeated keys and further documents of YAML.
+    tags, repeated keys and further documents of YAML.
     """
 
     text: Text

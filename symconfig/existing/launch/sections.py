@@ -194,8 +194,7 @@ def of_nemo_rl(reading: Reading, around: Around) -> Reading:
     """Return the reading with only the settings of NeMo-RL's file over those it inherits, and overrides.
 
     The file is the reading's tree, else that of --config, else the program's default. A file that cannot be read is
-    noted
-    unless NeMo-RL ships one of this name. `world` is replaced if `cluster` gives a number.
+    noted unless NeMo-RL ships one of this name. `world` is replaced if `cluster` gives a number.
     """
     top, unread = reading.tree, []
     setting = given(reading, ARGUMENTS)

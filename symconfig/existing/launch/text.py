@@ -162,8 +162,7 @@ def open_text(path: Path, *, root: Path) -> Text:
     """Return the file's contents, UTF-8 without NUL of at most 1 MiB, and learn its secrets for masking.
 
     Inside `instead` the contents given there count. Raises InputError for anything else, and for a file outside of
-    `root`
-    (or of the folder set by `below`), also through a link.
+    `root` (or of the folder set by `below`), also through a link.
     """
     data = _bytes(path, root)
     data = _INSTEAD.get().get(str(path), data)

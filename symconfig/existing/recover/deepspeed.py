@@ -100,8 +100,7 @@ class _Reader:
         """Return the run; raises InputError with all problems, among them a missing model, batch, GPUs or length.
 
         AutoTP is tp, Ulysses is cp, and enabled AutoEP ep. The user's GPUs and sequence length take precedence. "auto"
-        values
-        are filled in as the Trainer does, unless the program takes --deepspeed_config.
+        values are filled in as the Trainer does, unless the program takes --deepspeed_config.
         """
         arguments, supplied, problems = self.arguments, self.supplied, self.problems
         model = described(self.reading, arguments, supplied, problems)

@@ -46,8 +46,7 @@ def filled(config: Any, arguments: Arguments, hidden_size: int | None) -> Any:
     """Return a copy of the JSON with each "auto" replaced by the value of the Trainer's arguments or their defaults.
 
     An "auto" train_batch_size is removed, as DeepSpeed computes it. "auto" stays for what the Trainer does not fill,
-    for
-    all defaults if there are no arguments at all, and for sizes if `hidden_size` is None.
+    for all defaults if there are no arguments at all, and for sizes if `hidden_size` is None.
     """
     if not isinstance(config, dict):
         return config

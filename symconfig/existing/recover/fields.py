@@ -97,8 +97,7 @@ def merged(out: Fields, *, agree: bool = False) -> ModelDescriptor:
     """Return the descriptor of the options' fields; `out.base` fills in the rest if the options have no shape.
 
     Raises InputError with all problems and missing fields, else with validation errors, else, with `agree`, with each
-    field
-    that contradicts the named model.
+    field that contradicts the named model.
     """
     base = out.base
     values = {field: value for field, value in out.values.items() if out.of_options(field)}

@@ -162,8 +162,7 @@ class Reader:
         """Return the run of this model, with all assumptions about it; assumes that `_problems` found nothing.
 
         Options without effect at its degrees are off: sequence parallelism with tp 1, the kind of context parallelism
-        with cp 1,
-        the overlap of experts' all-to-all with ep 1, the microbatch group with vpp 1.
+        with cp 1, the overlap of experts' all-to-all with ep 1, the microbatch group with vpp 1.
         """
         names, descriptor = self.names, model.model
         tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))

@@ -147,8 +147,7 @@ def position_fields(out: Fields, seq_length: int) -> None:
     """Record in `out` the position embedding, the longest position and rope's type, scaling and base.
 
     A kind that is not described is refused if the options decide it. seq_length (tokens): the longest position if no
-    option
-    gives one.
+    option gives one.
     """
     args = out.args
     rotary = args.switch("use_rotary_position_embeddings")  # deprecated: goes before the type

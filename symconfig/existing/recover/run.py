@@ -19,8 +19,7 @@ class Supplied:
     """What the user states in addition to the files.
 
     model: for configurations that describe none, or name a recipe. seq_length, vocab_size: used where the files give
-    none.
-    megatron_version: None: the newest that has most options. prompt_length, response_length: mean tokens, for RL.
+    none. megatron_version: None: the newest that has most options. prompt_length, response_length: mean tokens, for RL.
     """
 
     model: ModelDescriptor | None = None
@@ -61,8 +60,7 @@ class Described:
     """The model that options describe.
 
     zoo: name of the zoo's model that computes the same, if any; else nearest: the most similar model and the fields
-    that
-    differ, with their values here. assumed: assumptions made about the model.
+    that differ, with their values here. assumed: assumptions made about the model.
     """
 
     model: ModelDescriptor

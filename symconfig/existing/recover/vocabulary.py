@@ -58,8 +58,7 @@ def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> i
     """Return the vocabulary's size without padding; None, with a problem recorded in `out`, if nothing gives it.
 
     model: with any vocabulary; to find models of the same shapes. vocab_size: the user's, used where the options give
-    none.
-    What is derived is recorded as assumed.
+    none. What is derived is recorded as assumed.
     """
     true = _true(out)
     padded = out.args.integer("padded_vocab_size")

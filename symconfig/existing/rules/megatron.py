@@ -192,8 +192,7 @@ def _broken(facts: MegatronFacts, kind: str, dest: str, wanted: Any, owner: str)
     """Yield one problem if the option `dest` is on though excluded, off though needed, or fails the tests of its value.
 
     kind: "needs", "excludes" or "be". wanted: tests of its value, with optional `need` (a text), `since` (a version)
-    and
-    `if` (conditions). owner: the destination that has the rule. Raises NotKnown.
+    and `if` (conditions). owner: the destination that has the rule. Raises NotKnown.
     """
     tests = dict(wanted) if isinstance(wanted, dict) else {"is" if kind == "be" else "need": wanted}
     need, since, others = (tests.pop(name, None) for name in ("need", "since", "if"))

@@ -52,8 +52,7 @@ def calculated(text: str, look: Callable[[str], int], assign: Callable[[str, int
     """Return the value of an arithmetic expression; of several separated by commas the last one's, 0 if it is empty.
 
     look: returns a variable's value. assign: is called with name and value for each assignment, `++` and `--`. Raises
-    Dark
-    if the value is unknown, or the syntax is not supported or too long.
+    Dark if the value is unknown, or the syntax is not supported or too long.
     """
     if len(text) > _LENGTH:
         raise Dark("has too long an arithmetic expression")

@@ -40,8 +40,7 @@ class Scanner:
     """Expander of the words of one source in one state, but for `${...}`, which `parameters.Expander` adds.
 
     capture: returns the output of a command substitution. deciding: whether the words are of a condition; arguments
-    that
-    the script was not given are then empty.
+    that the script was not given are then empty.
     """
 
     def __init__(self, source: Source, state: State, budget: Budget, capture: Capture, deciding: bool = False) -> None:
@@ -54,8 +53,7 @@ class Scanner:
         """Return the fields that the word at bytes [start, end) expands to; [] if it expands to nothing.
 
         `{1..8}` gives a field per number, another brace expansion an unknown field. Fields of a word that gives several
-        have
-        the places of their parts.
+        have the places of their parts.
         """
         self.budget.spend()
         place, stream = self.source.place(start, end), self.scan(start, end, loose=True)
@@ -154,9 +152,8 @@ class Scanner:
         """Return the expanded parts of the bytes [start, end); None stands between elements of arrays.
 
         quoted: the bytes stand between double quotes. loose: results of expansions may be split into words. literals:
-        unquoted
-        characters are loose as well. doubles: a double quote is special. Assignments in it change the state. Raises
-        Exhausted.
+        unquoted characters are loose as well. doubles: a double quote is special. Assignments in it change the state.
+        Raises Exhausted.
         """
         pieces: Stream = []
         at = start

@@ -45,8 +45,7 @@ class Interpreter(Simple):
         """Run the rest of a list, `links` (result that skips it, command), after a command with this status.
 
         If the status is not known the rest runs on copies of the state for both outcomes, which are merged. Return the
-        last
-        status.
+        last status.
         """
         for index, (stop, right) in enumerate(links):
             place, provided = place_at(source, node), any(stop for stop, _ in links)

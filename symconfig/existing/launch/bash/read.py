@@ -40,8 +40,7 @@ class Bash:
     """The reading of a script, and what is needed to follow the files that it names.
 
     runs: further runs of the same program. virtual: files that the script writes before it trains, by name; origins:
-    their
-    characters with places in the script.
+    their characters with places in the script.
     """
 
     reading: Reading

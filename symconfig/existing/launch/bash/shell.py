@@ -124,8 +124,7 @@ class Shell:
         """Run each branch on a copy of the state, and merge states and outputs; values that differ become unknown.
 
         Branches that leave are left out. Raises Leave if all of them leave. why: the reason of unknown values, added to
-        `maybe`
-        while a branch runs; not for the first one if it is `likely`.
+        `maybe` while a branch runs; not for the first one if it is `likely`.
         """
         outcomes, left = [], None
         for branch in branches:

@@ -199,8 +199,7 @@ class Simple(Shell):
         """Run a command, `run`, with its redirections; return its status, or that of what follows a here-document.
 
         Standard input comes from here-documents and here-strings; output to a file is kept in `state.files`. `run` gets
-        words
-        behind a redirection.
+        words behind a redirection.
         """
         if not nodes:
             return run(())

@@ -170,8 +170,7 @@ class Command:
 
     outer: number of first words that belong to what starts a nested shell: 3 of `docker exec box bash -c '...'`.
     environment: exported variables. files: contents of files written by the script, by name. maybe: the unknown
-    condition
-    under which it runs; None if it runs in any case.
+    condition under which it runs; None if it runs in any case.
     """
 
     words: tuple[Word, ...]

@@ -44,8 +44,7 @@ def pools(stated: Mapping[str, str], *, critic: bool, reference: bool) -> Mappin
     """Return the number of GPUs by key: "actor", "ref", "critic", "reward" and "vllm"; the largest of roles that share.
 
     stated: options by name without dashes; switches by their presence. critic, reference: whether the algorithm has
-    one.
-    A role has 1 node of 8 GPUs by default. Raises ValueError if a number is malformed.
+    one. A role has 1 node of 8 GPUs by default. Raises ValueError if a number is malformed.
     """
     together = stated.keys() & {"train.colocate_all"}
     roles = dict.fromkeys(_ROLES, True)

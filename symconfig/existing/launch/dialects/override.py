@@ -305,8 +305,7 @@ class _Resolver:
         """Return what a reference (the text inside `${}`) stands for: the resolved entry at its path, or a word.
 
         `oc.env:NAME,default` and `env:` give the variable's value; `mul:`, `add:`, `max:` and `div:` the number. What
-        cannot be
-        resolved gives an unknown word. Paths with leading dots are relative to `entry`.
+        cannot be resolved gives an unknown word. Paths with leading dots are relative to `entry`.
         """
         kind, colon, rest = reference.partition(":")
         place = entry.words[0].place

@@ -186,8 +186,7 @@ def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tupl
     """Return (settings, notes): Megatron-LM's options for the entries, each once, and what has none.
 
     Entries of `_ASIDE` and null are skipped. Values that are not understood, and keys of `_WEIGHTY` sections, give
-    notes
-    that may hide options, other keys notes that hide nothing.
+    notes that may hide options, other keys notes that hide nothing.
     """
     settings: dict[tuple[str, ...], Setting] = {}  # two sections often say the same, by a reference to each other
     unread: list[Unread] = []
@@ -219,8 +218,7 @@ def _meanings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterable[Meaning]:
     """Return (destination, value) for each destination of argparse that an entry sets.
 
     READ's rule for "section.key" precedes that for "key"; without one the key itself is the destination. Raises
-    ValueError,
-    perhaps only when iterated, for a value that a rule does not understand.
+    ValueError, perhaps only when iterated, for a value that a rule does not understand.
     """
 
     def neighbour(key: str) -> Any:

@@ -81,8 +81,7 @@ def program(reading: Reading) -> Program | None:
     """Return which tuner's program is started; None if it is none.
 
     By its script's path or command; by an option that only one tuner has; as TRL by a script named after a method with
-    a
-    model and a dataset. `megatron`: by script, command, options for Megatron-Core, or USE_MCA.
+    a model and a dataset. `megatron`: by script, command, options for Megatron-Core, or USE_MCA.
     """
     path = reading.program.text if reading.program is not None else ""
     names, switch = {each.key for each in reading.settings}, reading.environment.get("USE_MCA")

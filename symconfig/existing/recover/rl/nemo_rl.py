@@ -18,8 +18,8 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.nemo_rl import METHODS
 from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.rl import bridged, fsdp
-from symconfig.existing.recover.rl.script import MANY, PROMPT, Script
+from symconfig.existing.recover.rl import fsdp
+from symconfig.existing.recover.rl.script import MANY, PROMPT, Script, megatron_options
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.values import DTENSOR, MEGATRON, NEMO, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
@@ -142,7 +142,7 @@ class Reader(Script):
         own.append("--moe-grouped-gemm")  # as Megatron-Bridge has it
         split = (values.whole(f"{_MEGATRON}.tensor_model_parallel_size") or 1) > 1
         own += ["--sequence-parallel"] * (split and values.switch(f"{_MEGATRON}.sequence_parallel"))
-        return (*settings(own, self.reading.file), *bridged.options(passed))
+        return (*settings(own, self.reading.file), *megatron_options(passed))
 
     def _recompute(self) -> list[str]:
         """Return the words of Megatron-LM's options for recomputation: whole layers by default, or modules."""

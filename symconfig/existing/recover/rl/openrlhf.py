@@ -142,8 +142,7 @@ class Reader(Script):
         """Return the run by the JSON that OpenRLHF builds for DeepSpeed, with logits copied to fp32 in the loss.
 
         microbatches: per update, over all replicas. room: tokens of a micro-batch's sequence. micro: sequences per
-        micro-batch.
-        Raises InputError.
+        micro-batch. Raises InputError.
         """
         values, tp = self.values, self._tp
         zero: dict[str, object] = {

@@ -3,9 +3,9 @@ names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,16 +14,21 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Lengths, RewardModel, Rl
 from symconfig.errors import InputError, Problem
-from symconfig.existing.launch.reading import Reading, Setting, settings
+from symconfig.existing.launch.dialects.override import entries_of
+from symconfig.existing.launch.dialects.translate import by_path, translated
+from symconfig.existing.launch.reading import Reading, Setting, Word, settings
+from symconfig.existing.recover import megatron
 from symconfig.existing.recover.deepspeed_model import named_model, named_targets, with_adapter
 from symconfig.existing.recover.namespace import Namespace, version_of
-from symconfig.existing.recover.rl import bridged
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.rl.values import Values, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run, Supplied
 from symconfig.existing.recover.zoo import zoo_match
 from symconfig.formats.keys import Keys
+from symconfig.formats.megatron import DEGREES
+from symconfig.formats.renamed import MS_SWIFT
 from symconfig.formats.tuners import Trainer
+from symconfig.frameworks.megatron.adapters import FUSED, PARTS, refusals
 from symconfig.frameworks.megatron.flags import flags, resolve
 from symconfig.plans.rl import PlannedReward
 
@@ -55,6 +60,34 @@ def adapted(model: Described, reading: Reading, fields: Mapping[str, object]) ->
 MANY = 4  # micro-batches of an update on each replica, at least, that are full whatever lengths are
 PROMPT = 1024  # tokens of the longest prompt, where no option says it
 _MEAN = 0.5  # of the longest, where nothing says how long sequences are in the mean
+
+
+# What Megatron-Bridge switches on by itself for experts (0.3.1 to 0.6.0, models).
+EXPERTS = ("--moe-grouped-gemm", "--moe-permute-fusion")
+
+
+def adapted_modules(given: Iterable[str]) -> tuple[str, ...]:
+    """Return Megatron-Core's adapted layers by the descriptor's names; all linear ones for [] and "all"."""
+    named = tuple(given)
+    if not named or {"all-linear", "all", ""} & {*named}:
+        return tuple(FUSED.values())
+    known: Mapping[str, str] = {**FUSED, **PARTS}
+    return tuple(known.get(name, name) for name in named)
+
+
+def megatron_options(settings: Iterable[Setting]) -> tuple[Setting, ...]:
+    """Return keys of Megatron-Core's configuration or ms-swift as Megatron-LM's options; others are left out."""
+    own = MS_SWIFT.keys()
+    keys = (
+        replace(each, name=f"model.{own.get(each.key, each.key)}", values=each.values or (Word.of("true", each.place),))
+        for each in settings
+    )
+    return translated(by_path(entries_of(tuple(keys), False)))[0]
+
+
+def gpus_per_replica(names: Namespace) -> int:
+    """Return tp x pp x cp by Megatron-LM's options."""
+    return math.prod(names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
 
 
 @dataclass(slots=True)
@@ -115,7 +148,7 @@ class Script:
         return {
             "method": "qlora" if values.switch("adapter.quantised") else "lora",
             "r": int(rank),
-            "target_modules": bridged.modules(given) if self.workers.options else plain,
+            "target_modules": adapted_modules(given) if self.workers.options else plain,
             "lora_alpha": values.number("adapter.lora_alpha"),
             "lora_dropout": values.number("adapter.lora_dropout") or 0.0,
         }
@@ -159,8 +192,7 @@ class Script:
         """Return a step's section with the fields that all programs share; None with the reason in `problems`.
 
         prompt, response: longest, in tokens. batch: samples per update. names: job's algorithm by the program's name of
-        it,
-        else GRPO. own: fields that replace the shared ones; those in its "rollout" do so one by one.
+        it, else GRPO. own: fields that replace the shared ones; those in its "rollout" do so one by one.
         """
         values, updates = self.values, max(1, prompts * samples // batch)
         engine, most = values.text("rl.rollout.engine"), values.whole("engine.max_num_seqs")
@@ -232,7 +264,7 @@ class Script:
         """Return the ranks that share a micro-batch."""
         if not self.workers.options:
             return self.ranks
-        return bridged.split(Namespace(self.megatron(), flags(self.version())))
+        return gpus_per_replica(Namespace(self.megatron(), flags(self.version())))
 
     @property
     def ranks(self) -> int:
@@ -249,14 +281,30 @@ class Script:
         """Return the run by Megatron-Core's workers, of `microbatches` per update over all replicas.
 
         length: tokens per sequence; micro: sequences per micro-batch. adapter: the key to name where adapters are
-        refused;
-        program: that adds them, None for Megatron-Bridge. Raises InputError.
+        refused; program: that adds them, None for Megatron-Bridge. Raises InputError.
         """
         own = ["--micro-batch-size", str(micro), "--global-batch-size", str(microbatches * micro)]
         own += ["--seq-length", str(length)]
         names = Namespace((*self.megatron(), *settings(own, self.reading.file)), flags(self.version()))
-        wrong = partial(self.problem, adapter)
-        return bridged.run(names, self.trained_gpus, self.known_cluster, self.supplied, model, wrong, program)
+        return self.run_with_adapter(names, model, adapter, program)
+
+    def run_with_adapter(self, names: Namespace, model: Described, adapter: str, program: str | None = None) -> Run:
+        """Return the run of a model by Megatron-LM's options, which know no adapter. Raises InputError.
+
+        A given mtp_num_layers replaces the model's own. adapter, program: as of `of_megatron`.
+        """
+        # An option says how many layers predict further tokens, also of a published model whose Transformers class has
+        # none (Qwen3.5, Qwen3-Next); without it config.json does.
+        update: dict[str, object] = {"adapter": None}
+        if names.given("mtp_num_layers"):
+            update["num_nextn_predict_layers"] = names.whole("mtp_num_layers", 0)
+        plain = replace(self.supplied, model=model.model.model_copy(update=update))
+        run = megatron.run(names, self.trained_gpus, self.known_cluster, plain)
+        if refused := [reason for _, reason in refusals(model.model, program)]:
+            raise InputError([self.problem(adapter, reason) for reason in refused])
+        whole = run.described.model.model_copy(update={"adapter": model.model.adapter})
+        described = replace(run.described, model=whole, assumed=(*model.assumed, *run.described.assumed))
+        return replace(run, described=described, program=program)
 
     def run(self) -> Run:
         """Return the trained model's run with the step around it. Raises InputError with all problems."""

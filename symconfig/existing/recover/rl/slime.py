@@ -15,8 +15,7 @@ from symconfig.existing.launch.dialects.slime import model_hidden
 from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.namespace import Namespace, version_of
-from symconfig.existing.recover.rl import bridged
-from symconfig.existing.recover.rl.script import MANY, PROMPT, Script, described
+from symconfig.existing.recover.rl.script import MANY, PROMPT, Script, described, gpus_per_replica
 from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
 from symconfig.existing.recover.rl.values import MEGATRON, SLIME, Workers
 from symconfig.existing.recover.run import Assumed, Run
@@ -154,7 +153,7 @@ class Reader(Script):
         options = (item for item in self.megatron() if not (named and item.name in _OF_THE_NAME))
         names = Namespace(tuple(options), flags(self.version()))
         cp = names.whole("context_parallel_size")
-        dp = max(1, gpus // bridged.split(names))
+        dp = max(1, gpus // gpus_per_replica(names))
         tokens = values.whole("max_tokens_per_gpu") if values.switch("use_dynamic_batch_size") else None
         room = None if tokens is None else tokens * cp
         packed = Packed.of(rl, values.whole("micro_batch_size") or 1, tokens=room)

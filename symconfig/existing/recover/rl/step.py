@@ -23,8 +23,7 @@ class Read:
     """Micro-batches in which a step's samples are read for log-probabilities, without training.
 
     room: tokens of one, over all ranks of context parallelism. passes: number on each replica. fill: share of the room
-    that
-    holds tokens, 0 to 1.
+    that holds tokens, 0 to 1.
     """
 
     room: int
@@ -133,8 +132,7 @@ class Packed:
         """Return micro-batches of at most `tokens` tokens, else of `sequences` sequences if `tokens` is None.
 
         packs: whether sequences are packed without padding. widest_of: number of sequences to whose longest each is
-        padded;
-        None: those of the micro-batch.
+        padded; None: those of the micro-batch.
         """
         if tokens is not None:
             return cls(room=max(tokens, rl.longest), length=rl.mean_tokens)

@@ -16,8 +16,8 @@ from symconfig.existing.recover import deepspeed
 from symconfig.existing.recover.arguments import Arguments, Launched, launched
 from symconfig.existing.recover.deepspeed import stepped
 from symconfig.existing.recover.deepspeed_model import described as of_arguments
-from symconfig.existing.recover.rl import bridged, fsdp
-from symconfig.existing.recover.rl.script import Script, adapted, without_images
+from symconfig.existing.recover.rl import fsdp
+from symconfig.existing.recover.rl.script import Script, adapted, adapted_modules, megatron_options, without_images
 from symconfig.existing.recover.rl.values import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, Values, Workers
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.zoo import weight_bytes
@@ -105,7 +105,7 @@ class TunerWorkers(Script):
             own += [] if self.values.given(name) else words
         stated = (inner for each in self.values.settings for inner in _passed_on(each))
         options = [each for each in stated if each.key not in _OTHERWISE and each.text.lower() not in _NONE]
-        return (*settings(own, self.reading.file), *bridged.options(options))
+        return (*settings(own, self.reading.file), *megatron_options(options))
 
     @property
     def _tp(self) -> int:
@@ -219,8 +219,7 @@ class TunerWorkers(Script):
         """Return the trained model with its adapter and without a vision tower; None with `problems`.
 
         Adapters have rank 8, alpha 2 x rank and no dropout by default, and 4-bit weights if the model's name says so.
-        With
-        Megatron-Core they are plain LoRA on that program's modules.
+        With Megatron-Core they are plain LoRA on that program's modules.
         """
         values, adapts, words = self.values, self._kind in _ADAPTERS, list[str]()
         rank, dropout = values.whole("lora_r") or 8, values.number("lora_dropout") or 0.0
@@ -236,7 +235,7 @@ class TunerWorkers(Script):
         self.problems += arguments.problems
         if model is None or not (adapts and self.program.megatron):
             return model and without_images(model)
-        modules = bridged.modules(values.words("lora_target_modules"))
+        modules = adapted_modules(values.words("lora_target_modules"))
         fields = {"method": "lora", "r": rank, "target_modules": modules, "lora_alpha": alpha, "lora_dropout": dropout}
         try:
             return adapted(without_images(model), self.reading, fields)
@@ -281,8 +280,7 @@ class TunerWorkers(Script):
         """Return the run by PyTorch's FSDP, or by replicas (DDP); parameters as of `_trained`.
 
         The Trainer's `fsdp` goes before Accelerate's strategy. Copies of the model are the nodes with a hybrid
-        strategy, the
-        mesh's dp_replicate_size or 1 with FSDP, all GPUs with DDP. Precision must be known.
+        strategy, the mesh's dp_replicate_size or 1 with FSDP, all GPUs with DDP. Precision must be known.
         """
         values, sharded, precision = self.values, self.launched.sharded, self.precision
         assert precision is not None, "is refused"

@@ -88,8 +88,7 @@ class Reader(TunerWorkers):
         """Return the run of training without generation; None if there is a problem or no model or length.
 
         `alone` is set for preferences (with the first loss of the method that loss_type has), for classifiers, and
-        where plans
-        are for another backend than the run's.
+        where plans are for another backend than the run's.
         """
         method, values = self.program.method, self.values
         length = self._length()
@@ -227,8 +226,7 @@ class Reader(TunerWorkers):
         """Return (GPUs per engine replica, GPUs of the engine alone), the latter 0 if colocated; None without vLLM.
 
         A server that the script starts has its own command's numbers; of one started elsewhere replicas are assumed to
-        have the
-        fewest GPUs (a power of two) that hold the weights in half of their memory.
+        have the fewest GPUs (a power of two) that hold the weights in half of their memory.
         """
         values, tp = self.values, self.values.whole("vllm_tensor_parallel_size") or 1
         usual = self.program.megatron and not values.given("use_vllm")  # whose default is on

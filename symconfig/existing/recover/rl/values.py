@@ -24,8 +24,7 @@ class Workers:
     """A kind of workers that train a model; options: whether they take Megatron-LM's options.
 
     predicted: False if only the name is known. planned, target: backend and target (None: the trainer's own) of a
-    better
-    layout.
+    better layout.
     """
 
     name: str

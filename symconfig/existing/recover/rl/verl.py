@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
@@ -18,8 +17,8 @@ from symconfig.existing.launch.dialects.override import entries_of
 from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover.namespace import Namespace, version_of
-from symconfig.existing.recover.rl import bridged, fsdp
-from symconfig.existing.recover.rl.script import MANY, Script
+from symconfig.existing.recover.rl import fsdp
+from symconfig.existing.recover.rl.script import EXPERTS, MANY, Script, gpus_per_replica
 from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
 from symconfig.existing.recover.rl.values import VERL, Workers, of_verl
 from symconfig.existing.recover.run import Described, Run
@@ -204,12 +203,11 @@ class Reader(Script):
         """Return the run by Megatron's workers, in micro-batches of one packed row. Raises InputError."""
         at, table = SECTIONS[role], flags(self.version(role))
         unfused = self._unfused(f"{at}.megatron.override_transformer_config", model.model)
-        dp = max(1, self.trained_gpus // bridged.split(Namespace(self.megatron(role), table)))
+        dp = max(1, self.trained_gpus // gpus_per_replica(Namespace(self.megatron(role), table)))
         packed = packed.within(rl, dp)
         batch = settings(["--global-batch-size", str(packed.spread(rl, dp))], self.reading.file)
         names = Namespace((*self.megatron(role, packed.room), *unfused, *batch), table)
-        wrong = partial(self.problem, "adapter.r")
-        run = bridged.run(names, self.trained_gpus, self.known_cluster, self.supplied, model, wrong)
+        run = self.run_with_adapter(names, model, "adapter.r")
         count = packed.spread(rl, dp, in_a_row(run.configuration))
         return replace(run, configuration=replace(run.configuration, global_batch=count))
 
@@ -237,8 +235,7 @@ class Reader(Script):
         """Return the settings of a role's Megatron workers as Megatron-LM's options; () for other workers.
 
         What verl and Megatron-Bridge set themselves goes before them. room: tokens of a micro-batch; with None its size
-        is left
-        out.
+        is left out.
         """
         if not self.workers.options:
             return ()
@@ -251,7 +248,7 @@ class Reader(Script):
                     continue
                 renamed.append(replace(setting, name=f"{_PARTS[head]}.{inner}" if head in _PARTS else f"model.{key}"))
         options, _ = translated(by_path(entries_of(renamed, False)))
-        own = ["--bf16", "--use-distributed-optimizer", *bridged.EXPERTS]
+        own = ["--bf16", "--use-distributed-optimizer", *EXPERTS]
         if not self.values.switch("actor.predicts"):  # utils/megatron_utils.py, check_mtp_config
             own += ["--mtp-num-layers", "0"]
         own += [] if room is None else ["--micro-batch-size", "1", "--seq-length", str(room)]
