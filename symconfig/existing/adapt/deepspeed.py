@@ -6,14 +6,13 @@ Also the arguments of its program where these are Transformers' Trainer's, on a 
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import InputError, Problem
-from symconfig.existing.adapt import launcher, trees, words
+from symconfig.existing.adapt import launcher, trees
 from symconfig.existing.adapt.draft import (
     ELSE_TOO,
     NO_PLACE,
@@ -24,13 +23,13 @@ from symconfig.existing.adapt.draft import (
     Unplaced,
     Ways,
     differ,
-    in_all_runs,
     option_changes,
+    option_edits,
     why_apart,
 )
 from symconfig.existing.adapt.same import check_program
 from symconfig.existing.launch.follow import ACCELERATE
-from symconfig.existing.launch.reading import Reading, Setting, Tree
+from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.recover.arguments import TRUE, Arguments
 from symconfig.existing.recover.deepspeed import RECOMPUTE, run
 from symconfig.existing.recover.deepspeed_json import at, uses_trainer
@@ -261,15 +260,8 @@ def _with_argument(progress: Progress, name: str, now: str) -> Progress:
     if setting is not None:
         lower = now in ("True", "False") and setting.text[:1].islower()  # a switch as the old text spells it
         value = None if not setting.values and now == "False" else now.lower() if lower else now
-        ways = in_all_runs(reading, setting, lambda each: _argument_edits(draft, each, value))
-    else:
-        given = (Arguments(reading.settings).find(each) for each in (*NAMES, *_MARKS))
-        ways = (
-            way
-            for anchor in given
-            if anchor is not None
-            for way in in_all_runs(reading, anchor, lambda each: _added_argument(draft, each, name, now))
-        )
+    anchors = filter(None, map(Arguments(reading.settings).find, (*NAMES, *_MARKS)))
+    ways = option_edits(draft, setting, anchors, f"--{name}", None if value is None else (value,))
     after = draft.tried(ways, _only_argument(draft.meaning, name, value))
     spelled = name if setting is None else setting.spelled
     if after is None:
@@ -296,23 +288,3 @@ def _only_argument(before: Meaning, name: str, value: str | None) -> Any:
         )
 
     return right
-
-
-def _argument_edits(draft: Draft, setting: Setting, value: str | None) -> Ways:
-    """Yield alternative edits that give an argument another value, or remove it (None)."""
-    tree = draft.reading.tree_at(setting.place)
-    if tree is not None:
-        if value is not None and (path := trees.path_at(tree, setting.place)):
-            yield from trees.changed(tree, path, json.loads(value.lower()))
-    elif value is None:
-        yield from words.removed(setting, draft.texts)
-    elif len(setting.values) == 1:
-        yield from words.valued(setting, value, draft.texts)
-
-
-def _added_argument(draft: Draft, anchor: Setting, name: str, value: str) -> Ways:
-    tree = draft.reading.tree_at(anchor.place)
-    if tree is None:
-        yield from words.added(anchor, (f"--{name}", value), draft.texts)
-    elif path := trees.path_at(tree, anchor.place):
-        yield from trees.inserted(tree, path[:-1], name, json.loads(value.lower()), str(path[-1]))

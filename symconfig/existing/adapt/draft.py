@@ -4,6 +4,7 @@ and the result: what was changed, what could not be placed, and the files as the
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from symconfig.errors import Problem, SymconfigError
+from symconfig.existing.adapt import trees, words
 from symconfig.existing.launch.reading import OTHER_RUN, Reading, Setting, Word
 from symconfig.existing.launch.text import Edit, Place, Text, edited
+from symconfig.render.files import sh
 
 SCHEMA = "symconfig.adapt/1"
 NO_PLACE = "no place was found where it would reach the training and change nothing else"
@@ -342,16 +345,46 @@ def noted(progress: Progress) -> Progress:
     return progress
 
 
-def in_all_runs(reading: Reading, setting: Setting, edits: Callable[[Setting], Ways]) -> Ways:
-    """Yield alternative edits of an option, each made at once in all runs that give it the same values.
+def option_edits(
+    draft: Draft, given: Setting | None, anchors: Iterable[Setting], option: str, values: Sequence[str] | None
+) -> Ways:
+    """Yield alternative edits, each in all runs alike, that give an option these values, or remove it (None).
 
-    edits: returns the alternatives for one run's option; the n-th ones of all runs are joined.
+    given: the option as it stands; None: `option` is added behind the first of `anchors` where that is right.
     """
+    reading = draft.reading
+    for setting in anchors if given is None else (given,):
+        named = setting.name, setting.texts
+        equal = (
+            next((each for each in reversed(run.settings) if (each.name, each.texts) == named), None)
+            for run in reading.runs
+        )
+        every = (each for each in (setting, *equal) if each is not None)
+        ways = [_edits(draft, each, option if given is None else "", values) for each in every]
+        for alternative in zip(*ways, strict=False):
+            yield tuple(dict.fromkeys(edit for each in alternative for edit in each))
 
-    def equal(run: Reading) -> Setting | None:
-        same = (each for each in reversed(run.settings) if (each.name, each.texts) == (setting.name, setting.texts))
-        return next(same, None)
 
-    ways = [edits(each) for each in (setting, *map(equal, reading.runs)) if each is not None]
-    for alternative in zip(*ways, strict=False):
-        yield tuple(dict.fromkeys(edit for each in alternative for edit in each))
+def _edits(draft: Draft, setting: Setting, added: str, values: Sequence[str] | None) -> Ways:
+    """Yield alternative edits that give a setting other values, remove it (None), or add the option `added` behind it.
+
+    In words of a script, or in a YAML, where values are those of JSON and nothing is removed.
+    """
+    texts = draft.texts
+    if (tree := draft.reading.tree_at(setting.place)) is not None:
+        path = trees.path_at(tree, setting.place)
+        if path and values:
+            value = json.loads(values[0].lower())
+            inserted = trees.inserted(tree, path[:-1], added.lstrip("-"), value, str(path[-1]))
+            yield from inserted if added else trees.changed(tree, path, value)
+    elif added:
+        yield from words.added(setting, (added, *(values or ())), texts)
+    elif values is None:
+        yield from words.removed(setting, texts)
+    elif len(values) == len(setting.values) == 1:
+        yield from words.valued(setting, values[0], texts)
+    elif setting.values:  # all words at once, quoted and then bare
+        first, last = setting.values[0].place, setting.values[-1].place
+        if first.file == last.file and first.file in texts and first.start <= last.end:
+            for spelled in dict.fromkeys((" ".join(map(sh, values)), " ".join(values))):
+                yield (Edit(texts[first.file].place(first.start, last.end), spelled),)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Self
 
 from symconfig.errors import InputError
-from symconfig.existing.adapt import launcher, words
+from symconfig.existing.adapt import launcher
 from symconfig.existing.adapt.draft import (
     ELSE_TOO,
     NO_PLACE,
@@ -18,16 +17,15 @@ from symconfig.existing.adapt.draft import (
     Option,
     Progress,
     Unplaced,
-    Ways,
     differ,
-    in_all_runs,
     option_changes,
+    option_edits,
     values_of,
     why_apart,
 )
 from symconfig.existing.adapt.same import check
 from symconfig.existing.launch.reading import Reading, Setting, settings
-from symconfig.existing.launch.text import Edit, Place
+from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run, Supplied
@@ -35,7 +33,6 @@ from symconfig.formats.megatron_run import DECIDED, FAMILIES, Family
 from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
-from symconfig.render.files import sh
 
 DEEPEP = {"--moe-enable-deepep", "deepep", "hybridep"}  # options and values that need the package deep_ep
 FORMAT, SHARDED = "ckpt_format", "fsdp_dtensor"  # the format of checkpoints that Megatron-FSDP has alone
@@ -313,28 +310,8 @@ def written(draft: Draft, names: Namespace, wish: Wish, goal: Goal) -> Draft | N
             for gained, lost in changes
         )
 
-    ways: Ways
-    if setting is None:
-        ways = chain.from_iterable(
-            in_all_runs(draft.reading, anchor, lambda each: words.added(each, (wish.option, *values), draft.texts))
-            for anchor in _anchors(draft, names, wish)
-        )
-    elif removes:
-        ways = in_all_runs(draft.reading, setting, lambda each: words.removed(each, draft.texts))
-    else:
-        ways = in_all_runs(draft.reading, setting, lambda each: _valued(draft, each, values))
-    return draft.tried(ways, right)
-
-
-def _valued(draft: Draft, setting: Setting, values: Sequence[str]) -> Ways:
-    """Yield alternative edits that replace an option's values, one word or all words at once."""
-    first, last = setting.values[0].place, setting.values[-1].place
-    if len(values) == len(setting.values) == 1:
-        yield from words.valued(setting, values[0], draft.texts)
-    elif first.file == last.file and first.file in draft.texts and first.start <= last.end:
-        text = draft.texts[first.file]
-        for spelled in dict.fromkeys((" ".join(map(sh, values)), " ".join(values))):
-            yield (Edit(text.place(first.start, last.end), spelled),)
+    anchors = _anchors(draft, names, wish)
+    return draft.tried(option_edits(draft, setting, anchors, wish.option, None if removes else values), right)
 
 
 def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
