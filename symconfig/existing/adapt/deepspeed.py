@@ -86,7 +86,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
         raise InputError(_no_json(reading))
     check_program(reading, plan)
     if differ(reading, NAMES):
-        return Progress(draft).lacking(Unplaced("the plan, all of it,", "", why_apart(reading)))
+        return Progress(draft).with_unplaced(Unplaced("the plan, all of it,", "", why_apart(reading)))
     progress, config, before = Progress(draft), deepspeed.config(plan), None
     # Where the JSON has "auto" and the Trainer's argument is missing, no batch is known, and nothing can be compared.
     for path in ((MICRO,), (ACCUMULATION,)) if _has_trainer(reading) else ():
@@ -101,7 +101,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
             progress = _recomputed(progress, plan) if field == _OPTION else progress
             for wish in _wishes(progress.draft.reading, config, field):
                 progress = _with_key(progress, wish)
-    return launcher.numbers(progress, plan)
+    return launcher.with_gpus(progress, plan)
 
 
 def _no_json(reading: Reading) -> Problem:
@@ -158,16 +158,16 @@ def _with_key(progress: Progress, wish: KeyWish) -> Progress:
         if name is not None or _has_trainer(reading):
             return _with_argument(progress, usual, str(wish.value))
         why = f'it is "auto" here, and --{usual}, which Transformers takes for it, is not given'
-        return progress.lacking(Unplaced(wish.name, wish.now, why, tree.place(wish.path, of_key=True)))
+        return progress.with_unplaced(Unplaced(wish.name, wish.now, why, tree.place(wish.path, of_key=True)))
     data = _data_with(tree.data, wish)
     goal = progress.draft.meaning.everywhere(lambda run: replace(run, deepspeed=data))
-    after = progress.draft.tried(_key_edits(tree, wish), goal.__eq__)
+    after = progress.draft.first_right(_key_edits(tree, wish), goal.__eq__)
     if after is None:
         why = "it cannot be written there so that nothing else changes"
-        return progress.lacking(Unplaced(wish.name, wish.now, why, tree.place(wish.path, of_key=True)))
+        return progress.with_unplaced(Unplaced(wish.name, wish.now, why, tree.place(wish.path, of_key=True)))
     was = None if have is None else trees.spelled(have, "json")
     place = (_tree(after.reading) if have is None else tree).place(wish.path, of_key=True) or tree.text.place(0, 0)
-    progress = progress.went(after, Change(wish.name, was, wish.now, place))
+    progress = progress.with_changes(after, Change(wish.name, was, wish.now, place))
     return _with_argument(progress, name, str(wish.value)) if name and wish.now is not None else progress
 
 
@@ -238,9 +238,9 @@ def _recomputed(progress: Progress, plan: Plan) -> Progress:
         return _with_argument(progress, name, str(full)) if full or setting is not None else progress
     layers = {"0": "nothing", "-1": "every layer"}.get(now, f"the first {now} layers")
     if not reading.settings:
-        return progress.noted(f"The plan recomputes {layers}; the training program's own arguments say that.")
+        return progress.with_note(f"The plan recomputes {layers}; the training program's own arguments say that.")
     why = "the training program has an option of its own for it"
-    return progress.lacking(Unplaced("the recomputed layers", None if now == "0" else layers, why))
+    return progress.with_unplaced(Unplaced("the recomputed layers", None if now == "0" else layers, why))
 
 
 def _with_argument(progress: Progress, name: str, now: str) -> Progress:
@@ -262,16 +262,16 @@ def _with_argument(progress: Progress, name: str, now: str) -> Progress:
         value = None if not setting.values and now == "False" else now.lower() if lower else now
     anchors = filter(None, map(Arguments(reading.settings).find, (*NAMES, *_MARKS)))
     ways = option_edits(draft, setting, anchors, f"--{name}", None if value is None else (value,))
-    after = draft.tried(ways, _only_argument(draft.meaning, name, value))
+    after = draft.first_right(ways, _only_argument(draft.meaning, name, value))
     spelled = name if setting is None else setting.spelled
     if after is None:
         why = NO_PLACE if setting is None else ELSE_TOO
-        return progress.lacking(Unplaced(spelled, value, why, None if setting is None else setting.place))
+        return progress.with_unplaced(Unplaced(spelled, value, why, None if setting is None else setting.place))
     if setting is not None:
-        return progress.went(after, Change(spelled, setting.text, value, setting.place))
+        return progress.with_changes(after, Change(spelled, setting.text, value, setting.place))
     there = Arguments(after.reading.settings).find(name)
     assert there is not None, "is what was tried"
-    return progress.went(after, Change(there.spelled, None, value, there.place))
+    return progress.with_changes(after, Change(there.spelled, None, value, there.place))
 
 
 def _only_argument(before: Meaning, name: str, value: str | None) -> Any:

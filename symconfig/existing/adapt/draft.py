@@ -255,7 +255,7 @@ class Draft:
     def meaning(self) -> Meaning:
         return Meaning.of(self.reading)
 
-    def tried(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
+    def first_right(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
         """Return the draft after the first group of edits that leaves a meaning that is `right`; None if none does."""
         texts = self.texts
         for edits in attempts:
@@ -281,16 +281,16 @@ class Progress:
     unplaced: tuple[Unplaced, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def went(self, draft: Draft, *changes: Change) -> Progress:
+    def with_changes(self, draft: Draft, *changes: Change) -> Progress:
         return replace(self, draft=draft, changes=(*self.changes, *changes))
 
-    def lacking(self, unplaced: Unplaced) -> Progress:
+    def with_unplaced(self, unplaced: Unplaced) -> Progress:
         """Return the progress with one more value to be set by hand; unchanged if it has that already."""
         if any((item.option, item.now) == (unplaced.option, unplaced.now) for item in self.unplaced):
             return self
         return replace(self, unplaced=(*self.unplaced, unplaced))
 
-    def noted(self, note: str) -> Progress:
+    def with_note(self, note: str) -> Progress:
         return self if note in self.notes else replace(self, notes=(*self.notes, note))
 
 
@@ -320,7 +320,7 @@ def _started(reading: Reading, how: str = "") -> str:
     return f"{name} is started {len(reading.runs) + 1} times {how}({shown})"
 
 
-def noted(progress: Progress) -> Progress:
+def with_notes(progress: Progress) -> Progress:
     """Return the progress with notes about its effects; unchanged if it has no changes.
 
     A note that all further runs are changed alike, one per other program that is left as it is (not if it stands on the
@@ -330,16 +330,16 @@ def noted(progress: Progress) -> Progress:
         return progress
     reading = progress.draft.reading
     if reading.runs:
-        progress = progress.noted(
+        progress = progress.with_note(
             f"{_started(reading)}; all of them say the same of what the plan decides, and are changed alike."
         )
     lines = {run.program.place.line for run in (reading, *reading.runs) if run.program is not None}
     for item in reading.unread:
         if item.why.startswith("is another program") and not (reading.runs and item.place.line in lines):
-            progress = progress.noted(f"{item.place}: {item.what} {item.why}; it is left as it is.")
+            progress = progress.with_note(f"{item.place}: {item.what} {item.why}; it is left as it is.")
     for file in progress.draft.files:
         if file != reading.file:
-            progress = progress.noted(
+            progress = progress.with_note(
                 f"{file} is changed as well: whatever else sources or names it gets the plan's values, too."
             )
     return progress

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from symconfig.errors import InputError
 from symconfig.existing.adapt import deepspeed, megatron
-from symconfig.existing.adapt.draft import Adapted, Draft, Flaw, Progress, noted
+from symconfig.existing.adapt.draft import Adapted, Draft, Flaw, Progress, with_notes
 from symconfig.existing.adapt.launcher import without_export
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.audit.configuration import MegatronConfiguration, RlConfiguration, configuration_of
@@ -35,13 +35,13 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
     """
     draft = opened(source, variables, extra)
     reading = draft.reading
-    progress: Progress = noted(_side(plan, reading).adapt(draft, plan))
+    progress: Progress = with_notes(_side(plan, reading).adapt(draft, plan))
     old, new = _findings(reading, plan, reading.world.gpus), _findings(progress.draft.reading, plan)
     for key, finding in new.items():
         if finding.severity == "warning" and key not in old:
             removed = without_export(progress, finding.problem.field or "")
             note = f"warning: {finding.problem} [{finding.rule}] The plan's values bring it."
-            progress = progress.noted(note) if removed is None else removed
+            progress = progress.with_note(note) if removed is None else removed
     flaws = (Flaw(each.rule, each.problem, key in old) for key, each in new.items() if each.severity == "error")
     return Adapted(reading, progress.draft.files, progress.changes, progress.unplaced, progress.notes, tuple(flaws))
 

@@ -101,7 +101,7 @@ def _count(option: str, whole: Word, value: Word, number: int, part: str, key: i
         yield Count(option, digits, str(number), part, key, f"{head}{number}")
 
 
-def numbers(progress: Progress, plan: Plan) -> Progress:
+def with_gpus(progress: Progress, plan: Plan) -> Progress:
     """Return the progress with the launcher's numbers set to the plan's GPUs, and the script's checks corrected.
 
     Unchanged if the number of GPUs is right. An unknown number is noted, one that cannot be changed listed as unplaced.
@@ -110,7 +110,7 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
     nodes = summary.nodes(plan)
     if world.gpus == wanted:
         if world.nodes is not None and world.nodes != nodes.count:
-            return progress.noted(
+            return progress.with_note(
                 f"The plan counts on {nodes.count} x {nodes.gpus} GPUs; here "
                 f"{several(world.nodes, 'node')} of {world.gpus_per_node} are started, "
                 "between which other links lie."
@@ -127,11 +127,11 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
             progress = _with_check(progress, check, source, str(world.gpus), str(wanted))
     gpus = progress.draft.reading.world.gpus
     if gpus is None:
-        return progress.noted(f"The plan is for {wanted} GPUs; the file does not state how many it starts.")
+        return progress.with_note(f"The plan is for {wanted} GPUs; the file does not state how many it starts.")
     if gpus != wanted:
         place = next((word.place for word in progress.draft.reading.world.words), None)
         why = f"the launcher's words for {gpus} GPUs could not be changed without changing something else"
-        return progress.lacking(Unplaced("the number of GPUs", str(wanted), why, place))
+        return progress.with_unplaced(Unplaced("the number of GPUs", str(wanted), why, place))
     return progress
 
 
@@ -159,17 +159,19 @@ def _counted(progress: Progress, nodes: Nodes) -> Progress:
         for place, count in places.items()
         if place is not None and place.file in draft.texts and draft.texts[place.file].at(place) == count.word.text
     ]
-    after = draft.tried([edits] if len(edits) == len(places) else (), lambda meaning: _without_derived(meaning) == own)
+    after = draft.first_right(
+        [edits] if len(edits) == len(places) else (), lambda meaning: _without_derived(meaning) == own
+    )
     if after is None:
         why = "it hangs together with other words that would change as well"
         for count in wrong:
-            progress = progress.lacking(Unplaced(count.option, count.now, why, count.word.place))
+            progress = progress.with_unplaced(Unplaced(count.option, count.now, why, count.word.place))
         return progress
     for other in after.meaning.others:
         if other not in draft.meaning.others:
-            progress = progress.noted(f"Another command follows the number of nodes or GPUs: {' '.join(other)}")
+            progress = progress.with_note(f"Another command follows the number of nodes or GPUs: {' '.join(other)}")
     changed = {count.word.place: Change(count.option, count.word.text, count.now, count.word.place) for count in wrong}
-    return progress.went(after, *changed.values())
+    return progress.with_changes(after, *changed.values())
 
 
 def _without_derived(meaning: Meaning) -> Meaning:
@@ -190,11 +192,11 @@ def _with_check(progress: Progress, check: Place, source: str, was: str, now: st
         start = check.start + len(source[: matches[0].start()].encode())
         place, goal = draft.texts[check.file].place(start, start + len(was)), replace(draft.meaning, others=())
         # the other commands include the check's own
-        after = draft.tried([(Edit(place, now),)], lambda meaning: replace(meaning, others=()) == goal)
+        after = draft.first_right([(Edit(place, now),)], lambda meaning: replace(meaning, others=()) == goal)
         if after is not None and len(after.reading.stops) < len(draft.reading.stops):
-            return progress.went(after, Change("the script's own check", was, now, place))
+            return progress.with_changes(after, Change("the script's own check", was, now, place))
     why = f"the script stops unless {source.strip()} is passed"
-    return progress.lacking(Unplaced("the number of GPUs in a check", now, why, check))
+    return progress.with_unplaced(Unplaced("the number of GPUs in a check", now, why, check))
 
 
 def written(word: Word) -> Place:
@@ -202,7 +204,7 @@ def written(word: Word) -> Place:
     return next((piece.place for piece in word.pieces if piece.place is not None), word.place)
 
 
-def variables(progress: Progress, plan: Plan) -> Progress:
+def with_variables(progress: Progress, plan: Plan) -> Progress:
     """Return the progress with the environment variables that the plan needs to start or to be right.
 
     One with another value is changed, or listed as unplaced. A missing one gets an `export` line after another one, or
@@ -214,19 +216,19 @@ def variables(progress: Progress, plan: Plan) -> Progress:
         draft = progress.draft
         word, goal = draft.reading.environment.get(row.name), draft.meaning.exported(row.name, row.value)
         if word is not None and word.unknown is not None:
-            progress = progress.lacking(Unplaced(row.name, row.value, f"its value {word.unknown}", written(word)))
+            progress = progress.with_unplaced(Unplaced(row.name, row.value, f"its value {word.unknown}", written(word)))
         elif word is not None and word.text != row.value:
-            if (after := draft.tried(words.changed(word, row.value, draft.texts), goal.__eq__)) is None:
-                progress = progress.lacking(Unplaced(row.name, row.value, ELSE_TOO, written(word)))
+            if (after := draft.first_right(words.changed(word, row.value, draft.texts), goal.__eq__)) is None:
+                progress = progress.with_unplaced(Unplaced(row.name, row.value, ELSE_TOO, written(word)))
             else:
-                progress = progress.went(after, Change(row.name, word.text, row.value, written(word)))
+                progress = progress.with_changes(after, Change(row.name, word.text, row.value, written(word)))
         elif word is None:
             lines = _export_lines(progress, f"export {row.name}={row.value}") if progress.changes else ()
-            if (after := draft.tried(lines, goal.__eq__)) is None:
-                progress = progress.noted(f"{row.name}={row.value} has to be in the environment: {row.reason}.")
+            if (after := draft.first_right(lines, goal.__eq__)) is None:
+                progress = progress.with_note(f"{row.name}={row.value} has to be in the environment: {row.reason}.")
             else:
                 place = written(after.reading.environment[row.name])
-                progress = progress.went(after, Change(row.name, None, row.value, place))
+                progress = progress.with_changes(after, Change(row.name, None, row.value, place))
     return progress
 
 
@@ -243,8 +245,8 @@ def without_export(progress: Progress, name: str) -> Progress | None:
     def unset(run: Meaning) -> Meaning:
         return replace(run, environment={key: value for key, value in run.environment.items() if key != name})
 
-    after = draft.tried([(Edit(text.place(start, end), ""),)], draft.meaning.everywhere(unset).__eq__)
-    return None if after is None else progress.went(after, Change(name, word.text, None, place))
+    after = draft.first_right([(Edit(text.place(start, end), ""),)], draft.meaning.everywhere(unset).__eq__)
+    return None if after is None else progress.with_changes(after, Change(name, word.text, None, place))
 
 
 def _export_lines(progress: Progress, line: str) -> Ways:

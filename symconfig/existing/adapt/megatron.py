@@ -212,7 +212,9 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     )
     if differ(reading, {name for name, flag in goal.table.flags.items() if flag.dest in DECIDED}):
         for wish in wishes(names, goal.wanted, differing):
-            progress = progress.lacking(Unplaced(wish.option, wish.now, why_apart(reading), names.place(wish.dest)))
+            progress = progress.with_unplaced(
+                Unplaced(wish.option, wish.now, why_apart(reading), names.place(wish.dest))
+            )
         return progress
     for _ in range(_ROUNDS):
         progress = _options(progress, goal, [family for family in differing if family not in blocked])
@@ -220,12 +222,12 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
         before, differing = differing, goal.differing(goal.known(reading, hidden), goal.gpus)
         if not differing or differing == before:
             break
-    progress = launcher.variables(launcher.numbers(progress, plan), plan)
+    progress = launcher.with_variables(launcher.with_gpus(progress, plan), plan)
     needed, had = (
         {word for each in some for word in (each.name, *each.texts)} for some in (goal.settings, draft.reading.settings)
     )
     if DEEPEP & needed and not DEEPEP & had:
-        progress = progress.noted("The plan needs the package deep_ep on every node, which was not needed before.")
+        progress = progress.with_note("The plan needs the package deep_ep on every node, which was not needed before.")
     return _with_unequal(progress, goal, [family for family in differing if family not in blocked])
 
 
@@ -246,10 +248,10 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         after = written(progress.draft, names, wish, goal) if item is None else None
         if after is not None:
             now = goal.names(after.reading)
-            progress = progress.went(after, *_changes(wish, names, now, first))
+            progress = progress.with_changes(after, *_changes(wish, names, now, first))
             was, there = _variables(setting), _having(now, wish.dest)
             if was and there is not None and not _variables(there):
-                progress = progress.noted(
+                progress = progress.with_note(
                     f"{there.place}: {there.spelled} does not follow ${was[0]} any more, which other words of "
                     "the script have as well and which keeps its value."
                 )
@@ -258,7 +260,9 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         why = NO_PLACE if setting is None else ELSE_TOO
         if item is not None:
             why = f"{item.what}, which {item.why}, may give it already ({item.place})"
-        progress = progress.lacking(Unplaced(wish.option, wish.now, why, None if setting is None else setting.place))
+        progress = progress.with_unplaced(
+            Unplaced(wish.option, wish.now, why, None if setting is None else setting.place)
+        )
     return progress
 
 
@@ -311,7 +315,7 @@ def written(draft: Draft, names: Namespace, wish: Wish, goal: Goal) -> Draft | N
         )
 
     anchors = _anchors(draft, names, wish)
-    return draft.tried(option_edits(draft, setting, anchors, wish.option, None if removes else values), right)
+    return draft.first_right(option_edits(draft, setting, anchors, wish.option, None if removes else values), right)
 
 
 def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
@@ -345,8 +349,10 @@ def _with_unequal(progress: Progress, goal: Goal, families: Collection[Family]) 
         there = next(filter(None, (_having(names, dest) for dest in family.dests)), None)
         place = None if there is None else there.place
         if named := planned or there:
-            progress = progress.lacking(Unplaced(named.name, None if planned is None else planned.text, why, place))
+            progress = progress.with_unplaced(
+                Unplaced(named.name, None if planned is None else planned.text, why, place)
+            )
         elif not progress.unplaced:  # else it follows from what was not placed
             option = "--" + family.dests[0].replace("_", "-")
-            progress = progress.lacking(Unplaced(option, "as the plan has it", why))
+            progress = progress.with_unplaced(Unplaced(option, "as the plan has it", why))
     return progress

@@ -128,7 +128,7 @@ def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
         for problem in problems
         if isinstance(problem, Impossible) and problem.rule not in known
     )
-    reasons = tuple(helped(problem) for problem in problems)
+    reasons = tuple(with_hint(problem) for problem in problems)
     return replace(done, unpredicted=reasons, findings=(*done.findings, *impossible))
 
 
@@ -173,14 +173,14 @@ def _launcher(reading: Reading, supplied: Supplied, cluster: ClusterDescriptor |
 
 def _prediction_blockers(reader: Configuration, cluster: ClusterDescriptor | None) -> list[Problem]:
     """Return why nothing can be predicted: hidden options, no cluster, or an unknown number of GPUs."""
-    result = list(of_unread(reader.reading))
+    result = list(unread_problems(reader.reading))
     if cluster is None:
         result.append(Problem("is needed to predict memory and time", field="--cluster", hint="--cluster h100"))
     if reader.gpus is None:
         word = next(iter(reader.reading.world.dark), None)
         what = "is not given by the launcher" if word is None else f"its value {word.unknown}"
         place = None if word is None else word.place
-        result.append(helped(problem_at(place, what, field="the number of GPUs", hint="--gpus N")))
+        result.append(with_hint(problem_at(place, what, field="the number of GPUs", hint="--gpus N")))
     return result
 
 
@@ -189,13 +189,13 @@ _ARGUMENT = re.compile(r"depends on the script's argument \$(\d+)")
 _FILE = re.compile(r"names a file|is a script that is not there|is a configuration of Accelerate")
 
 
-def helped(problem: Problem) -> Problem:
+def with_hint(problem: Problem) -> Problem:
     """Return the problem with the option that supplies its value before its hint; unchanged without one."""
     ways = [way for way in (_supplied(problem.what, "VALUE"), problem.hint) if way]
     return replace(problem, hint=", or ".join(ways)) if ways else problem
 
 
-def of_unread(reading: Reading) -> Iterator[Problem]:
+def unread_problems(reading: Reading) -> Iterator[Problem]:
     """Yield a problem for each unread place that may hide options, with a hint on how to supply them."""
     for item in reading.unread:
         if item.hides is Hides.OPTIONS:

@@ -12,7 +12,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
 from symconfig.existing.launch.reading import Reading, Setting, settings
 from symconfig.existing.recover import deepspeed, megatron
-from symconfig.existing.recover.arguments import Arguments, launched
+from symconfig.existing.recover.arguments import Arguments, accelerate_settings
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.nemo_rl import Reader as NemoReader
@@ -96,7 +96,7 @@ def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
     if any(setting.name == "--num-layers" for setting in reading.settings):
         return MegatronConfiguration(reading, supplied)
     known = sum(first_with(setting.name) is not None for setting in reading.settings)
-    by_deepspeed = reading.deepspeed is not None or launched(reading).config is not None
+    by_deepspeed = reading.deepspeed is not None or accelerate_settings(reading).config is not None
     alike = 2 * known >= len(reading.settings) and _is_megatron(reading)
     if not by_deepspeed and (reading.recipe is not None or alike):
         return MegatronConfiguration(reading, supplied)
@@ -225,7 +225,11 @@ class DeepSpeedConfiguration(Configuration):
 
     def __init__(self, reading: Reading, supplied: Supplied) -> None:
         super().__init__(reading, supplied)
-        known = reading.deepspeed is not None or launched(reading).config is not None or _names_deepspeed(reading)
+        known = (
+            reading.deepspeed is not None
+            or accelerate_settings(reading).config is not None
+            or _names_deepspeed(reading)
+        )
         self.backend = "deepspeed" if known else UNKNOWN
         self.label = DEEPSPEED.label if known else "a trainer that is not known: nothing is concluded from it"
         self.version = DEEPSPEED_RELEASE if known else ""

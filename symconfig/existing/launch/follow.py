@@ -9,26 +9,26 @@ from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError
 from symconfig.existing.launch.detect import read_document
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
-from symconfig.existing.launch.dialects.override import parted
+from symconfig.existing.launch.dialects.override import overrides_apart
 from symconfig.existing.launch.reading import Hides, Reading, Setting, Unread, Word, World
 from symconfig.existing.launch.sections import (
     ARGUMENTS,
     Around,
-    both,
-    dark,
-    given,
-    joined,
+    last_given,
+    merged_world,
     of_nemo_rl,
     of_verl,
     overrides,
     recipe,
     tree_of,
+    unread_setting,
+    with_named_file,
     with_texts,
     with_unread,
 )
 from symconfig.existing.launch.text import Text
 from symconfig.existing.launch.trees import parse_yaml
-from symconfig.existing.launch.world import launcher_options, of_hosts
+from symconfig.existing.launch.world import hostfile_world, launcher_options
 
 _DEEPSPEED = words(
     """
@@ -54,7 +54,7 @@ def followed(reading: Reading, around: Around) -> Reading:
     """
     by_verl = verl.applies(reading)
     keyed = by_verl or nemo_rl.applies(reading)
-    reading = replace(reading, settings=tuple(parted(reading.settings, any_section=keyed)))
+    reading = replace(reading, settings=tuple(overrides_apart(reading.settings, any_section=keyed)))
     reading = tuners.with_command(reading)
     if by_verl:
         reading = of_verl(reading, around)
@@ -88,7 +88,7 @@ def _hosts(reading: Reading, around: Around) -> Reading:
         text = None if word.unknown else around.text(word.text)
     except InputError:
         text = None
-    listed = None if text is None else of_hosts(text.data.decode("utf-8", "replace"), spoken)
+    listed = None if text is None else hostfile_world(text.data.decode("utf-8", "replace"), spoken)
     if text is None or listed is None:
         why = "names hosts that are not read, so that it does not say how many GPUs there are"
         return with_unread(reading, Unread(word.place, word.text, why, Hides.NOTHING))
@@ -106,7 +106,7 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
     options = (word for word in reading.launcher if word.text.partition("=")[0] == _CONFIG_FILE)
     setting = None if stated is None else Setting(_CONFIG_FILE, _CONFIG_FILE, (stated,), next(options, stated).place)
     if setting is None and known is not None:
-        setting = given(reading, ("--accelerate-config",))
+        setting = last_given(reading, ("--accelerate-config",))
     if setting is None:
         alone = known is not None and reading.world.gpus is None and not reading.launcher
         return replace(reading, world=tuners.started(reading)) if alone else reading
@@ -123,7 +123,7 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
     words = tuple(Word.of(str(n), tree.spans[(name,)].value, literal=True) for name, n in counts.items())
     gpus, nodes = (max(0, counts.get(name, 0)) or None for name in ("num_processes", "num_machines"))
     filed = World(gpus, nodes, gpus // nodes if gpus and nodes else None, words)
-    world = both(filed, reading.world) if reading.world.gpus is None else reading.world
+    world = merged_world(filed, reading.world) if reading.world.gpus is None else reading.world
     texts = reading.texts if preset is not None else with_texts(reading, tree.text)
     return replace(reading, accelerate=tree, texts=texts, world=world)
 
@@ -134,7 +134,7 @@ def _arguments(reading: Reading, around: Around) -> Reading:
     The file's settings come first, so that the command line's win. A file that cannot be read is noted.
     """
     loose = [word for setting in reading.settings if not setting.name for word in setting.values]
-    named = given(reading, ARGUMENTS) if tuners.program(reading) is not None else None
+    named = last_given(reading, ARGUMENTS) if tuners.program(reading) is not None else None
     for word in (*loose, *(named.values[-1:] if named is not None else ())):
         if word.text.endswith((".yaml", ".yml")) and not word.unknown:
             tree = tree_of(Setting("", word.text, (word,), word.place), around)
@@ -142,18 +142,18 @@ def _arguments(reading: Reading, around: Around) -> Reading:
                 return with_unread(reading, tree)
             filed = read_document(tree, around.variables)
             if filed is not None:
-                return joined(reading, filed, (*filed.settings, *reading.settings))
+                return with_named_file(reading, filed, (*filed.settings, *reading.settings))
     return reading
 
 
 def _fsdp(reading: Reading, around: Around) -> Reading:
     """Return the reading with the JSON object of --fsdp-config as `fsdp`; unreadable files are noted in `unread`."""
-    setting = given(reading, ("--fsdp-config",))
+    setting = last_given(reading, ("--fsdp-config",))
     if setting is None or setting.text.startswith("{"):
         return reading
     tree = tree_of(setting, around)
     if isinstance(tree, Unread) or not isinstance(tree.data, dict):
-        return with_unread(reading, dark(setting, "is no JSON of FSDP that can be read"))
+        return with_unread(reading, unread_setting(setting, "is no JSON of FSDP that can be read"))
     return replace(reading, fsdp=tree, texts=with_texts(reading, tree.text))
 
 
@@ -162,7 +162,7 @@ def _deepspeed(reading: Reading, around: Around) -> Reading:
 
     A file that cannot be read is noted in `unread`, unless its name is a preset's.
     """
-    setting, filed = given(reading, _DEEPSPEED), reading.accelerate
+    setting, filed = last_given(reading, _DEEPSPEED), reading.accelerate
     path = ("deepspeed_config", "deepspeed_config_file")
     if setting is None and filed is not None and isinstance(name := filed.get(*path), str):
         place = filed.spans[path].value
@@ -178,7 +178,7 @@ def _deepspeed(reading: Reading, around: Around) -> Reading:
 
 def _model(reading: Reading, around: Around) -> Reading:
     """Return the reading with `model_config`, the path of the model's .json file or its folder's config.json."""
-    setting = given(reading, _MODEL)
+    setting = last_given(reading, _MODEL)
     if setting is None or setting.values[-1].unknown:
         return reading
     path = around.path(setting.values[-1].text)

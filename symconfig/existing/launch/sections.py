@@ -14,7 +14,7 @@ from pathlib import Path
 from symconfig.errors import InputError
 from symconfig.existing.launch.detect import dialect_of, parse, read_sections, sets_megatron, syntax_of
 from symconfig.existing.launch.dialects import nemo_rl, tuners, verl
-from symconfig.existing.launch.dialects.override import RECIPE, entries, entries_of, interpolated, kept, key_of
+from symconfig.existing.launch.dialects.override import RECIPE, as_settings, entries, entries_of, interpolated, key_of
 from symconfig.existing.launch.dialects.translate import by_path
 from symconfig.existing.launch.reading import Piece, Reading, Setting, Span, Tree, Unread, Word, World
 from symconfig.existing.launch.text import Place, Text, open_text
@@ -65,13 +65,13 @@ class Around:
             return None
 
 
-def given(reading: Reading, names: Collection[str]) -> Setting | None:
+def last_given(reading: Reading, names: Collection[str]) -> Setting | None:
     """Return the last setting with one of these names that has a value; None if there is none. `_` counts as `-`."""
     settings = [setting for setting in reading.settings if setting.name.replace("_", "-") in names and setting.values]
     return settings[-1] if settings else None
 
 
-def dark(setting: Setting, why: str) -> Unread:
+def unread_setting(setting: Setting, why: str) -> Unread:
     what = " ".join((setting.spelled, *(word.text for word in setting.values)))
     return Unread(setting.place, what, why)
 
@@ -83,17 +83,19 @@ def tree_of(setting: Setting, around: Around, *below: str) -> Tree | Unread:
     """
     word = setting.values[-1]
     if word.unknown and word.text not in around.virtual:  # a script's own file may have the job's number in its name
-        return dark(setting, f"its value {word.unknown}")
+        return unread_setting(setting, f"its value {word.unknown}")
     try:
         text = around.text(word.text, *below)
         if text is None:
             preset = "names no file: it is a preset of the program itself, which is not known here"
-            return dark(setting, "names a file that is not there" if re.search(r"[./]", word.text) else preset)
+            return unread_setting(
+                setting, "names a file that is not there" if re.search(r"[./]", word.text) else preset
+            )
         syntax = syntax_of(text)
         tree = parse(text, "yaml" if syntax == "bash" else syntax)
         return traced(tree, around.origins[word.text], around.texts) if word.text in around.virtual else tree
     except InputError as error:
-        return dark(setting, f"names a file that cannot be read: {error.problems[0]}".rstrip("."))
+        return unread_setting(setting, f"names a file that cannot be read: {error.problems[0]}".rstrip("."))
 
 
 def with_unread(reading: Reading, *items: Unread) -> Reading:
@@ -105,14 +107,14 @@ def with_texts(reading: Reading, *more: Text) -> tuple[Text, ...]:
     return (*reading.texts, *(text for text in more if text.file not in known))
 
 
-def both(launcher: World, trainer: World) -> World:
+def merged_world(launcher: World, trainer: World) -> World:
     """Return the GPUs by trainer and launcher together; the trainer's numbers take precedence."""
     nodes, each = trainer.nodes or launcher.nodes, trainer.gpus_per_node or launcher.gpus_per_node
     gpus = trainer.gpus or (nodes * each if nodes and each else launcher.gpus)
     return World(gpus, nodes, each, (*launcher.words, *trainer.words), (*launcher.dark, *trainer.dark))
 
 
-def joined(reading: Reading, filed: Reading, settings: Sequence[Setting]) -> Reading:
+def with_named_file(reading: Reading, filed: Reading, settings: Sequence[Setting]) -> Reading:
     """Return a command's reading with `settings` and what a file that it names has; the file takes precedence."""
     return replace(
         reading,
@@ -122,7 +124,7 @@ def joined(reading: Reading, filed: Reading, settings: Sequence[Setting]) -> Rea
         texts=with_texts(reading, *filed.texts),
         unread=(*reading.unread, *filed.unread),
         environment={**reading.environment, **filed.environment},
-        world=both(reading.world, filed.world),
+        world=merged_world(reading.world, filed.world),
     )
 
 
@@ -136,10 +138,10 @@ _NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
 
 def recipe(reading: Reading, around: Around) -> Reading:
     """Return the reading with `recipe`: the value of the option that names one, of recipe runners also --model."""
-    setting = given(reading, RECIPE)
+    setting = last_given(reading, RECIPE)
     program = Path(reading.program.text).name if reading.program is not None else ""
     if setting is None and _RECIPE_RUNNERS.fullmatch(program):
-        setting = given(reading, ("--model",))
+        setting = last_given(reading, ("--model",))
     return reading if setting is None else replace(reading, recipe=setting.values[0])
 
 
@@ -161,7 +163,7 @@ def overrides(reading: Reading, around: Around) -> Reading:
         return with_unread(reading, *missing)
     filed = read_sections(tree, around.variables, entries_given)
     rest = tuple(setting for setting in reading.settings if not key_of(setting, runner))
-    return replace(joined(with_unread(reading, *missing), filed, (*filed.settings, *rest)), recipe=named)
+    return replace(with_named_file(with_unread(reading, *missing), filed, (*filed.settings, *rest)), recipe=named)
 
 
 def of_verl(reading: Reading, around: Around) -> Reading:
@@ -170,14 +172,14 @@ def of_verl(reading: Reading, around: Around) -> Reading:
     A --config-name that verl ships, or none, is not read. A file that cannot be read is noted in `unread`. References
     are resolved, `+` and `~` are removed from `possible` names, keys of `hydra` are left out, and `world` is replaced.
     """
-    name = given(reading, _HYDRA_NAME)
+    name = last_given(reading, _HYDRA_NAME)
     own = name is None or verl.own(name.values[-1].text)
     program = str(Path(reading.program.text).parent) if reading.program is not None else ""
     tree, missing = (None, ()) if own else _sections_file(reading, around, program)
     filed = () if tree is None else (entry for entry in entries(tree) if entry.path[0] != "hydra")
     resolved = interpolated(by_path((*filed, *entries_of(reading.settings, False))), around.variables)
     rest = tuple(setting for setting in reading.settings if not key_of(setting))
-    settings = (*kept(by_path(resolved.values()).values()), *rest)
+    settings = (*as_settings(by_path(resolved.values()).values()), *rest)
     return replace(
         reading,
         format=verl.FORMAT,
@@ -197,7 +199,7 @@ def of_nemo_rl(reading: Reading, around: Around) -> Reading:
     noted unless NeMo-RL ships one of this name. `world` is replaced if `cluster` gives a number.
     """
     top, unread = reading.tree, []
-    setting = given(reading, ARGUMENTS)
+    setting = last_given(reading, ARGUMENTS)
     usual = nemo_rl.usual(reading)
     if top is None and (setting is not None or usual is not None):
         below = str(Path(reading.program.text).parent) if reading.program is not None else ""
@@ -209,7 +211,7 @@ def of_nemo_rl(reading: Reading, around: Around) -> Reading:
         unread += [read] if isinstance(read, Unread) and not nemo_rl.comes_with_it(setting.text) else []
     trees = [] if top is None else [*_inherited(top, around, unread), top]
     made = nemo_rl.inherited(trees, list(entries_of(reading.settings, False)))
-    settings = kept(interpolated(by_path(made), around.variables).values())
+    settings = as_settings(interpolated(by_path(made), around.variables).values())
     world = nemo_rl.world(settings)
     return replace(
         reading,
@@ -251,7 +253,7 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
     (None, ()) if none is named, (None, (note,)) if it cannot be read, or if the name or the folder is unknown. `.yaml`
     is appended to a name without suffix. program: the program's folder, where the file is looked for as well.
     """
-    folder, name, file = (given(reading, names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
+    folder, name, file = (last_given(reading, names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
     if name is not None and not name.values[-1].unknown and not (folder and folder.values[-1].unknown):
         base = Path(folder.values[-1].text) if folder is not None else Path()
         if around.folder is not None and base.is_relative_to(around.folder):  # `$(pwd)` may be a folder above it
@@ -261,7 +263,7 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
         word = Word.of(spelled, name.values[-1].place)
         file = replace(name, values=(word,))
     elif name is not None:
-        return None, (dark(name, "its folder or its name is not known"),)
+        return None, (unread_setting(name, "its folder or its name is not known"),)
     if file is None:
         return None, ()
     tree = tree_of(file, around, program)
@@ -270,7 +272,7 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
 
 def _own_sections(reading: Reading, around: Around, program: str) -> Tree | None:
     """Return the file of --config if its dialect is "overrides" and `model` is Megatron-LM's; None otherwise."""
-    setting = given(reading, ARGUMENTS) if tuners.program(reading) is None else None
+    setting = last_given(reading, ARGUMENTS) if tuners.program(reading) is None else None
     tree = None if setting is None else tree_of(setting, around, program)
     if not isinstance(tree, Tree) or dialect_of(tree.data) != "overrides":
         return None

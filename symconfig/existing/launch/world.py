@@ -20,7 +20,9 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
     nothing
     gives are None, and the third is computed from two. Launcher options with an unknown value are listed in `dark`.
     """
-    spoken: dict[str, list[Spoken]] = {basename(word.text): [] for word in launcher if basename(word.text) in LAUNCHERS}
+    spoken: dict[str, list[LauncherOption]] = {
+        basename(word.text): [] for word in launcher if basename(word.text) in LAUNCHERS
+    }
     for given in launcher_options(launcher):
         spoken[given.launcher].append(given)
     counts: dict[str, tuple[int, Word]] = {}
@@ -42,7 +44,7 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
     return replace(_world(counts, spoken), dark=tuple(dark))
 
 
-def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence[Spoken]]) -> World:
+def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence[LauncherOption]]) -> World:
     """Return the World with the third of nodes, GPUs per node and total computed from two; None where it cannot be.
 
     counts: number and word by "nodes", "per_node" and "gpus". spoken: options by launcher, whose default may be one
@@ -91,7 +93,7 @@ def _included(hosts: str) -> dict[str, int]:
     return {"nodes": len(sizes), "per_node": sizes[0]} if len(set(sizes)) == 1 else {"gpus": sum(sizes)}
 
 
-def of_hosts(text: str, options: Mapping[str, Word]) -> World | None:
+def hostfile_world(text: str, options: Mapping[str, Word]) -> World | None:
     """Return the GPUs of DeepSpeed's hostfile (`host slots=8` per line) that the launcher's options leave.
 
     None if a line is malformed, no GPU is left, or beside --include and --exclude (launcher/runner.py, fetch_hostfile).
@@ -119,7 +121,7 @@ def _number(text: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class LauncherOption:
     """An option of a launcher with its value; `key` has underscores and no dashes, `option` is as it is spelled.
 
     at: index of the word that its value ends.
@@ -132,7 +134,7 @@ class Spoken:
     value: Word
 
 
-def launcher_options(launcher: Sequence[Word]) -> Iterator[Spoken]:
+def launcher_options(launcher: Sequence[Word]) -> Iterator[LauncherOption]:
     """Yield each launcher's options with their values: `-n8` (only -n, -N and -G), `--nodes=8` and `--nodes 8`.
 
     The next word counts as the value even if it begins with a dash. Options belong to the launcher named last before.
@@ -148,6 +150,6 @@ def launcher_options(launcher: Sequence[Word]) -> Iterator[Spoken]:
         option, key, value = match.group(1, 2, 3) if match[1] else match.group(4, 5, 6)
         if value is not None:
             number = replace(word.after(len(word.text) - len(value)), place=word.place)
-            yield Spoken(name, key.replace("-", "_"), option, index, number)
+            yield LauncherOption(name, key.replace("-", "_"), option, index, number)
         elif index + 1 < len(launcher):
-            yield Spoken(name, key.replace("-", "_"), option, index + 1, launcher[index + 1])
+            yield LauncherOption(name, key.replace("-", "_"), option, index + 1, launcher[index + 1])

@@ -141,7 +141,7 @@ class Launched:
     parallel: Mapping[str, Any] = field(default_factory=dict)
 
 
-def launched(reading: Reading) -> Launched:
+def accelerate_settings(reading: Reading) -> Launched:
     """Return what Accelerate's file and launcher options set; `sharded` may also hold the Trainer's fsdp_config.
 
     Launcher options take precedence over the file. DeepSpeed and FSDP are used by options or distributed_type.

@@ -16,8 +16,8 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.detect import parse
 from symconfig.existing.launch.reading import Reading, Tree, settings
 from symconfig.existing.launch.text import Text
-from symconfig.existing.recover.arguments import Arguments, launched
-from symconfig.existing.recover.deepspeed_json import filled, sizes, uses_trainer
+from symconfig.existing.recover.arguments import Arguments, accelerate_settings
+from symconfig.existing.recover.deepspeed_json import autofilled, batch_sizes, uses_trainer
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.run import Assumed, Described, Run, Supplied
 from symconfig.formats.deepspeed import gradient_bytes_of, precision_of, section, switches, zero_of
@@ -51,7 +51,7 @@ _TRAINER: Mapping[str, str] = {
 _ADAM = ("", "adam", "adamw", "onebitadam", "zerooneadam")  # DeepSpeed's, and none
 
 
-def made(
+def run_of_json(
     config: Json,
     words: Sequence[str],
     model: Described,
@@ -76,7 +76,9 @@ def made(
 def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
     """Return the run of the DeepSpeed JSON, or of Accelerate's, with the program's arguments. Raises InputError."""
     tree = reading.deepspeed
-    if tree is None and (config := launched(reading).config) is not None:  # what Accelerate makes of its own keys
+    if (
+        tree is None and (config := accelerate_settings(reading).config) is not None
+    ):  # what Accelerate makes of its own keys
         tree = parse(Text(_WRITTEN, json.dumps(config).encode()), "json")
     if tree is None:
         raise InputError("names no DeepSpeed JSON that could be read", file=reading.file)
@@ -110,7 +112,7 @@ class _Reader:
             if section(self.tree.data, "expert_parallel").get("enabled") is True
             else 1
         )
-        batch, assumed = sizes(
+        batch, assumed = batch_sizes(
             self.reading,
             self.tree,
             arguments,
@@ -126,7 +128,9 @@ class _Reader:
             )
         trainer = uses_trainer(arguments)
         config = (
-            filled(self.tree.data, arguments, model.model.hidden_size if model else None) if trainer else self.tree.data
+            autofilled(self.tree.data, arguments, model.model.hidden_size if model else None)
+            if trainer
+            else self.tree.data
         )
         precision, guessed = self._precision(config)
         recompute = _recompute(arguments)
@@ -140,7 +144,7 @@ class _Reader:
             batch.gpus // tensor,
             _kernels(arguments, model.model),
         )
-        optimizer, taken = stepped(config, arguments)
+        optimizer, taken = optimizer_of(config, arguments)
         framework = stepping(switched(DEEPSPEED, self.cluster.gpu.architecture, switched_on), optimizer)
         dp = batch.gpus // (tensor * sequence)
         zero, replicated = zero_of(config), dp * sequence > 1
@@ -230,7 +234,7 @@ def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
     return kernels
 
 
-def stepped(config: Any, arguments: Arguments) -> tuple[Optimizer, tuple[Assumed, ...]]:
+def optimizer_of(config: Any, arguments: Arguments) -> tuple[Optimizer, tuple[Assumed, ...]]:
     """Return the optimizer by the JSON, else by the Trainer's `optim`; an assumption if AdamW stands in for it."""
     kind = str(section(config, "optimizer").get("type", "")).lower()
     if kind == "sgd":

@@ -42,7 +42,7 @@ def uses_trainer(arguments: Arguments) -> bool:
     return not arguments.given("deepspeed_config")
 
 
-def filled(config: Any, arguments: Arguments, hidden_size: int | None) -> Any:
+def autofilled(config: Any, arguments: Arguments, hidden_size: int | None) -> Any:
     """Return a copy of the JSON with each "auto" replaced by the value of the Trainer's arguments or their defaults.
 
     An "auto" train_batch_size is removed, as DeepSpeed computes it. "auto" stays for what the Trainer does not fill,
@@ -119,7 +119,7 @@ def of_one_node(reading: Reading) -> int | None:
     return None if dark or options & _NODES else reading.world.gpus_per_node
 
 
-def sizes(
+def batch_sizes(
     reading: Reading,
     tree: Tree,
     arguments: Arguments,

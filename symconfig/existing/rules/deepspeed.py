@@ -13,9 +13,9 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Reading, Tree, Word
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.deepspeed_json import OVERWRITTEN, at, autos, filled, fills, uses_trainer
+from symconfig.existing.recover.deepspeed_json import OVERWRITTEN, at, autofilled, autos, fills, uses_trainer
 from symconfig.existing.recover.deepspeed_json import mismatches as trainer_mismatches
-from symconfig.existing.rules.rule import TEXTS, Check, Finding, Language, Looked, Rule, rules_of
+from symconfig.existing.rules.rule import TEXTS, Check, Finding, Language, Lookup, Rule, rules_of
 from symconfig.formats.deepspeed import stage_of
 from symconfig.frameworks import around_transformers, shared
 from symconfig.frameworks.constraint import Constraint, failing
@@ -57,7 +57,7 @@ class DeepSpeedFacts:
 
     def __post_init__(self) -> None:
         hidden = self.model.hidden_size if self.model else None
-        config = filled(self.tree.data, self.arguments, hidden) if self.trainer else self.tree.data
+        config = autofilled(self.tree.data, self.arguments, hidden) if self.trainer else self.tree.data
         object.__setattr__(self, "config", config)
 
     @classmethod
@@ -299,7 +299,7 @@ DERIVED: Mapping[str, Callable[[DeepSpeedFacts], Any]] = {
     "key_of_accumulation": lambda facts: ACCUMULATED if _key(facts, ACCUMULATED) else ACCUMULATION,
     "accumulates_otherwise": lambda facts: facts.precision not in (_key(facts, ACCUMULATED), "unknown"),
     "stage3_key": lambda facts: next((key for key in facts.section(ZERO) if key.startswith("stage3_")), None),
-    "gib": lambda facts: Looked(lambda key: 2 * _key(facts, key) / 2**30),
+    "gib": lambda facts: Lookup(lambda key: 2 * _key(facts, key) / 2**30),
     "torchrun": lambda facts: any("torchrun" in word or "torch.distributed" in word for word in facts.launcher),
     "threads_unset": lambda facts: facts.environment is not None and "OMP_NUM_THREADS" not in facts.environment,
 }

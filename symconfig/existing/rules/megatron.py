@@ -14,7 +14,7 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.rules import megatron_checks, megatron_options
 from symconfig.existing.rules.facts import LAYOUT, MegatronFacts, NotKnown, granularity
 from symconfig.existing.rules.refused import exchanges, fails, of_constraints
-from symconfig.existing.rules.rule import OF_RULE, TEXTS, Finding, Language, Looked, Row, Rule, rows_of, rules_of
+from symconfig.existing.rules.rule import OF_RULE, TEXTS, Finding, Language, Lookup, Row, Rule, rows_of, rules_of
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron import constraints, option_constraints, sparse
 from symconfig.frameworks.megatron.constraints import EXPERT_BIAS
@@ -104,7 +104,7 @@ DERIVED: Mapping[str, Callable[[MegatronFacts], Any]] = {
     ),
     "scaled_as_it_goes": lambda facts: facts.on("fp16") and not facts["loss_scale"],
     "thrice_evaluated": lambda facts: 3 * facts.number("eval_iters"),
-    "option": lambda facts: Looked(facts.option),
+    "option": lambda facts: Lookup(facts.option),
 }
 
 

@@ -13,7 +13,7 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import tuners, verl
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.rl.values import OPENRLHF, SLIME, Values, Workers, of_verl
-from symconfig.existing.rules.rule import TEXTS, Finding, Language, Looked, rules_of
+from symconfig.existing.rules.rule import TEXTS, Finding, Language, Lookup, rules_of
 from symconfig.formats.tuners import SWIFT, Trainer
 
 # Rules about Megatron-LM that do not hold of workers of such a trainer: it cuts the batch and the sequences itself,
@@ -250,7 +250,7 @@ DERIVED: Mapping[str, Callable[[RlFacts], Any]] = {
         (facts.values.whole("vllm.num_engines") or 0) * (facts.values.whole("vllm.tensor_parallel_size") or 1) or None
     ),
     "beside_actor": lambda facts: any(map(facts.values.switch, ("train.colocate_all", "train.colocate_actor_ref"))),
-    "said": lambda facts: Looked(lambda key: _value(facts, key)),
+    "said": lambda facts: Lookup(lambda key: _value(facts, key)),
 }
 
 

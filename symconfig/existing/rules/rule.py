@@ -160,7 +160,7 @@ TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-class Looked(dict[str, Any]):
+class Lookup(dict[str, Any]):
     """A mapping for `str.format_map` that looks each name up when it is used."""
 
     def __init__(self, value: Callable[[str], Any]) -> None:
@@ -186,7 +186,7 @@ class _Case(Generic[Facts]):
         try:
             if not all(self.language.holds(facts, each) for each in self.conditions):
                 return None
-            values = Looked(lambda name: self.language.value(facts, about[0] if name == "value" else name))
+            values = Lookup(lambda name: self.language.value(facts, about[0] if name == "value" else name))
             about = str(self.row["at"]).format_map(values).split()
             texts = {key: str(self.row[key]).format_map(values) for key in TEXTS if key in self.row}
             return self.language.problem(facts, about, **{**self.row, **texts})

@@ -14,7 +14,7 @@ from symconfig.existing.launch.bash.conditions import EXPECTED, FALSE, STARTED, 
 from symconfig.existing.launch.bash.expand import with_escapes
 from symconfig.existing.launch.bash.shell import Shell, Words
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.state import Array, Command, Leave, fields, hole, plain
+from symconfig.existing.launch.bash.state import Array, Command, Leave, plain, split_words, unknown_part
 from symconfig.existing.launch.reading import Piece, Pieces, Word, text_of, unknown_of
 from symconfig.existing.launch.text import Place
 
@@ -51,7 +51,7 @@ def _program(shell: Shell, words: Words, place: Place) -> Truth:
         return STARTED
     script = next((word.text for word in words[1:3] if word.text.endswith(".py")), None)
     name = " ".join(filter(None, (words[0].text or "a program", script)))
-    _print(shell, (hole(f"depends on the output of {name}", place),))
+    _print(shell, (unknown_part(f"depends on the output of {name}", place),))
     if shell.captured:
         shell.log.aside.append(tuple(words))
         return STARTED
@@ -86,14 +86,14 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
     if len(names) == 1 and "a" not in flags and text is not None:
         variables[names[0]] = shell.budget.kept(line)
     elif text is None or unknown_of(text):
-        variables |= dict.fromkeys(names, (hole(_READ, place),))
+        variables |= dict.fromkeys(names, (unknown_part(_READ, place),))
     else:
-        pieces = fields([replace(part, loose=True) for part in line], shell.state.ifs)
+        pieces = split_words([replace(part, loose=True) for part in line], shell.state.ifs)
         if "a" in flags:
             variables[names[0]] = Array({index: Word(parts, place) for index, parts in enumerate(pieces)})
         for index, name in enumerate(names if "a" not in flags else ()):
             more = index == len(names) - 1 and len(pieces) > len(names)
-            variables[name] = (hole(_READ, place),) if more else (pieces[index] if index < len(pieces) else ())
+            variables[name] = (unknown_part(_READ, place),) if more else (pieces[index] if index < len(pieces) else ())
     if text is None or unknown_of(text):
         return Truth(None, "depends on what is read while the script runs", status=True)
     shell.stdin = None
@@ -102,7 +102,7 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
 
 def _sets(shell: Shell, words: Words, place: Place) -> Truth:
     """Run `mapfile`, `let`, `getopts` or `printf -v`: MAPFILE, the named variables and the status become unknown."""
-    hidden = Array({0: Word((hole(_READ, place, loose=True),), place)})
+    hidden = Array({0: Word((unknown_part(_READ, place, loose=True),), place)})
     names = (match[0] for word in words if (match := re.match(r"[A-Za-z_]\w*", word.text)))
     shell.state.variables |= dict.fromkeys(("MAPFILE", *names), hidden)
     return STARTED
@@ -163,7 +163,7 @@ def _cd(shell: Shell, words: Words, place: Place) -> Truth:
     base = shell.state.folder
     if not named or named[-1].unknown:
         why = named[-1].unknown if named else "depends on the home folder"
-        shell.state.folder = (hole(why or "", place),)
+        shell.state.folder = (unknown_part(why or "", place),)
     elif named[-1].text.startswith("/") or (base is not None and not unknown_of(base)):
         path = posixpath.normpath(posixpath.join(text_of(base or ()), named[-1].text))
         shell.state.folder = plain(path, place=place)
@@ -178,7 +178,7 @@ def _print(shell: Shell, parts: Pieces) -> Truth:
 
 def _unprinted(shell: Shell, why: str, place: Place) -> Truth:
     """Print an unknown value with the reason `why`; return an unknown status."""
-    _print(shell, (hole(why, place),))
+    _print(shell, (unknown_part(why, place),))
     return replace(STARTED, why=why)
 
 
@@ -267,7 +267,7 @@ def _which(shell: Shell, words: Words, place: Place) -> Truth:
     """Run `which`, `type` or `command -v`: print an unknown folder, `/` and the name; the status is unknown."""
     why = "depends on the programs that are there"
     names = [word for word in words if not word.text.startswith("-")]
-    _print(shell, (hole(why, place), *((Piece("/"), *names[-1].pieces) if names else ()), Piece("\n")))
+    _print(shell, (unknown_part(why, place), *((Piece("/"), *names[-1].pieces) if names else ()), Piece("\n")))
     return replace(STARTED, why=why)
 
 
@@ -307,7 +307,7 @@ _OWN: dict[str, Own] = {
     "exec": _exec,
     "eval": nested.run_code,
     "pwd": lambda shell, words, place: _print(
-        shell, shell.state.folder or (hole("depends on the current folder", place),)
+        shell, shell.state.folder or (unknown_part("depends on the current folder", place),)
     ),
     "echo": _echo,
     "printf": _printf,

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark, calculated
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.state import Array, Budget, State, Value, fields, hole, plain, through
+from symconfig.existing.launch.bash.state import Array, Budget, State, Value, plain, split_words, through, unknown_part
 from symconfig.existing.launch.reading import Piece, Pieces, Word, text_of, unknown_of
 from symconfig.existing.launch.text import Place, cover
 
@@ -60,9 +60,9 @@ class Scanner:
         if (span := _RANGE.fullmatch(self.data, start, end)) and (first := int(span[1])) <= (last := int(span[2])):
             return [Word((Piece(str(number), written=place),), place) for number in range(first, last + 1)]
         if b"{" in self.data[start:end] and self._has_braces(start, end):
-            stream = [hole("is a brace expansion, which is not followed", place, loose=True)]
+            stream = [unknown_part("is a brace expansion, which is not followed", place, loose=True)]
         self.budget.spend(len(stream))
-        made = fields(stream, self.state.ifs)
+        made = split_words(stream, self.state.ifs)
         several = len(made) > 1 or _ELEMENTS.search(self.data, start, end)
         return [Word(parts, (cover(part.written for part in parts) if several else None) or place) for parts in made]
 
@@ -175,15 +175,15 @@ class Scanner:
                 empty = not inside and not _ELEMENTS.fullmatch(self.data, at + 1, close - 1)
                 pieces += [Piece("", written=self.source.place(at, close))] if empty else inside
             elif byte in (b"<", b">") and not quoted and self.data[at + 1 : at + 2] == b"(":
-                pieces.append(hole("is the name of a pipe", self.source.place(at, close)))
+                pieces.append(unknown_part("is the name of a pipe", self.source.place(at, close)))
             elif byte == b"~" and not quoted and at == start and self.data[at + 1 : at + 2] in (b"", b"/"):
-                pieces.append(hole("depends on the home folder", self.source.place(at, at + 1)))
+                pieces.append(unknown_part("depends on the home folder", self.source.place(at, at + 1)))
             else:
                 close, special = at + 1, _QUOTED if quoted else _UNQUOTED
                 while close < end and self.data[close] not in special:
                     close += 1
                 for part in self.source.literal(at, close):
-                    # A hole of code that a value holds may be several words.
+                    # A unknown_part of code that a value holds may be several words.
                     pieces.append(replace(part, loose=not quoted and (literals or bool(part.unknown))))
             at = close
         self.budget.spend(len(pieces) / 16)
@@ -248,7 +248,7 @@ class Scanner:
         try:
             text = str(self.arithmetic(at + 3, end - 2))
         except Dark as dark:
-            return hole(str(dark), place, loose=not tight)
+            return unknown_part(str(dark), place, loose=not tight)
         names = re.findall(rb"[A-Za-z_]\w*", re.sub(rb"\b\d\w*", b"", self.data[at + 3 : end - 2]))
         return Piece(text, None, tuple(dict.fromkeys(name.decode() for name in names)), loose=not tight, written=place)
 
@@ -270,7 +270,7 @@ class Scanner:
             return through(value, name, place, loose=loose)
         if name in self.state.variables or (subscript and subscript != "0") or (self._deciding and name.isdigit()):
             return ()
-        return (hole(self.state.missing(name), place, name, loose=loose),)
+        return (unknown_part(self.state.missing(name), place, name, loose=loose),)
 
     def find(self, name: str, place: Place, subscript: str | None = None) -> Pieces | None:
         """Return the value of a variable, element, argument, `$#` or `$PWD`; None if nothing sets it.

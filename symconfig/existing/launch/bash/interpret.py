@@ -19,7 +19,7 @@ from symconfig.existing.launch.bash.conditions import FALSE, TRUE, Truth, double
 from symconfig.existing.launch.bash.expand import pattern
 from symconfig.existing.launch.bash.simple import Simple
 from symconfig.existing.launch.bash.source import Source, place_at, text_at, word_ranges
-from symconfig.existing.launch.bash.state import Leave, hole, shortened
+from symconfig.existing.launch.bash.state import Leave, shortened, unknown_part
 from symconfig.existing.launch.reading import text_of, unknown_of
 from symconfig.existing.launch.text import Place
 
@@ -56,7 +56,7 @@ class Interpreter(Simple):
                     ends.append(self._rest_of_list(source, node, links[index:], end).value)
 
                 # Programs are started to succeed: what stands behind one with && is what the script does.
-                why = opened(text_at(source, node), status)
+                why = undecided_reason(text_at(source, node), status)
                 self.undecided([partial(rest, TRUE), partial(rest, FALSE)], why, place, likely=status.status)
                 return Truth(ends[0] if len({*ends}) == 1 else None, status.why, status=status.status)
             if status.value is not stop:
@@ -90,7 +90,7 @@ class Interpreter(Simple):
         truth, start, end = self.statements(source, conditions), conditions[0].start_byte, conditions[-1].end_byte
         place = source.place(start, end)
         if truth.value is None or truth.status:
-            why = opened(source.data[start:end].decode("utf-8", "replace"), truth)
+            why = undecided_reason(source.data[start:end].decode("utf-8", "replace"), truth)
             self.undecided([run, partial(self._clauses, source, rest)], why, place)
             return Truth(None, truth.why)
         if not truth.value:
@@ -117,7 +117,7 @@ class Interpreter(Simple):
             if matched is None:
                 rest: list[Callable[[], object]] = [partial(self._case_item, source, each) for each in items[index:]]
                 covered = any(self._matches(source, each, "\0") for each in items[index:])
-                reason = opened(f"case {text_at(source, value)}", Truth(None, why))
+                reason = undecided_reason(f"case {text_at(source, value)}", Truth(None, why))
                 self.undecided(rest if covered else [*rest, lambda: None], reason, place)
                 return Truth(None, why)
         return TRUE
@@ -154,7 +154,7 @@ class Interpreter(Simple):
             ranges = word_ranges(source.data, node.children_by_field_name("value"))
             values = [item for start, end in ranges for item in expander.fields(start, end)]
         if (dark := next((item.unknown for item in values if item.several), None)) is not None:
-            self.state.variables[name] = (hole(dark, place),)
+            self.state.variables[name] = (unknown_part(dark, place),)
             return self._unbounded_loop(source, node, body, dark)
         rounds = iter(values)
 
@@ -269,7 +269,7 @@ class Interpreter(Simple):
         return TRUE
 
 
-def opened(written: str, truth: Truth) -> str:
+def undecided_reason(written: str, truth: Truth) -> str:
     """Return the reason why variables set under this condition are not known, as text for a person."""
     why = f", which {truth.why}" if truth.why else ""
     return f"is set under a condition that is not known: {shortened(written)}{why}"

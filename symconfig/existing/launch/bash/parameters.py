@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.expand import Scanner, Stream, pattern
-from symconfig.existing.launch.bash.state import hole, plain
+from symconfig.existing.launch.bash.state import plain, unknown_part
 from symconfig.existing.launch.reading import Piece, Pieces, Word, cut, text_of, unknown_of
 from symconfig.existing.launch.text import Place
 
@@ -47,12 +47,12 @@ class Expander(Scanner):
         place, loose = self.source.place(at, end), loose and not quoted
         braced = self._split(at + 2, end - 1, place, quoted, loose)
         if braced is None:
-            return [hole("is an expansion that is not understood", place, loose=loose)]
+            return [unknown_part("is an expansion that is not understood", place, loose=loose)]
         if braced.sign == "!" and braced.subscript not in ("@", "*"):
             named = self.find(braced.name, place)
             target = None if named is None or unknown_of(named) else text_of(named)
             if target is None or not re.fullmatch(r"[A-Za-z_]\w*|\d+", target):
-                return [hole(f"depends on the variable that ${braced.name} names", place, loose=loose)]
+                return [unknown_part(f"depends on the variable that ${braced.name} names", place, loose=loose)]
             braced = replace(braced, sign="", name=target)
         if braced.name in ("@", "*") or braced.subscript in ("@", "*"):
             return self._of_all(braced)
@@ -61,7 +61,9 @@ class Expander(Scanner):
         parts = self.get(braced.name, place, loose=loose, subscript=braced.subscript)
         if braced.sign == "#":
             why, length = unknown_of(parts), str(len(text_of(parts)))
-            return [hole(why, place, braced.name) if why else Piece(length, None, (braced.name,), written=place)]
+            return [
+                unknown_part(why, place, braced.name) if why else Piece(length, None, (braced.name,), written=place)
+            ]
         return [*self._transformed(braced, parts)]
 
     def _split(self, start: int, end: int, place: Place, quoted: bool, loose: bool) -> Braced | None:
@@ -91,11 +93,11 @@ class Expander(Scanner):
             dict(enumerate(self.state.arguments, 1)) if of_arguments else self.state.items(name, place)
         )
         if not of_arguments and name not in self.state.variables and operator not in _DEFAULTS:
-            return [hole(self.state.missing(name), place, name, loose=True)]
+            return [unknown_part(self.state.missing(name), place, name, loose=True)]
         items = list(table.values())
         if braced.sign == "#":
             dark = next((item.unknown for item in items if item.several), None)
-            return [hole(dark, place) if dark else Piece(str(len(items)), None, (name,), written=place)]
+            return [unknown_part(dark, place) if dark else Piece(str(len(items)), None, (name,), written=place)]
         if braced.sign == "!":
             items = [Word(plain(str(key), name, place=place), place) for key in table]
         elif operator in _DEFAULTS:
@@ -106,7 +108,7 @@ class Expander(Scanner):
             scalar = not of_arguments and isinstance(self.state.variables[name], tuple)
             bounds = None if scalar else self._bounds(*braced.operand)  # of the text or of the list: bash does both
             if bounds is None or bounds[0] < 0 or (of_arguments and not bounds[0]):
-                return [hole("is a slice that is not followed", place, loose=True)]
+                return [unknown_part("is a slice that is not followed", place, loose=True)]
             chosen = [table[key] for key in table if isinstance(key, int) and key >= bounds[0]]
             items = chosen if bounds[1] is None else chosen[: max(bounds[1], 0)]
         elif operator:
@@ -129,7 +131,7 @@ class Expander(Scanner):
         if kind == "?" or (not unset and kind != "+"):
             return [*self.get(name, place, loose=braced.loose, subscript=subscript)]
         if kind == "+" and value and all(part.unknown and part.loose for part in value):  # perhaps no word at all
-            return [hole(unknown_of(value) or "", place, name, loose=True)]
+            return [unknown_part(unknown_of(value) or "", place, name, loose=True)]
         if kind == "+":
             return [] if unset else self._operand(braced)
         stream = self._operand(braced)
@@ -162,7 +164,7 @@ class Expander(Scanner):
             made = self._replaced(parts, operator, *braced.operand)
         if made is None:
             why = why or f"is an expansion of ${braced.name} that is not followed"
-            return (hole(why, place, braced.name, loose=loose),)
+            return (unknown_part(why, place, braced.name, loose=loose),)
         return made or (Piece("", loose=loose, written=place),)
 
     def _trimmed(self, parts: Pieces, glob: re.Pattern[str], operator: str) -> Pieces:

@@ -13,7 +13,7 @@ from symconfig.existing.launch.bash import training
 from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, plain, shortened
-from symconfig.existing.launch.bash.training import Split, arguments, dark, may_be_options
+from symconfig.existing.launch.bash.training import Split, arguments, may_be_options, unread_word
 from symconfig.existing.launch.reading import OTHER_RUN, Hides, Piece, Reading, Unread, Word, text_of, unknown_of
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.world import world
@@ -208,7 +208,7 @@ def _notes(best: Split, log: Log, splits: Sequence[Split]) -> list[Unread]:
     for index, word in enumerate(best.launcher):
         value = index > 0 and best.launcher[index - 1].text.startswith("-")
         if word.several and (not value or may_be_options(word)):
-            unread.append(dark(word, log.written))
+            unread.append(unread_word(word, log.written))
     if best.command.maybe:
         why = best.command.maybe.replace("is set under", "runs under", 1).replace("is set in", "runs in", 1)
         unread.append(Unread(best.command.place, "the training command", why))

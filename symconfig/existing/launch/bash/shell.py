@@ -14,7 +14,7 @@ from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.conditions import TRUE, Truth, ended
 from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.source import Source, errors_of, parse, place_at, text_at
-from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, Value, one_of
+from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, Value, merged_states
 from symconfig.existing.launch.reading import Piece, Pieces, Word
 from symconfig.existing.launch.text import Place
 
@@ -142,7 +142,7 @@ class Shell:
                 self.state, self.output, self.maybe = state, output, reasons
         if not outcomes:
             raise left or Leave("exit")
-        self.state, printed = one_of(self.budget, outcomes, why, place)
+        self.state, printed = merged_states(self.budget, outcomes, why, place)
         if self.output is not None:
             self.output += printed
 
@@ -151,7 +151,7 @@ class Shell:
         states = [(state, ()) for leave, state in self.pending if leave.kind == kind]
         self.pending = [(leave, state) for leave, state in self.pending if leave.kind != kind]
         if states:
-            self.state, _ = one_of(self.budget, [(self.state, ()), *states], _LEFT, place)
+            self.state, _ = merged_states(self.budget, [(self.state, ()), *states], _LEFT, place)
 
     def guarded(self, branch: Callable[[], Truth], check: Place | None = None) -> Truth:
         """Run a branch and return its status; if it exits with an error, restore the state and return TRUE.

@@ -37,7 +37,7 @@ def plain(text: str, *variables: str, place: Place | None = None) -> Pieces:
     return (Piece(text, None, variables, written=place),)
 
 
-def hole(
+def unknown_part(
     why: str, place: Place | None, *variables: str, loose: bool = False, brings: tuple[str, ...] | None = None
 ) -> Piece:
     return Piece("", None, variables, unknown=why, loose=loose, written=place, brings=brings)
@@ -83,7 +83,7 @@ def through(parts: Pieces, name: str, place: Place, *, loose: bool) -> Pieces:
     )
 
 
-def fields(parts: Iterable[Piece | None], ifs: str) -> list[Pieces]:
+def split_words(parts: Iterable[Piece | None], ifs: str) -> list[Pieces]:
     """Return the parts split into words: loose, known ones at the characters of `ifs`, and all at None.
 
     Blanks in `ifs` only separate; between two other separators is an empty word.
@@ -260,7 +260,9 @@ class State:
         return {} if value is None else {0: Word(value, place)}
 
 
-def one_of(budget: Budget, outcomes: Sequence[tuple[State, Pieces]], why: str, place: Place) -> tuple[State, Pieces]:
+def merged_states(
+    budget: Budget, outcomes: Sequence[tuple[State, Pieces]], why: str, place: Place
+) -> tuple[State, Pieces]:
     """Merge alternative states and outputs; variables, files, arguments and outputs that differ become unknown (`why`).
 
     A common beginning of a variable or output is kept. A variable that a state lacks differs from any value, a file
@@ -283,9 +285,9 @@ def one_of(budget: Budget, outcomes: Sequence[tuple[State, Pieces]], why: str, p
         first.functions = {**state.functions, **first.functions}
         for name, content in state.files.items():
             known = first.files.get(name)
-            first.files[name] = content if known is None or _equal(known, content) else (hole(why, place),)
+            first.files[name] = content if known is None or _equal(known, content) else (unknown_part(why, place),)
         if [item.text for item in state.arguments] != [item.text for item in first.arguments]:
-            first.arguments = (Word((hole(why, place, loose=True),), place),)
+            first.arguments = (Word((unknown_part(why, place, loose=True),), place),)
     return first, outputs[0] if alike else _merged_parts(outputs, why, place)
 
 
@@ -324,9 +326,9 @@ def _merged_value(name: str, values: list[Value | str], why: str, place: Place) 
     if len(texts) == len(values):
         return _merged_parts(texts, why, place)
     if arrays:
-        return Array({0: Word((hole(why, place, loose=True),), place)})
+        return Array({0: Word((unknown_part(why, place, loose=True),), place)})
     # What the environment has instead is a value, unless the name says that it is options.
-    return (hole(why, place, brings=None if holds_options(name) else _possible_options(texts, place)),)
+    return (unknown_part(why, place, brings=None if holds_options(name) else _possible_options(texts, place)),)
 
 
 def _merged_items(items: list[list[Word]], why: str, place: Place) -> Array:
@@ -342,7 +344,7 @@ def _merged_items(items: list[list[Word]], why: str, place: Place) -> Array:
     rest = next((each[count] for each in items if len(each) > count), None)
     there = rest.place if rest is not None else place
     brings = options_of(item for each in items for item in each[count:])
-    unknown = Word((hole(why, there, loose=True, brings=brings),), there)
+    unknown = Word((unknown_part(why, there, loose=True, brings=brings),), there)
     return Array(dict(enumerate((*items[0][:count], unknown))))
 
 
@@ -365,10 +367,10 @@ def _merged_parts(values: Sequence[Pieces], why: str, place: Place) -> Pieces:
             head.append(last.cut(0, kept))
             whole = True
     there = next((each for rest in rests for part in rest if (each := part.written or part.place)), place)
-    return (*head, *((Piece(" "),) if head else ()), hole(why, there, brings=_possible_options(rests, place)))
+    return (*head, *((Piece(" "),) if head else ()), unknown_part(why, there, brings=_possible_options(rests, place)))
 
 
 def _possible_options(values: Sequence[Pieces], place: Place) -> tuple[str, ...] | None:
     """Return the options among the words of the values; None if they may be any."""
     loose = ([part if part.unknown else replace(part, loose=True) for part in value] for value in values)
-    return options_of(Word(words, place) for value in loose for words in fields(value, " \t\n"))
+    return options_of(Word(words, place) for value in loose for words in split_words(value, " \t\n"))

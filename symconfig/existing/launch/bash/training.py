@@ -39,7 +39,7 @@ def arguments(
     for word in words:
         text = word.text
         if word.several and (word.brings != () if name is None or values else may_be_options(word)):
-            unread.append(item := dark(word, source))
+            unread.append(item := unread_word(word, source))
             unknown = (Word.dark(item.why, word.place),)
             possible += [Setting(name, name, unknown, item.place) for name in word.brings or ()]
         elif is_option(text):
@@ -67,7 +67,7 @@ def may_be_options(word: Word) -> bool:
     return any(map(holds_options, names)) or any(_BRANCHES.match(part.unknown or "") for part in word.pieces)
 
 
-def dark(word: Word, source: Callable[[Place], str]) -> Unread:
+def unread_word(word: Word, source: Callable[[Place], str]) -> Unread:
     """Return the note that a word is unknown and may be any number of options: those it brings, or any if unknown."""
     place = next((part.written for part in word.pieces if part.written is not None), word.place)
     hides = Hides.OPTIONS if word.brings is None else Hides.NAMED

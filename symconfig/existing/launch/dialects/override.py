@@ -78,7 +78,7 @@ def word(tree: Tree, path: KeyPath) -> Word:
     """Return the scalar at a path as a word, text without its quotes; without a place if it is spelled otherwise."""
     place = tree.spans[path].value
     value, written = tree.get(*path), tree.text.at(place)
-    text = written if not isinstance(value, str) and written[:1] not in "*&!\"'|>" else spoken(value)
+    text = written if not isinstance(value, str) and written[:1] not in "*&!\"'|>" else as_text(value)
     if text == written:
         return Word.of(text, place, literal=True)
     if written[:1] in "\"'" and written[1:-1] == text:
@@ -86,12 +86,12 @@ def word(tree: Tree, path: KeyPath) -> Word:
     return Word.of(text, place)
 
 
-def spoken(value: Any) -> str:
+def as_text(value: Any) -> str:
     """Return a value as text: "true" or "false", lists as "[a,b]" (also nested ones), else `str(value)`."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
-        return "[" + ",".join(spoken(item) for item in value) + "]"
+        return "[" + ",".join(as_text(item) for item in value) + "]"
     return str(value)
 
 
@@ -144,7 +144,7 @@ def key_of(setting: Setting, runner: bool = False) -> str | None:
     return _SHORT.get(setting.name.replace("_", "-")) if runner else None
 
 
-def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterator[Setting]:
+def overrides_apart(settings: Sequence[Setting], *, any_section: bool = False) -> Iterator[Setting]:
     """Yield the settings, with each override among a setting's values as a further setting behind it.
 
     The new one is named by the key without `+`, its value is the text after `=`. A setting without name and values is
@@ -173,7 +173,7 @@ def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterato
         yield from apart
 
 
-def kept(values: Iterable[Entry]) -> tuple[Setting, ...]:
+def as_settings(values: Iterable[Entry]) -> tuple[Setting, ...]:
     """Return the entries as settings named by their dotted keys."""
     return tuple(Setting(".".join(each.path), each.spelled, each.words, each.place) for each in values)
 
@@ -198,7 +198,7 @@ def _entry(key: str, setting: Setting) -> Entry:
     value = _value(word)
     words: tuple[Word, ...] = (word,)
     if isinstance(value, list):
-        words = tuple(Word.of(spoken(item), word.place) for item in value if not isinstance(item, list | dict))
+        words = tuple(Word.of(as_text(item), word.place) for item in value if not isinstance(item, list | dict))
     elif value is None and not word.unknown:
         words = ()
     elif word.text[:1] in ("'", '"') and isinstance(value, str):

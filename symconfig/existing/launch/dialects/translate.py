@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.document import shorten
-from symconfig.existing.launch.dialects.override import Entry, spoken
+from symconfig.existing.launch.dialects.override import Entry, as_text
 from symconfig.existing.launch.reading import Hides, Setting, Unread, Word
 from symconfig.formats.renamed import BRIDGE
 from symconfig.frameworks.megatron.flags import FlagTable, flags, option, versions
@@ -105,7 +105,7 @@ def _chosen(choices: Mapping[str, Meaning]) -> Reader:
     """Return a reader that yields the meaning in `choices` for the entry's value, or raises ValueError."""
 
     def meanings(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-        text = spoken(entry.value).lower()
+        text = as_text(entry.value).lower()
         if text not in choices:
             raise ValueError(f"is none of {', '.join(choices)}")
         yield choices[text]
@@ -267,5 +267,5 @@ def _settings(dest: str, value: Any, entry: Entry) -> Iterator[Setting]:
         given = tuple(word for word in given if word.unknown)
     elif not written or (isinstance(value, list) and not flag.nargs) or whole is not value:
         place = entry.place if written or not entry.words else entry.words[0].place
-        given = (Word.of(spoken(whole), place),)
+        given = (Word.of(as_text(whole), place),)
     yield Setting(flag.name, entry.spelled, given, entry.place)

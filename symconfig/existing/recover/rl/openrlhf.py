@@ -168,7 +168,7 @@ class Reader(Script):
         words += ["--gradient_checkpointing"] * values.switch("actor.gradient_checkpointing_enable")
         words += ["--use_liger_kernel"] * values.switch("ds.use_liger_kernel")
         supplied = replace(self.supplied, gpus=gpus, seq_length=room)
-        run = deepspeed.made(config, words, model, self.reading, self.known_cluster, supplied)
+        run = deepspeed.run_of_json(config, words, model, self.reading, self.known_cluster, supplied)
         # Logits are copied into fp32 (models/actor.py); what else a step has of them is in runs/rl/logits.py.
         run = run.with_loss(LossKernel.WIDE_IN_PLACE)
         # Keys of a few heads are gathered at a time, beside the attention to those before (ring_flash_attn's llama3).

@@ -13,8 +13,8 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.launch.reading import Setting, Word, settings
 from symconfig.existing.recover import deepspeed
-from symconfig.existing.recover.arguments import Arguments, Launched, launched
-from symconfig.existing.recover.deepspeed import stepped
+from symconfig.existing.recover.arguments import Arguments, Launched, accelerate_settings
+from symconfig.existing.recover.deepspeed import optimizer_of
 from symconfig.existing.recover.deepspeed_model import described as of_arguments
 from symconfig.existing.recover.rl import fsdp
 from symconfig.existing.recover.rl.script import Script, adapted, adapted_modules, megatron_options, without_images
@@ -59,7 +59,7 @@ class TunerWorkers(Script):
     def __post_init__(self) -> None:
         started = tuners.program(self.reading) or tuners.of_trainer(self.reading)
         assert started is not None, "is what makes it one of theirs"
-        self.program, self.launched = started, launched(self.reading)
+        self.program, self.launched = started, accelerate_settings(self.reading)
         options = [replace(each, name=self.tuner.called(each.name)) for each in self.reading.options]
         if not any(each.name == "model_name_or_path" for each in options):
             options += [replace(each, name="model_name_or_path") for each in options if each.name == "checkpoint"]
@@ -274,7 +274,7 @@ class TunerWorkers(Script):
         words += [f"--{name}" for name in ("use_liger_kernel", "torch_compile") if values.switch(name)]
         words += ["--attn_implementation", "eager"] * self._eager + (["--optim", optimizer] if optimizer else [])
         supplied = replace(self.supplied, gpus=self.gpus, seq_length=length)
-        return deepspeed.made(own, words, model, self.reading, self.known_cluster, supplied)
+        return deepspeed.run_of_json(own, words, model, self.reading, self.known_cluster, supplied)
 
     def _of_torch(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
         """Return the run by PyTorch's FSDP, or by replicas (DDP); parameters as of `_trained`.
@@ -323,7 +323,7 @@ class TunerWorkers(Script):
             ),
             precision=precision,
         )
-        run, (optimizer, taken) = fsdp.run(layers, model, self.known_cluster), stepped({}, values.arguments)
+        run, (optimizer, taken) = fsdp.run(layers, model, self.known_cluster), optimizer_of({}, values.arguments)
         made = replace(run.configuration, framework=stepping(run.configuration.framework, optimizer))
         return replace(run, optimizer=optimizer, configuration=made, assumed=(*run.assumed, *taken))
 
