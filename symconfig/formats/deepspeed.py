@@ -241,8 +241,7 @@ def stage_of(config: Any) -> ZeroStage:
 def zero_of(config: Any) -> Zero:
     """Return the ZeRO settings of a DeepSpeed JSON, with defaults for what it lacks; old names of keys count, too.
 
-    The optimizer is offloaded from stage 1 on, by `ratio`; weights only at stage 3, which also overlaps by default. The
-    device "auto" counts as no offload.
+    The optimizer is offloaded from stage 1 on, by `ratio`; weights only at stage 3, which also overlaps by default.
     """
     zero, stage = section(config, ZERO), stage_of(config)
     optimizer = zero.get("offload_optimizer")

@@ -29,8 +29,7 @@ Keys = Mapping[str, Key]
 def keys(at: str = "", /, **fields: str | tuple[Any, ...] | Write) -> dict[str, Key]:
     """Return Keys by full name, each given as a field path, a tuple of Key's members, or what to write.
 
-    What to write is a function of the run or a constant other than text. at: the section before the names; may be
-    empty.
+    What to write is a function of the run or a constant other than text. at: the section before the names, or "".
     """
     return {
         f"{at}.{name}" if at else name: (

@@ -145,8 +145,7 @@ def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[Ke
 def _with_key(progress: Progress, wish: KeyWish) -> Progress:
     """Return the progress with one key of `wish` set or removed, and the change recorded or the key listed as unplaced.
 
-    If the JSON has "auto", or lacks a key that an argument gives, the Trainer's argument is set; else the JSON of all
-    runs, and the argument, if given, with it.
+    If the JSON has "auto", or an argument gives the key, the Trainer's argument is set; else the JSON of all runs.
     """
     reading = progress.draft.reading
     tree, name = _tree(reading), _argument(reading, wish.path)

@@ -28,8 +28,7 @@ NO_NEWLINE = "\\ No newline at end of file\n"
 class Change:
     """A changed option, launcher number, environment variable or key.
 
-    was, now: its value before and after; None: it was added or removed; "": a switch. place: where it was; for an
-    addition, where it is now.
+    was, now: its value before and after; None: it was added or removed; "": a switch. place: where it was, or is.
     """
 
     option: str
@@ -52,8 +51,7 @@ class Change:
 class Unplaced:
     """A value of the plan that could not be written and has to be set by hand.
 
-    now: the value; None: the option has to be removed. why: a clause to follow "because". place: where to look, if
-    known.
+    now: the value; None: the option has to be removed. why: a clause to follow "because". place: where to look.
     """
 
     option: str
@@ -239,8 +237,8 @@ def option_changes(before: Meaning, after: Meaning) -> list[tuple[Counter[Option
 class Draft:
     """A configuration under edit.
 
-    read: reads it with other file contents. reading: the configuration as it is now. files: bytes of the files that
-    differ from the disk, by name.
+    read: reads it with other file contents. reading: the configuration as it is now. files: bytes of changed files, by
+    name.
     """
 
     read: Reader

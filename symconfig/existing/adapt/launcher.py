@@ -47,8 +47,7 @@ class Count:
 def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
     """Yield each readable number of nodes, processes or GPUs with the number that `nodes` needs.
 
-    From the launchers' options, #SBATCH comments, CUDA_VISIBLE_DEVICES (if it counts the GPUs) and Accelerate's own
-    file.
+    From the launchers' options, #SBATCH comments, CUDA_VISIBLE_DEVICES and Accelerate's own file.
     """
     launcher = reading.launcher
     for given in launcher_options(launcher):
@@ -138,8 +137,7 @@ def with_gpus(progress: Progress, plan: Plan) -> Progress:
 def _counted(progress: Progress, nodes: Nodes) -> Progress:
     """Return the progress with every wrong number of nodes, processes or GPUs in all runs replaced, in one edit.
 
-    If that cannot be done without other changes, each number is listed as unplaced. Other commands that follow are
-    noted.
+    If that cannot be done without other changes, each number is listed as unplaced. Commands that follow are noted.
     """
     draft = progress.draft
     runs = (draft.reading, *draft.reading.runs)
@@ -207,8 +205,7 @@ def written(word: Word) -> Place:
 def with_variables(progress: Progress, plan: Plan) -> Progress:
     """Return the progress with the environment variables that the plan needs to start or to be right.
 
-    One with another value is changed, or listed as unplaced. A missing one gets an `export` line after another one, or
-    is noted.
+    One with another value is changed, or listed as unplaced. A missing one gets an `export` line, or is noted.
     """
     for row in environment.variables(plan, megatron.version(plan)):
         if not row.forced:

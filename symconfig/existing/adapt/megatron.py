@@ -124,8 +124,7 @@ class Goal:
     def differing(self, names: Namespace, gpus: int) -> list[Family]:
         """Return the families whose meaning differs from the plan's, `names` being run on `gpus` GPUs.
 
-        If the options are invalid together, those with options to change. Two exclusive options that are on differ,
-        too.
+        If the options are invalid together, those with options to change.
         """
         wanted = self.wanted
         goal = self.meaning(wanted, self.gpus)
@@ -234,8 +233,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
 def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
     """Return the progress with each differing option of the families changed, one by one, and recorded.
 
-    One that cannot be written, or that unread text may give already, is listed as unplaced. An option that no longer
-    follows a variable is noted.
+    One that cannot be written, or that unread text may give already, is listed as unplaced.
     """
     first, refused = goal.names(progress.draft.reading), set[Wish]()
     for _ in range(_MOST):

@@ -4,7 +4,7 @@ step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
@@ -113,20 +113,13 @@ def out_of_memory(judged: Judged) -> Iterator[Problem]:
     If several do, all of them are named. Nothing otherwise.
     """
     over, plan = judged.overfull, judged.plan
-    predicted = plan.best.predicted
     if not over:
         return
     worst = max(over, key=lambda number: judged.stage_bytes[number])
     where = f"stage {worst}" if plan.best.configuration.pp > 1 else "every GPU"
     others = f", and stages {', '.join(map(str, over))} are too full" if len(over) > 1 else ""
-    parts = sorted(predicted.memory.items(), key=lambda item: -item[1])[:2]
-    most = " and ".join(f"{name} {gib(value)} GiB" for name, value in parts)
-    yield Problem(
-        f"runs out of memory on {where}{others}",
-        field="memory",
-        got=f"{gib(judged.stage_bytes[worst])} GiB, of which {most}",
-        need=f"{gib(plan.usable_bytes)} GiB usable of {gib(plan.cluster.gpu.memory_bytes.value)} GiB",
-    )
+    what = f"runs out of memory on {where}{others}"
+    yield _beyond_memory(plan, what, judged.stage_bytes[worst], plan.best.predicted.memory)
 
 
 def little_room(judged: Judged) -> Iterator[Problem]:
@@ -205,17 +198,17 @@ def _gpu_bytes(plan: Plan) -> float:
 def _fullest(plan: Plan, phases: Sequence[PlannedPhase], what: str, hint: str | None) -> Problem:
     """Return the problem of the fullest of `phases`, with its largest parts; `what` is wrong in it."""
     worst = max(phases, key=lambda phase: phase.bytes)
-    parts = sorted(worst.holds.items(), key=lambda item: -item[1])[:2]
-    most = " and ".join(f"{name} {gib(value)} GiB" for name, value in parts)
     others = [phase.name for phase in phases if phase is not worst]
     rest = f", and {', '.join(others)} {'is' if len(others) == 1 else 'are'} too full" if others else ""
-    return Problem(
-        f"{what} in the phase {worst.name}{rest}",
-        field="memory",
-        got=f"{gib(worst.bytes)} GiB, of which {most}",
-        need=f"{gib(plan.usable_bytes)} GiB usable of {gib(_gpu_bytes(plan))} GiB",
-        hint=hint,
-    )
+    return _beyond_memory(plan, f"{what} in the phase {worst.name}{rest}", worst.bytes, worst.holds, hint)
+
+
+def _beyond_memory(plan: Plan, what: str, used: float, parts: Mapping[str, float], hint: str | None = None) -> Problem:
+    """Return the problem that `used` bytes are too many, with the two largest of `parts` (bytes by name)."""
+    largest = sorted(parts.items(), key=lambda item: -item[1])[:2]
+    most = " and ".join(f"{name} {gib(value)} GiB" for name, value in largest)
+    need = f"{gib(plan.usable_bytes)} GiB usable of {gib(_gpu_bytes(plan))} GiB"
+    return Problem(what, field="memory", got=f"{gib(used)} GiB, of which {most}", need=need, hint=hint)
 
 
 _LANGUAGE: Language[Judged] = Language(getattr, lambda *_, **__: None, {}, {**rl.BASES, "LLAMA": _LLAMA})

@@ -49,8 +49,7 @@ _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the
 def followed(reading: Reading, around: Around) -> Reading:
     """Return the reading with the contents of the files that it names, and overrides as settings of their own.
 
-    Files that cannot be read are noted in `unread`. Words without an option are removed, and noted unless they are
-    unknown or name a file that was read.
+    Files that cannot be read, and words without an option that name no file, are noted in `unread`.
     """
     by_verl = verl.applies(reading)
     keyed = by_verl or nemo_rl.applies(reading)

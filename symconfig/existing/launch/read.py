@@ -110,8 +110,7 @@ _JSON = "deepspeed"  # stands among the options for those that name a DeepSpeed 
 class Program:
     """An unsupported training program and how it is recognised.
 
-    file: pattern of its path. keys: of its YAML or overrides, any one of which identifies it. options: that do so
-    together.
+    file: pattern of its path. keys: of its YAML or overrides, any of which identifies it. options: all of which do.
     """
 
     name: str

@@ -52,8 +52,7 @@ class Around:
     def base(self, name: str, *below: str) -> Path | None:
         """Return the first folder in which the name exists and may be read; None if in none.
 
-        Order: the configuration's folder, those `below` it, the current one, up to four parents for names with a
-        folder.
+        Order: the configuration's folder, those `below` it, the current one, up to four parents.
         """
         folder = self.folder
         bases = [Path()] if folder is None else [folder, *(folder / one for one in below), Path()]

@@ -47,8 +47,7 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
 def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence[LauncherOption]]) -> World:
     """Return the World with the third of nodes, GPUs per node and total computed from two; None where it cannot be.
 
-    counts: number and word by "nodes", "per_node" and "gpus". spoken: options by launcher, whose default may be one
-    node.
+    counts: number and word by "nodes", "per_node" and "gpus". spoken: options by launcher.
     """
     nodes, per_node, gpus = (counts[key][0] if key in counts else None for key in ("nodes", "per_node", "gpus"))
     alone = (  # launchers of one node by themselves that are given no other number and no hosts

@@ -25,9 +25,8 @@ _NEEDED = {"num_hidden_layers": "layers", "hidden_size": "hidden size", "num_att
 class Fields:
     """Fields of a model descriptor as the options set them, by dotted name: "hidden_size", "experts.num_experts".
 
-    `base` is the model that the user names. `whole` is true if the options give a shape of their own or no model is
-    named: then the parser's defaults fill the fields left open, otherwise `base` does. Problems and assumptions are
-    collected.
+    `base` is the user's model. `whole`: the options give a shape of their own, or there is no base: then the parser's
+    defaults fill fields left open, otherwise `base` does.
     """
 
     def __init__(self, args: Namespace, base: ModelDescriptor | None = None) -> None:
@@ -96,8 +95,7 @@ class Fields:
 def merged(out: Fields, *, agree: bool = False) -> ModelDescriptor:
     """Return the descriptor of the options' fields; `out.base` fills in the rest if the options have no shape.
 
-    Raises InputError with all problems and missing fields, else with validation errors, else, with `agree`, with each
-    field that contradicts the named model.
+    Raises InputError with all problems, with `agree` also of each field that contradicts the named model.
     """
     base = out.base
     values = {field: value for field, value in out.values.items() if out.of_options(field)}

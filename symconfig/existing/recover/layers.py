@@ -212,8 +212,7 @@ def expert_fields(out: Fields) -> None:
 def _layers(out: Fields) -> None:
     """Record in `out` which layers have experts: as a regular frequency if possible, else as a list.
 
-    Nothing is recorded if the number of layers is unknown, a hybrid pattern gives them, or the named model decides; a
-    malformed --moe-layer-freq is refused.
+    Nothing if their number is unknown or a pattern gives them; a malformed --moe-layer-freq is refused.
     """
     args = out.args
     if not out.layers or not out.holds("moe_layer_freq") or out.parts:

@@ -53,8 +53,7 @@ def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, supplied: Suppl
 def with_masks(run: Run, names: Namespace) -> Run:
     """Return the run with `mask_bytes` of the data loader's attention masks: micro-batch x length**2 bytes on each GPU.
 
-    Unchanged if the loader makes none, or if sequences are shorter than 16384 tokens (training/utils/common_utils.py,
-    get_batch_on_this_tp_rank).
+    Unchanged without them, or for sequences below 16384 tokens (common_utils.py, get_batch_on_this_tp_rank).
     """
     length = run.configuration.seq_length
     if length < LONGEST_MASKED or not names["create_attention_mask_in_dataloader"]:

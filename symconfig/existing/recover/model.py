@@ -14,21 +14,7 @@ from symconfig.existing.recover.layers import PATTERN, expert_fields, has_expert
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Described
 from symconfig.existing.recover.vocabulary import SOURCES, vocabulary
-from symconfig.formats import links
-from symconfig.formats.megatron import (
-    ACTIVATIONS,
-    CLAMPED_SWIGLU_LIMIT,
-    CLAMPED_SWIGLU_OFFSET,
-    ENDS,
-    HEADS,
-    LLAMA3_FIXED,
-    MLA_FIXED,
-    NORMS,
-    POSITIONS,
-    ROTARY,
-    SHAPE,
-    WINDOWS,
-)
+from symconfig.formats import links, megatron
 
 _HYBRID = "layers of several kinds are read from --hybrid-layer-pattern alone"
 _UNEVEN = "layers that differ from each other by a file are not described"
@@ -135,7 +121,7 @@ def _rounded(value: float) -> float:
 
 
 _TYPE = ("position_embedding_type", "use_rotary_position_embeddings")
-_KINDS = {"yarn": "rope", **{option: kind for kind, option in POSITIONS.items()}}
+_KINDS = {"yarn": "rope", **{option: kind for kind, option in megatron.POSITIONS.items()}}
 _OTHERS = {
     "mrope": "rope of several axes, for images and video, is not described",
     "relative": "relative positions (T5) are not described",
@@ -146,8 +132,7 @@ _LINEAR = "rotary_seq_len_interpolation_factor"
 def position_fields(out: Fields, seq_length: int) -> None:
     """Record in `out` the position embedding, the longest position and rope's type, scaling and base.
 
-    A kind that is not described is refused if the options decide it. seq_length (tokens): the longest position if no
-    option gives one.
+    A kind that is not described is refused. seq_length (tokens): the longest position if no option gives one.
     """
     args = out.args
     rotary = args.switch("use_rotary_position_embeddings")  # deprecated: goes before the type
@@ -160,11 +145,11 @@ def position_fields(out: Fields, seq_length: int) -> None:
     out.put("max_position_embeddings", longest, "max_position_embeddings")
     if out.get("position") == "rope":
         _scaling(out, kind)
-    links.read(ROTARY, out)
+    links.read(megatron.ROTARY, out)
     if out.latent and not args.table.at_least("core_v0.14.0") and out.values.get("rope_scaling.rope_type"):
         # Until core_v0.13 the softmax is scaled by mscale, and the original length is the longest position.
         out.put("rope_scaling.mscale_all_dim", out.values["rope_scaling.mscale"], "mscale")
-        length = args.integer("max_position_embeddings") or MLA_FIXED["original_max_position_embeddings"]
+        length = args.integer("max_position_embeddings") or megatron.MLA_FIXED["original_max_position_embeddings"]
         out.put("rope_scaling.original_max_position_embeddings", length, "max_position_embeddings")
 
 
@@ -188,7 +173,8 @@ def _scaling(out: Fields, kind: str) -> None:
         out.put(field, "yarn", *_TYPE)
     elif args.switch("use_rope_scaling"):
         out.put(field, "llama3", "use_rope_scaling")
-        factor, fixed = args.number(LLAMA3_FIXED["factor"], "rope_scaling_factor"), LLAMA3_FIXED["factor"]
+        fixed = megatron.LLAMA3_FIXED["factor"]
+        factor = args.number(fixed, "rope_scaling_factor")
         if factor != fixed:
             why = f"--rope-scaling-factor {factor:g} is parsed, but pretrain_gpt.py never passes it on"
             out.assume("rope_scaling.factor", f"{fixed:g}", why, "rope_scaling_factor")
@@ -214,13 +200,13 @@ def described(
     """
     out = Fields(names, named)
     refuse_undescribed(out)
-    links.read([*SHAPE, *ENDS], out)
+    links.read([*megatron.SHAPE, *megatron.ENDS], out)
     mixer_fields(out)
     _attention(out)
-    links.read(HEADS, out)
+    links.read(megatron.HEADS, out)
     factor_fields(out)
     position_fields(out, seq_length)
-    links.read(NORMS, out)
+    links.read(megatron.NORMS, out)
     if out.values.get("qk_norm") and out.values.get("qk_norm_of") != "unit" and out.values.get("norm") != "rmsnorm":
         what = "norms of queries and keys are of the kind of all norms, and only RMSNorm is described there"
         if out.holds("normalization"):
@@ -229,7 +215,7 @@ def described(
     for field in ("mlp_bias", "attention_out_bias"):
         out.put(field, out.args.switch("add_bias_linear"), "add_bias_linear")
     out.put("qkv_bias", any(map(out.args.switch, _BIASES)), *_BIASES)
-    links.read(WINDOWS, out)
+    links.read(megatron.WINDOWS, out)
     expert_fields(out)
     if named is not None and named.adapter is not None:
         out.problems.append(Problem("has an adapter, and Megatron-LM has none", field="model", got=named.name))
@@ -281,24 +267,18 @@ def _attention(out: Fields) -> None:
 def _activation(out: Fields) -> None:
     """Record in `out` the activation and whether the MLP is gated, GELU without an option; or refuse them."""
     args = out.args
-    dests = {option: links.destinations(option)[0] for *_, options in ACTIVATIONS for option in options}
-    given = {option: args.value(dest) for option, dest in dests.items() if args.value(dest)}
-    act, gated, _ = next((one for one in ACTIVATIONS if one[2] == given), ("", False, {}))
+    by_option = {option: links.destinations(option)[0] for *_, options in megatron.ACTIVATIONS for option in options}
+    given = {option: value for option, dest in by_option.items() if (value := args.value(dest))}
+    act, gated, _ = next((one for one in megatron.ACTIVATIONS if one[2] == given), ("", False, {}))
     if not given:  # the kernel fused with the bias is the tanh form, the plain one the exact
         act = "gelu_tanh" if args.switch("add_bias_linear") and args.switch("bias_gelu_fusion") else "gelu"
     elif not act:
-        out.refuse(
-            "these options together are no activation that is described",
-            "quick_geglu",
-            "activation_func_clamp_value",
-            "glu_linear_offset",
-            "squared_relu",
-            got=" ".join(
-                option if value is True else f"{option} {value:g}" if isinstance(value, float) else f"{option} {value}"
-                for option, value in given.items()
-            ),
-            need=f"one, or --quick-geglu with clamp {CLAMPED_SWIGLU_LIMIT:g} and offset {CLAMPED_SWIGLU_OFFSET:g}",
-        )
+        words = ((option, f"{value:g}" if isinstance(value, float) else str(value)) for option, value in given.items())
+        got = " ".join(option if value == "True" else f"{option} {value}" for option, value in words)
+        limit, offset = megatron.CLAMPED_SWIGLU_LIMIT, megatron.CLAMPED_SWIGLU_OFFSET
+        need = f"one, or --quick-geglu with clamp {limit:g} and offset {offset:g}"
+        dests = ("quick_geglu", "activation_func_clamp_value", "glu_linear_offset", "squared_relu")
+        out.refuse("these options together are no activation that is described", *dests, got=got, need=need)
     out.put("hidden_act", act or None, *_ACTIVATIONS)
     out.put("gated_mlp", gated, *_ACTIVATIONS)
     if has_experts(out) and out.holds(*_ACTIVATIONS) and not given:

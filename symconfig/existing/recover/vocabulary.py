@@ -57,8 +57,7 @@ SOURCES = ("vocab_size", "padded_vocab_size", "tokenizer_model", "tokenizer_type
 def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> int | None:
     """Return the vocabulary's size without padding; None, with a problem recorded in `out`, if nothing gives it.
 
-    model: with any vocabulary; to find models of the same shapes. vocab_size: the user's, used where the options give
-    none. What is derived is recorded as assumed.
+    model: with any vocabulary, to find models of the same shapes. vocab_size: the user's, after the options'.
     """
     true = _true(out)
     padded = out.args.integer("padded_vocab_size")

@@ -349,8 +349,7 @@ def _problem(
 ) -> Problem | None:
     """Return a problem at the key `about[0]`, or at its name (`of_key`); without `about` on the whole JSON.
 
-    fails: names of constraints, the first failing one of which supplies sentence and hint; None is returned if none
-    fails.
+    fails: names of constraints, the first failing one of which supplies sentence and hint; None if none fails.
     """
     texts = {key: more[key] for key in TEXTS if key in more}
     if fails is not None:

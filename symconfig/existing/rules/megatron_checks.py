@@ -52,8 +52,7 @@ def divides(
 ) -> Iterator[Problem]:
     """Yield a problem if the positive `value` is not a multiple of the positive `by`.
 
-    what: what `value` counts. dest, related: where it is reported. named: `by` in words. field: replaces the option's
-    name.
+    what: what `value` counts. dest, related: where. named: `by` in words. field: replaces the option's name.
     """
     if undivided(value, by):
         need = f"a multiple of {named} = {by}"

@@ -109,8 +109,7 @@ class Language(Generic[Facts]):
     def _passes(self, facts: Facts, name: str, wanted: Any) -> bool:
         """Return whether a name's value passes all tests of `wanted`, values by test, or one for the test "is".
 
-        A text for a test of numbers is a name, whose value is compared. Raises NotKnown, or KeyError for an unknown
-        test.
+        A text for a test of numbers is a name, whose value is compared. Raises NotKnown, or KeyError.
         """
         tests = wanted if isinstance(wanted, dict) else {"is": wanted}
         return all(
@@ -228,8 +227,7 @@ def _guarded(inner: Check[Facts], conditions: Row, language: Language[Facts]) ->
 def _check(row: Row, language: Language[Facts]) -> Check[Facts]:
     """Return a check that yields a problem for each case of a row that applies; only the first one with `once`.
 
-    A row without `cases` is one case; its other keys and its `if` hold for all. A case with `each` is repeated for each
-    of its words, put where {each} stands.
+    A row without `cases` is one case. A case with `each` is repeated for each of its words, put where {each} stands.
     """
     own = {key: value for key, value in row.items() if key not in ("cases", "once", "if")}
     cases = []

@@ -120,8 +120,8 @@ class _Test:
     def binary(self, left: tuple[str, Pieces], sign: tuple[str, Pieces], right: tuple[str, Pieces]) -> Truth:
         """Return the value of a comparison: -eq, -lt ... of integers; `=`, `==`, `!=` of texts, or patterns in `[[ ]]`.
 
-        Unknown if an operand is, a number or pattern is not supported, and for `<`, `>` and `=~`. Operands and sign are
-        (text, parts). Raises Exhausted.
+        Unknown if an operand is, for `<`, `>` and `=~`, and for what is not supported. Operands and sign are (text,
+        parts).
         """
         if why := unknown_of(left[1]) or unknown_of(right[1]):
             return Truth(None, why)

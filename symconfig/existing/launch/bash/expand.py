@@ -39,8 +39,8 @@ def pattern(parts: Iterable[Piece]) -> re.Pattern[str] | None:
 class Scanner:
     """Expander of the words of one source in one state, but for `${...}`, which `parameters.Expander` adds.
 
-    capture: returns the output of a command substitution. deciding: whether the words are of a condition; arguments
-    that the script was not given are then empty.
+    capture: returns the output of a command substitution. deciding: the words are of a condition, where no argument is
+    "".
     """
 
     def __init__(self, source: Source, state: State, budget: Budget, capture: Capture, deciding: bool = False) -> None:
@@ -52,8 +52,7 @@ class Scanner:
     def fields(self, start: int, end: int) -> list[Word]:
         """Return the fields that the word at bytes [start, end) expands to; [] if it expands to nothing.
 
-        `{1..8}` gives a field per number, another brace expansion an unknown field. Fields of a word that gives several
-        have the places of their parts.
+        `{1..8}` gives a field per number, another brace expansion an unknown field.
         """
         self.budget.spend()
         place, stream = self.source.place(start, end), self.scan(start, end, loose=True)
@@ -198,8 +197,7 @@ class Scanner:
     def _escaped(self, at: int, end: int, quoted: bool) -> tuple[Pieces, int]:
         """Return the parts for the backslash at `at`, and the position after what they stand for.
 
-        An escaped line end gives no part; between double quotes a backslash escapes only `$`, a backtick, `"` and
-        itself.
+        An escaped line end gives no part; between double quotes only `$`, a backtick, `"` and a backslash are escaped.
         """
         character = self.data[at + 1 : at + 2]
         if character == b"\n":
@@ -305,8 +303,7 @@ class Scanner:
     def _elements(self, name: str, items: list[Word], place: Place, quoted: bool, loose: bool, which: str) -> Stream:
         """Return the parts of all items of `$@`, `${A[@]}` and their `*` (`which`), `name` added to their variables.
 
-        Between items stands None, or for a quoted `*` the first character of IFS. Pieces are loose if `loose` and not
-        `quoted`.
+        Between items stands None, or for a quoted `*` the first character of IFS.
         """
         stream: Stream = []
         for index, item in enumerate(items):

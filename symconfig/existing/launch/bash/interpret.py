@@ -44,8 +44,7 @@ class Interpreter(Simple):
     def _rest_of_list(self, source: Source, node: Node, links: list[tuple[bool, Node]], status: Truth) -> Truth:
         """Run the rest of a list, `links` (result that skips it, command), after a command with this status.
 
-        If the status is not known the rest runs on copies of the state for both outcomes, which are merged. Return the
-        last status.
+        If it is not known the rest runs on copies of the state for both outcomes. Return the last status.
         """
         for index, (stop, right) in enumerate(links):
             place, provided = place_at(source, node), any(stop for stop, _ in links)

@@ -167,8 +167,7 @@ def _code(
 ) -> bool:
     """Run code in a child shell with `words` as arguments and return True; `exit` ends it.
 
-    Unless it runs on this machine (`here`) it has no variables and its files are not kept. launcher: words before the
-    shell.
+    Elsewhere than `here` it has no variables, and its files are not kept. launcher: words before the shell.
     """
     inside = _inside(shell, launcher, words)
     if not here:

@@ -41,8 +41,7 @@ class Expander(Scanner):
     def _braced(self, at: int, end: int, quoted: bool, loose: bool) -> Stream:
         """Return the parts of the `${...}` at [at, end); one unknown part if it is malformed or not supported.
 
-        `${!X}` expands the variable that X names, unknown if that is no name. `${#X}` gives the length. Others go to
-        `_of_all`, `_with_default` and `_transformed`.
+        `${!X}` expands the variable that X names, `${#X}` gives the length.
         """
         place, loose = self.source.place(at, end), loose and not quoted
         braced = self._split(at + 2, end - 1, place, quoted, loose)

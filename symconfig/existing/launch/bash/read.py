@@ -39,8 +39,7 @@ _SLURM = {
 class Bash:
     """The reading of a script, and what is needed to follow the files that it names.
 
-    runs: further runs of the same program. virtual: files that the script writes before it trains, by name; origins:
-    their characters with places in the script.
+    runs: further runs of the program. virtual: files that it writes, by name; origins: their characters with places.
     """
 
     reading: Reading

@@ -198,8 +198,7 @@ class Simple(Shell):
     def _redirected(self, source: Source, nodes: Sequence[Node], run: Callable[[Sequence[Node]], Truth]) -> Truth:
         """Run a command, `run`, with its redirections; return its status, or that of what follows a here-document.
 
-        Standard input comes from here-documents and here-strings; output to a file is kept in `state.files`. `run` gets
-        words behind a redirection.
+        Standard input comes from here-documents and here-strings. `run` gets words behind a redirection.
         """
         if not nodes:
             return run(())

@@ -88,35 +88,26 @@ def split_words(parts: Iterable[Piece | None], ifs: str) -> list[Pieces]:
 
     Blanks in `ifs` only separate; between two other separators is an empty word.
     """
-    groups: list[list[Piece]] = []
-    open_: list[Piece] | None = None
-    blank = "".join(character for character in ifs if character in " \t\n")
+    made: list[list[Piece]] = []
+    word: list[Piece] | None = None
+    runs = re.compile(f"[^{re.escape(ifs)}]+|." if ifs else ".+", re.DOTALL)
     for part in parts:
         if part is None:
-            if open_ is not None:
-                groups.append(open_)
-            open_ = None
-            continue
-        if not part.loose or part.unknown:
-            open_ = [*(open_ or ()), part]
-            continue
-        start = 0
-        for index, character in enumerate((*part.text, None)):
-            if character is not None and character not in ifs:
-                continue
-            if index > start:
-                open_ = [*(open_ or ()), part.cut(start, index)]
-            if character is not None:
-                # Blanks only separate; any other separator also ends an empty field.
-                if open_ is not None:
-                    groups.append(open_)
-                elif character not in blank:
-                    groups.append([Piece("", written=part.written)])
-                open_ = None
-            start = index + 1
-    if open_ is not None:
-        groups.append(open_)
-    return [tuple(each) for each in groups]
+            made += [] if word is None else [word]
+            word = None
+        elif not part.loose or part.unknown:
+            word = [*(word or ()), part]
+        else:
+            for run in runs.finditer(part.text):
+                if not ifs or run[0][0] not in ifs:
+                    word = [*(word or ()), part.cut(*run.span())]
+                    continue
+                if word is not None:
+                    made.append(word)
+                elif run[0] not in " \t\n":
+                    made.append([Piece("", written=part.written)])
+                word = None
+    return [tuple(each) for each in (*made, *([] if word is None else [word]))]
 
 
 STEPS = 150_000  # of 30 microseconds; a script of 300 lines takes a few thousand
@@ -316,8 +307,7 @@ def _comparable(parts: Pieces) -> list[str]:
 def _merged_value(name: str, values: list[Value | str], why: str, place: Place) -> Value:
     """Return a variable's value merged over states in which it differs: the common beginning, then an unknown part.
 
-    If a state lacks the variable all is unknown, and `brings` lists the others' options unless its name suggests
-    options.
+    If a state lacks the variable all is unknown, and `brings` lists the options of the others.
     """
     arrays = [value for value in values if isinstance(value, Array)]
     if len(arrays) == len(values) and not any(value.keyed for value in arrays):

@@ -21,8 +21,7 @@ def arguments(
 ) -> tuple[list[Setting], list[Unread], list[Setting]]:
     """Return a program's options, its unknown words that may be options, and the options that these may be.
 
-    Words before any option, and after a joined `--x=1`, are the values of a first setting with the name "". source:
-    returns the text at a place.
+    Words before any option, and after a joined `--x=1`, are of a first setting "". source: the text at a place.
     """
     settings, unread, possible = list[Setting](), list[Unread](), list[Setting]()
     name: Word | None = None

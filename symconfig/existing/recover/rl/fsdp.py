@@ -102,8 +102,7 @@ def stated(values: Values, role: str, optimizer: str, gpus: int) -> Workers:
 def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
     """Return the run of a model on FSDP workers: ZeRO 3, or ZeRO 2 if weights stay gathered (`whole`).
 
-    It is priced so, too, if each GPU holds a copy of its own (as many `instances` as GPUs). Every n-th layer recomputed
-    is a block of as many layers.
+    It is priced so, too, if each GPU holds a copy of its own (as many `instances` as GPUs).
     """
     program, model = workers.program, replace(model, model=built(model.model, "fsdp"))
     if workers.liger:

@@ -220,8 +220,7 @@ class Reader(Script):
     def _step(self, model: Described) -> Run | None:
         """Return the actor's run with the step around it; None if sizes of the step are missing or invalid.
 
-        Weights and optimizer are offloaded unless the engine has GPUs of its own. A reward model is left out, and that
-        is recorded as an assumption.
+        Weights and optimizer are offloaded unless the engine has its own GPUs. A reward model is left out, as assumed.
         """
         values, rl = self.values, self._rl()
         if rl is None:

@@ -141,8 +141,7 @@ class Reader(Script):
     def _trained(self, model: Described, microbatches: int, room: int, gpus: int, micro: int = 1) -> Run:
         """Return the run by the JSON that OpenRLHF builds for DeepSpeed, with logits copied to fp32 in the loss.
 
-        microbatches: per update, over all replicas. room: tokens of a micro-batch's sequence. micro: sequences per
-        micro-batch. Raises InputError.
+        microbatches: per update, over all replicas. room: tokens of a sequence. micro: sequences of a micro-batch.
         """
         values, tp = self.values, self._tp
         zero: dict[str, object] = {

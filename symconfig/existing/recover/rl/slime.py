@@ -88,8 +88,7 @@ class Reader(Script):
     def _rl(self, served: int) -> Rl | None:
         """Return the step as a job's section; None with the reason appended to `problems`.
 
-        The longest prompt and SGLang's share of memory are assumed if not given. Samples that fill no whole update are
-        dropped.
+        The longest prompt and SGLang's share of memory are assumed if not given. Incomplete updates are dropped.
         """
         values = self.values
         prompts, samples = values.whole("rollout_batch_size"), values.whole("n_samples_per_prompt") or 1

@@ -22,8 +22,7 @@ from symconfig.solve.lengths import longest_of
 class Read:
     """Micro-batches in which a step's samples are read for log-probabilities, without training.
 
-    room: tokens of one, over all ranks of context parallelism. passes: number on each replica. fill: share of the room
-    that holds tokens, 0 to 1.
+    room: tokens of one, over all ranks. passes: number on each replica. fill: share of the room that holds tokens.
     """
 
     room: int
@@ -131,8 +130,7 @@ class Packed:
     ) -> Packed:
         """Return micro-batches of at most `tokens` tokens, else of `sequences` sequences if `tokens` is None.
 
-        packs: whether sequences are packed without padding. widest_of: number of sequences to whose longest each is
-        padded; None: those of the micro-batch.
+        packs: without padding. widest_of: number of sequences to whose longest each is padded; None: the micro-batch's.
         """
         if tokens is not None:
             return cls(room=max(tokens, rl.longest), length=rl.mean_tokens)

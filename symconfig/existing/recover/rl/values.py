@@ -23,8 +23,7 @@ from symconfig.formats.tuners import Trainer
 class Workers:
     """A kind of workers that train a model; options: whether they take Megatron-LM's options.
 
-    predicted: False if only the name is known. planned, target: backend and target (None: the trainer's own) of a
-    better layout.
+    predicted: False if only the name is known. planned, target: of a better layout; a target of None is the trainer's.
     """
 
     name: str

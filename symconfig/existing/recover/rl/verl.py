@@ -63,8 +63,7 @@ class Reader(Script):
     def run(self) -> Run:
         """Return the actor's run with the step around it, and the critic's if there is one.
 
-        The critic has its own model only if the script gives one and none is supplied. Raises InputError with all
-        problems.
+        The critic has its own model only if the script gives one and none is supplied. Raises InputError.
         """
         self.problems += self._refused()
         model = self.model("actor.model")
@@ -158,8 +157,7 @@ class Reader(Script):
     def _step(self, rl: Rl, actor: Run, packed: Packed, fill: float) -> Step:
         """Return the step around the actor's run. fill: share of the actor's micro-batches that holds tokens, 0 to 1.
 
-        Phases without a micro-batch of their own read in `packed`. The reference of FSDP workers is always streamed,
-        Megatron's offloaded or resident as said.
+        Phases without a micro-batch of their own read in `packed`. The reference of FSDP workers is streamed.
         """
         values, degrees, room = self.values, actor.configuration, actor.configuration.seq_length
         limit, own = packed.room, replace(packed, room=room)
@@ -234,8 +232,7 @@ class Reader(Script):
     def megatron(self, role: str = "actor", room: int | None = None) -> tuple[Setting, ...]:
         """Return the settings of a role's Megatron workers as Megatron-LM's options; () for other workers.
 
-        What verl and Megatron-Bridge set themselves goes before them. room: tokens of a micro-batch; with None its size
-        is left out.
+        What verl and Megatron-Bridge set themselves goes before them. room: tokens of a micro-batch, if known.
         """
         if not self.workers.options:
             return ()
