@@ -139,11 +139,8 @@ def planned(
 
     Without a prediction of the run (`judged`) there is a plan, but no steps.
     """
-    from symconfig.existing.audit.steps import (  # the search takes as long to import as the rest to do
-        best,
-        steps,
-        willing,
-    )
+    # The search takes as long to import as the rest to do.
+    from symconfig.existing.audit.steps import best, steps, willing
 
     progress("looking for a better plan")
     try:

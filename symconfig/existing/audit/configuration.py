@@ -225,11 +225,7 @@ class DeepSpeedConfiguration(Configuration):
 
     def __init__(self, reading: Reading, supplied: Supplied) -> None:
         super().__init__(reading, supplied)
-        known = (
-            reading.deepspeed is not None
-            or accelerate_settings(reading).config is not None
-            or _names_deepspeed(reading)
-        )
+        known = reading.deepspeed is not None or _names_deepspeed(reading) or accelerate_settings(reading).config
         self.backend = "deepspeed" if known else UNKNOWN
         self.label = DEEPSPEED.label if known else "a trainer that is not known: nothing is concluded from it"
         self.version = DEEPSPEED_RELEASE if known else ""

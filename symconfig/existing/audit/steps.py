@@ -232,11 +232,8 @@ def recompute(c: Setup) -> str:
 
 
 TOP = 5  # plans that are kept, of which `symconfig adapt` takes what changes least where they are close
-_PIECES = (
-    "tp_forward",
-    "tp_backward",
-    "tp_pieces",
-)  # of --tp-comm-overlap, which the search weighs as the run has it, too
+# Of --tp-comm-overlap, which the search weighs as the run has it, too.
+_PIECES = ("tp_forward", "tp_backward", "tp_pieces")
 
 
 def best(run: Run, cluster: ClusterDescriptor, job: Job) -> Plan:

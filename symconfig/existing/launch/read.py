@@ -11,7 +11,7 @@ from typing import Any
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError
-from symconfig.existing.launch.bash.read import read_bash
+from symconfig.existing.launch.bash.read import COMMAND, read_bash
 from symconfig.existing.launch.detect import (
     UNREADABLE,
     folder_refused,
@@ -95,7 +95,7 @@ def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: 
             reading.program.place.problem(
                 "starts no training program whose options say what is trained",
                 got=reading.program.text,
-                need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
+                need=COMMAND,
                 hint="name the script that holds the training command, or give its arguments as one line",
             )
         )

@@ -172,13 +172,8 @@ def open_text(path: Path, *, root: Path) -> Text:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            "is no text in UTF-8",
-            file=str(path),
-            line=line,
-            got=f"byte 0x{data[error.start]:02x}",
-            hint="save it as UTF-8",
-        ) from None
+        got, hint = f"byte 0x{data[error.start]:02x}", "save it as UTF-8"
+        raise InputError("is no text in UTF-8", file=str(path), line=line, got=got, hint=hint) from None
     learn(data.decode())
     return Text(str(path), data)
 

@@ -112,11 +112,6 @@ class Arguments:
         if problem not in self.problems:
             self.problems.append(problem)
 
-    @staticmethod
-    def problem(setting: Setting | None, what: str, **words: Any) -> Problem:
-        """Return a problem about a setting with its place, or, if it is None, without; words: got, need and hint."""
-        return Problem(what, **words) if setting is None else setting.problem(what, **words)
-
 
 _DEEPSPEED, _FSDP = "DEEPSPEED", "FSDP"
 _NONE = ("", "none", "None", None)

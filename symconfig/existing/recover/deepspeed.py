@@ -76,9 +76,7 @@ def run_of_json(
 def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
     """Return the run of the DeepSpeed JSON, or of Accelerate's, with the program's arguments. Raises InputError."""
     tree = reading.deepspeed
-    if (
-        tree is None and (config := accelerate_settings(reading).config) is not None
-    ):  # what Accelerate makes of its own keys
+    if tree is None and (config := accelerate_settings(reading).config) is not None:
         tree = parse(Text(_WRITTEN, json.dumps(config).encode()), "json")
     if tree is None:
         raise InputError("names no DeepSpeed JSON that could be read", file=reading.file)

@@ -109,15 +109,10 @@ def _adapter(
     if not targets:
         targets = _LINEAR_QWEN[:1] if base.model_type == "qwen" else _PEFT_TARGETS
         assumed.append(Assumed("adapted modules", ", ".join(targets), "PEFT's default; no argument says them"))
-    if wrong := [name for name in targets if name not in get_args(AdapterTarget)]:
-        problems.append(
-            Arguments.problem(
-                arguments.find(*_TARGETS),
-                "adapts modules that are not known",
-                got=", ".join(wrong),
-                need=", ".join(_LINEAR),
-            )
-        )
+    wrong, where = [name for name in targets if name not in get_args(AdapterTarget)], arguments.find(*_TARGETS)
+    if wrong and where is not None:  # the defaults are known
+        what, need = "adapts modules that are not known", ", ".join(_LINEAR)
+        problems.append(where.problem(what, got=", ".join(wrong), need=need))
         return None
     bits = arguments.text(*FOUR_BITS)
     four = kind == "qlora" or bits == "4" or (bits is not None and bits.lower() in ("", "true", "yes", "on"))

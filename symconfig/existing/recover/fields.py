@@ -37,9 +37,7 @@ class Fields:
         self.sources: dict[str, tuple[str, ...]] = {}
         self.problems: list[Problem] = []
         self.assumed: list[Assumed] = []
-        self.parts: tuple[
-            int, ...
-        ] = ()  # of how many of Megatron-LM's layers each of the model's is, if a pattern says
+        self.parts: tuple[int, ...] = ()  # Megatron-LM's layers of each of the model's, if a pattern says
 
     def put(self, field: str, value: object, *dests: str) -> None:
         """Record the arguments `dests` that a field comes from, and its value unless that is None."""

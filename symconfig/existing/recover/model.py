@@ -43,6 +43,7 @@ _DEFAULTS: dict[str, str] = {
     "openai_gelu": "this form of GELU is Megatron-LM's legacy models' own",
     "onnx_safe": "this form of GELU is Megatron-LM's legacy models' own",
 }
+_USUAL = "mindspeed_llm.tasks.models.spec.qwen3_spec"  # builds the layers that Megatron-LM would
 # Specifications of Megatron-LM's own for the layers of a pattern.
 _STACKS = ("hybrid_stack_spec", "mamba_stack_spec")
 
@@ -63,7 +64,7 @@ def refuse_undescribed(out: Fields) -> None:
         out.assume(turned, "passed over", "rope turns other pairs of channels, which costs the same", turned)
     spec = args.words("spec")
     own = spec[-1:] and spec[-1] in _STACKS and any(map(args.given, PATTERN))
-    if spec in ((), ("local",)) or spec[0] in _USUAL or own:
+    if spec in ((), ("local",)) or spec[0] == _USUAL or own:
         return
     if out.base is None:
         what, hint = "layers of a specification in Python are not read", "name the model, --model M"
@@ -80,8 +81,6 @@ def _is_default(out: Fields, dest: str) -> bool:
     return value in (None, False, 0, "", (), "[]")
 
 
-# Specifications that build the layers that Megatron-LM would; this one norms heads if --qk-layernorm says so.
-_USUAL = frozenset(("mindspeed_llm.tasks.models.spec.qwen3_spec",))
 # A factor that options say is a rounded one: the root of a hidden size, or what gives a softmax its scale.
 _DIGITS = 9
 

@@ -264,13 +264,8 @@ def deepspeed_trainer_mismatch(facts: DeepSpeedFacts) -> Iterator[Problem]:
     """Yield a problem for each key whose value differs from the Trainer's argument; nothing for other programs."""
     if facts.trainer:
         for path, got, need in trainer_mismatches(facts.tree.data, facts.arguments):
-            yield facts.problem(
-                path,
-                "is not what the program's arguments say",
-                got=shorten(repr(got)),
-                need=shorten(repr(need)),
-                hint='"auto"',
-            )
+            what, got, need = "is not what the program's arguments say", shorten(repr(got)), shorten(repr(need))
+            yield facts.problem(path, what, got=got, need=need, hint='"auto"')
 
 
 def deepspeed_four_bit_weights_whole(facts: DeepSpeedFacts) -> Iterator[Problem]:

@@ -18,10 +18,12 @@ from symconfig.existing.launch.reading import OTHER_RUN, Hides, Piece, Reading, 
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.world import world
 
+COMMAND = "a command such as torchrun ... pretrain_gpt.py --num-layers 32 ..."  # that is needed
 GIVEN = "(arguments given to the script)"  # the file of words that `extra` adds
 LINE_BYTES = 1 << 16  # of one line: columns are counted from its start
 _SHOWN = 5  # commands that a message names
 MOST_RUNS = 16  # of one program that are read as runs of their own
+_CUT = "is a command of its own for bash: the one above it ends before, at a comment, a blank line or a \\ with a blank"
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=")
 _DIRECTIVE = re.compile(rb"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*)$", re.MULTILINE)
 # What Slurm sets from its options: sbatch's manual, "output environment variables".
@@ -221,14 +223,7 @@ def _notes(best: Split, log: Log, splits: Sequence[Split]) -> list[Unread]:
     for command in log.commands:
         if command.words[0].text.startswith("-") and best.program is not None:
             what = shortened(" ".join(word.text for word in command.words))
-            unread.append(
-                Unread(
-                    command.place,
-                    what,
-                    "is a command of its own for bash: the one above it ends before, "
-                    "at a comment, a blank line or a \\ with a blank after it",
-                )
-            )
+            unread.append(Unread(command.place, what, f"{_CUT} after it"))
     return unread
 
 
@@ -245,15 +240,13 @@ def _no_training(text: Text, log: Log) -> Problem:
     names = list(dict.fromkeys(command.words[0].text for command in log.commands if command.words[0].text))
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     first = next((item for item in log.unread if item.matters), None)
-    why, hint = "", "the script that holds the training command, or its arguments as one line"
-    if first is not None:
-        why = f"; {first.place}: {first.what} {first.why}"
+    why = f"; {first.place}: {first.what} {first.why}" if first is not None else ""
     return Problem(
-        "starts no training program that can be recognised" + why,
+        f"starts no training program that can be recognised{why}",
         file=text.file,
         got=f"commands {shown}" if names else "no command that starts a program",
-        need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
-        hint=hint,
+        need=COMMAND,
+        hint="the script that holds the training command, or its arguments as one line",
     )
 
 
