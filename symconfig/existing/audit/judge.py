@@ -211,5 +211,5 @@ def _beyond_memory(plan: Plan, what: str, used: float, parts: Mapping[str, float
     return Problem(what, field="memory", got=f"{gib(used)} GiB, of which {most}", need=need, hint=hint)
 
 
-_LANGUAGE: Language[Judged] = Language(getattr, lambda *_, **__: None, {}, {**rl.BASES, "LLAMA": _LLAMA})
+_LANGUAGE: Language[Judged] = Language(getattr, lambda *_: None, {}, {**rl.BASES, "LLAMA": _LLAMA})
 MEMORY, PHASES = (rules_of(file, _LANGUAGE, globals()) for file in ("prediction", "phases"))

@@ -15,7 +15,7 @@ from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_json import OVERWRITTEN, at, autofilled, autos, fills, uses_trainer
 from symconfig.existing.recover.deepspeed_json import mismatches as trainer_mismatches
-from symconfig.existing.rules.rule import TEXTS, Check, Finding, Language, Lookup, Rule, rules_of
+from symconfig.existing.rules.rule import Check, Finding, Language, Lookup, Row, Rule, rules_of
 from symconfig.formats.deepspeed import stage_of
 from symconfig.frameworks import around_transformers, shared
 from symconfig.frameworks.constraint import Constraint, failing
@@ -310,12 +310,6 @@ def _value(facts: DeepSpeedFacts, name: str) -> Any:
     return DERIVED[name](facts) if name in DERIVED else _key(facts, name)
 
 
-def _stated(facts: DeepSpeedFacts, path: str) -> bool:
-    """Return whether the key at a dotted path is given, with any value."""
-    *section, key = path.split(".")
-    return key in facts.section(*section)
-
-
 def _failing(facts: DeepSpeedFacts, names: str) -> tuple[str, str | None] | None:
     """Return sentence and hint of the first constraint of `names` that is known to fail; None if none is."""
     fixed, point = Fixed() if facts.model is None else Fixed.of(facts.model), _point(facts)
@@ -339,22 +333,22 @@ def _point(facts: DeepSpeedFacts) -> ConfigurationSet:
     )
 
 
-def _problem(
-    facts: DeepSpeedFacts, about: list[str], what: str = "", fails: str | None = None, of_key: bool = False, **more: Any
-) -> Problem | None:
+def _problem(facts: DeepSpeedFacts, about: list[str], texts: dict[str, Any], row: Row) -> Problem | None:
     """Return a problem at the key `about[0]`, or at its name (`of_key`); without `about` on the whole JSON.
 
-    fails: names of constraints, the first failing one of which supplies sentence and hint; None if none fails.
+    The row's `fails` names constraints; the first failing one supplies sentence and hint; None if none fails.
     """
-    texts = {key: more[key] for key in TEXTS if key in more}
-    if fails is not None:
-        if (failed := _failing(facts, fails)) is None:
+    if "fails" in row:
+        if (failed := _failing(facts, row["fails"])) is None:
             return None
-        what, texts["hint"] = failed
-    return facts.problem(tuple(about[0].split(".")) if about else (), what, of_key=of_key, **texts)
+        texts["what"], texts["hint"] = failed
+    return facts.problem(tuple(about[0].split(".")) if about else (), of_key=row.get("of_key", False), **texts)
 
 
-NAME_TESTS = {"stated": _stated, "fails": lambda facts, name: _failing(facts, name) is not None}
+NAME_TESTS: Mapping[str, Callable[[DeepSpeedFacts, str], bool]] = {
+    "stated": lambda facts, path: path.rpartition(".")[2] in facts.section(*path.split(".")[:-1]),  # with any value
+    "fails": lambda facts, name: _failing(facts, name) is not None,
+}
 _MICRO = '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}'
 _STAGE2 = '"zero_optimization": {"stage": 2, "overlap_comm": true'
 # How examples begin; each closes the braces that are open.

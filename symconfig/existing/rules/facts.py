@@ -40,12 +40,8 @@ class Old:
     today: str | None = None
 
 
-def _old() -> Mapping[str, Old]:
-    with opened(Path(__file__).parent / "rows" / "old_options.yaml") as file:
-        return {name: Old(**row) for name, row in yaml.load(file, Loader=yaml.SafeLoader).items()}
-
-
-OLD = _old()
+with opened(Path(__file__).parent / "rows" / "old_options.yaml") as _file:
+    OLD = {name: Old(**row) for name, row in yaml.load(_file, Loader=yaml.SafeLoader).items()}
 ALIKE = 0.9  # of difflib: "--micro-batchsize" is, "--log-batch-size" is not "--log-world-size"
 MISSING = 2  # words
 

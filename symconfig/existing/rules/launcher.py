@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.text import Text
-from symconfig.existing.rules.rule import TEXTS, Language, rules_of
+from symconfig.existing.rules.rule import Language, rules_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +34,7 @@ def carriage_returns(facts: LauncherFacts) -> Iterator[Problem]:
             yield place.problem(what, field="the script", hint=fix)
 
 
-def _problem(facts: LauncherFacts, about: list[str], what: str, **more: Any) -> Problem:
-    return Problem(what, field=" ".join(about), **{key: more[key] for key in TEXTS if key in more})
-
-
-LANGUAGE: Language[LauncherFacts] = Language(getattr, _problem, {})
+LANGUAGE: Language[LauncherFacts] = Language(
+    getattr, lambda facts, about, texts, row: Problem(field=" ".join(about), **texts), {}
+)
 RULES = rules_of("launcher", LANGUAGE, globals())

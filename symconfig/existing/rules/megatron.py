@@ -14,7 +14,7 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.rules import megatron_checks, megatron_options
 from symconfig.existing.rules.facts import LAYOUT, MegatronFacts, NotKnown, granularity
 from symconfig.existing.rules.refused import exchanges, fails, of_constraints
-from symconfig.existing.rules.rule import OF_RULE, TEXTS, Finding, Language, Lookup, Row, Rule, rows_of, rules_of
+from symconfig.existing.rules.rule import OF_RULE, Finding, Language, Lookup, Row, Rule, rows_of, rules_of
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron import constraints, option_constraints, sparse
 from symconfig.frameworks.megatron.constraints import EXPERT_BIAS
@@ -116,12 +116,12 @@ def _value(facts: MegatronFacts, name: str) -> Any:
     return DERIVED[name](facts) if name in DERIVED else facts[name]
 
 
-def _problem(facts: MegatronFacts, about: list[str], what: str, **more: Any) -> Problem:
+def _problem(facts: MegatronFacts, about: list[str], texts: dict[str, Any], row: Row) -> Problem:
     """Return a problem about options (`about`), or the row's `variable`; with `unset` about the switch that is off."""
-    texts = {key: more[key] for key in TEXTS if key in more}
-    if "variable" in more:
-        return facts.about(more["variable"], what, *about, **texts)
-    return facts.problem(what, *about, value=not more.get("unset", False), **texts)
+    what = texts.pop("what")
+    if "variable" in row:
+        return facts.about(row["variable"], what, *about, **texts)
+    return facts.problem(what, *about, value=not row.get("unset", False), **texts)
 
 
 NAME_TESTS: Mapping[str, Callable[[MegatronFacts, str], bool]] = {

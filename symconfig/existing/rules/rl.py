@@ -13,7 +13,7 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import tuners, verl
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.rl.values import OPENRLHF, SLIME, Values, Workers, of_verl
-from symconfig.existing.rules.rule import TEXTS, Finding, Language, Lookup, rules_of
+from symconfig.existing.rules.rule import Finding, Language, Lookup, rules_of
 from symconfig.formats.tuners import SWIFT, Trainer
 
 # Rules about Megatron-LM that do not hold of workers of such a trainer: it cuts the batch and the sequences itself,
@@ -267,9 +267,10 @@ def _value(facts: RlFacts, name: str) -> Any:
     return text
 
 
-def _problem(facts: RlFacts, about: list[str], what: str, **more: Any) -> Problem:
-    return facts.problem(about[0], what, **{key: more[key] for key in TEXTS if key in more and key != "what"})
-
-
-LANGUAGE = Language(_value, _problem, {"given": lambda facts, name: facts.values.given(name)}, BASES)
+LANGUAGE: Language[RlFacts] = Language(
+    _value,
+    lambda facts, about, texts, row: facts.problem(about[0], **texts),
+    {"given": lambda facts, name: facts.values.given(name)},
+    BASES,
+)
 RULES = rules_of("rl", LANGUAGE, globals())

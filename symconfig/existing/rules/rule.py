@@ -92,13 +92,13 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 class Language(Generic[Facts]):
     """How rows of rules about one framework are read.
 
-    value: returns a name's value. problem: makes a problem of the facts, the keys that it is about and the row's other
-    keys; None: there is none. name_tests: tests of a name that need more than its value. bases: beginnings of examples,
+    value: returns a name's value. problem: makes a problem of the facts, the keys that it is about, its texts and the
+    row; None: there is none. name_tests: tests of a name that need more than its value. bases: beginnings of examples
     by $NAME.
     """
 
     value: Callable[[Facts, str], Any]
-    problem: Callable[..., Problem | None]
+    problem: Callable[[Facts, list[str], dict[str, Any], Row], Problem | None]
     name_tests: Mapping[str, Callable[[Facts, str], bool]]
     bases: Mapping[str, str] = field(default_factory=dict)
 
@@ -188,7 +188,7 @@ class _Case(Generic[Facts]):
             values = Lookup(lambda name: self.language.value(facts, about[0] if name == "value" else name))
             about = str(self.row["at"]).format_map(values).split()
             texts = {key: str(self.row[key]).format_map(values) for key in TEXTS if key in self.row}
-            return self.language.problem(facts, about, **{**self.row, **texts})
+            return self.language.problem(facts, about, texts, self.row)
         except NotKnown:
             return None
 
