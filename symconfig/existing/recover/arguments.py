@@ -51,7 +51,7 @@ class Arguments:
         return setting.place if setting else None
 
     def text(self, *names: str) -> str | None:
-        """Return the argument's first value; "" for a switch without one, None if it is absent or not known."""
+        """Return the first value, "" for a switch without one; None if absent or, recorded in `problems`, unknown."""
         setting = self.find(*names)
         if setting is None:
             return None
@@ -61,7 +61,7 @@ class Arguments:
         return setting.values[0].text if setting.values else ""
 
     def words(self, *names: str) -> tuple[str, ...]:
-        """Return all values, also split at commas and spaces; () if the argument is absent or not known."""
+        """Return all values, also split at commas and spaces; () if absent or, recorded in `problems`, unknown."""
         if self.text(*names) is None:
             return ()
         setting = self.find(*names)
@@ -69,7 +69,7 @@ class Arguments:
         return tuple(part for word in values for part in word.text.replace(",", " ").split())
 
     def whole(self, *names: str) -> int | None:
-        """Return the argument as a positive integer of at most 12 digits; None if it is absent or malformed."""
+        """Return the argument as a positive integer; None if absent or, recorded in `problems`, malformed."""
         text = self.text(*names)
         if text is None:
             return None
@@ -79,7 +79,7 @@ class Arguments:
         return None
 
     def number(self, *names: str) -> float | None:
-        """Return the argument as a finite float; None if it is absent or malformed."""
+        """Return the argument as a finite float; None if absent or, recorded in `problems`, malformed."""
         text = self.text(*names)
         if text is None:
             return None
@@ -93,7 +93,7 @@ class Arguments:
         return None
 
     def switch(self, *names: str) -> bool | None:
-        """Return whether a switch is on (of TRUE) or off (of FALSE); None if it is absent or malformed."""
+        """Return whether a switch is on (TRUE) or off (FALSE); None if absent or, recorded in `problems`, neither."""
         text = self.text(*names)
         if text is None:
             return None

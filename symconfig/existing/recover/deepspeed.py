@@ -191,7 +191,7 @@ class _Reader:
         return "bf16", ()
 
     def _degree(self, *path: str) -> int:
-        """Return the degree at a path of the JSON; 1 if it is absent, 0, "auto" or malformed."""
+        """Return the degree at a path of the JSON; 1 if absent, 0, "auto" or, recorded in `problems`, malformed."""
         value = self.tree.get(*path)
         if value in (None, 0, AUTO):
             return 1

@@ -250,7 +250,7 @@ def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
 
 
 def _router(out: Fields) -> None:
-    """Refuse in `out` a softmax over one chosen expert; record assumptions about capacity and scores of groups."""
+    """Refuse in `out` a softmax over one chosen expert; assume that no token is dropped, and how groups score."""
     args = out.args
     top_k, sigmoid = args.integer("moe_router_topk") or 1, args.word("moe_router_score_function") == "sigmoid"
     renormalised = not sigmoid and not args.switch("moe_router_pre_softmax")

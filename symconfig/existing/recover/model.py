@@ -247,7 +247,7 @@ def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
 
 
 def _attention(out: Fields) -> None:
-    """Record in `out` assumptions about norms of MLA and ignored query groups, and heads that do not divide."""
+    """Refuse in `out` heads that do not divide the hidden size; record assumptions about MLA's norms and groups."""
     args = out.args
     heads, hidden, groups = (args.integer(dest) for dest in ("num_attention_heads", "hidden_size", "num_query_groups"))
     if out.latent:

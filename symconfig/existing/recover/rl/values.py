@@ -123,11 +123,11 @@ class Values:
         return None if text is None or text.lower() in _NULL else text
 
     def whole(self, key: str) -> int | None:
-        """Return the value or default as a positive integer; None if it is absent or malformed."""
+        """Return the value or default as a positive integer; None if absent or, with a problem recorded, malformed."""
         return None if self.text(key) is None else self._completed.whole(self._deciding(key))
 
     def number(self, key: str) -> float | None:
-        """Return the value or default as a float; None if it is absent or malformed."""
+        """Return the value or default as a float; None if absent or, with a problem recorded, malformed."""
         return None if self.text(key) is None else self._completed.number(self._deciding(key))
 
     def switch(self, key: str) -> bool:
