@@ -16,9 +16,9 @@ from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.audit.audit import audit as judge
-from symconfig.existing.launch.files import below
 from symconfig.existing.launch.read import read
 from symconfig.existing.launch.reading import Reading
+from symconfig.existing.launch.text import below
 from symconfig.existing.recover.run import Supplied
 from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans.file import loaded

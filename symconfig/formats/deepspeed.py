@@ -59,7 +59,7 @@ class Key:
 
 
 def write(plan: Plan, auto: bool = False) -> Json:
-    """Return the DeepSpeed JSON of a plan as nested dicts; keys without a value, or of other ZeRO stages, are left out.
+    """Return the DeepSpeed JSON of a plan as nested dicts, with the keys of its ZeRO stage that have a value.
 
     auto: write "auto" for keys with `arguments` of the Trainer or a nonzero `sized`, and for train_batch_size.
     """
@@ -123,10 +123,9 @@ def _live(plan: Plan) -> int:
 
 
 def _sub_group(plan: Plan) -> int:
-    """Return the elements of one optimizer tile at stage 3: DeepSpeed's default unless a share in (0, 1) is offloaded.
+    """Return the elements of one optimizer tile at stage 3: DeepSpeed's default unless a share is offloaded.
 
-    With such a share, a 64th of a rank's trained weights (only the adapter's, if there is one), at least 1: `ratio` is
-    a share of a rank's tiles, not of its elements (`runtime/zero/stage3.py`, 0.19.8, `subgroup_to_device`).
+    With a share, a 64th of a rank's trained weights: `ratio` is one of tiles (`runtime/zero/stage3.py`, 0.19.8).
     """
     if not 0 < plan.best.configuration.optimizer_offload < 1:
         return SUB_GROUP
@@ -232,10 +231,7 @@ class Zero:
 
 
 def stage_of(config: Any) -> ZeroStage:
-    """Return the ZeRO stage; 0 if none, or none that DeepSpeed accepts, is given (rules report it).
-
-    "2" and true count as 2 and 1, and `zero_optimization: true` as 1.
-    """
+    """Return the ZeRO stage, also of "2", true and `zero_optimization: true` (1); 0 if none, or no such, is given."""
     if isinstance(config, dict) and config.get(ZERO) is True:
         return 1  # how the first releases switched it on
     value = section(config, ZERO).get("stage", 0)
@@ -245,9 +241,7 @@ def stage_of(config: Any) -> ZeroStage:
 def zero_of(config: Any) -> Zero:
     """Return the ZeRO settings of a DeepSpeed JSON, with defaults for what it lacks; old names of keys count, too.
 
-    The optimizer is offloaded from stage 1 on, by `ratio` (all if absent or no number); weights only at stage 3, which
-    also overlaps by default. The device "auto" counts as no offload. DeepSpeed scatters only if `reduce_scatter` is not
-    false and `use_multi_rank_bucket_allreduce` is false.
+    The optimizer is offloaded from stage 1 on, by `ratio`; weights only at stage 3, which also overlaps by default.
     """
     zero, stage = section(config, ZERO), stage_of(config)
     optimizer = zero.get("offload_optimizer")
@@ -273,11 +267,7 @@ def gradient_bytes_of(config: Any) -> int:
 
 
 def switches(zero: Zero, gradient_bytes: int, replicas: int, kernels: Mapping[str, Any] | None = None) -> Switches:
-    """Return the planner's switches for these settings; with one of `replicas`, ranks with equal weights, all overlaps.
-
-    Otherwise gradients are reduced beside the backward pass at stage 0 or with `overlap`; weights gathered ahead below
-    stage 3 or with `prefetch`. gradient_bytes: per element. kernels: the program's kernel choices.
-    """
+    """Return the planner's switches for these settings; all overlaps with one of `replicas`, ranks of equal weights."""
     return Switches(
         implementation=kernels or {},
         bytes={"gradient": float(gradient_bytes)},

@@ -27,9 +27,9 @@ Keys = Mapping[str, Key]
 
 
 def keys(at: str = "", /, **fields: str | tuple[Any, ...] | Write) -> dict[str, Key]:
-    """Return Keys by full name, each given as a run's field path, as a tuple of Key's members, or as what to write.
+    """Return Keys by full name, each given as a field path, a tuple of Key's members, or what to write.
 
-    What to write is a function of the run or a constant other than text. at: the section before the name; empty: none.
+    What to write is a function of the run or a constant other than text. at: the section before the names, or "".
     """
     return {
         f"{at}.{name}" if at else name: (
@@ -45,10 +45,7 @@ def where(field: str) -> Callable[[Any], object]:
 
 
 def write(table: Keys, run: Any) -> dict[str, object]:
-    """Return the program's values by key for a run, from `write` of each key (called, if a function) or else its field.
-
-    Keys whose value is None are left out.
-    """
+    """Return the program's values by key for a run, from `write` of each key, else its field; without None."""
     values = {
         name: value_of(run, key.field) if key.write is None else key.write(run) if callable(key.write) else key.write
         for name, key in table.items()

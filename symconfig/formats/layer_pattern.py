@@ -41,7 +41,7 @@ def layer_pattern(value: Value) -> Pattern:
 
 
 def all_but(pattern: Pattern, layers: int) -> tuple[bool, ...]:
-    """Return a bool for each of `layers` layers: for a number n True but at every n-th layer, for a tuple its values.
+    """Return for each of `layers` layers whether a number n does not divide it, or the values of a tuple.
 
     Raises ValueError for a number below 1 or a tuple of another length; its text says what is needed.
     """

@@ -65,8 +65,7 @@ class Link:
     def write_to(self, out: Writer, model: object) -> None:
         """Add the option for the model's field to `out`; nothing for None, False, the default, or one not in `words`.
 
-        If this release is outside of `since` and `until`, or lacks the option, refuse the field if `why` is given, else
-        add nothing; but an option that it lacks is added without `why` and `optional`.
+        In a release without the option refuse the field if `why` is given, and add nothing if it is `optional`.
         """
         value = value_of(model, self.name)
         written = self.words.get(value) if self.words else self.write(value, model)
@@ -81,10 +80,9 @@ class Link:
             out.refuse(name, self.why, got, since=since)
 
     def read_from(self, out: Reader) -> None:
-        """Set the field in `out` from the option, to the default if it gives None; leave the field open for OPEN.
+        """Set the field in `out` from the option, by default to `default`; leave it open for OPEN.
 
-        Nothing is done without a field, or in releases outside of `since` and `until`. If reading raises ValueError,
-        the option is refused in `out` instead.
+        Nothing is done in releases outside of `since` and `until`. A malformed option is refused in `out`.
         """
         if not self.name or not self._in_force(out.args.table):
             return
@@ -99,10 +97,7 @@ class Link:
             out.put(self.name, self.default if value is None else value, *dests, *self.also)
 
     def _word(self, given: object) -> object:
-        """Return the field's value for an option's value; None if `words` has none.
-
-        Raises ValueError for a value, other than None, that `words` lacks if `wrong` is given.
-        """
+        """Return the field's value for an option's value; None, or ValueError with `wrong`, if `words` lacks it."""
         for value, word in self.words.items():
             if word == given:
                 return value

@@ -66,10 +66,7 @@ def _filled(field: str, option: str, when: Values, value: float) -> Link:
 
 
 def _ffn(value: int | None, out: Reader) -> int | None:
-    """Return the MLP's size: `value`, else 4 x hidden, or with SwiGLU 8/3 x hidden rounded down to 64 (validate_args).
-
-    None if neither the value nor the hidden size is given.
-    """
+    """Return the MLP's size: `value`, else 4 x hidden, with SwiGLU 8/3 x hidden rounded down to 64 (validate_args)."""
     hidden = out.get("hidden_size")
     if value is not None or not isinstance(hidden, int):
         return value
@@ -116,10 +113,9 @@ def _listed(model: ModelDescriptor, layers: Iterable[bool]) -> str:
 
 
 def _rope_layers(value: Any, out: Any) -> object:
-    """Return the layers with rope, as a bool for each: for n all but every n-th, for a list those that are 0.
+    """Return the layers with rope, a bool for each: for n all but every n-th, for a list those that are 0.
 
-    None if all have it; OPEN if the option is absent or 0, or the layers are not known. Raises ValueError if a number
-    does not divide the layers (transformer_config.py, __post_init__) or the list is malformed or of another length.
+    None if all have it; OPEN without the option or a number of layers. Raises ValueError if the value is malformed.
     """
     if value in (None, 0) or not out.layers:
         return OPEN
@@ -187,10 +183,7 @@ ROTARY: tuple[Link | Only, ...] = (
 
 
 def _window(value: object, _: Reader) -> object:
-    """Return the window in tokens as Hugging Face counts it, the query included: N + 1 for "N,0" or "N,-1".
-
-    OPEN if there is no number, and for -1,-1 and -1,0. Raises ValueError for anything else.
-    """
+    """Return the window in tokens, the query included: N + 1 for "N,0" or "N,-1"; OPEN without one."""
     ends = [int(side) for side in re.findall(r"-?\d+", "" if value is None else str(value))]
     if not ends or ends in ([-1, -1], [-1, 0]):
         return OPEN
@@ -200,10 +193,7 @@ def _window(value: object, _: Reader) -> object:
 
 
 def _windowed(value: Any, out: Any) -> object:
-    """Return the layers with a sliding window, a bool for each: all but every n-th, or the list's values; None if all.
-
-    None also without the option, OPEN without a window. Raises ValueError if malformed (is_layer_window_attention).
-    """
+    """Return the layers with a window, a bool for each: all but every n-th, or the list's values; None if all."""
     if out.get("sliding_window") is None:
         return OPEN
     windowed = () if value is None else out.own(all_but(layer_pattern(value), out.counted))

@@ -47,17 +47,12 @@ def _best(name: str, option: str, when: Values | None = None, **more: Any) -> Li
 
 
 def _if(holds: Callable[[Plan], object]) -> Callable[[Any, Plan], object]:
-    """Return a `write` function that gives the field's value where `holds` is true of the plan, else
-    None (no option).
-    """
+    """Return a `write` function that gives the field's value where `holds` is true of the plan, else None."""
     return lambda value, plan: value if holds(plan) else None
 
 
 def iterations(plan: Plan) -> int:
-    """Return --train-iters: the plan's, or more if `history` has larger batches, to span the samples seen by the end.
-
-    Megatron-LM skips the samples that the checkpoint has seen (get_train_valid_test_num_samples).
-    """
+    """Return --train-iters: the plan's, or more where larger batches of `history` are to be spanned."""
     end = plan.training.train_iters
     return max(end, plan.history.spanned(end, plan.best.configuration.global_batch))
 
@@ -98,20 +93,13 @@ def _replicated(plan: Plan) -> bool:
 
 
 def _gather_overlapped(value: bool, plan: Plan) -> bool:
-    """Return whether the gather of weights overlaps with compute: as `value` says from ZeRO-1 on, always with ZeRO-3.
-
-    False if dp x cp is 1, or the reduction of gradients does not overlap (from ZeRO-2 on it does).
-    """
+    """Return whether the gather of weights overlaps with compute, which needs overlapped reduction, too."""
     zero, reduced = plan.best.configuration.zero_stage, plan.best.configuration.overlap_grad_reduce or _fsdp(plan)
     return _replicated(plan) and reduced and (zero == 3 or (value and zero >= 1))
 
 
 def offloaded_modules(model: ModelDescriptor, recomputed: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the modules whose input activations are offloaded to the host, for `--offload-modules`.
-
-    Always those of attention; its norm only with latent attention; with experts the MLP's norm and, unless "moe" is
-    recomputed, the experts'. recomputed: the modules of selective recompute.
-    """
+    """Return the modules whose input activations are offloaded to the host, for `--offload-modules`."""
     attention_norm = ("attn_norm",) if model.latent is not None else ()
     experts: tuple[str, ...] = ()
     if model.experts is not None:

@@ -40,22 +40,11 @@ def _ending(end: str) -> Any:
     return layers
 
 
-def _experts(value: object) -> Any:
-    return lambda run: value if run.model.experts else None
-
-
-def _without_reference(run: Any) -> object:
-    return not run.rl.reference or None
-
-
-def _deepep(run: Any) -> object:
-    return run.actor.flex and run.actor.flex.by == "deepep"
-
-
 STEP = {
     **keys("grpo", num_prompts_per_step=("rl.prompts", 32), num_generations_per_prompt=("rl.samples", 16),
            max_num_steps="training.train_iters", seed="training.seed",
-           skip_reference_policy_logprobs_calculation=("rl.no_reference", None, _without_reference),
+           skip_reference_policy_logprobs_calculation=(
+               "rl.no_reference", None, lambda run: not run.rl.reference or None),
            normalize_rewards=_of("rloo", False)),
     "grpo.adv_estimator.name": Key("rl.algorithm", None, _of("reinforce_plus_plus", "reinforce_plus_plus")),
     **keys("loss_fn",
@@ -85,7 +74,9 @@ STEP = {
            activation_checkpointing=lambda run: run.actor.recompute is not None,
            recompute_granularity="actor.recompute.granularity", recompute_modules="actor.recompute.modules",
            moe_token_dispatcher_type=lambda run: run.model.experts and run.actor.configuration.moe_dispatcher,
-           moe_permute_fusion=_experts(True), moe_flex_dispatcher_backend="actor.flex.by", moe_enable_deepep=_deepep,
+           moe_permute_fusion=lambda run: True if run.model.experts else None,
+           moe_flex_dispatcher_backend="actor.flex.by",
+           moe_enable_deepep=lambda run: run.actor.flex and run.actor.flex.by == "deepep",
            num_layers_in_first_pipeline_stage=_ending("first"), num_layers_in_last_pipeline_stage=_ending("last"),
            apply_rope_fusion=lambda run: None if fuses_rotations(run.model) else False,
            mtp_num_layers=where("model.num_nextn_predict_layers"),

@@ -34,19 +34,14 @@ def _trained(model: str, optimizer: str) -> dict[str, Key]:
                weight_decay="training.weight_decay"),
         **keys(optimizer, max_norm="training.clip_grad",
                lr_scheduler=lambda run: SCHEDULES[run.training.lr_decay_style],
-               min_lr_ratio=lambda run: run.training.min_lr / run.training.lr if _decays(run) else None,
+               min_lr_ratio=lambda run: (
+                   run.training.min_lr / run.training.lr if run.training.lr_decay_style == "cosine" else None),
                lr_warmup_ratio=lambda run: run.training.lr_warmup_iters / run.training.train_iters),
     }  # fmt: skip
 
 
-def _decays(run: Any) -> bool:
-    return bool(run.training.lr_decay_style == "cosine")
-
-
 def _in_loss(value: object) -> Any:
-    """Return a function that gives `value` where the KL term is in the loss, else None: with a critic it is in the
-    reward.
-    """
+    """Return a function that gives `value` where the KL term is in the loss (with a critic it is in the reward)."""
     return lambda run: value if run.rl.reference and not run.rl.has_critic else None
 
 

@@ -95,10 +95,7 @@ class Tuner(Trainer):
         return {own.get(name, name): value for name, value in values.items()}
 
     def called(self, option: str) -> str:
-        """Return the name that Transformers or TRL have for an option, without dashes and prefixes, with `_` for `-`.
-
-        It is the option's own unless `names` has another.
-        """
+        """Return Transformers' or TRL's name of an option, without dashes and prefixes; its own by default."""
         bare = option.lstrip("-").replace("-", "_")
         for prefix in self.prefixes:
             bare = bare.removeprefix(prefix)
@@ -130,7 +127,7 @@ LLAMAFACTORY = Tuner(
     name="llamafactory",
     release="0.9.5",
     commands={"llamafactory-cli": False},
-    own=frozenset(("stage", "finetuning_type", "cutoff_len")),
+    own=frozenset(("finetuning_type", "cutoff_len")),  # MindSpeed-LLM has --stage, too
     core=frozenset(("tensor_model_parallel_size",)),
     method="stage",
     usual="sft",

@@ -84,7 +84,7 @@ def _engine(role: str, config: str) -> dict[str, Key]:
 def _packed(role: str, at: str, begin: str, tokens: Value, dynamic: Value) -> dict[str, Key]:
     """Return keys for the size of a role's micro-batch: dynamic or not, tokens per GPU, sequences per GPU or in all.
 
-    at, begin: section and prefix of their names; use_dynamic_bsz has no `ppo_`. tokens, dynamic: defaults of these two.
+    at, begin: section and prefix of their names. tokens, dynamic: defaults of these two.
     """
     return {
         f"{at}.{begin.removeprefix('ppo_')}use_dynamic_bsz": Key(f"{role}.dynamic", dynamic),

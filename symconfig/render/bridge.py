@@ -10,8 +10,8 @@ from typing import Any
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Norm, Position
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.formats.bridge import BRIDGE, RECIPES, SECTIONS
 from symconfig.formats.megatron import LLAMA3_FIXED, MLA_FIXED
+from symconfig.formats.renamed import BRIDGE, RECIPES, SECTIONS
 from symconfig.frameworks import counting
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron import adapters, environment, flags

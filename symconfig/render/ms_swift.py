@@ -2,7 +2,7 @@
 
 `megatron pt` and `megatron sft`; LoRA, too.
 The architecture is the config.json's of the model that is named, which mcore-bridge reads; what a plan chooses is said
-in arguments, each option of Megatron-LM's by the table of `formats.ms_swift`.
+in arguments, each option of Megatron-LM's by the table of `formats.renamed`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.task import PLAIN
 from symconfig.descriptor.tuning import LossName
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.formats.ms_swift import EXTRA, MS_SWIFT
+from symconfig.formats.renamed import EXTRA, MS_SWIFT
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE

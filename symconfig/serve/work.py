@@ -126,7 +126,7 @@ def _audit(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
     executed. Raises InputError without text, or for names not in the zoo.
     """
     from symconfig.api.existing import audit, audit_page
-    from symconfig.existing.launch import files
+    from symconfig.existing.launch.text import below
     from symconfig.report.audit import to_dict
 
     given = {name: data[name] for name in _LAUNCH_FIELDS if data.get(name) is not None}
@@ -136,7 +136,7 @@ def _audit(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
     _job({"model": given.get("model", "llama2-7b"), "cluster": given.get("cluster", "h100")})
     script = folder / _SCRIPT
     script.write_text(text, encoding="utf-8")
-    with files.below(folder):
+    with below(folder):
         done = audit(script, progress=lambda words: say(words.replace(f"{folder}/", ""), 0.0), **given)
     return {
         "html": audit_page(done, _SCRIPT),

@@ -14,7 +14,7 @@ from symconfig.descriptor.config_writer import differences
 from symconfig.descriptor.huggingface import import_config
 from symconfig.errors import InputError, Problem
 from symconfig.existing.rules import deepspeed as rules
-from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.existing.rules.deepspeed import DeepSpeedFacts
 from symconfig.existing.rules.rule import Rule
 from symconfig.frameworks.deepspeed.keys import release
 from symconfig.plans.plan import Plan

@@ -12,9 +12,7 @@ import yaml
 from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import SymconfigError
-from symconfig.formats.bridge import BRIDGE
-from symconfig.formats.ms_swift import MS_SWIFT
-from symconfig.formats.renamed import Renamed
+from symconfig.formats.renamed import BRIDGE, MS_SWIFT, Renamed
 from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, render

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from symconfig.existing.rules import deepspeed as rules
-from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.existing.rules.deepspeed import DeepSpeedFacts
 from symconfig.frameworks.deepspeed import keys
 from symconfig.plans.plan import Plan
 from symconfig.render import render

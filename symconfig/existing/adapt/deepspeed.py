@@ -6,14 +6,13 @@ Also the arguments of its program where these are Transformers' Trainer's, on a 
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import InputError, Problem
-from symconfig.existing.adapt import launcher, trees, words
+from symconfig.existing.adapt import launcher, trees
 from symconfig.existing.adapt.draft import (
     ELSE_TOO,
     NO_PLACE,
@@ -24,18 +23,17 @@ from symconfig.existing.adapt.draft import (
     Unplaced,
     Ways,
     differ,
-    in_all_runs,
     option_changes,
+    option_edits,
     why_apart,
 )
 from symconfig.existing.adapt.same import check_program
 from symconfig.existing.launch.follow import ACCELERATE
-from symconfig.existing.launch.reading import Reading, Setting, Tree
-from symconfig.existing.launch.text import Place
+from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.recover.arguments import TRUE, Arguments
 from symconfig.existing.recover.deepspeed import RECOMPUTE, run
 from symconfig.existing.recover.deepspeed_json import at, uses_trainer
-from symconfig.existing.recover.run import Run, Supplied
+from symconfig.existing.recover.run import Supplied
 from symconfig.formats.deepspeed import KEYS
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, AUTO, MICRO
 from symconfig.plans.plan import Plan
@@ -78,19 +76,17 @@ class KeyWish:
 
 
 def adapt(draft: Draft, plan: Plan) -> Progress:
-    """Return the progress with the plan's values in the DeepSpeed JSON and the program's arguments, and the plan's GPUs
-    in the launcher.
+    """Return the progress with the plan's values in the JSON and the program's arguments, and its GPUs in the launcher.
 
-    Repeated up to four times, as one value may change what another means. What cannot be written is listed as unplaced;
-    if runs of one program differ, all of it as one entry, without any change. Raises InputError if there is no
-    DeepSpeed JSON, or the model or the sequence length is not the plan's.
+    Repeated, as one value may change what another means. If runs of one program differ nothing is changed. Raises
+    InputError without a DeepSpeed JSON, or if the model or the sequence length is not the plan's.
     """
     reading = draft.reading
     if reading.deepspeed is None:
         raise InputError(_no_json(reading))
     check_program(reading, plan)
     if differ(reading, NAMES):
-        return Progress(draft).lacking(Unplaced("the plan, all of it,", "", why_apart(reading)))
+        return Progress(draft).with_unplaced(Unplaced("the plan, all of it,", "", why_apart(reading)))
     progress, config, before = Progress(draft), deepspeed.config(plan), None
     # Where the JSON has "auto" and the Trainer's argument is missing, no batch is known, and nothing can be compared.
     for path in ((MICRO,), (ACCUMULATION,)) if _has_trainer(reading) else ():
@@ -105,7 +101,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
             progress = _recomputed(progress, plan) if field == _OPTION else progress
             for wish in _wishes(progress.draft.reading, config, field):
                 progress = _with_key(progress, wish)
-    return launcher.numbers(progress, plan)
+    return launcher.with_gpus(progress, plan)
 
 
 def _no_json(reading: Reading) -> Problem:
@@ -122,23 +118,14 @@ def _no_json(reading: Reading) -> Problem:
     return Problem("the plan is for DeepSpeed, and no DeepSpeed configuration was found here", file=reading.file)
 
 
-def _run(reading: Reading, plan: Plan, gpus: int | None = None) -> Run:
-    gpus = gpus or plan.best.configuration.world_size
-    return run(
-        reading, plan.cluster, Supplied(model=plan.model, gpus=gpus, seq_length=plan.best.configuration.seq_length)
-    )
-
-
 def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
-    """Return the fields of `_FIELDS` whose value in the configuration, run on the plan's GPUs, differs from the plan's.
-
-    If the configuration is invalid return every field but recompute.
-    """
+    """Return the fields of `_FIELDS` that differ from the plan's; all but recompute if the run is invalid."""
+    best = plan.best.configuration
+    stated = Supplied(model=plan.model, gpus=best.world_size, seq_length=best.seq_length)
     try:
-        have = _run(reading, plan)
+        now = run(reading, plan.cluster, stated).configuration
     except InputError:
         return _FIELDS[:-1]
-    now, best = have.configuration, plan.best.configuration
     return [
         field
         for field in _FIELDS
@@ -147,11 +134,7 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
 
 
 def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[KeyWish]:
-    """Yield a wish for each key of a field whose value in the JSON is not that of `config`, the plan's JSON.
-
-    A key that `config` lacks is removed if its value is true ("enabled" is set to False instead). Accumulation that
-    neither the JSON nor an argument gives is skipped: DeepSpeed derives it.
-    """
+    """Yield a wish for each key of a field that the plan's JSON, `config`, has otherwise; not for derived ones."""
     for path in (key.path for key in KEYS if key.field == field):
         have, want = reading.deepspeed.get(*path) if reading.deepspeed else None, at(config, path)
         derived = have is None and path == (ACCUMULATION,) and _argument(reading, path) is None
@@ -162,10 +145,7 @@ def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[Ke
 def _with_key(progress: Progress, wish: KeyWish) -> Progress:
     """Return the progress with one key of `wish` set or removed, and the change recorded or the key listed as unplaced.
 
-    If the JSON has "auto", or lacks a key that an argument gives, only the Trainer's argument is set; unchanged if
-    there is no such argument or it should be removed or stay off; unplaced if the arguments are not known to be the
-    Trainer's. Else the JSON of all runs is edited, and the argument, if given, set to the same value, as the two must
-    agree; unplaced if no edit changes just that.
+    If the JSON has "auto", or an argument gives the key, the Trainer's argument is set; else the JSON of all runs.
     """
     reading = progress.draft.reading
     tree, name = _tree(reading), _argument(reading, wish.path)
@@ -177,16 +157,16 @@ def _with_key(progress: Progress, wish: KeyWish) -> Progress:
         if name is not None or _has_trainer(reading):
             return _with_argument(progress, usual, str(wish.value))
         why = f'it is "auto" here, and --{usual}, which Transformers takes for it, is not given'
-        return progress.lacking(Unplaced(wish.name, wish.now, why, _place(tree, wish.path)))
+        return progress.with_unplaced(Unplaced(wish.name, wish.now, why, tree.place(wish.path, of_key=True)))
     data = _data_with(tree.data, wish)
     goal = progress.draft.meaning.everywhere(lambda run: replace(run, deepspeed=data))
-    after = progress.draft.tried(_key_edits(tree, wish), goal.__eq__)
+    after = progress.draft.first_right(_key_edits(tree, wish), goal.__eq__)
     if after is None:
         why = "it cannot be written there so that nothing else changes"
-        return progress.lacking(Unplaced(wish.name, wish.now, why, _place(tree, wish.path)))
+        return progress.with_unplaced(Unplaced(wish.name, wish.now, why, tree.place(wish.path, of_key=True)))
     was = None if have is None else trees.spelled(have, "json")
-    place = _place(_tree(after.reading) if have is None else tree, wish.path)
-    progress = progress.went(after, Change(wish.name, was, wish.now, place))
+    place = (_tree(after.reading) if have is None else tree).place(wish.path, of_key=True) or tree.text.place(0, 0)
+    progress = progress.with_changes(after, Change(wish.name, was, wish.now, place))
     return _with_argument(progress, name, str(wish.value)) if name and wish.now is not None else progress
 
 
@@ -195,18 +175,8 @@ def _tree(reading: Reading) -> Tree:
     return reading.deepspeed
 
 
-def _place(tree: Tree, path: KeyPath) -> Place:
-    """Return the place of a key, or of the innermost existing section that would hold it."""
-    size = next(size for size in range(len(path), -1, -1) if path[:size] in tree.spans)
-    span = tree.spans[path[:size]]
-    return span.key or span.value
-
-
 def _key_edits(tree: Tree, wish: KeyWish) -> Ways:
-    """Yield alternative edits that set a key of the JSON to the wish's value, or remove it (None).
-
-    Missing sections above a new key are added with it; a section that has only the removed key is removed instead.
-    """
+    """Yield alternative edits that set a key of the JSON to the wish's value, or remove it (None)."""
     path, value = wish.path, wish.value
     if value is None:
         lonely = len(path) > 1 and len(tree.get(*path[:-1])) == 1
@@ -221,10 +191,7 @@ def _key_edits(tree: Tree, wish: KeyWish) -> Ways:
 
 
 def _data_with(data: Any, wish: KeyWish) -> Any:
-    """Return a copy of the data with the key set or removed.
-
-    A section left empty by that is removed, too (one level).
-    """
+    """Return a copy of the data with the key set, or removed with a section that has no other."""
     done = copy.deepcopy(data)
     inner = outer = done
     for key in wish.path[:-1]:
@@ -245,10 +212,7 @@ def _has_trainer(reading: Reading) -> bool:
 
 
 def _argument(reading: Reading, path: KeyPath) -> str | None:
-    """Return the name, with underscores, of the given Trainer argument that sets a key of the JSON.
-
-    Return None if none is given or exists, or if the program takes --deepspeed_config, as it then has no Trainer.
-    """
+    """Return the name of the given Trainer argument that sets a key; None without one or without the Trainer."""
     arguments = Arguments(reading.settings)
     if path not in ARGUMENTS or not uses_trainer(arguments):
         return None
@@ -259,9 +223,7 @@ def _argument(reading: Reading, path: KeyPath) -> str | None:
 def _recomputed(progress: Progress, plan: Plan) -> Progress:
     """Return the progress with the plan's recompute set by the program's argument, as the JSON has no key for it.
 
-    By `recompute_layers` if that is given (0, -1 for all, or N for the first N layers); else, except for blocks, by the
-    Trainer's checkpointing switch, which is not added only to switch it off. Otherwise it is noted, if the program has
-    no arguments, or listed as unplaced.
+    By `recompute_layers` if given, else by the Trainer's checkpointing switch, else noted or listed as unplaced.
     """
     c, reading = plan.best.configuration, progress.draft.reading
     full, block = c.recompute == "full", c.recompute_method == "block"
@@ -275,9 +237,9 @@ def _recomputed(progress: Progress, plan: Plan) -> Progress:
         return _with_argument(progress, name, str(full)) if full or setting is not None else progress
     layers = {"0": "nothing", "-1": "every layer"}.get(now, f"the first {now} layers")
     if not reading.settings:
-        return progress.noted(f"The plan recomputes {layers}; the training program's own arguments say that.")
+        return progress.with_note(f"The plan recomputes {layers}; the training program's own arguments say that.")
     why = "the training program has an option of its own for it"
-    return progress.lacking(Unplaced("the recomputed layers", None if now == "0" else layers, why))
+    return progress.with_unplaced(Unplaced("the recomputed layers", None if now == "0" else layers, why))
 
 
 def _with_argument(progress: Progress, name: str, now: str) -> Progress:
@@ -297,25 +259,18 @@ def _with_argument(progress: Progress, name: str, now: str) -> Progress:
     if setting is not None:
         lower = now in ("True", "False") and setting.text[:1].islower()  # a switch as the old text spells it
         value = None if not setting.values and now == "False" else now.lower() if lower else now
-        ways = in_all_runs(reading, setting, lambda each: _argument_edits(draft, each, value))
-    else:
-        given = (Arguments(reading.settings).find(each) for each in (*NAMES, *_MARKS))
-        ways = (
-            way
-            for anchor in given
-            if anchor is not None
-            for way in in_all_runs(reading, anchor, lambda each: _added_argument(draft, each, name, now))
-        )
-    after = draft.tried(ways, _only_argument(draft.meaning, name, value))
+    anchors = filter(None, map(Arguments(reading.settings).find, (*NAMES, *_MARKS)))
+    ways = option_edits(draft, setting, anchors, f"--{name}", None if value is None else (value,))
+    after = draft.first_right(ways, _only_argument(draft.meaning, name, value))
     spelled = name if setting is None else setting.spelled
     if after is None:
         why = NO_PLACE if setting is None else ELSE_TOO
-        return progress.lacking(Unplaced(spelled, value, why, None if setting is None else setting.place))
+        return progress.with_unplaced(Unplaced(spelled, value, why, None if setting is None else setting.place))
     if setting is not None:
-        return progress.went(after, Change(spelled, setting.text, value, setting.place))
+        return progress.with_changes(after, Change(spelled, setting.text, value, setting.place))
     there = Arguments(after.reading.settings).find(name)
     assert there is not None, "is what was tried"
-    return progress.went(after, Change(there.spelled, None, value, there.place))
+    return progress.with_changes(after, Change(there.spelled, None, value, there.place))
 
 
 def _only_argument(before: Meaning, name: str, value: str | None) -> Any:
@@ -332,26 +287,3 @@ def _only_argument(before: Meaning, name: str, value: str | None) -> Any:
         )
 
     return right
-
-
-def _argument_edits(draft: Draft, setting: Setting, value: str | None) -> Ways:
-    """Yield alternative edits that give an argument another value, or remove it (None), in words or in the YAML.
-
-    Nothing to remove an argument of a YAML, nor to change one that has several words.
-    """
-    tree = draft.reading.tree_at(setting.place)
-    if tree is not None:
-        if value is not None and (path := trees.path_at(tree, setting.place)):
-            yield from trees.changed(tree, path, json.loads(value.lower()))
-    elif value is None:
-        yield from words.removed(setting, draft.texts)
-    elif len(setting.values) == 1:
-        yield from words.valued(setting, value, draft.texts)
-
-
-def _added_argument(draft: Draft, anchor: Setting, name: str, value: str) -> Ways:
-    tree = draft.reading.tree_at(anchor.place)
-    if tree is None:
-        yield from words.added(anchor, (f"--{name}", value), draft.texts)
-    elif path := trees.path_at(tree, anchor.place):
-        yield from trees.inserted(tree, path[:-1], name, json.loads(value.lower()), str(path[-1]))

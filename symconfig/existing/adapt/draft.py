@@ -4,6 +4,7 @@ and the result: what was changed, what could not be placed, and the files as the
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from symconfig.errors import Problem, SymconfigError
+from symconfig.existing.adapt import trees, words
 from symconfig.existing.launch.reading import OTHER_RUN, Reading, Setting, Word
 from symconfig.existing.launch.text import Edit, Place, Text, edited
+from symconfig.render.files import sh
 
 SCHEMA = "symconfig.adapt/1"
 NO_PLACE = "no place was found where it would reach the training and change nothing else"
@@ -25,8 +28,7 @@ NO_NEWLINE = "\\ No newline at end of file\n"
 class Change:
     """A changed option, launcher number, environment variable or key.
 
-    was, now: its value before and after; None: it was added or removed; "": a switch. place: where it was; for an
-    addition, where it is now.
+    was, now: its value before and after; None: it was added or removed; "": a switch. place: where it was, or is.
     """
 
     option: str
@@ -49,8 +51,7 @@ class Change:
 class Unplaced:
     """A value of the plan that could not be written and has to be set by hand.
 
-    now: the value; None: the option has to be removed. why: a clause to follow "because". place: where to look, if
-    known.
+    now: the value; None: the option has to be removed. why: a clause to follow "because". place: where to look.
     """
 
     option: str
@@ -139,10 +140,7 @@ class Adapted:
 
 
 def _unified(file: str, before: bytes, after: bytes) -> str:
-    """Return the unified diff of two versions of a file, as `patch` takes it; empty where they are equal.
-
-    Lines end at line feeds only, so carriage returns stay in them; bytes that are not UTF-8 are replaced.
-    """
+    """Return the unified diff of two versions of a file, as `patch` takes it; empty where they are equal."""
     name = file.lstrip("/")
     old, new = (re.findall(r"[^\n]*\n|[^\n]+", data.decode("utf-8", "replace")) for data in (before, after))
     lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
@@ -176,11 +174,7 @@ class Meaning:
 
     @classmethod
     def of(cls, reading: Reading) -> Self:
-        """Return the meaning of a reading and of its further runs.
-
-        A value that could not be determined is text and reason together. The note that further runs exist is left out
-        of `unread`.
-        """
+        """Return the meaning of a reading and of its further runs; unknown values are text and reason together."""
         return cls(
             settings=tuple((setting.name, values_of(setting)) for setting in reading.settings),
             launcher=tuple(map(_key, reading.launcher)),
@@ -206,9 +200,7 @@ class Meaning:
         return replace(self, **{part: items})
 
     def exported(self, name: str, value: str) -> Meaning:
-        """Return the meaning with an environment variable set in all runs, and a launcher's word NAME=... set to the
-        value, too.
-        """
+        """Return the meaning with an environment variable set in all runs, also where a launcher sets it."""
         return self.everywhere(
             lambda run: replace(
                 run,
@@ -228,10 +220,7 @@ def _key(word: Word) -> str:
 
 
 def option_changes(before: Meaning, after: Meaning) -> list[tuple[Counter[Option], Counter[Option]]] | None:
-    """Return for each run, the first one first, its options (name and values) gained and lost, counted.
-
-    None if anything else changed, or the number of runs.
-    """
+    """Return each run's options gained and lost, counted; None if anything else changed."""
     same = replace(after, settings=before.settings, runs=()) == replace(before, runs=())
     if not same or len(after.runs) != len(before.runs):
         return None
@@ -248,8 +237,8 @@ def option_changes(before: Meaning, after: Meaning) -> list[tuple[Counter[Option
 class Draft:
     """A configuration under edit.
 
-    read: reads it with other file contents. reading: the configuration as it is now. files: bytes of the files that
-    differ from the disk, by name.
+    read: reads it with other file contents. reading: the configuration as it is now. files: bytes of changed files, by
+    name.
     """
 
     read: Reader
@@ -264,12 +253,8 @@ class Draft:
     def meaning(self) -> Meaning:
         return Meaning.of(self.reading)
 
-    def tried(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
-        """Return the draft after the first group of edits that leaves a meaning that is `right`; None if none does.
-
-        Skipped are groups without edits, with edits that overlap or are in a file outside the draft, and those after
-        which the configuration cannot be read.
-        """
+    def first_right(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
+        """Return the draft after the first group of edits that leaves a meaning that is `right`; None if none does."""
         texts = self.texts
         for edits in attempts:
             if not edits or any(edit.place.file not in texts for edit in edits):
@@ -294,16 +279,16 @@ class Progress:
     unplaced: tuple[Unplaced, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def went(self, draft: Draft, *changes: Change) -> Progress:
+    def with_changes(self, draft: Draft, *changes: Change) -> Progress:
         return replace(self, draft=draft, changes=(*self.changes, *changes))
 
-    def lacking(self, unplaced: Unplaced) -> Progress:
+    def with_unplaced(self, unplaced: Unplaced) -> Progress:
         """Return the progress with one more value to be set by hand; unchanged if it has that already."""
         if any((item.option, item.now) == (unplaced.option, unplaced.now) for item in self.unplaced):
             return self
         return replace(self, unplaced=(*self.unplaced, unplaced))
 
-    def noted(self, note: str) -> Progress:
+    def with_note(self, note: str) -> Progress:
         return self if note in self.notes else replace(self, notes=(*self.notes, note))
 
 
@@ -333,7 +318,7 @@ def _started(reading: Reading, how: str = "") -> str:
     return f"{name} is started {len(reading.runs) + 1} times {how}({shown})"
 
 
-def noted(progress: Progress) -> Progress:
+def with_notes(progress: Progress) -> Progress:
     """Return the progress with notes about its effects; unchanged if it has no changes.
 
     A note that all further runs are changed alike, one per other program that is left as it is (not if it stands on the
@@ -343,32 +328,61 @@ def noted(progress: Progress) -> Progress:
         return progress
     reading = progress.draft.reading
     if reading.runs:
-        progress = progress.noted(
+        progress = progress.with_note(
             f"{_started(reading)}; all of them say the same of what the plan decides, and are changed alike."
         )
     lines = {run.program.place.line for run in (reading, *reading.runs) if run.program is not None}
     for item in reading.unread:
         if item.why.startswith("is another program") and not (reading.runs and item.place.line in lines):
-            progress = progress.noted(f"{item.place}: {item.what} {item.why}; it is left as it is.")
+            progress = progress.with_note(f"{item.place}: {item.what} {item.why}; it is left as it is.")
     for file in progress.draft.files:
         if file != reading.file:
-            progress = progress.noted(
+            progress = progress.with_note(
                 f"{file} is changed as well: whatever else sources or names it gets the plan's values, too."
             )
     return progress
 
 
-def in_all_runs(reading: Reading, setting: Setting, edits: Callable[[Setting], Ways]) -> Ways:
-    """Yield alternative edits of an option, each made at once in all runs that give it the same values.
+def option_edits(
+    draft: Draft, given: Setting | None, anchors: Iterable[Setting], option: str, values: Sequence[str] | None
+) -> Ways:
+    """Yield alternative edits, each in all runs alike, that give an option these values, or remove it (None).
 
-    edits: returns the alternatives for one run's option. The n-th of every run are joined without duplicates, up to the
-    fewest that a run has. Runs without that option and value are left out; of several in a run the last is edited.
+    given: the option as it stands; None: `option` is added behind the first of `anchors` where that is right.
     """
+    reading = draft.reading
+    for setting in anchors if given is None else (given,):
+        named = setting.name, setting.texts
+        equal = (
+            next((each for each in reversed(run.settings) if (each.name, each.texts) == named), None)
+            for run in reading.runs
+        )
+        every = (each for each in (setting, *equal) if each is not None)
+        ways = [_edits(draft, each, option if given is None else "", values) for each in every]
+        for alternative in zip(*ways, strict=False):
+            yield tuple(dict.fromkeys(edit for each in alternative for edit in each))
 
-    def equal(run: Reading) -> Setting | None:
-        same = (each for each in reversed(run.settings) if (each.name, each.texts) == (setting.name, setting.texts))
-        return next(same, None)
 
-    ways = [edits(each) for each in (setting, *map(equal, reading.runs)) if each is not None]
-    for alternative in zip(*ways, strict=False):
-        yield tuple(dict.fromkeys(edit for each in alternative for edit in each))
+def _edits(draft: Draft, setting: Setting, added: str, values: Sequence[str] | None) -> Ways:
+    """Yield alternative edits that give a setting other values, remove it (None), or add the option `added` behind it.
+
+    In words of a script, or in a YAML, where values are those of JSON and nothing is removed.
+    """
+    texts = draft.texts
+    if (tree := draft.reading.tree_at(setting.place)) is not None:
+        path = trees.path_at(tree, setting.place)
+        if path and values:
+            value = json.loads(values[0].lower())
+            inserted = trees.inserted(tree, path[:-1], added.lstrip("-"), value, str(path[-1]))
+            yield from inserted if added else trees.changed(tree, path, value)
+    elif added:
+        yield from words.added(setting, (added, *(values or ())), texts)
+    elif values is None:
+        yield from words.removed(setting, texts)
+    elif len(values) == len(setting.values) == 1:
+        yield from words.valued(setting, values[0], texts)
+    elif setting.values:  # all words at once, quoted and then bare
+        first, last = setting.values[0].place, setting.values[-1].place
+        if first.file == last.file and first.file in texts and first.start <= last.end:
+            for spelled in dict.fromkeys((" ".join(map(sh, values)), " ".join(values))):
+                yield (Edit(texts[first.file].place(first.start, last.end), spelled),)

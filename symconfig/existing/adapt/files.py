@@ -9,14 +9,13 @@ from types import ModuleType
 
 from symconfig.errors import InputError
 from symconfig.existing.adapt import deepspeed, megatron
-from symconfig.existing.adapt.draft import Adapted, Draft, Flaw, Progress, noted
+from symconfig.existing.adapt.draft import Adapted, Draft, Flaw, Progress, with_notes
 from symconfig.existing.adapt.launcher import without_export
-from symconfig.existing.audit.audit import audited
+from symconfig.existing.audit.audit import audit
 from symconfig.existing.audit.configuration import MegatronConfiguration, RlConfiguration, configuration_of
-from symconfig.existing.launch.files import instead, leads_out
 from symconfig.existing.launch.read import ARGUMENTS, read
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.launch.text import Text
+from symconfig.existing.launch.text import Text, instead, leads_out
 from symconfig.existing.recover.run import Supplied
 from symconfig.existing.rules.rule import Finding
 from symconfig.frameworks.backend import Medium
@@ -31,29 +30,26 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
     """Return what adapting a configuration to a plan changes, with the files' new bytes; nothing is written to disk.
 
     source: a path, or a line of arguments. variables: the script's environment. extra: the script's own arguments. The
-    result is audited: its errors are `flaws`. A warning that the original had not is noted, unless it is about an
-    exported variable whose line can be deleted, which is done. Raises InputError if it cannot be read, or is of another
-    model, sequence length or framework than the plan.
+    result is audited: its errors are `flaws`, new warnings are noted. Raises InputError if it cannot be read or
+    adapted.
     """
     draft = opened(source, variables, extra)
     reading = draft.reading
-    progress: Progress = noted(_side(plan, reading).adapt(draft, plan))
+    progress: Progress = with_notes(_side(plan, reading).adapt(draft, plan))
     old, new = _findings(reading, plan, reading.world.gpus), _findings(progress.draft.reading, plan)
     for key, finding in new.items():
         if finding.severity == "warning" and key not in old:
             removed = without_export(progress, finding.problem.field or "")
             note = f"warning: {finding.problem} [{finding.rule}] The plan's values bring it."
-            progress = progress.noted(note) if removed is None else removed
+            progress = progress.with_note(note) if removed is None else removed
     flaws = (Flaw(each.rule, each.problem, key in old) for key, each in new.items() if each.severity == "error")
     return Adapted(reading, progress.draft.files, progress.changes, progress.unplaced, progress.notes, tuple(flaws))
 
 
 def _findings(reading: Reading, plan: Plan, gpus: int | None = None) -> dict[tuple[str, str, str | None], Finding]:
-    """Return the findings of an audit by severity, rule and field (lines move under an edit); of several alike the
-    first.
+    """Return the findings of an audit by severity, rule and field (lines move under an edit), the first of each.
 
-    The audit has the plan's model, cluster, Megatron-LM release and memory limits. The release does not count as given
-    by the user, so a fork's options are judged as in an audit without it. gpus: None: the plan's.
+    The release does not count as given by the user, so a fork's options are judged so. gpus: None: the plan's.
     """
     options = BACKENDS[plan.best.target.backend].told_by is Medium.OPTIONS
     stated = Supplied(
@@ -67,16 +63,13 @@ def _findings(reading: Reading, plan: Plan, gpus: int | None = None) -> dict[tup
     if isinstance(configuration, MegatronConfiguration):
         configuration.version_given = False
     found: dict[tuple[str, str, str | None], Finding] = {}
-    for each in audited(configuration, stated, plan.cluster, plan.job.limits, plan=False).findings:
+    for each in audit(configuration, stated, plan.cluster, plan.job.limits, plan=False).findings:
         found.setdefault((each.severity, each.rule, each.problem.field), each)
     return found
 
 
 def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ()) -> Draft:
-    """Return a draft of the configuration that can be read again after edits; InputError where it cannot be read.
-
-    Arguments as of `adapted`.
-    """
+    """Return a draft of the configuration that can be read again after edits. Raises InputError."""
 
     def taken(source: str) -> Reading:
         return read(source, variables=variables, extra=extra)
@@ -125,11 +118,10 @@ def _side(plan: Plan, reading: Reading) -> ModuleType:
 
 
 def write(files: Mapping[str, bytes], texts: Mapping[str, Text], root: Path) -> None:
-    """Replace each file by its new bytes, each by one rename, once all new files are written.
+    """Replace each file by its new bytes, by renames, once all new files are written.
 
-    A link is followed if its target is inside `root`, the configuration's folder. texts: the files as they were read.
-    Raises InputError, with no file replaced, if a file has changed since, a link leads out of `root` or a file is
-    read-only; or if writing fails.
+    texts: the files as they were read. Raises InputError, with no file replaced, if a file has changed since, a link
+    leads out of `root`, the configuration's folder, or a file is read-only.
     """
     with Staged() as staged:
         for name, data in files.items():
@@ -141,10 +133,7 @@ def write(files: Mapping[str, bytes], texts: Mapping[str, Text], root: Path) -> 
 
 
 def _target(path: Path, before: bytes, root: Path) -> Path:
-    """Return the file to replace, links resolved.
-
-    Raises InputError if the link leads out of `root`, or the file changed or is read-only.
-    """
+    """Return the file to replace, links resolved. Raises InputError if it changed or must not be written."""
     if path.is_symlink() and leads_out(path, root):
         raise InputError(
             f"is a link that leads out of {root}, and is not followed to write",

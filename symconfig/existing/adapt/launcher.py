@@ -45,11 +45,9 @@ class Count:
 
 
 def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
-    """Yield each readable number of nodes, processes or GPUs with the number that `nodes` needs, whether it is right or
-    not.
+    """Yield each readable number of nodes, processes or GPUs with the number that `nodes` needs.
 
-    From the launchers' options, #SBATCH comments, CUDA_VISIBLE_DEVICES (if it counts the GPUs; as many as needed are
-    right, whichever they are) and Accelerate's file (unless it belongs to the program and is not among the texts).
+    From the launchers' options, #SBATCH comments, CUDA_VISIBLE_DEVICES and Accelerate's own file.
     """
     launcher = reading.launcher
     for given in launcher_options(launcher):
@@ -83,10 +81,9 @@ def _process_starters(launcher: Sequence[Word]) -> list[str]:
 
 
 def _number(table: Mapping[str, str], key: str, nodes: Nodes, outer: bool) -> int | None:
-    """Return the nodes, GPUs per node or all GPUs, whichever a launcher's option counts; None if it counts nothing.
+    """Return the nodes, GPUs per node or GPUs, whichever the option `key` counts by `table`; None for others.
 
-    table: what each option counts. outer: a launcher inside starts a node's processes; numbers of tasks are those of
-    nodes.
+    outer: a launcher inside starts a node's processes; numbers of tasks are those of nodes.
     """
     kind = table.get(key)
     if outer and key in _TASKS:
@@ -95,10 +92,7 @@ def _number(table: Mapping[str, str], key: str, nodes: Nodes, outer: bool) -> in
 
 
 def _count(option: str, whole: Word, value: Word, number: int, part: str, key: int | str) -> Iterator[Count]:
-    """Yield the count if the word's value is digits, or ends in them like `gpu:h100:8`; else nothing.
-
-    whole: the word. value: the part of it behind the `=`.
-    """
+    """Yield the count if `value`, the end of the word `whole`, is digits or ends in them like `gpu:h100:8`."""
     match = re.fullmatch(r"(gpu:(?:\w+:)?)?(\d+)", value.text)
     if whole.unknown is None and match is not None:
         head = whole.text[: len(whole.text) - len(match[2])]
@@ -106,19 +100,16 @@ def _count(option: str, whole: Word, value: Word, number: int, part: str, key: i
         yield Count(option, digits, str(number), part, key, f"{head}{number}")
 
 
-def numbers(progress: Progress, plan: Plan) -> Progress:
-    """Return the progress with the launcher's numbers set to the plan's GPUs, and the script's checks of them
-    corrected.
+def with_gpus(progress: Progress, plan: Plan) -> Progress:
+    """Return the progress with the launcher's numbers set to the plan's GPUs, and the script's checks corrected.
 
-    Unchanged if the number of GPUs is right already; another number of nodes is then only noted. Of the checks only
-    those that fail after the change are corrected. An unknown number is noted, and one that cannot be changed is listed
-    as unplaced.
+    Unchanged if the number of GPUs is right. An unknown number is noted, one that cannot be changed listed as unplaced.
     """
     world, wanted = progress.draft.reading.world, plan.best.configuration.world_size
     nodes = summary.nodes(plan)
     if world.gpus == wanted:
         if world.nodes is not None and world.nodes != nodes.count:
-            return progress.noted(
+            return progress.with_note(
                 f"The plan counts on {nodes.count} x {nodes.gpus} GPUs; here "
                 f"{several(world.nodes, 'node')} of {world.gpus_per_node} are started, "
                 "between which other links lie."
@@ -135,20 +126,18 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
             progress = _with_check(progress, check, source, str(world.gpus), str(wanted))
     gpus = progress.draft.reading.world.gpus
     if gpus is None:
-        return progress.noted(f"The plan is for {wanted} GPUs; the file does not state how many it starts.")
+        return progress.with_note(f"The plan is for {wanted} GPUs; the file does not state how many it starts.")
     if gpus != wanted:
         place = next((word.place for word in progress.draft.reading.world.words), None)
         why = f"the launcher's words for {gpus} GPUs could not be changed without changing something else"
-        return progress.lacking(Unplaced("the number of GPUs", str(wanted), why, place))
+        return progress.with_unplaced(Unplaced("the number of GPUs", str(wanted), why, place))
     return progress
 
 
 def _counted(progress: Progress, nodes: Nodes) -> Progress:
     """Return the progress with every wrong number of nodes, processes or GPUs in all runs replaced, in one edit.
 
-    Unchanged if none is wrong. If that cannot be done without other changes, each number is listed as unplaced. Other
-    commands may change with the numbers, as one that reads so many lines of a host file, and are then noted; so may
-    SLURM_ variables.
+    If that cannot be done without other changes, each number is listed as unplaced. Commands that follow are noted.
     """
     draft = progress.draft
     runs = (draft.reading, *draft.reading.runs)
@@ -168,17 +157,19 @@ def _counted(progress: Progress, nodes: Nodes) -> Progress:
         for place, count in places.items()
         if place is not None and place.file in draft.texts and draft.texts[place.file].at(place) == count.word.text
     ]
-    after = draft.tried([edits] if len(edits) == len(places) else (), lambda meaning: _without_derived(meaning) == own)
+    after = draft.first_right(
+        [edits] if len(edits) == len(places) else (), lambda meaning: _without_derived(meaning) == own
+    )
     if after is None:
         why = "it hangs together with other words that would change as well"
         for count in wrong:
-            progress = progress.lacking(Unplaced(count.option, count.now, why, count.word.place))
+            progress = progress.with_unplaced(Unplaced(count.option, count.now, why, count.word.place))
         return progress
     for other in after.meaning.others:
         if other not in draft.meaning.others:
-            progress = progress.noted(f"Another command follows the number of nodes or GPUs: {' '.join(other)}")
+            progress = progress.with_note(f"Another command follows the number of nodes or GPUs: {' '.join(other)}")
     changed = {count.word.place: Change(count.option, count.word.text, count.now, count.word.place) for count in wrong}
-    return progress.went(after, *changed.values())
+    return progress.with_changes(after, *changed.values())
 
 
 def _without_derived(meaning: Meaning) -> Meaning:
@@ -193,20 +184,17 @@ def _without_derived(meaning: Meaning) -> Meaning:
 
 
 def _with_check(progress: Progress, check: Place, source: str, was: str, now: str) -> Progress:
-    """Return the progress with the number in a check replaced that stops the script since the GPUs changed.
-
-    source: the check's text. Listed as unplaced unless the number occurs there once and the check then passes.
-    """
+    """Return the progress with the number replaced in a check that stops the script, or listed as unplaced."""
     draft, matches = progress.draft, list(re.finditer(rf"(?<![\w.]){re.escape(was)}(?![\w.])", source))
     if len(matches) == 1:
         start = check.start + len(source[: matches[0].start()].encode())
         place, goal = draft.texts[check.file].place(start, start + len(was)), replace(draft.meaning, others=())
         # the other commands include the check's own
-        after = draft.tried([(Edit(place, now),)], lambda meaning: replace(meaning, others=()) == goal)
+        after = draft.first_right([(Edit(place, now),)], lambda meaning: replace(meaning, others=()) == goal)
         if after is not None and len(after.reading.stops) < len(draft.reading.stops):
-            return progress.went(after, Change("the script's own check", was, now, place))
+            return progress.with_changes(after, Change("the script's own check", was, now, place))
     why = f"the script stops unless {source.strip()} is passed"
-    return progress.lacking(Unplaced("the number of GPUs in a check", now, why, check))
+    return progress.with_unplaced(Unplaced("the number of GPUs in a check", now, why, check))
 
 
 def written(word: Word) -> Place:
@@ -214,12 +202,10 @@ def written(word: Word) -> Place:
     return next((piece.place for piece in word.pieces if piece.place is not None), word.place)
 
 
-def variables(progress: Progress, plan: Plan) -> Progress:
+def with_variables(progress: Progress, plan: Plan) -> Progress:
     """Return the progress with the environment variables that the plan needs to start or to be right.
 
-    Those that are only advised are skipped. One with another value is changed, or listed as unplaced if it cannot be
-    read or changed without changing something else. A missing one gets an `export` line after another one; it is only
-    noted if `progress` has no changes yet, or no such line can be added.
+    One with another value is changed, or listed as unplaced. A missing one gets an `export` line, or is noted.
     """
     for row in environment.variables(plan, megatron.version(plan)):
         if not row.forced:
@@ -227,27 +213,24 @@ def variables(progress: Progress, plan: Plan) -> Progress:
         draft = progress.draft
         word, goal = draft.reading.environment.get(row.name), draft.meaning.exported(row.name, row.value)
         if word is not None and word.unknown is not None:
-            progress = progress.lacking(Unplaced(row.name, row.value, f"its value {word.unknown}", written(word)))
+            progress = progress.with_unplaced(Unplaced(row.name, row.value, f"its value {word.unknown}", written(word)))
         elif word is not None and word.text != row.value:
-            if (after := draft.tried(words.changed(word, row.value, draft.texts), goal.__eq__)) is None:
-                progress = progress.lacking(Unplaced(row.name, row.value, ELSE_TOO, written(word)))
+            if (after := draft.first_right(words.changed(word, row.value, draft.texts), goal.__eq__)) is None:
+                progress = progress.with_unplaced(Unplaced(row.name, row.value, ELSE_TOO, written(word)))
             else:
-                progress = progress.went(after, Change(row.name, word.text, row.value, written(word)))
+                progress = progress.with_changes(after, Change(row.name, word.text, row.value, written(word)))
         elif word is None:
             lines = _export_lines(progress, f"export {row.name}={row.value}") if progress.changes else ()
-            if (after := draft.tried(lines, goal.__eq__)) is None:
-                progress = progress.noted(f"{row.name}={row.value} has to be in the environment: {row.reason}.")
+            if (after := draft.first_right(lines, goal.__eq__)) is None:
+                progress = progress.with_note(f"{row.name}={row.value} has to be in the environment: {row.reason}.")
             else:
                 place = written(after.reading.environment[row.name])
-                progress = progress.went(after, Change(row.name, None, row.value, place))
+                progress = progress.with_changes(after, Change(row.name, None, row.value, place))
     return progress
 
 
 def without_export(progress: Progress, name: str) -> Progress | None:
-    """Return the progress with a variable's `export NAME=value` line deleted, and the change recorded.
-
-    None if there is no such line with nothing but a comment, or if deleting it changes anything else.
-    """
+    """Return the progress with a variable's `export NAME=value` line deleted; None if it has no such line."""
     draft = progress.draft
     if (word := draft.reading.environment.get(name)) is None or (text := draft.texts.get(written(word).file)) is None:
         return None
@@ -259,8 +242,8 @@ def without_export(progress: Progress, name: str) -> Progress | None:
     def unset(run: Meaning) -> Meaning:
         return replace(run, environment={key: value for key, value in run.environment.items() if key != name})
 
-    after = draft.tried([(Edit(text.place(start, end), ""),)], draft.meaning.everywhere(unset).__eq__)
-    return None if after is None else progress.went(after, Change(name, word.text, None, place))
+    after = draft.first_right([(Edit(text.place(start, end), ""),)], draft.meaning.everywhere(unset).__eq__)
+    return None if after is None else progress.with_changes(after, Change(name, word.text, None, place))
 
 
 def _export_lines(progress: Progress, line: str) -> Ways:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Self
 
 from symconfig.errors import InputError
-from symconfig.existing.adapt import launcher, words
+from symconfig.existing.adapt import launcher
 from symconfig.existing.adapt.draft import (
     ELSE_TOO,
     NO_PLACE,
@@ -18,16 +17,15 @@ from symconfig.existing.adapt.draft import (
     Option,
     Progress,
     Unplaced,
-    Ways,
     differ,
-    in_all_runs,
     option_changes,
+    option_edits,
     values_of,
     why_apart,
 )
 from symconfig.existing.adapt.same import check
 from symconfig.existing.launch.reading import Reading, Setting, settings
-from symconfig.existing.launch.text import Edit, Place
+from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run, Supplied
@@ -35,7 +33,6 @@ from symconfig.formats.megatron_run import DECIDED, FAMILIES, Family
 from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
-from symconfig.render.files import sh
 
 DEEPEP = {"--moe-enable-deepep", "deepep", "hybridep"}  # options and values that need the package deep_ep
 FORMAT, SHARDED = "ckpt_format", "fsdp_dtensor"  # the format of checkpoints that Megatron-FSDP has alone
@@ -98,11 +95,9 @@ class Goal:
         return Namespace([*mine, *(each for each in self.settings if self.dest(each) in dests)], self.table)
 
     def hidden(self, reading: Reading) -> Hidden:
-        """Return the destinations that a plan decides whose value cannot be read, each with what is to be set by hand
-        and why.
+        """Return the decided destinations whose value cannot be read, each with what is to be set by hand and why.
 
-        These are options with an unknown value or one cut off by unread text, and options that unread text may give as
-        well. The value to set is None, for removal, if the plan does not give the option.
+        These are options with an unknown value or one cut off by unread text, and options that unread text may give.
         """
         found: list[tuple[str, str, str, Place]] = []
         for setting in reading.settings:
@@ -129,9 +124,7 @@ class Goal:
     def differing(self, names: Namespace, gpus: int) -> list[Family]:
         """Return the families whose meaning differs from the plan's, `names` being run on `gpus` GPUs.
 
-        If the options are invalid together, return those with options to change. Families with two exclusive options
-        on, and families without fields of a plan (kernels) in which the plan gives an option another value, count as
-        differing.
+        If the options are invalid together, those with options to change.
         """
         wanted = self.wanted
         goal = self.meaning(wanted, self.gpus)
@@ -155,10 +148,7 @@ class Goal:
 
 
 def _cut_off(setting: Setting, reading: Reading) -> str | None:
-    """Return why text that may hold values of the option was not read: unread text directly behind it in the same file.
-
-    Only blanks, quotes and backslashes may stand between. Return None if there is no such text.
-    """
+    """Return why text directly behind an option, which may hold values of it, was not read; None without such text."""
     text = next((text for text in reading.texts if text.file == setting.place.file), None)
     for item in reading.unread if text is not None else ():
         behind = item.place.file == setting.place.file and item.place.start >= setting.place.end
@@ -175,10 +165,7 @@ def _having(names: Namespace, dest: str) -> Setting | None:
 
 
 def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]:
-    """Yield the options to set, change or remove so that one family has the values of `wanted`.
-
-    An option that `wanted` does not give is removed only in families that fields of a plan describe.
-    """
+    """Yield the options to set, change or remove so that one family has the values of `wanted`."""
     for dest in family.dests:
         if now[dest] == wanted[dest]:
             continue
@@ -190,11 +177,9 @@ def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]
 
 
 def wishes(now: Namespace, wanted: Namespace, families: Collection[Family]) -> list[Wish]:
-    """Return the options to set in these families: first those given with another value, then those missing, then those
-    to remove.
+    """Return the options to set in these families: those given with another value, those missing, those to remove.
 
-    In this order a new option is inserted beside the old one of its family before the old one is removed. The format of
-    checkpoints is added if it is given and Megatron-FSDP, which has one of its own, comes or goes.
+    The format of checkpoints is added if it is given and Megatron-FSDP, which has one of its own, comes or goes.
     """
     needed = [wish for family in FAMILIES if family in families for wish in _wishes(now, wanted, family)]
     sharded = wanted.setting(FORMAT)
@@ -204,13 +189,10 @@ def wishes(now: Namespace, wanted: Namespace, families: Collection[Family]) -> l
 
 
 def adapt(draft: Draft, plan: Plan) -> Progress:
-    """Return the progress with the plan's options in the script, its GPUs in the launcher, and the variables it needs
-    exported.
+    """Return the progress with the plan's options in the script, its GPUs in the launcher, and its variables exported.
 
-    What cannot be written is listed as unplaced; if runs of one program differ, each wish, without any change. Families
-    with a value that could not be read are left alone, and unplaced; unread text is noted, and a new need of deep_ep.
-    Repeated up to four times, as one option's default may depend on another. Families that still differ are listed as
-    unplaced. Raises InputError if the model or the sequence length is not the plan's.
+    Repeated, as one option's default may depend on another. What cannot be written, read or made equal is listed as
+    unplaced; if runs of one program differ nothing is changed. Raises InputError if model or length are not the plan's.
     """
     goal, reading = Goal.of(plan), draft.reading
     hidden = goal.hidden(reading)
@@ -229,7 +211,9 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     )
     if differ(reading, {name for name, flag in goal.table.flags.items() if flag.dest in DECIDED}):
         for wish in wishes(names, goal.wanted, differing):
-            progress = progress.lacking(Unplaced(wish.option, wish.now, why_apart(reading), names.place(wish.dest)))
+            progress = progress.with_unplaced(
+                Unplaced(wish.option, wish.now, why_apart(reading), names.place(wish.dest))
+            )
         return progress
     for _ in range(_ROUNDS):
         progress = _options(progress, goal, [family for family in differing if family not in blocked])
@@ -237,21 +221,19 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
         before, differing = differing, goal.differing(goal.known(reading, hidden), goal.gpus)
         if not differing or differing == before:
             break
-    progress = launcher.variables(launcher.numbers(progress, plan), plan)
+    progress = launcher.with_variables(launcher.with_gpus(progress, plan), plan)
     needed, had = (
         {word for each in some for word in (each.name, *each.texts)} for some in (goal.settings, draft.reading.settings)
     )
     if DEEPEP & needed and not DEEPEP & had:
-        progress = progress.noted("The plan needs the package deep_ep on every node, which was not needed before.")
+        progress = progress.with_note("The plan needs the package deep_ep on every node, which was not needed before.")
     return _with_unequal(progress, goal, [family for family in differing if family not in blocked])
 
 
 def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
-    """Return the progress with each differing option of the families changed, one by one (at most 200), and recorded.
+    """Return the progress with each differing option of the families changed, one by one, and recorded.
 
-    Each is edited in the files as they are after the one before. An option that cannot be written, or a missing one
-    that unread text may give already, is listed as unplaced and not tried again. An option that no longer follows a
-    variable is noted.
+    One that cannot be written, or that unread text may give already, is listed as unplaced.
     """
     first, refused = goal.names(progress.draft.reading), set[Wish]()
     for _ in range(_MOST):
@@ -264,10 +246,10 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         after = written(progress.draft, names, wish, goal) if item is None else None
         if after is not None:
             now = goal.names(after.reading)
-            progress = progress.went(after, *_changes(wish, names, now, first))
+            progress = progress.with_changes(after, *_changes(wish, names, now, first))
             was, there = _variables(setting), _having(now, wish.dest)
             if was and there is not None and not _variables(there):
-                progress = progress.noted(
+                progress = progress.with_note(
                     f"{there.place}: {there.spelled} does not follow ${was[0]} any more, which other words of "
                     "the script have as well and which keeps its value."
                 )
@@ -276,7 +258,9 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         why = NO_PLACE if setting is None else ELSE_TOO
         if item is not None:
             why = f"{item.what}, which {item.why}, may give it already ({item.place})"
-        progress = progress.lacking(Unplaced(wish.option, wish.now, why, None if setting is None else setting.place))
+        progress = progress.with_unplaced(
+            Unplaced(wish.option, wish.now, why, None if setting is None else setting.place)
+        )
     return progress
 
 
@@ -287,11 +271,7 @@ def _variables(setting: Setting | None) -> list[str]:
 
 
 def _changes(wish: Wish, was: Namespace, now: Namespace, first: Namespace) -> Iterator[Change]:
-    """Yield the record of each option that changed with a wish, its own first: at its place before all edits (`first`),
-    or at its place now if it was added.
-
-    was, now: the options before and after this change.
-    """
+    """Yield the record of each option that changed from `was` to `now`, the wish's first, at its `first` place."""
     for dest in (wish.dest, *sorted(DECIDED - {wish.dest})):
         old, new = _having(was, dest), _having(now, dest)
         if (old and old.texts) == (new and new.texts):
@@ -306,9 +286,8 @@ def _changes(wish: Wish, was: Namespace, now: Namespace, first: Namespace) -> It
 def written(draft: Draft, names: Namespace, wish: Wish, goal: Goal) -> Draft | None:
     """Return the draft with one option as `wish` wants it: added, changed or removed in every run.
 
-    A bare switch is removed whatever the wish. Return None if no edit does that without harm, or if an option with
-    values should become a switch. Other options may change along with it, as where one variable gives several, if a
-    plan decides them and they come to have the plan's values.
+    None if no edit does that without harm. Other options may change along with it, as where one variable gives several,
+    if a plan decides them and they come to have the plan's values.
     """
     setting = _having(names, wish.dest)
     name = wish.option if setting is None else setting.name
@@ -333,41 +312,12 @@ def written(draft: Draft, names: Namespace, wish: Wish, goal: Goal) -> Draft | N
             for gained, lost in changes
         )
 
-    ways: Ways
-    if setting is None:
-        ways = chain.from_iterable(
-            in_all_runs(draft.reading, anchor, lambda each: words.added(each, (wish.option, *values), draft.texts))
-            for anchor in _anchors(draft, names, wish)
-        )
-    elif removes:
-        ways = in_all_runs(draft.reading, setting, lambda each: words.removed(each, draft.texts))
-    else:
-        ways = in_all_runs(draft.reading, setting, lambda each: _valued(draft, each, values))
-    return draft.tried(ways, right)
-
-
-def _valued(draft: Draft, setting: Setting, values: Sequence[str]) -> Ways:
-    """Yield alternative edits that replace an option's values: one word as `words.valued`, else all words at once,
-    quoted and then bare.
-
-    Yield nothing for several values whose first and last do not stand in this order in one file of the draft.
-    """
-    first, last = setting.values[0].place, setting.values[-1].place
-    if len(values) == len(setting.values) == 1:
-        yield from words.valued(setting, values[0], draft.texts)
-    elif first.file == last.file and first.file in draft.texts and first.start <= last.end:
-        text = draft.texts[first.file]
-        for spelled in dict.fromkeys((" ".join(map(sh, values)), " ".join(values))):
-            yield (Edit(text.place(first.start, last.end), spelled),)
+    anchors = _anchors(draft, names, wish)
+    return draft.first_right(option_edits(draft, setting, anchors, wish.option, None if removes else values), right)
 
 
 def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
-    """Return the options after which a new one may be inserted, best first: up to six related ones, then the last of
-    all.
-
-    Nearest are those of its family, then those of families before it. Options about experts come first for one about
-    experts, and the others for the others.
-    """
+    """Return the options after which a new one may be inserted, best first: six related ones, the last of all."""
     at = next((index for index, family in enumerate(FAMILIES) if wish.dest in family.dests), len(FAMILIES) - 1)
     order = (FAMILIES[at], *reversed(FAMILIES[:at]), *FAMILIES[at + 1 :])
     own = FAMILIES[at].dests
@@ -385,12 +335,7 @@ def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
 
 
 def _with_unequal(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
-    """Return the progress with an unplaced entry for each of `families` (which still differ) unless one of its options
-    has one.
-
-    It names the plan's option of the family, else the given one; if there is neither, its first option, and that only
-    if nothing else is unplaced.
-    """
+    """Return the progress with an unplaced entry for each of `families`, which still differ, that has none."""
     names, wanted = goal.names(progress.draft.reading), goal.wanted
     why = "all options together still mean something else"
     for family in families:
@@ -402,8 +347,10 @@ def _with_unequal(progress: Progress, goal: Goal, families: Collection[Family]) 
         there = next(filter(None, (_having(names, dest) for dest in family.dests)), None)
         place = None if there is None else there.place
         if named := planned or there:
-            progress = progress.lacking(Unplaced(named.name, None if planned is None else planned.text, why, place))
+            progress = progress.with_unplaced(
+                Unplaced(named.name, None if planned is None else planned.text, why, place)
+            )
         elif not progress.unplaced:  # else it follows from what was not placed
             option = "--" + family.dests[0].replace("_", "-")
-            progress = progress.lacking(Unplaced(option, "as the plan has it", why))
+            progress = progress.with_unplaced(Unplaced(option, "as the plan has it", why))
     return progress

@@ -22,12 +22,7 @@ WHAT, HINT = "is not the sequence length of the plan", "a plan for this length"
 
 
 def check(names: Namespace, plan: Plan) -> None:
-    """Raise InputError with every field in which Megatron-LM's options describe another model or sequence length than
-    the plan.
-
-    Also, with its problems, if they describe no valid model. A sequence length that is not given is not compared. Norm
-    epsilon, dropout and LoRA's alpha and dropout may differ.
-    """
+    """Raise InputError with every field in which Megatron-LM's options state another model or length than the plan."""
     wanted, problems = plan.best.configuration.seq_length, list[Problem]()
     if (length := names.whole("seq_length", wanted)) != wanted:
         problems.append(names.problem(WHAT, "seq_length", got=length, need=str(wanted), hint=HINT))
@@ -41,12 +36,7 @@ def check(names: Namespace, plan: Plan) -> None:
 
 
 def check_program(reading: Reading, plan: Plan) -> None:
-    """Raise InputError if a program other than Megatron-LM states another sequence length, or a model with other
-    fields, than the plan.
-
-    A length or model that its arguments do not give, or that is not known, is not compared. Fields of `_OPEN` may
-    differ.
-    """
+    """Raise InputError if a program states another sequence length or model than the plan."""
     arguments, wanted = Arguments(reading.settings), plan.best.configuration.seq_length
     problems: list[Problem] = []
     length = arguments.whole(*SEQUENCE)
@@ -60,7 +50,7 @@ def check_program(reading: Reading, plan: Plan) -> None:
 
 
 def _other_model(mine: Mapping[str, object], plan: Plan, file: str | None) -> Iterator[Problem]:
-    """Yield a problem for each field in which two models differ, but for those that hardly matter to a plan (`_OPEN`).
+    """Yield a problem for each field in which two models differ, but for those of `_OPEN`.
 
     mine: the configuration's model, as fields by dotted name. file: named in each problem.
     """

@@ -21,11 +21,7 @@ _NOT_TEXT = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "
 
 
 def changed(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...]]:
-    """Yield alternative edits that replace a key's value: a text of YAML in the quotes of the old one, then as
-    `spelled`.
-
-    The first only if the text has no such quote and no backslash.
-    """
+    """Yield alternative edits that replace a key's value: a text of YAML in the old quotes, then as `spelled`."""
     place = tree.spans[path].value
     if tree.syntax == "yaml" and isinstance(value, str) and tree.text.at(place)[:1] in ("'", '"'):
         quote = tree.text.at(place)[0]
@@ -35,10 +31,7 @@ def changed(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...]]
 
 
 def spelled(value: Any, syntax: str) -> str:
-    """Return a value on one line of JSON or YAML; in YAML so that both YAML 1.1 and 1.2 read the same value.
-
-    syntax: "json" or "yaml". In YAML only plain words that mean nothing else are unquoted; all else is written as JSON.
-    """
+    """Return a value on one line of "json" or "yaml", which YAML 1.1 and 1.2 read alike."""
     if syntax == "json" or isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, float) and "e" in (text := repr(value)) and "." not in text:
@@ -49,11 +42,9 @@ def spelled(value: Any, syntax: str) -> str:
 
 
 def inserted(tree: Tree, parent: KeyPath, key: str, value: Any, after: str | None = None) -> Iterator[tuple[Edit, ...]]:
-    """Yield the one group of edits that inserts a new key into the object at `parent`, behind the key `after`, else the
-    last.
+    """Yield the group of edits that inserts a new key into the object at `parent`, behind `after` or the last.
 
-    It gets a line of its own, equally indented, if its neighbour has one. Commas are added as JSON or YAML's flow style
-    needs them. An object without keys is filled only if written as `{}`; else nothing is yielded.
+    It gets a line of its own, equally indented, if its neighbour has one. Nothing is yielded for an empty block.
     """
     data = tree.text.data
     siblings = _children(tree, parent)
@@ -76,19 +67,13 @@ def inserted(tree: Tree, parent: KeyPath, key: str, value: Any, after: str | Non
         yield (Edit(tree.text.place(end, end), f"{new_line}{lines}"),)
         return
     comma = _comma(data, span.value.end)
-    if comma is not None:
-        end = _line_end(data, comma) if alone and _quiet(data, comma + 1) else comma + 1
-        yield (Edit(tree.text.place(end, end), f"{new_line}{entry},"),)
-    elif alone and _quiet(data, span.value.end):
-        end = _line_end(data, span.value.end)
-        at = tree.text.place(span.value.end, span.value.end)
-        yield (
-            (Edit(at, f",{new_line}{entry}"),)
-            if end == span.value.end
-            else (Edit(at, ","), Edit(tree.text.place(end, end), f"{new_line}{entry}"))
-        )
+    at, lead, tail = (span.value.end, ",", "") if comma is None else (comma + 1, "", ",")
+    end = _line_end(data, at) if alone and _quiet(data, at) else at
+    entry = f"{new_line}{entry}{tail}"
+    if end == at or not lead:
+        yield (Edit(tree.text.place(end, end), f"{lead}{entry}"),)
     else:
-        yield (Edit(tree.text.place(span.value.end, span.value.end), f",{new_line}{entry}"),)
+        yield Edit(tree.text.place(at, at), lead), Edit(tree.text.place(end, end), entry)
 
 
 def removed(tree: Tree, path: KeyPath) -> Iterator[tuple[Edit, ...]]:

@@ -23,9 +23,7 @@ PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # means itself in all kinds of qu
 def changed(word: Word, new: str, texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
     """Yield alternative edits that replace a word's text by `new`; the caller tries each and keeps one.
 
-    First at the literal that the word's text comes from (as in `TP=4`), if it is a single one, literal in a file of
-    `texts`; then the word where it is used (`$TP`), within its quotes if it has some, then without. Yield nothing where
-    neither is in a file of `texts`.
+    First at the literal that the text comes from (as in `TP=4`), then the word where it is used (`$TP`).
     """
     pieces = [piece for piece in word.pieces if piece.text]
     place = pieces[0].place if len(pieces) == 1 else None
@@ -40,10 +38,7 @@ def changed(word: Word, new: str, texts: Mapping[str, Text]) -> Iterator[tuple[E
 
 
 def valued(setting: Setting, new: str, texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
-    """Yield alternative edits that replace an option's only value: as `changed` its word, then the text behind the `=`.
-
-    The latter only for `--key=$TP` or `key=$TP` in a file of `texts`; a closing quote stays.
-    """
+    """Yield alternative edits that replace an option's only value: its word, then the text behind the `=`."""
     yield from changed(setting.values[0], new, texts)
     text = texts.get(setting.place.file)
     if text is None or not (setting.joined or not setting.spelled.startswith("-")):
@@ -55,9 +50,7 @@ def valued(setting: Setting, new: str, texts: Mapping[str, Text]) -> Iterator[tu
 
 
 def _spelled(text: Text, place: Place, new: str) -> tuple[str, ...]:
-    """Return alternative spellings of `new` at a place: only itself where it needs no quotes or already stands in some,
-    else shell-quoted, then bare.
-    """
+    """Return alternative spellings of `new` at a place: itself, or shell-quoted and bare where it needs quotes."""
     around = text.data[max(place.start - 1, 0) : place.start], text.data[place.end : place.end + 1]
     if PLAIN.fullmatch(new) or around in ((b"'", b"'"), (b'"', b'"')):
         return (new,)
@@ -67,9 +60,8 @@ def _spelled(text: Text, place: Place, new: str) -> tuple[str, ...]:
 def removed(setting: Setting, texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
     """Yield alternative edits that delete an option with its values, and its whole line if nothing else is on it.
 
-    If the last line of a continued command is deleted, first with the backslash before it. A statement that only
-    appends the option (`ARGS+=(--option)`) is deleted whole, if its block has others. On a shared line a blank beside
-    it goes, too. Yield nothing if the option's name is not written literally in a file of `texts`.
+    If the last line of a continued command is deleted, first with the backslash before it. Yield nothing if the
+    option's name is not written literally in a file of `texts`.
     """
     if not _literal(setting, texts):
         return
@@ -96,9 +88,8 @@ def removed(setting: Setting, texts: Mapping[str, Text]) -> Iterator[tuple[Edit,
 def added(anchor: Setting, words: Sequence[str], texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
     """Yield alternative edits that insert `words` after the option `anchor`; the caller tries each and keeps one.
 
-    First on a new line, with continuations as the anchor's line has them, if that line has nothing else (or only a
-    comment behind it), then on the same line; each in up to four quotings. Yield nothing if the anchor's name is not
-    written literally in a file of `texts`.
+    First on a new line, continued as the anchor's is, then on the same line; each in up to four quotings. Yield nothing
+    if the anchor's name is not written literally in a file of `texts`.
     """
     if not _literal(anchor, texts):
         return
@@ -123,9 +114,7 @@ def added(anchor: Setting, words: Sequence[str], texts: Mapping[str, Text]) -> I
 
 
 def _literal(setting: Setting, texts: Mapping[str, Text]) -> bool:
-    """Return whether the option's name is written literally at its place in one of `texts`, not in a
-    variable's value.
-    """
+    """Return whether the option's name is written literally at its place in one of `texts`."""
     if setting.place.file not in texts:
         return False
     return texts[setting.place.file].at(setting.place).lstrip("'\"").startswith(setting.spelled)

@@ -63,10 +63,7 @@ class Audit:
 
     @property
     def gain(self) -> float | None:
-        """Return the share of the run's step time that the better plan saves, below 0 if it is slower.
-
-        None without a prediction or a better plan, or where the run itself does not fit in memory.
-        """
+        """Return the share of step time that the better plan saves; None without either, or if the run does not fit."""
         if self.judged is None or self.better is None or not self.judged.fits:
             return None
         return 1 - step_s(self.better) / step_s(self.judged.plan)
@@ -83,7 +80,7 @@ def step_s(plan: Plan) -> float:
 
 
 def audit(
-    reading: Reading,
+    given: Reading | Configuration,
     supplied: Supplied,
     cluster: ClusterDescriptor | None,
     limits: Limits,
@@ -93,32 +90,14 @@ def audit(
 ) -> Audit:
     """Return the findings, the prediction and, if `plan`, the best plan for the same job.
 
-    cluster: None: nothing is predicted. progress: is called with what is done next. Raises InputError for an unknown
-    version of the framework; other reasons against a prediction are in the result.
+    Without a cluster, with unread options or an unknown number of GPUs there are findings and `unpredicted` only, as
+    also if the run is invalid. A run whose step has phases is returned unjudged, in `stated`. progress: is called with
+    what is done next. Raises InputError for an unknown version of the framework.
     """
-    return audited(configuration_of(reading, supplied), supplied, cluster, limits, plan=plan, progress=progress)
-
-
-def audited(
-    reader: Configuration,
-    supplied: Supplied,
-    cluster: ClusterDescriptor | None,
-    limits: Limits,
-    *,
-    plan: bool = True,
-    progress: Callable[[str], None] = lambda _: None,
-) -> Audit:
-    """Return the audit of a configuration of a known framework. Arguments as of `audit`.
-
-    Without a cluster, with unread options or an unknown number of GPUs it has findings and `unpredicted` only, as also
-    if the run is invalid. A run whose step has phases is returned unjudged, in `stated`. `better` is searched only if
-    `plan`.
-    """
+    reader = given if isinstance(given, Configuration) else configuration_of(given, supplied)
     reading = reader.reading
-    findings, unpredicted = (
-        (*_launcher(reading, supplied, cluster), *reader.findings(cluster)),
-        _prediction_blockers(reader, cluster),
-    )
+    findings = (*_launcher(reading, supplied, cluster), *reader.findings(cluster))
+    unpredicted = _prediction_blockers(reader, cluster)
     if unpredicted or cluster is None:
         return Audit(reader, findings, unpredicted=tuple(unpredicted))
     progress("predicting what is there")
@@ -139,11 +118,9 @@ def audited(
 
 
 def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
-    """Return the audit with the problems in `unpredicted`, each with a hint by `helped`, as the reasons why nothing is
-    predicted.
+    """Return the audit with these problems, each with a hint, as the reasons why nothing is predicted.
 
-    `Impossible` problems are also added as errors, in the reading's file if they have none, unless a finding of the
-    same rule is an error already.
+    `Impossible` problems are also added as errors, unless a finding of the same rule is one already.
     """
     known = {finding.rule for finding in done.findings if finding.severity == "error"}
     impossible = (
@@ -151,7 +128,7 @@ def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
         for problem in problems
         if isinstance(problem, Impossible) and problem.rule not in known
     )
-    reasons = tuple(helped(problem) for problem in problems)
+    reasons = tuple(with_hint(problem) for problem in problems)
     return replace(done, unpredicted=reasons, findings=(*done.findings, *impossible))
 
 
@@ -162,11 +139,8 @@ def planned(
 
     Without a prediction of the run (`judged`) there is a plan, but no steps.
     """
-    from symconfig.existing.audit.steps import (  # the search takes as long to import as the rest to do
-        best,
-        steps,
-        willing,
-    )
+    # The search takes as long to import as the rest to do.
+    from symconfig.existing.audit.steps import best, steps, willing
 
     progress("looking for a better plan")
     try:
@@ -182,24 +156,28 @@ def planned(
 def _launcher(reading: Reading, supplied: Supplied, cluster: ClusterDescriptor | None) -> list[Finding]:
     config = reading.deepspeed.text if reading.deepspeed is not None else None
     scripts = tuple(text for text in reading.texts if text != config) if reading.format == "bash" else ()
-    facts = LauncherFacts(reading.world, supplied.gpus, cluster.gpus_per_node if cluster is not None else None, scripts)
+    facts = LauncherFacts(
+        started=reading.world.gpus,
+        started_per_node=reading.world.gpus_per_node,
+        nodes=reading.world.nodes,
+        gpus=supplied.gpus,
+        gpus_per_node=cluster.gpus_per_node if cluster is not None else None,
+        scripts=scripts,
+    )
     place = next((word.place for word in reading.world.words), None)
     return findings_of(launcher.RULES, facts, place or (reading.program.place if reading.program is not None else None))
 
 
 def _prediction_blockers(reader: Configuration, cluster: ClusterDescriptor | None) -> list[Problem]:
-    """Return why nothing can be predicted: places that may hide options, no cluster, or an unknown number of GPUs.
-
-    Return [] if there is none.
-    """
-    result = list(of_unread(reader.reading))
+    """Return why nothing can be predicted: hidden options, no cluster, or an unknown number of GPUs."""
+    result = list(unread_problems(reader.reading))
     if cluster is None:
         result.append(Problem("is needed to predict memory and time", field="--cluster", hint="--cluster h100"))
     if reader.gpus is None:
         word = next(iter(reader.reading.world.dark), None)
         what = "is not given by the launcher" if word is None else f"its value {word.unknown}"
         place = None if word is None else word.place
-        result.append(helped(problem_at(place, what, field="the number of GPUs", hint="--gpus N")))
+        result.append(with_hint(problem_at(place, what, field="the number of GPUs", hint="--gpus N")))
     return result
 
 
@@ -208,13 +186,13 @@ _ARGUMENT = re.compile(r"depends on the script's argument \$(\d+)")
 _FILE = re.compile(r"names a file|is a script that is not there|is a configuration of Accelerate")
 
 
-def helped(problem: Problem) -> Problem:
+def with_hint(problem: Problem) -> Problem:
     """Return the problem with the option that supplies its value before its hint; unchanged without one."""
     ways = [way for way in (_supplied(problem.what, "VALUE"), problem.hint) if way]
     return replace(problem, hint=", or ".join(ways)) if ways else problem
 
 
-def of_unread(reading: Reading) -> Iterator[Problem]:
+def unread_problems(reading: Reading) -> Iterator[Problem]:
     """Yield a problem for each unread place that may hide options, with a hint on how to supply them."""
     for item in reading.unread:
         if item.hides is Hides.OPTIONS:
@@ -224,11 +202,7 @@ def of_unread(reading: Reading) -> Iterator[Problem]:
 
 
 def _for_options(item: Unread) -> str | None:
-    """Return a hint on how to supply the options that an unread place hides; None if there is none.
-
-    For an option's file: to put it where the script names it if it is not there, else None. For an unset variable or
-    argument: how to pass it. Else, if the place may be any options: to write them in its place.
-    """
+    """Return a hint on how to supply the options that an unread place hides; None if there is none."""
     if _FILE.search(item.why) and item.what.startswith("-"):
         return "the file where the script names it" if "not there" in item.why else None
     if (supplied := _supplied(item.why, "'OPTIONS'")) is not None:
@@ -237,9 +211,7 @@ def _for_options(item: Unread) -> str | None:
 
 
 def _supplied(why: str, value: str) -> str | None:
-    """Return a hint on how to supply the variable or script argument that something depends on; None for other
-    reasons.
-    """
+    """Return a hint on how to supply the variable or script argument that `why` depends on; None for other reasons."""
     if unset := _UNSET.search(why):
         return f"--set {unset[1]}={value}"
     return "the script's own arguments after a lone --" if _ARGUMENT.search(why) else None

@@ -12,13 +12,12 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
 from symconfig.existing.launch.reading import Reading, Setting, settings
 from symconfig.existing.recover import deepspeed, megatron
-from symconfig.existing.recover.arguments import Arguments, launched
+from symconfig.existing.recover.arguments import Arguments, accelerate_settings
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.namespace import Namespace, version_of
-from symconfig.existing.recover.rl.bridged import EXPERTS
 from symconfig.existing.recover.rl.nemo_rl import Reader as NemoReader
 from symconfig.existing.recover.rl.openrlhf import Reader as OpenRlhfReader
-from symconfig.existing.recover.rl.script import Script
+from symconfig.existing.recover.rl.script import EXPERTS, Script
 from symconfig.existing.recover.rl.slime import Reader as SlimeReader
 from symconfig.existing.recover.rl.tuners import Reader as TunerReader
 from symconfig.existing.recover.rl.verl import Reader as VerlReader
@@ -26,10 +25,9 @@ from symconfig.existing.recover.run import Assumed, Run, Supplied
 from symconfig.existing.rules import deepspeed as deepspeed_rules
 from symconfig.existing.rules import megatron as megatron_rules
 from symconfig.existing.rules import rl as rl_rules
-from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
-from symconfig.existing.rules.facts import MegatronFacts
+from symconfig.existing.rules.deepspeed import DeepSpeedFacts
+from symconfig.existing.rules.facts import MegatronFacts, meant
 from symconfig.existing.rules.rule import Finding, findings
-from symconfig.existing.rules.versions import meant
 from symconfig.frameworks.deepspeed.backend import DEEPSPEED
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron import mindspeed
@@ -90,17 +88,15 @@ class Configuration:
 def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
     """Return the reading as the configuration of its framework: a trainer's, Megatron-LM's or DeepSpeed's.
 
-    In this order: scripts that a reader of `_READERS` recognises; any with --num-layers is Megatron-LM's; without
-    DeepSpeed a recipe, or at least half Megatron-LM options of what looks like its program, too; without any DeepSpeed
-    option a program with the Trainer's arguments is a tuner's; the rest is a DeepSpeedConfiguration, whose backend is
-    unknown if nothing identifies it. Raises InputError for an unknown Megatron-LM version.
+    Scripts that a reader of `_READERS` recognises come first, then what has --num-layers, a recipe, or mostly options
+    of Megatron-LM; what nothing identifies is a DeepSpeedConfiguration of an unknown backend. Raises InputError.
     """
     if (reader := next((reader for applies, reader in _READERS if applies(reading)), None)) is not None:
         return RlConfiguration(reading, supplied, reader(reading, supplied))
     if any(setting.name == "--num-layers" for setting in reading.settings):
         return MegatronConfiguration(reading, supplied)
     known = sum(first_with(setting.name) is not None for setting in reading.settings)
-    by_deepspeed = reading.deepspeed is not None or launched(reading).config is not None
+    by_deepspeed = reading.deepspeed is not None or accelerate_settings(reading).config is not None
     alike = 2 * known >= len(reading.settings) and _is_megatron(reading)
     if not by_deepspeed and (reading.recipe is not None or alike):
         return MegatronConfiguration(reading, supplied)
@@ -186,12 +182,9 @@ class MegatronConfiguration(Configuration):
         return megatron_rules.findings(facts, megatron_rules.RULES if own else megatron_rules.MEANING)
 
     def run(self, cluster: ClusterDescriptor) -> Run:
-        """Return the run; what a recipe decides is recorded as assumed to be Megatron-LM's default, with grouped
-        experts.
+        """Return the run; what a recipe decides is assumed to be Megatron-LM's default.
 
-        Raises InputError if options or the recipe leave the run unknown (`_undetermined`), or if it is invalid. The
-        number of GPUs must be known (asserted). Masks of the data loader are added if Megatron-LM's own parser reads
-        the options.
+        Raises InputError if options or the recipe leave the run unknown, or if it is invalid. The GPUs must be known.
         """
         assert self.gpus is not None, "is asked for where the GPUs are known"
         names = self.names()
@@ -207,11 +200,7 @@ class MegatronConfiguration(Configuration):
         return megatron.with_masks(run, names) if self.parsed else run
 
     def _undetermined(self, names: Namespace) -> Iterator[Problem]:
-        """Yield why the run is not known: misspelt options, or a recipe that decides the model or values that matter.
-
-        Unknown options count only if Megatron-LM's own parser reads them, and if all are misspellings: else they are a
-        fork's. The supplied model may replace the recipe's.
-        """
+        """Yield why the run is not known: misspelt options, or a recipe that decides values that matter."""
         meanings = [meant(setting.name, self.version) for setting in names.unknown if self.parsed]
         if all(meanings):  # else they are a fork's, and the run says what it is predicted without
             for setting, hint in zip(names.unknown, meanings, strict=False):
@@ -236,7 +225,7 @@ class DeepSpeedConfiguration(Configuration):
 
     def __init__(self, reading: Reading, supplied: Supplied) -> None:
         super().__init__(reading, supplied)
-        known = reading.deepspeed is not None or launched(reading).config is not None or _names_deepspeed(reading)
+        known = reading.deepspeed is not None or _names_deepspeed(reading) or accelerate_settings(reading).config
         self.backend = "deepspeed" if known else UNKNOWN
         self.label = DEEPSPEED.label if known else "a trainer that is not known: nothing is concluded from it"
         self.version = DEEPSPEED_RELEASE if known else ""
@@ -278,11 +267,7 @@ class RlConfiguration(MegatronConfiguration):
         self.version_guessed = not self.version_given
 
     def names(self) -> Namespace:
-        """Return the workers' Megatron-LM options; a new object, which has recorded no look-ups.
-
-        For a tuner's program --num-layers is added from the model that the script names, if it is known and the option
-        absent.
-        """
+        """Return the workers' Megatron-LM options; for a tuner's program with the model's number of layers."""
         names = super().names()
         if not self.dealt or names.given("num_layers"):
             return names

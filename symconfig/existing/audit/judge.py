@@ -4,7 +4,7 @@ step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
@@ -19,7 +19,6 @@ from symconfig.existing.rules import megatron, rl
 from symconfig.existing.rules.deepspeed import GRID
 from symconfig.existing.rules.rule import Language, rules_of
 from symconfig.format import gib
-from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedPhase, surprised
@@ -42,27 +41,22 @@ class Judged(Estimate):
 
 
 def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
-    """Return the estimated time and memory of a run, without a search.
-
-    Raises InputError if degrees do not divide the model (as `Impossible`), or for values that no job can have.
-    """
+    """Return the estimated time and memory of a run, without a search. Raises InputError for degrees or values."""
     model = run.described.model
     job = whole(model, job_of(run, cluster, limits))
     prospect = as_found(model, cluster, run.configuration, job)
     fixed, point = prospect.request.limits.fixed, prospect.configuration
     # Other constraints that refuse it do not keep a run from being predicted.
     if wrong := [each for each in prospect.refused() if each.divides]:
-        raise InputError([Impossible(what=each.sentence_at(fixed, point), rule=_rule(each)) for each in wrong])
+        named = {each: rule.name for rule in reversed(megatron.RULES) for each in rule.constraints}
+        raise InputError(
+            [Impossible(what=each.sentence_at(fixed, point), rule=named.get(each, GRID)) for each in wrong]
+        )
     plan, memory = priced(prospect, cluster, job, target=run.target)
     c = plan.best.configuration
     if run.target.backend == "fsdp" and c.instances >= c.tp * c.cp * c.dp:  # each GPU holds a copy of its own
         plan = replace(plan, best=replace(plan.best, configuration=replace(c, zero_stage=0)))
     return Judged(plan=plan, memory=memory, run=run)
-
-
-def _rule(constraint: Constraint) -> str:
-    """Return the name of the audit's rule that has this constraint; the rule about the grid if none has."""
-    return next((rule.name for rule in megatron.RULES if constraint in rule.constraints), GRID)
 
 
 def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
@@ -119,26 +113,17 @@ def out_of_memory(judged: Judged) -> Iterator[Problem]:
     If several do, all of them are named. Nothing otherwise.
     """
     over, plan = judged.overfull, judged.plan
-    predicted = plan.best.predicted
     if not over:
         return
     worst = max(over, key=lambda number: judged.stage_bytes[number])
     where = f"stage {worst}" if plan.best.configuration.pp > 1 else "every GPU"
     others = f", and stages {', '.join(map(str, over))} are too full" if len(over) > 1 else ""
-    parts = sorted(predicted.memory.items(), key=lambda item: -item[1])[:2]
-    most = " and ".join(f"{name} {gib(value)} GiB" for name, value in parts)
-    yield Problem(
-        f"runs out of memory on {where}{others}",
-        field="memory",
-        got=f"{gib(judged.stage_bytes[worst])} GiB, of which {most}",
-        need=f"{gib(plan.usable_bytes)} GiB usable of {gib(plan.cluster.gpu.memory_bytes.value)} GiB",
-    )
+    what = f"runs out of memory on {where}{others}"
+    yield _beyond_memory(plan, what, judged.stage_bytes[worst], plan.best.predicted.memory)
 
 
 def little_room(judged: Judged) -> Iterator[Problem]:
-    """Yield a problem if the run fits, but the upper end of its memory interval may exceed the GPU
-    (`Plan.may_not_fit`).
-    """
+    """Yield a problem if the run fits, but its memory interval may exceed the GPU (`Plan.may_not_fit`)."""
     plan = judged.plan
     if judged.fits and plan.may_not_fit:
         high = plan.best.predicted.interval["device_bytes"][1]
@@ -167,10 +152,7 @@ def update_out_of_memory(judged: Judged) -> Iterator[Problem]:
 
 
 def reference_not_offloaded(judged: Judged) -> Iterator[Problem]:
-    """Yield a problem for the first phase that exceeds the usable memory, but would fit without the reference model.
-
-    The reference's own phase is skipped. The hint is the trainer's option that offloads the reference, if it has one.
-    """
+    """Yield a problem for the first phase that would fit into memory without the reference model."""
     plan = judged.plan
     for phase in plan.steps[0].phases:
         rests = phase.holds.get(_REFERENCE, 0.0) if phase.name != "reference" else 0.0
@@ -184,11 +166,9 @@ def reference_not_offloaded(judged: Judged) -> Iterator[Problem]:
 
 
 def phase_has_little_room(judged: Judged) -> Iterator[Problem]:
-    """Yield one problem if phases exceed the usable memory, or may by the risk limit exceed the GPU's, but none surely
-    does.
+    """Yield one problem if phases may exceed the GPU's memory, but none surely does.
 
-    Surely: more than the GPU's memory, in a phase whose lengths are not assumed or that generates. Nothing if the
-    reference is to blame (`reference_not_offloaded`). With assumed lengths the hint is to give them.
+    Surely: in a phase whose lengths are not assumed or that generates. Nothing if the reference is to blame.
     """
     plan = judged.plan
     if any(reference_not_offloaded(judged)):
@@ -216,24 +196,20 @@ def _gpu_bytes(plan: Plan) -> float:
 
 
 def _fullest(plan: Plan, phases: Sequence[PlannedPhase], what: str, hint: str | None) -> Problem:
-    """Return the problem of the phase of `phases` with the most bytes, with its two largest parts and the other phases'
-    names.
-
-    what: what is wrong, before "in the phase ...".
-    """
+    """Return the problem of the fullest of `phases`, with its largest parts; `what` is wrong in it."""
     worst = max(phases, key=lambda phase: phase.bytes)
-    parts = sorted(worst.holds.items(), key=lambda item: -item[1])[:2]
-    most = " and ".join(f"{name} {gib(value)} GiB" for name, value in parts)
     others = [phase.name for phase in phases if phase is not worst]
     rest = f", and {', '.join(others)} {'is' if len(others) == 1 else 'are'} too full" if others else ""
-    return Problem(
-        f"{what} in the phase {worst.name}{rest}",
-        field="memory",
-        got=f"{gib(worst.bytes)} GiB, of which {most}",
-        need=f"{gib(plan.usable_bytes)} GiB usable of {gib(_gpu_bytes(plan))} GiB",
-        hint=hint,
-    )
+    return _beyond_memory(plan, f"{what} in the phase {worst.name}{rest}", worst.bytes, worst.holds, hint)
 
 
-_LANGUAGE: Language[Judged] = Language(getattr, lambda *_, **__: None, {}, {**rl.BASES, "LLAMA": _LLAMA})
+def _beyond_memory(plan: Plan, what: str, used: float, parts: Mapping[str, float], hint: str | None = None) -> Problem:
+    """Return the problem that `used` bytes are too many, with the two largest of `parts` (bytes by name)."""
+    largest = sorted(parts.items(), key=lambda item: -item[1])[:2]
+    most = " and ".join(f"{name} {gib(value)} GiB" for name, value in largest)
+    need = f"{gib(plan.usable_bytes)} GiB usable of {gib(_gpu_bytes(plan))} GiB"
+    return Problem(what, field="memory", got=f"{gib(used)} GiB, of which {most}", need=need, hint=hint)
+
+
+_LANGUAGE: Language[Judged] = Language(getattr, lambda *_: None, {}, {**rl.BASES, "LLAMA": _LLAMA})
 MEMORY, PHASES = (rules_of(file, _LANGUAGE, globals()) for file in ("prediction", "phases"))

@@ -75,17 +75,15 @@ class State:
 
 
 def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ...]:
-    """Return the states on the way from the run to the better plan's best candidate, each with its gain.
+    """Return the states on the way from the run to the better plan's best candidate; () if they do not differ.
 
-    Return () if they do not differ in any decision. framework: the one that the plan was searched with.
+    framework: the one that the plan was searched with.
     """
     if options(better.best.target.backend):
         had, wanted = judged.run.configuration, in_effect(better.best.configuration)
         framework = put_on(framework, better.cluster.gpu.architecture, wanted, had)
-    now, target = (
-        judged.run.configuration,
-        Setup.of(better.best, framework),
-    )
+    now = judged.run.configuration
+    target = Setup.of(better.best, framework)
     predicted = judged.plan.best.predicted
     here, done = State((), predicted.step_s, predicted.device_bytes, judged.fits), []
     while left := [name for name in DECISIONS if differs(name, now, target)]:
@@ -101,9 +99,8 @@ def _next(
 ) -> tuple[tuple[str, ...], State]:
     """Return the decisions to change next, and the state after them.
 
-    Single decisions are tried, then pairs, then threes, until some can run and change time or memory (by more than
-    1e-6): of these the fastest that fits in memory, else the one with the least memory. If none can, all that are left,
-    with the plan's own prediction, which fits.
+    Of single decisions, pairs and threes that can run and change something the fastest that fits, else the one with the
+    least memory; if there are none, all that are left, with the plan's own prediction.
     """
     for count in range(1, min(MOST_TOGETHER, len(left) - 1) + 1):
         tried = []
@@ -122,11 +119,7 @@ def _next(
 
 
 def _state(judged: Judged, better: Plan, then: Setup, decisions: tuple[str, ...]) -> State | None:
-    """Return the state with predicted time and memory and whether it fits, its gain 0; None if it cannot run.
-
-    It cannot if its degrees make another number of GPUs, its values are invalid or a constraint refuses it. decisions:
-    the changes in words.
-    """
+    """Return the state with predicted time and memory, its gain 0; None if it cannot run. decisions: in words."""
     if then.world_size != judged.plan.best.configuration.world_size:
         return None
     try:
@@ -147,12 +140,7 @@ def differs(name: str, one: Setup, other: Setup) -> bool:
 
 
 def _normalised(c: Setup) -> Setup:
-    """Return the configuration with fields that have no effect at its degrees reset, to compare it by.
-
-    Stages and vpp with pp 1, sequence parallelism with tp 1, the kind of context parallelism with cp 1, overlap of the
-    pipeline and microbatch group with vpp 1, overlap of gradients with one replica; when weights are gathered also
-    without ZeRO, and gathers stage by stage also with pp 1 or vpp above 1.
-    """
+    """Return the configuration with fields that have no effect at its degrees reset, to compare it by."""
     framework = c.framework
     if c.pp == 1:
         c = replace(c, vpp=1, **_EVEN)
@@ -172,10 +160,7 @@ def _normalised(c: Setup) -> Setup:
 
 
 def moved(now: Setup, target: Setup, names: tuple[str, ...]) -> Setup:
-    """Return the configuration with the named decisions taken from the target.
-
-    dp becomes the GPUs over tp x pp x cp, rounded down, at least 1. Sequence parallelism is off if tp becomes 1.
-    """
+    """Return the configuration with the named decisions of the target; dp follows from the number of GPUs."""
     named = [field for name in names for field in DECISIONS[name]]
     named += WITH_FRAMEWORK if "framework" in named else ()
     then = replace(now, **picked(target, *named))
@@ -217,10 +202,7 @@ _IDLE = {"stages": "pp", "context-parallel exchange": "cp", "sequence parallelis
 
 
 def changes(now: Setup, then: Setup) -> tuple[str, ...]:
-    """Return the differences in words, such as "tp 8 -> 4" or "fused loss on"; () if there are none that `_NAMED` has.
-
-    Those without effect at the new degrees (`_IDLE`) are skipped.
-    """
+    """Return the differences of `_NAMED` in words, "tp 8 -> 4", but for those without effect at the new degrees."""
     found = []
     for name, value in _NAMED:
         before, after = value(now), value(then)
@@ -241,9 +223,7 @@ def _ends(c: Setup) -> str:
 
 
 def recompute(c: Setup) -> str:
-    """Return the recompute in words: "none", "full", "full 3/chunk", "full, 2 at once", or the modules
-    joined by "+".
-    """
+    """Return the recompute in words: "none", "full", "full 3/chunk", "full, 2 at once", or modules with "+"."""
     if c.recompute_method == "block":
         return f"full {c.recompute_layers}/chunk"
     if c.recompute == "full":
@@ -252,28 +232,21 @@ def recompute(c: Setup) -> str:
 
 
 TOP = 5  # plans that are kept, of which `symconfig adapt` takes what changes least where they are close
-_PIECES = (
-    "tp_forward",
-    "tp_backward",
-    "tp_pieces",
-)  # of --tp-comm-overlap, which the search weighs as the run has it, too
+# Of --tp-comm-overlap, which the search weighs as the run has it, too.
+_PIECES = ("tp_forward", "tp_backward", "tp_pieces")
 
 
 def best(run: Run, cluster: ClusterDescriptor, job: Job) -> Plan:
-    """Return the plan for `job` with the run's model, with up to five candidates. Raises InfeasibleError
-    or InputError.
-    """
+    """Return the plan for `job` with the run's model and up to five candidates. Raises InfeasibleError, InputError."""
     framework = willing(run.configuration.framework, cluster.gpu.architecture)
     like = replace(run.configuration, framework=framework, overlap_moe_a2a=False)
     return search(run.described.model, cluster, job, top=TOP, like=like)
 
 
 def willing(framework: Framework, architecture: str) -> Framework:
-    """Return the framework of the run with the overlaps and microbatch groups that plans have by default, and without
-    masks.
+    """Return the run's framework with the overlaps and microbatch groups that plans have by default, without masks.
 
-    TP overlap in pieces stays as the run has it; a dispatcher that gathers everywhere becomes alltoall, as no plan has
-    it.
+    TP overlap in pieces stays as the run has it; a dispatcher that gathers everywhere becomes alltoall.
     """
     mine = framework.hide
     pieces = {name: getattr(mine, name) for name in _PIECES} if mine.tp_pieces > 1 else {}

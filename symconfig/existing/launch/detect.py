@@ -23,17 +23,13 @@ _ENOUGH_KEYS = 3  # of Megatron-LM's, for a section to be Megatron-LM's or of th
 _TRAINER_KEYS = words(
     """
     per_device_train_batch_size model_name_or_path gradient_accumulation_steps dataset_name learning_rate
-    num_generations max_length lora_rank template
+    num_generations max_length lora_rank template stage
     """
 ) | frozenset(name for tuner in TUNERS for name in tuner.own)
 
 
 def dialect_of(data: Any) -> Dialect | None:
-    """Return the dialect of a YAML file's data; None if it is no mapping or none applies.
-
-    In this order: "nemo-rl" by `nemo_rl.is_own`; "trainer" for two keys of the Trainer or of tuners and no section
-    `model`; "overrides" for a section model, train, trainer, ddp or mixed_precision.
-    """
+    """Return the dialect of a YAML file's data by its keys and sections; None if none applies."""
     if not isinstance(data, dict):
         return None
     sections = {key for key, value in data.items() if isinstance(value, dict)}
@@ -45,10 +41,7 @@ def dialect_of(data: Any) -> Dialect | None:
 
 
 def sets_megatron(section: Any) -> bool:
-    """Return whether at least three keys of a section are options of Megatron-LM; keys of nested sections do not count.
-
-    False if it is no mapping.
-    """
+    """Return whether a section is a mapping with at least three keys that are options of Megatron-LM."""
     if not isinstance(section, dict):
         return False
     plain = (key for key, value in section.items() if not isinstance(value, dict))
@@ -58,8 +51,7 @@ def sets_megatron(section: Any) -> bool:
 def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
     """Return the reading of a YAML file by its dialect; None if it is in no known one.
 
-    The Trainer's arguments have the format "deepspeed". NeMo-RL's has no settings yet: they are added when the files
-    that it inherits are followed.
+    NeMo-RL's has no settings yet: they are added when the files that it inherits are followed.
     """
     match dialect_of(tree.data):
         case "overrides":
@@ -77,8 +69,7 @@ def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
 def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Sequence[Entry]) -> Reading:
     """Return the reading in the format "overrides" of a file's entries, with the overrides merged over them.
 
-    Settings are Megatron-LM's options; keys without one are noted in `unread`. `env_vars` gives the environment,
-    `trainer` the world. tree: None for overrides without a file.
+    Settings are Megatron-LM's options; keys without one are noted in `unread`. tree: None for overrides without a file.
     """
     filed = entries(tree) if tree is not None else ()
     by_key = interpolated(by_path((*filed, *overrides)), variables)
@@ -114,6 +105,11 @@ _DEEPSPEED = words(
 _DEEPSPEED_SECTIONS = frozenset(("bf16", "bfloat16", "fp16", "data_types", "tensor_parallel", "flops_profiler", "aio"))
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".zsh", ".ksh")
 _SHEBANG = re.compile(rb"#!.*\b(ba|z|k|da)?sh\b")
+# What is not read, by suffix: a .py file may be a shell's all the same.
+UNREADABLE = {
+    ".py": ("is a Python program, whose code is not read", "the script that starts it, with its options"),
+    ".toml": ("is TOML, as torchtitan has it, which is not read", "a bash script, YAML or JSON"),
+}
 _LAUNCHERS = ("*.sh", "*.slurm", "*.sbatch", "*.yaml", "*.yml", "*.json")
 
 
@@ -128,14 +124,16 @@ def is_arguments(source: str) -> bool:
     return any(is_override(word) for word in words) or (len(words) > 1 and any(word[:1] == "-" for word in words))
 
 
-def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
-    """Return the syntax: "bash" by a shebang or suffix, then "yaml" by suffix, then "json" by suffix or a first `{`.
+def is_shell(text: Text) -> bool:
+    """Return whether the file begins with a shell's shebang."""
+    return _SHEBANG.match(text.data.removeprefix(b"\xef\xbb\xbf").lstrip()) is not None
 
-    Otherwise "yaml" if it parses as YAML of a known dialect, else "bash".
-    """
+
+def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
+    """Return "bash", "yaml" or "json", by a shebang, the suffix, a first `{`, or as YAML of a known dialect."""
     suffix = Path(text.file).suffix.lower()
     head = text.data.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if _SHEBANG.match(head) or suffix in _SCRIPTS:
+    if is_shell(text) or suffix in _SCRIPTS:
         return "bash"
     if suffix in (".yaml", ".yml"):
         return "yaml"
@@ -147,23 +145,8 @@ def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
         return "bash"
 
 
-def unreadable(text: Text) -> InputError | None:
-    """Return an error for a .py file without a shell's shebang and for a .toml file; None for other files."""
-    suffix = Path(text.file).suffix.lower()
-    if suffix == ".py" and not _SHEBANG.match(text.data):
-        what, need = "is a Python program, whose code is not read", "the script that starts it, with its options"
-        return InputError(what, file=text.file, need=need)
-    if suffix == ".toml":
-        what, need = "is TOML, as torchtitan has it, which is not read", "a bash script, YAML or JSON"
-        return InputError(what, file=text.file, need=need)
-    return None
-
-
 def parse(text: Text, syntax: Literal["json", "yaml"]) -> Tree:
-    """Return the tree of a data file. Raises InputError if it cannot be parsed.
-
-    Of several YAML documents the first that is a known configuration counts, else the first that is not empty.
-    """
+    """Return the tree of a data file; of several YAML documents the first that is a known configuration."""
     if syntax == "json":
         return parse_json(text)
     return parse_yaml(text, lambda data: dialect_of(data) is not None or is_deepspeed(data))
@@ -177,10 +160,7 @@ def is_deepspeed(data: Any) -> bool:
 
 
 def refused(tree: Tree) -> InputError:
-    """Return an error that a data file is no known launch configuration.
-
-    It says whether the data are no mapping, written by symconfig, or a model's config, and what to give instead.
-    """
+    """Return an error that a data file is no known launch configuration, and what to give instead."""
     data, what, hint = tree.data, "is no launch configuration that symconfig knows", None
     if not isinstance(data, dict):
         what = "is no launch configuration: it holds no keys at its top level"

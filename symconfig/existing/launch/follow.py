@@ -2,50 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError
 from symconfig.existing.launch.detect import read_document
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
-from symconfig.existing.launch.dialects.override import parted
+from symconfig.existing.launch.dialects.override import overrides_apart
 from symconfig.existing.launch.reading import Hides, Reading, Setting, Unread, Word, World
 from symconfig.existing.launch.sections import (
     ARGUMENTS,
     Around,
-    both,
-    dark,
-    given,
-    joined,
+    last_given,
+    merged_world,
     of_nemo_rl,
     of_verl,
     overrides,
     recipe,
     tree_of,
+    unread_setting,
+    with_named_file,
     with_texts,
     with_unread,
 )
 from symconfig.existing.launch.text import Text
 from symconfig.existing.launch.trees import parse_yaml
-from symconfig.existing.launch.world import launcher_options, of_hosts
+from symconfig.existing.launch.world import hostfile_world, launcher_options
 
-_DEEPSPEED = (
-    "--deepspeed-config",
-    "--deepspeed",
-    "--ds-config",
-    "--deepspeed-config-file",
-    "--ds-config-path",
-    "--dist-config.config-file",
+_DEEPSPEED = words(
+    """
+    --deepspeed-config --deepspeed --ds-config --deepspeed-config-file --ds-config-path --dist-config.config-file
+    """
 )
-_MODEL = (
-    "--model-config",
-    "--model-name-or-path",
-    "--model-path",
-    "--model",
-    "--model-dir",
-    "--config-name-or-path",
-    "--base-model",
+_MODEL = words(
+    """
+    --model-config --model-name-or-path --model-path --model --model-dir --config-name-or-path --base-model
+    """
 )
 _MODEL_FILE = "config.json"
 _CONFIG_FILE = "--config_file"
@@ -56,34 +49,21 @@ _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the
 def followed(reading: Reading, around: Around) -> Reading:
     """Return the reading with the contents of the files that it names, and overrides as settings of their own.
 
-    verl and NeMo-RL have one step each; others read hostfile, YAML arguments, Accelerate, FSDP, DeepSpeed, model,
-    recipe and overrides. Files that cannot be read are noted in `unread`. Words without an option are removed, and
-    noted unless unknown or the name of a file read: they hide options if a shell is the program, else nothing.
+    Files that cannot be read, and words without an option that name no file, are noted in `unread`.
     """
     by_verl = verl.applies(reading)
     keyed = by_verl or nemo_rl.applies(reading)
-    reading = replace(reading, settings=tuple(parted(reading.settings, any_section=keyed)))
+    reading = replace(reading, settings=tuple(overrides_apart(reading.settings, any_section=keyed)))
     reading = tuners.with_command(reading)
-    steps: tuple[Callable[[Reading, Around], Reading], ...]
     if by_verl:
-        steps = (of_verl,)
+        reading = of_verl(reading, around)
     elif nemo_rl.applies(reading):
-        steps = (of_nemo_rl,)
+        reading = of_nemo_rl(reading, around)
     else:
-        started = tuple(each.started for each in (slime, openrlhf) if each.applies(reading))
-        steps = (
-            *started,
-            _hosts,
-            _arguments,
-            _accelerate,
-            _fsdp,
-            _deepspeed,
-            _model,
-            recipe,
-            overrides,
-        )
-    for step in steps:
-        reading = step(reading, around)
+        for program in (slime, openrlhf):
+            reading = program.started(reading) if program.applies(reading) else reading
+        for step in (_hosts, _arguments, _accelerate, _fsdp, _deepspeed, _model, recipe, overrides):
+            reading = step(reading, around)
     named = tuple(setting for setting in reading.settings if setting.name)
     loose = (word for setting in reading.settings if not setting.name for word in setting.values)
     files = {text.file for text in reading.texts}
@@ -98,10 +78,7 @@ def followed(reading: Reading, around: Around) -> Reading:
 
 
 def _hosts(reading: Reading, around: Around) -> Reading:
-    """Return the reading with `world` replaced by that of the deepspeed launcher's hostfile, whose text is added.
-
-    Unchanged if no hostfile is named; with a note that hides nothing if it cannot be read or `of_hosts` gives None.
-    """
+    """Return the reading with the GPUs of the deepspeed launcher's hostfile; a note if it cannot be read."""
     spoken = {each.key: each.value for each in launcher_options(reading.launcher) if each.launcher == "deepspeed"}
     word = spoken.get("hostfile", spoken.get("H"))
     if word is None:
@@ -110,7 +87,7 @@ def _hosts(reading: Reading, around: Around) -> Reading:
         text = None if word.unknown else around.text(word.text)
     except InputError:
         text = None
-    listed = None if text is None else of_hosts(text.data.decode("utf-8", "replace"), spoken)
+    listed = None if text is None else hostfile_world(text.data.decode("utf-8", "replace"), spoken)
     if text is None or listed is None:
         why = "names hosts that are not read, so that it does not say how many GPUs there are"
         return with_unread(reading, Unread(word.place, word.text, why, Hides.NOTHING))
@@ -120,16 +97,15 @@ def _hosts(reading: Reading, around: Around) -> Reading:
 def _accelerate(reading: Reading, around: Around) -> Reading:
     """Return the reading with the file of Accelerate's launcher (--config_file) or of a tuner's --accelerate-config.
 
-    A preset's name stands for its contents. The file's GPUs count only if `world` has no total. A file that cannot be
-    read is noted in `unread`. Without either option, a tuner's program without launcher and known GPUs gets them from
-    the environment (`tuners.started`).
+    A preset's name stands for its contents. A file that cannot be read is noted. Without either option a tuner's
+    program without a launcher gets its GPUs from the environment.
     """
     known = tuners.program(reading)
     stated = next((each.value for each in launcher_options(reading.launcher) if each.key == "config_file"), None)
     options = (word for word in reading.launcher if word.text.partition("=")[0] == _CONFIG_FILE)
     setting = None if stated is None else Setting(_CONFIG_FILE, _CONFIG_FILE, (stated,), next(options, stated).place)
     if setting is None and known is not None:
-        setting = given(reading, ("--accelerate-config",))
+        setting = last_given(reading, ("--accelerate-config",))
     if setting is None:
         alone = known is not None and reading.world.gpus is None and not reading.launcher
         return replace(reading, world=tuners.started(reading)) if alone else reading
@@ -142,15 +118,11 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
     if isinstance(tree, Unread) or not isinstance(tree.data, dict):
         why = f"is {ACCELERATE}, which decides processes, precision and ZeRO, and is not read"
         return with_unread(reading, Unread(setting.place, setting.spelled, why))
-    gpus, nodes = (tree.get(name) for name in ("num_processes", "num_machines"))
-    numbers = [value if type(value) is int and value > 0 else None for value in (gpus, nodes)]
-    counts = ((name, tree.get(name)) for name in ("num_processes", "num_machines"))
-    words = tuple(
-        Word.of(str(value), tree.spans[(name,)].value, literal=True) for name, value in counts if type(value) is int
-    )
-    each = numbers[0] // numbers[1] if numbers[0] and numbers[1] else None
-    filed = World(numbers[0], numbers[1], each, words)
-    world = both(filed, reading.world) if reading.world.gpus is None else reading.world
+    counts = {name: n for name in ("num_processes", "num_machines") if type(n := tree.get(name)) is int}
+    words = tuple(Word.of(str(n), tree.spans[(name,)].value, literal=True) for name, n in counts.items())
+    gpus, nodes = (max(0, counts.get(name, 0)) or None for name in ("num_processes", "num_machines"))
+    filed = World(gpus, nodes, gpus // nodes if gpus and nodes else None, words)
+    world = merged_world(filed, reading.world) if reading.world.gpus is None else reading.world
     texts = reading.texts if preset is not None else with_texts(reading, tree.text)
     return replace(reading, accelerate=tree, texts=texts, world=world)
 
@@ -158,11 +130,10 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
 def _arguments(reading: Reading, around: Around) -> Reading:
     """Return the reading with the settings of the first YAML file among words without an option, and of --config.
 
-    --config counts only for programs of tuners. The file's settings come first, so that the command line's win. A file
-    that cannot be read is noted, and ends the search; one in no known dialect is skipped.
+    The file's settings come first, so that the command line's win. A file that cannot be read is noted.
     """
     loose = [word for setting in reading.settings if not setting.name for word in setting.values]
-    named = given(reading, ARGUMENTS) if tuners.program(reading) is not None else None
+    named = last_given(reading, ARGUMENTS) if tuners.program(reading) is not None else None
     for word in (*loose, *(named.values[-1:] if named is not None else ())):
         if word.text.endswith((".yaml", ".yml")) and not word.unknown:
             tree = tree_of(Setting("", word.text, (word,), word.place), around)
@@ -170,31 +141,27 @@ def _arguments(reading: Reading, around: Around) -> Reading:
                 return with_unread(reading, tree)
             filed = read_document(tree, around.variables)
             if filed is not None:
-                return joined(reading, filed, (*filed.settings, *reading.settings))
+                return with_named_file(reading, filed, (*filed.settings, *reading.settings))
     return reading
 
 
 def _fsdp(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the JSON object of --fsdp-config as `fsdp`, and its text added.
-
-    Unchanged if the option is absent or inline JSON; a file that cannot be read is noted in `unread`.
-    """
-    setting = given(reading, ("--fsdp-config",))
+    """Return the reading with the JSON object of --fsdp-config as `fsdp`; unreadable files are noted in `unread`."""
+    setting = last_given(reading, ("--fsdp-config",))
     if setting is None or setting.text.startswith("{"):
         return reading
     tree = tree_of(setting, around)
     if isinstance(tree, Unread) or not isinstance(tree.data, dict):
-        return with_unread(reading, dark(setting, "is no JSON of FSDP that can be read"))
+        return with_unread(reading, unread_setting(setting, "is no JSON of FSDP that can be read"))
     return replace(reading, fsdp=tree, texts=with_texts(reading, tree.text))
 
 
 def _deepspeed(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the DeepSpeed JSON that an option, or else Accelerate's file, names, and its text added.
+    """Return the reading with the DeepSpeed JSON that an option, or else Accelerate's file, names.
 
-    Unchanged if none is named, one was read before, or a missing file is a preset's name of a tuner's program. Any
-    other file that cannot be read is noted in `unread`.
+    A file that cannot be read is noted in `unread`, unless its name is a preset's.
     """
-    setting, filed = given(reading, _DEEPSPEED), reading.accelerate
+    setting, filed = last_given(reading, _DEEPSPEED), reading.accelerate
     path = ("deepspeed_config", "deepspeed_config_file")
     if setting is None and filed is not None and isinstance(name := filed.get(*path), str):
         place = filed.spans[path].value
@@ -209,11 +176,8 @@ def _deepspeed(reading: Reading, around: Around) -> Reading:
 
 
 def _model(reading: Reading, around: Around) -> Reading:
-    """Return the reading with `model_config`: the path of the model's .json file, or of config.json in its folder.
-
-    Unchanged if no option for the model has a value, it is unknown, or names no such local file.
-    """
-    setting = given(reading, _MODEL)
+    """Return the reading with `model_config`, the path of the model's .json file or its folder's config.json."""
+    setting = last_given(reading, _MODEL)
     if setting is None or setting.values[-1].unknown:
         return reading
     path = around.path(setting.values[-1].text)

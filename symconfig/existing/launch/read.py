@@ -11,22 +11,22 @@ from typing import Any
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError
-from symconfig.existing.launch.bash.read import read_bash
+from symconfig.existing.launch.bash.read import COMMAND, read_bash
 from symconfig.existing.launch.detect import (
+    UNREADABLE,
     folder_refused,
     is_arguments,
     is_deepspeed,
+    is_shell,
     parse,
     read_document,
     refused,
     syntax_of,
-    unreadable,
 )
-from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.follow import followed
 from symconfig.existing.launch.reading import JSON_ALONE, Hides, Reading, Setting, Tree, Unread
-from symconfig.existing.launch.sections import Around
-from symconfig.existing.launch.text import Text
+from symconfig.existing.launch.sections import Around, with_unread
+from symconfig.existing.launch.text import Text, open_text
 from symconfig.format import learn
 
 ARGUMENTS = "<arguments>"  # the name of a line of arguments in messages
@@ -37,12 +37,9 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequence[str] = ()) -> Reading:
     """Return the reading of a configuration: a file's path, or a line of arguments if there is no such file.
 
-    Raises InputError if it cannot be opened or parsed, is a folder, Python, TOML or no launch configuration, starts no
-    training or an unsupported program, or is no script but `extra` is given. Secrets in it are learned for masking.
-
-    Args:
-        variables: the environment in which it is started; those that no file mentions are noted in `unread`.
-        extra: arguments that its script gets.
+    variables: the environment; those that no file mentions are noted. extra: arguments that its script gets. Raises
+    InputError if it cannot be read, or is no launch configuration of a supported program. Secrets are learned for
+    masking.
     """
     learn(source)
     learn("\n".join(f"{name}={value}" for name, value in variables.items()))
@@ -56,9 +53,10 @@ def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequenc
     if exists and path.is_dir():
         raise folder_refused(path)
     text = open_text(path, root=path.parent)
-    if (error := unreadable(text)) is not None:
-        raise error
-    syntax = syntax_of(text)
+    syntax, suffix = syntax_of(text), path.suffix.lower()
+    if suffix in UNREADABLE and not (suffix == ".py" and is_shell(text)):
+        what, need = UNREADABLE[suffix]
+        raise InputError(what, file=text.file, need=need)
     if syntax == "bash":
         return _bash(text, path.parent, variables, extra)
     if extra:
@@ -77,14 +75,7 @@ def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequenc
 def _unmentioned(reading: Reading, variables: Mapping[str, str]) -> Reading:
     """Return the reading with a note, which hides nothing, for each given variable whose name is in no text of it."""
     idle = [name for name in variables if not any(name.encode() in text.data for text in reading.texts)]
-    top = reading.texts[0].place(0, 0)
-    return replace(
-        reading,
-        unread=(
-            *reading.unread,
-            *(Unread(top, name, _IDLE, Hides.NOTHING) for name in idle),
-        ),
-    )
+    return with_unread(reading, *(Unread(reading.texts[0].place(0, 0), name, _IDLE, Hides.NOTHING) for name in idle))
 
 
 def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> Reading:
@@ -104,7 +95,7 @@ def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: 
             reading.program.place.problem(
                 "starts no training program whose options say what is trained",
                 got=reading.program.text,
-                need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
+                need=COMMAND,
                 hint="name the script that holds the training command, or give its arguments as one line",
             )
         )
@@ -119,10 +110,7 @@ _JSON = "deepspeed"  # stands among the options for those that name a DeepSpeed 
 class Program:
     """An unsupported training program and how it is recognised.
 
-    Args:
-        file: pattern of its path.
-        keys: keys of its YAML or overrides, any one of which identifies it.
-        options: options that identify it together.
+    file: pattern of its path. keys: of its YAML or overrides, any of which identifies it. options: all of which do.
     """
 
     name: str
@@ -170,9 +158,7 @@ def refuse_file(tree: Tree) -> None:
 def refuse_command(reading: Reading, before: Sequence[Setting]) -> None:
     """Raise InputError if the command starts an unsupported program, or has one of its keys or all its options.
 
-    A program is known by its path. A DeepSpeed JSON counts as the option "deepspeed". YAML and DeepSpeed JSON that were
-    read are checked as by `refuse_file`. before: the settings before files that they name were followed; their words
-    give the keys.
+    before: the settings before files that they name were followed; their words give the keys.
     """
     path = reading.program.text if reading.program is not None else ""
     given = {word.text.partition("=")[0].lstrip("+~") for setting in before for word in setting.values}

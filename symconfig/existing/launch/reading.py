@@ -25,11 +25,10 @@ class Piece:
 
     place: where exactly these characters stand literally (for `'a b'` without the quotes); None: they come from outside
     (the environment, an option of the audit, a command's known output), or stand there in another spelling (escapes).
-    variables: names that they came through, the outermost first: `--tp $TP` with TP=${SIZE:-8} has (TP, SIZE).
-    unknown: why they are not known, worded to follow "its value". In a shell also: loose: whether it results from an
-    unquoted expansion, so that it is split into words where it is used. written: where it stands as source (`$TP` or
-    `8`), in the innermost text that holds it as a word. brings: options that an unknown piece may contain as words;
-    None: any.
+    variables: names that they came through, the outermost first: `--tp $TP` with TP=${SIZE:-8} has (TP, SIZE). unknown:
+    why they are not known, worded to follow "its value". In a shell also: loose: whether it results from an unquoted
+    expansion, so that it is split into words where it is used. written: where it stands as source (`$TP` or `8`), in
+    the innermost text that holds it as a word. brings: options that an unknown piece may contain as words; None: any.
     """
 
     text: str
@@ -41,10 +40,7 @@ class Piece:
     brings: tuple[str, ...] | None = None
 
     def cut(self, start: int, end: int) -> Piece:
-        """Return the characters [start, end) as a piece, with its place adapted; the piece itself if these are all.
-
-        `written` follows only if it is the same place.
-        """
+        """Return the characters [start, end) as a piece, with its place adapted."""
         if (start, end) == (0, len(self.text)):
             return self
         place = None if self.place is None else self.place.inner(self.text, start, end)
@@ -64,10 +60,7 @@ def unknown_of(pieces: Iterable[Piece]) -> str | None:
 
 
 def cut(pieces: Sequence[Piece], start: int, end: int | None = None) -> Pieces:
-    """Return the characters [start, end) of a value, up to its end for None, with their places.
-
-    Unknown pieces, which have no characters, are kept from `start` to `end`, both included.
-    """
+    """Return the characters [start, end) of a value, with their places; unknown pieces have no length and are kept."""
     kept, done = [], 0
     end = sum(len(piece.text) for piece in pieces) if end is None else end
     for piece in pieces:
@@ -80,11 +73,7 @@ def cut(pieces: Sequence[Piece], start: int, end: int | None = None) -> Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word as the program gets it, in pieces by their origin.
-
-    place: of the whole word as it is written, with its quotes: an element of an array, `"$TP"`, or a value of YAML or
-    JSON.
-    """
+    """One word as the program gets it, in pieces by their origin; `place` is that of the whole, with its quotes."""
 
     pieces: Pieces
     place: Place
@@ -125,11 +114,7 @@ class Word:
         return Word(cut(self.pieces, start, end), self.place)
 
     def after(self, count: int) -> Word:
-        """Return the word without its first `count` characters.
-
-        Its place begins at the first known piece left, if that one's is known and inside the word's; else it is
-        unchanged.
-        """
+        """Return the word without its first `count` characters, and with its place cut, too, where it is literal."""
         rest, place = cut(self.pieces, count), self.place
         first = next((piece.place for piece in rest if not piece.unknown), None)
         if first is not None and place.file == first.file and place.start <= first.start < place.end:
@@ -235,11 +220,8 @@ class Span:
 class Tree:
     """Data of a JSON or YAML file with the place of each key and value.
 
-    Args:
-        text: the file.
-        data: as from a JSON parser.
-        spans: places by path; () is the whole file. Values that an alias inserts have the alias's place.
-        unread: unknown tags, repeated keys and further documents of YAML.
+    spans: places by path; () is the whole file. Values that an alias inserts have the alias's place. unread: unknown
+    tags, repeated keys and further documents of YAML.
     """
 
     text: Text
@@ -259,9 +241,8 @@ class Tree:
         return value
 
     def place(self, path: KeyPath, *, of_key: bool = False) -> Place | None:
-        """Return the place of the value at a path, or with `of_key` of its key if it has one.
+        """Return the place of the value at a path, or of its key; of the nearest enclosing key if it is absent.
 
-        If the path is not in the file: that of the nearest enclosing key (of the root, or of a list item, the value).
         None if the tree has no places.
         """
         for length in range(len(path), -1, -1):
@@ -280,8 +261,7 @@ class Tree:
 class World:
     """The GPUs that a launcher starts, as far as the file says; None for a number that it does not give.
 
-    gpus: in total. words: those that the numbers come from. dark: those that would give a number and whose value is not
-    known.
+    gpus: in total. words: those that the numbers come from. dark: those that would give one and are not known.
     """
 
     gpus: int | None = None
@@ -358,10 +338,7 @@ class Reading:
 
     @property
     def complete(self) -> bool:
-        """Return whether all options are known, so that nothing in `unread` may hide one.
-
-        Values may still be unknown.
-        """
+        """Return whether nothing unread may hide options; their values may still be unknown."""
         return not any(item.hides is Hides.OPTIONS for item in self.unread)
 
     @property
@@ -387,8 +364,7 @@ class Reading:
 def settings(words: Sequence[str], file: str) -> tuple[Setting, ...]:
     """Return the words grouped into options as by argparse: an option's values are the words up to the next option.
 
-    `--x=1` is a joined setting, to which further words are added. Words before the first option are dropped. Places
-    have only the file, with line and column 0.
+    Words before the first option are dropped. Places have only the file, with line and column 0.
     """
     place = Place(file, 0, 0, 0, 0)
     grouped: list[Setting] = []

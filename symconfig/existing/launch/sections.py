@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
@@ -14,11 +14,10 @@ from pathlib import Path
 from symconfig.errors import InputError
 from symconfig.existing.launch.detect import dialect_of, parse, read_sections, sets_megatron, syntax_of
 from symconfig.existing.launch.dialects import nemo_rl, tuners, verl
-from symconfig.existing.launch.dialects.override import RECIPE, entries, entries_of, interpolated, kept, key_of
+from symconfig.existing.launch.dialects.override import RECIPE, as_settings, entries, entries_of, interpolated, key_of
 from symconfig.existing.launch.dialects.translate import by_path
-from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.reading import Piece, Reading, Setting, Span, Tree, Unread, Word, World
-from symconfig.existing.launch.text import Place, Text
+from symconfig.existing.launch.text import Place, Text, open_text
 from symconfig.resources import may_read
 
 _MOST_LEVELS = 4  # from a script up to the folder in which it is started
@@ -28,11 +27,8 @@ _MOST_LEVELS = 4  # from a script up to the folder in which it is started
 class Around:
     """Where the files that a configuration names are looked for.
 
-    Args:
-        folder: of the configuration; None for a line of arguments.
-        variables: the environment.
-        virtual: files that a script itself writes.
-        origins: pieces of each virtual file with their places in the script and the files that it reads, `texts`.
+    folder: of the configuration; None for a line of arguments. variables: the environment. virtual: files that a script
+    itself writes; origins: pieces of each with their places in the script and the files that it reads, `texts`.
     """
 
     folder: Path | None
@@ -42,10 +38,7 @@ class Around:
     texts: tuple[Text, ...] = ()
 
     def text(self, name: str, *below: str) -> Text | None:
-        """Return the file of this name from `virtual`, else from the folder that `base` finds; None if in neither.
-
-        below: further folders for `base`. Raises InputError if it may not be read or is no text.
-        """
+        """Return the file of this name, from `virtual` or the folder of `base`; None if it is in neither."""
         if name in self.virtual:
             return self.virtual[name]
         base = self.base(name, *below)
@@ -57,10 +50,9 @@ class Around:
         return None if base is None else base / name
 
     def base(self, name: str, *below: str) -> Path | None:
-        """Return the first folder in which the name exists and may be read; None if in none, or if it is no valid name.
+        """Return the first folder in which the name exists and may be read; None if in none.
 
-        Order: the configuration's folder, those `below` it, the current one, and for names with a folder up to four
-        parents of the configuration's folder. Only the current one if `folder` is None.
+        Order: the configuration's folder, those `below` it, the current one, up to four parents.
         """
         folder = self.folder
         bases = [Path()] if folder is None else [folder, *(folder / one for one in below), Path()]
@@ -72,13 +64,13 @@ class Around:
             return None
 
 
-def given(reading: Reading, names: Sequence[str]) -> Setting | None:
+def last_given(reading: Reading, names: Collection[str]) -> Setting | None:
     """Return the last setting with one of these names that has a value; None if there is none. `_` counts as `-`."""
     settings = [setting for setting in reading.settings if setting.name.replace("_", "-") in names and setting.values]
     return settings[-1] if settings else None
 
 
-def dark(setting: Setting, why: str) -> Unread:
+def unread_setting(setting: Setting, why: str) -> Unread:
     what = " ".join((setting.spelled, *(word.text for word in setting.values)))
     return Unread(setting.place, what, why)
 
@@ -86,22 +78,23 @@ def dark(setting: Setting, why: str) -> Unread:
 def tree_of(setting: Setting, around: Around, *below: str) -> Tree | Unread:
     """Return the data of the file that the setting's last value names; a note, which is not recorded, if it has none.
 
-    The note says whether the name is unknown (unless the script writes that file), names no file, or names one that
-    cannot be read or parsed. A file that looks like bash is parsed as YAML. below: further folders to look in.
+    below: further folders to look in.
     """
     word = setting.values[-1]
     if word.unknown and word.text not in around.virtual:  # a script's own file may have the job's number in its name
-        return dark(setting, f"its value {word.unknown}")
+        return unread_setting(setting, f"its value {word.unknown}")
     try:
         text = around.text(word.text, *below)
         if text is None:
             preset = "names no file: it is a preset of the program itself, which is not known here"
-            return dark(setting, "names a file that is not there" if re.search(r"[./]", word.text) else preset)
+            return unread_setting(
+                setting, "names a file that is not there" if re.search(r"[./]", word.text) else preset
+            )
         syntax = syntax_of(text)
         tree = parse(text, "yaml" if syntax == "bash" else syntax)
         return traced(tree, around.origins[word.text], around.texts) if word.text in around.virtual else tree
     except InputError as error:
-        return dark(setting, f"names a file that cannot be read: {error.problems[0]}".rstrip("."))
+        return unread_setting(setting, f"names a file that cannot be read: {error.problems[0]}".rstrip("."))
 
 
 def with_unread(reading: Reading, *items: Unread) -> Reading:
@@ -113,18 +106,15 @@ def with_texts(reading: Reading, *more: Text) -> tuple[Text, ...]:
     return (*reading.texts, *(text for text in more if text.file not in known))
 
 
-def both(launcher: World, trainer: World) -> World:
+def merged_world(launcher: World, trainer: World) -> World:
     """Return the GPUs by trainer and launcher together; the trainer's numbers take precedence."""
     nodes, each = trainer.nodes or launcher.nodes, trainer.gpus_per_node or launcher.gpus_per_node
     gpus = trainer.gpus or (nodes * each if nodes and each else launcher.gpus)
     return World(gpus, nodes, each, (*launcher.words, *trainer.words), (*launcher.dark, *trainer.dark))
 
 
-def joined(reading: Reading, filed: Reading, settings: Sequence[Setting]) -> Reading:
-    """Return a command's reading with `settings`, combined with that of a file it names.
-
-    Format, tree, variables and stated GPUs of the file take precedence; texts and notes of both are kept.
-    """
+def with_named_file(reading: Reading, filed: Reading, settings: Sequence[Setting]) -> Reading:
+    """Return a command's reading with `settings` and what a file that it names has; the file takes precedence."""
     return replace(
         reading,
         format=filed.format,
@@ -133,7 +123,7 @@ def joined(reading: Reading, filed: Reading, settings: Sequence[Setting]) -> Rea
         texts=with_texts(reading, *filed.texts),
         unread=(*reading.unread, *filed.unread),
         environment={**reading.environment, **filed.environment},
-        world=both(reading.world, filed.world),
+        world=merged_world(reading.world, filed.world),
     )
 
 
@@ -146,24 +136,19 @@ _NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
 
 
 def recipe(reading: Reading, around: Around) -> Reading:
-    """Return the reading with `recipe` set to the first value of the option that names one (Megatron-Bridge, NeMo 2).
-
-    For recipe runners (run_recipe.py and others) --model counts if no such option is given. Unchanged if none is.
-    """
-    setting = given(reading, RECIPE)
+    """Return the reading with `recipe`: the value of the option that names one, of recipe runners also --model."""
+    setting = last_given(reading, RECIPE)
     program = Path(reading.program.text).name if reading.program is not None else ""
     if setting is None and _RECIPE_RUNNERS.fullmatch(program):
-        setting = given(reading, ("--model",))
+        setting = last_given(reading, ("--model",))
     return reading if setting is None else replace(reading, recipe=setting.values[0])
 
 
 def overrides(reading: Reading, around: Around) -> Reading:
     """Return the reading combined with overrides such as model.x=1 and the YAML file that they change.
 
-    The file is that of --config-path/--config-name or --config-file, else a file of --config with Megatron-Bridge's
-    sections (the program is then the recipe). Settings are those of file and overrides, then ordinary options; `recipe`
-    is also set if the program's name contains one. Only notes on a file that cannot be read are added if there are no
-    file, no overrides and no recipe that is started without any option.
+    Settings are those of file and overrides, then ordinary options; `recipe` is also set if the program's name contains
+    one. Without file, overrides and recipe only notes on a file that cannot be read are added.
     """
     program = Path(reading.program.text) if reading.program is not None else Path()
     runner = reading.recipe is not None or bool(_RECIPE_RUNNERS.fullmatch(program.name))
@@ -177,7 +162,7 @@ def overrides(reading: Reading, around: Around) -> Reading:
         return with_unread(reading, *missing)
     filed = read_sections(tree, around.variables, entries_given)
     rest = tuple(setting for setting in reading.settings if not key_of(setting, runner))
-    return replace(joined(with_unread(reading, *missing), filed, (*filed.settings, *rest)), recipe=named)
+    return replace(with_named_file(with_unread(reading, *missing), filed, (*filed.settings, *rest)), recipe=named)
 
 
 def of_verl(reading: Reading, around: Around) -> Reading:
@@ -186,14 +171,14 @@ def of_verl(reading: Reading, around: Around) -> Reading:
     A --config-name that verl ships, or none, is not read. A file that cannot be read is noted in `unread`. References
     are resolved, `+` and `~` are removed from `possible` names, keys of `hydra` are left out, and `world` is replaced.
     """
-    name = given(reading, _HYDRA_NAME)
+    name = last_given(reading, _HYDRA_NAME)
     own = name is None or verl.own(name.values[-1].text)
     program = str(Path(reading.program.text).parent) if reading.program is not None else ""
     tree, missing = (None, ()) if own else _sections_file(reading, around, program)
     filed = () if tree is None else (entry for entry in entries(tree) if entry.path[0] != "hydra")
     resolved = interpolated(by_path((*filed, *entries_of(reading.settings, False))), around.variables)
     rest = tuple(setting for setting in reading.settings if not key_of(setting))
-    settings = (*kept(by_path(resolved.values()).values()), *rest)
+    settings = (*as_settings(by_path(resolved.values()).values()), *rest)
     return replace(
         reading,
         format=verl.FORMAT,
@@ -209,12 +194,11 @@ def of_verl(reading: Reading, around: Around) -> Reading:
 def of_nemo_rl(reading: Reading, around: Around) -> Reading:
     """Return the reading with only the settings of NeMo-RL's file over those it inherits, and overrides.
 
-    The file is the reading's tree, else that of --config, else the program's default below `configs`. A file that
-    cannot be read is noted in `unread` unless NeMo-RL ships one of this name. Texts of the files are added; `world` is
-    replaced if `cluster` gives a number, also an unknown one.
+    The file is the reading's tree, else that of --config, else the program's default. A file that cannot be read is
+    noted unless NeMo-RL ships one of this name. `world` is replaced if `cluster` gives a number.
     """
     top, unread = reading.tree, []
-    setting = given(reading, ARGUMENTS)
+    setting = last_given(reading, ARGUMENTS)
     usual = nemo_rl.usual(reading)
     if top is None and (setting is not None or usual is not None):
         below = str(Path(reading.program.text).parent) if reading.program is not None else ""
@@ -226,7 +210,7 @@ def of_nemo_rl(reading: Reading, around: Around) -> Reading:
         unread += [read] if isinstance(read, Unread) and not nemo_rl.comes_with_it(setting.text) else []
     trees = [] if top is None else [*_inherited(top, around, unread), top]
     made = nemo_rl.inherited(trees, list(entries_of(reading.settings, False)))
-    settings = kept(interpolated(by_path(made), around.variables).values())
+    settings = as_settings(interpolated(by_path(made), around.variables).values())
     world = nemo_rl.world(settings)
     return replace(
         reading,
@@ -242,8 +226,7 @@ def of_nemo_rl(reading: Reading, around: Around) -> Reading:
 def _inherited(tree: Tree, around: Around, unread: list[Unread], depth: int = 0) -> Iterator[Tree]:
     """Yield the files that a configuration names in `defaults`, each after those that it inherits itself.
 
-    To a depth of eight. Names are looked up from the folder of the file that names them. Files that cannot be read are
-    appended to `unread`, except those whose name NeMo-RL ships.
+    Files that cannot be read are appended to `unread`, except those whose name NeMo-RL ships.
     """
     here = replace(around, folder=Path(tree.text.file).parent)
     place = tree.place((nemo_rl.DEFAULTS,)) or tree.spans[()].value
@@ -269,7 +252,7 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
     (None, ()) if none is named, (None, (note,)) if it cannot be read, or if the name or the folder is unknown. `.yaml`
     is appended to a name without suffix. program: the program's folder, where the file is looked for as well.
     """
-    folder, name, file = (given(reading, names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
+    folder, name, file = (last_given(reading, names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
     if name is not None and not name.values[-1].unknown and not (folder and folder.values[-1].unknown):
         base = Path(folder.values[-1].text) if folder is not None else Path()
         if around.folder is not None and base.is_relative_to(around.folder):  # `$(pwd)` may be a folder above it
@@ -279,7 +262,7 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
         word = Word.of(spelled, name.values[-1].place)
         file = replace(name, values=(word,))
     elif name is not None:
-        return None, (dark(name, "its folder or its name is not known"),)
+        return None, (unread_setting(name, "its folder or its name is not known"),)
     if file is None:
         return None, ()
     tree = tree_of(file, around, program)
@@ -287,11 +270,8 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
 
 
 def _own_sections(reading: Reading, around: Around, program: str) -> Tree | None:
-    """Return the file of --config if its dialect is "overrides" and `model` has at least three options of Megatron-LM.
-
-    None otherwise, if it cannot be read, and for programs of known tuners.
-    """
-    setting = given(reading, ARGUMENTS) if tuners.program(reading) is None else None
+    """Return the file of --config if its dialect is "overrides" and `model` is Megatron-LM's; None otherwise."""
+    setting = last_given(reading, ARGUMENTS) if tuners.program(reading) is None else None
     tree = None if setting is None else tree_of(setting, around, program)
     if not isinstance(tree, Tree) or dialect_of(tree.data) != "overrides":
         return None
@@ -312,10 +292,7 @@ def traced(tree: Tree, pieces: Sequence[Piece], texts: Sequence[Text]) -> Tree:
     starts = [0, *accumulate(len(piece.text.encode()) for piece in pieces)]
 
     def moved(place: Place | None) -> Place | None:
-        """Return the place in the script that a place in the written file comes from.
-
-        None if it is empty or has no origin.
-        """
+        """Return where a place of the written file comes from in the script; None if it has no origin."""
         if place is None or place.start >= place.end:
             return None
         first, last = (bisect_right(starts, offset) - 1 for offset in (place.start, place.end - 1))

@@ -27,9 +27,8 @@ _SPACE = b" \t\r\n"
 def parse_yaml(text: Text, wanted: Callable[[Any], bool] = lambda data: data is not None) -> Tree:
     """Return the data and places of the first YAML document that `wanted` accepts, else of the first that is not empty.
 
-    Scalars are YAML 1.2's; values from aliases and merge keys have the alias's place; values with unknown tags stay
-    text. `unread` notes the unknown tags, repeated keys and further documents. Raises InputError with every problem
-    found, also for an empty file.
+    Values from aliases and merge keys have the alias's place; those with unknown tags stay text. `unread` notes unknown
+    tags, repeated keys and further documents. Raises InputError, also for an empty file.
     """
     builder = _TreeBuilder(text)
     build(builder, text.characters().removeprefix("\ufeff"))
@@ -140,10 +139,9 @@ class _TreeBuilder(Builder):
         self.alias_place = outer
 
     def merge(self, done: Open) -> None:
-        """Merge `<<: *other` into the mapping: its own keys take precedence, then earlier mappings over later ones.
+        """Merge `<<: *other` into the mapping: its own keys, then earlier mappings, take precedence.
 
-        Merged keys and values have the place of the merged mapping. If `<<` holds anything but mappings, it stays a
-        key.
+        Merged keys and values have the place of the merged mapping.
         """
         into = done.into
         assert isinstance(into, dict)
@@ -185,10 +183,7 @@ _LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[\]}}])")
 
 
 def parse_json(text: Text) -> Tree:
-    """Return the data of a JSON file, with the place of each key and value; comments and trailing commas are allowed.
-
-    Comments are `//`, `#` and `/* */`; numbers as 1.0 or 1e3 floats. Raises InputError with every problem found.
-    """
+    """Return the data and places of a JSON file, which may have comments and trailing commas. Raises InputError."""
     plain = text.characters().replace("\ufeff", " ", 1)
     for aside in (_COMMENT, _LAST_COMMA):
         plain = aside.sub(lambda match: match[0] if match[0][0] == '"' else re.sub(r"[^\n]", " ", match[0]), plain)

@@ -16,17 +16,13 @@ _HOSTS = ("hostfile", "H", "include", "i", "exclude", "e")
 def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment: Mapping[str, Word]) -> World:
     """Return the GPUs and nodes that a launcher's words, then the scheduler's directives, then the environment give.
 
-    The first source of a number counts, launchers in the order of LAUNCHERS; numbers that nothing gives are None, and
-    the third is computed from two. srun's number of tasks is ignored beside another launcher. CUDA_VISIBLE_DEVICES
-    (without -1) counts as GPUs per node only if neither those nor the total are given, for launchers that use all
-    visible GPUs. Launcher options with an unknown value are listed in `dark`.
-
-    Args:
-        launcher: words in front of the program.
-        directives: of `#SBATCH` comments, by option without dashes: "gpus-per-node".
-        environment: variables of the program.
+    directives: of `#SBATCH` comments, by option without dashes. The first source of a number counts; numbers that
+    nothing
+    gives are None, and the third is computed from two. Launcher options with an unknown value are listed in `dark`.
     """
-    spoken: dict[str, list[Spoken]] = {basename(word.text): [] for word in launcher if basename(word.text) in LAUNCHERS}
+    spoken: dict[str, list[LauncherOption]] = {
+        basename(word.text): [] for word in launcher if basename(word.text) in LAUNCHERS
+    }
     for given in launcher_options(launcher):
         spoken[given.launcher].append(given)
     counts: dict[str, tuple[int, Word]] = {}
@@ -48,12 +44,10 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
     return replace(_world(counts, spoken), dark=tuple(dark))
 
 
-def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence[Spoken]]) -> World:
+def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence[LauncherOption]]) -> World:
     """Return the World with the third of nodes, GPUs per node and total computed from two; None where it cannot be.
 
-    Nodes times GPUs per node replaces a stated total. The others are computed only if the division is exact. Nodes are
-    1 if not stated and a launcher's default of one node applies. counts: number and word by "nodes", "per_node" and
-    "gpus". spoken: options by launcher.
+    counts: number and word by "nodes", "per_node" and "gpus". spoken: options by launcher.
     """
     nodes, per_node, gpus = (counts[key][0] if key in counts else None for key in ("nodes", "per_node", "gpus"))
     alone = (  # launchers of one node by themselves that are given no other number and no hosts
@@ -74,10 +68,9 @@ def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence
 def _record_count(
     counts: dict[str, tuple[int, Word]], table: Mapping[str, str], key: str, word: Word, tasks: bool
 ) -> None:
-    """Record (number, word) in `counts` under the kind that `table` gives for the option `key`, unless one is there.
+    """Record (number, word) in `counts` under the kind that `table` gives for the option `key`, the first only.
 
-    Skipped are options that the table lacks, unknown or malformed numbers, and `gres` other than of GPUs; with `tasks`,
-    that is if another launcher counts the processes, also numbers of tasks.
+    tasks: another launcher counts the processes, so that numbers of tasks do not count.
     """
     what = table.get(key)
     if what is None or (tasks and key in ("n", "ntasks", "ntasks_per_node")):
@@ -89,10 +82,7 @@ def _record_count(
 
 
 def _included(hosts: str) -> dict[str, int]:
-    """Return the counts of DeepSpeed's --include (`host:0,1@other:0,1`) by kind: "nodes", "per_node" or "gpus".
-
-    Only "nodes" if any host has no slots; only "gpus", the total, if hosts have different numbers; empty if malformed.
-    """
+    """Return the counts of DeepSpeed's --include (`host:0,1@other:0,1`), by "nodes", "per_node" or "gpus"."""
     slots = [host.partition(":")[2] for host in hosts.split("@")]
     if not all(slots):
         return {"nodes": len(slots)}
@@ -102,11 +92,10 @@ def _included(hosts: str) -> dict[str, int]:
     return {"nodes": len(sizes), "per_node": sizes[0]} if len(set(sizes)) == 1 else {"gpus": sum(sizes)}
 
 
-def of_hosts(text: str, options: Mapping[str, Word]) -> World | None:
+def hostfile_world(text: str, options: Mapping[str, Word]) -> World | None:
     """Return the GPUs of DeepSpeed's hostfile (`host slots=8` per line) that the launcher's options leave.
 
-    --num_nodes keeps the first hosts, --num_gpus limits each host's. GPUs per node are None if hosts differ. None if a
-    line is malformed, no GPU is left, or beside --include and --exclude (launcher/runner.py, fetch_hostfile).
+    None if a line is malformed, no GPU is left, or beside --include and --exclude (launcher/runner.py, fetch_hostfile).
     """
     hosts: dict[str, int] = {}
     for line in (line.partition("#")[0].strip() for line in text.splitlines()):
@@ -121,10 +110,7 @@ def of_hosts(text: str, options: Mapping[str, Word]) -> World | None:
 
 
 def _number(text: str) -> int | None:
-    """Return the positive integer in `8`, in `2:2` (elastic torchrun, both equal) or `h100:8` (Slurm).
-
-    None for 0, unequal ranges such as `1:4`, numbers of eight or more digits, and other text.
-    """
+    """Return the positive integer in `8`, `2:2` (elastic torchrun, both equal) or `h100:8` (Slurm); else None."""
     parts = text.split(":")
     if len(parts) == 2 and not parts[0].isdigit():
         parts = parts[1:]
@@ -134,13 +120,10 @@ def _number(text: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
-    """An option of a launcher with its value.
+class LauncherOption:
+    """An option of a launcher with its value; `key` has underscores and no dashes, `option` is as it is spelled.
 
-    Args:
-        key: its name with underscores and without dashes.
-        option: its name as it is spelled.
-        at: index of the word that its value ends.
+    at: index of the word that its value ends.
     """
 
     launcher: str
@@ -150,11 +133,10 @@ class Spoken:
     value: Word
 
 
-def launcher_options(launcher: Sequence[Word]) -> Iterator[Spoken]:
+def launcher_options(launcher: Sequence[Word]) -> Iterator[LauncherOption]:
     """Yield each launcher's options with their values: `-n8` (only -n, -N and -G), `--nodes=8` and `--nodes 8`.
 
-    The next word counts as the value even if it begins with a dash; an option that is the last word is skipped, as are
-    words before a known launcher. Each option belongs to the launcher named last before it.
+    The next word counts as the value even if it begins with a dash. Options belong to the launcher named last before.
     """
     name = ""
     for index, word in enumerate(launcher):
@@ -167,6 +149,6 @@ def launcher_options(launcher: Sequence[Word]) -> Iterator[Spoken]:
         option, key, value = match.group(1, 2, 3) if match[1] else match.group(4, 5, 6)
         if value is not None:
             number = replace(word.after(len(word.text) - len(value)), place=word.place)
-            yield Spoken(name, key.replace("-", "_"), option, index, number)
+            yield LauncherOption(name, key.replace("-", "_"), option, index, number)
         elif index + 1 < len(launcher):
-            yield Spoken(name, key.replace("-", "_"), option, index + 1, launcher[index + 1])
+            yield LauncherOption(name, key.replace("-", "_"), option, index + 1, launcher[index + 1])

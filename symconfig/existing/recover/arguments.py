@@ -17,6 +17,7 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.launch.text import Place
 from symconfig.existing.launch.world import launcher_options
+from symconfig.formats.deepspeed import section
 from symconfig.frameworks.deepspeed.keys import AUTO
 
 TRUE = ("", "true", "1", "yes", "on")  # "": a switch without a value
@@ -35,9 +36,7 @@ class Arguments:
     problems: list[Problem] = field(default_factory=list)
 
     def find(self, *names: str) -> Setting | None:
-        """Return the setting of the first of `names` (with underscores) that is given, its last if repeated; None if
-        none is.
-        """
+        """Return the setting of the first of `names` (with underscores) that is given, its last if repeated."""
         for name in names:
             for setting in reversed(self.settings):
                 if setting.key == name:
@@ -52,10 +51,7 @@ class Arguments:
         return setting.place if setting else None
 
     def text(self, *names: str) -> str | None:
-        """Return the argument's first value; "" for a switch without a value; None if it is absent.
-
-        Also None, with a problem recorded in `problems`, if any of its values cannot be determined from the script.
-        """
+        """Return the first value, "" for a switch without one; None if absent or, recorded in `problems`, unknown."""
         setting = self.find(*names)
         if setting is None:
             return None
@@ -65,10 +61,7 @@ class Arguments:
         return setting.values[0].text if setting.values else ""
 
     def words(self, *names: str) -> tuple[str, ...]:
-        """Return all values as words, also split at commas and spaces; () if the argument is absent or not determined.
-
-        The latter is recorded in `problems`, as by `text`.
-        """
+        """Return all values, also split at commas and spaces; () if absent or, recorded in `problems`, unknown."""
         if self.text(*names) is None:
             return ()
         setting = self.find(*names)
@@ -76,11 +69,7 @@ class Arguments:
         return tuple(part for word in values for part in word.text.replace(",", " ").split())
 
     def whole(self, *names: str) -> int | None:
-        """Return the argument as a positive integer; None if it is absent.
-
-        Also None, with a problem recorded in `problems`, if it is anything else, has more than 12 digits or is not
-        determined.
-        """
+        """Return the argument as a positive integer; None if absent or, recorded in `problems`, malformed."""
         text = self.text(*names)
         if text is None:
             return None
@@ -90,10 +79,7 @@ class Arguments:
         return None
 
     def number(self, *names: str) -> float | None:
-        """Return the argument as a finite float; None if it is absent.
-
-        Also None, with a problem recorded in `problems`, if it is no number, inf or nan, or not determined.
-        """
+        """Return the argument as a finite float; None if absent or, recorded in `problems`, malformed."""
         text = self.text(*names)
         if text is None:
             return None
@@ -107,10 +93,7 @@ class Arguments:
         return None
 
     def switch(self, *names: str) -> bool | None:
-        """Return whether a switch is on, in any case: "", true, 1, yes, on are; false, 0, no, off, none are not.
-
-        None if it is absent; also None, with a problem recorded in `problems`, for any other value.
-        """
+        """Return whether a switch is on (TRUE) or off (FALSE); None if absent or, recorded in `problems`, neither."""
         text = self.text(*names)
         if text is None:
             return None
@@ -128,11 +111,6 @@ class Arguments:
         problem = setting.problem(what, **words)
         if problem not in self.problems:
             self.problems.append(problem)
-
-    @staticmethod
-    def problem(setting: Setting | None, what: str, **words: Any) -> Problem:
-        """Return a problem about a setting with its place, or, if it is None, without; words: got, need and hint."""
-        return Problem(what, **words) if setting is None else setting.problem(what, **words)
 
 
 _DEEPSPEED, _FSDP = "DEEPSPEED", "FSDP"
@@ -158,12 +136,10 @@ class Launched:
     parallel: Mapping[str, Any] = field(default_factory=dict)
 
 
-def launched(reading: Reading) -> Launched:
+def accelerate_settings(reading: Reading) -> Launched:
     """Return what Accelerate's file and launcher options set; `sharded` may also hold the Trainer's fsdp_config.
 
-    Launcher options take precedence over the file. DeepSpeed is used if the launcher has --use_deepspeed or
-    --zero_stage, FSDP if it has --use_fsdp, else what distributed_type in the file says; neither without any of them.
-    `sharded` holds the launcher's other options, too.
+    Launcher options take precedence over the file. DeepSpeed and FSDP are used by options or distributed_type.
     """
     tree = reading.accelerate
     data: dict[str, Any] = dict(tree.data) if tree is not None else {}
@@ -174,24 +150,22 @@ def launched(reading: Reading) -> Launched:
         kind = _DEEPSPEED
     elif "use_fsdp" in words:
         kind = _FSDP
-    given = {**_section(data, "deepspeed_config"), **options}
+    given = {**section(data, "deepspeed_config"), **options}
     trainer = reading.fsdp.data if reading.fsdp is not None else {}
     precision = options.get("mixed_precision", data.get("mixed_precision"))
     return Launched(
         kind == _FSDP,
         _config(given, precision) if kind == _DEEPSPEED and "deepspeed_config_file" not in given else None,
         None if precision in ("no", *_NONE) else str(precision),
-        _plain("fsdp_", {**trainer, **_section(data, "fsdp_config"), **options}),
-        _plain("parallelism_config_", _section(data, "parallelism_config")),
+        _plain("fsdp_", {**trainer, **section(data, "fsdp_config"), **options}),
+        _plain("parallelism_config_", section(data, "parallelism_config")),
     )
 
 
 def _config(given: Mapping[str, Any], precision: Any) -> dict[str, Any]:
-    """Return the JSON that Accelerate builds for DeepSpeed: ZeRO stage (2 by default), offload, and whether bf16 and
-    fp16 are enabled. A stage that is no whole number stays text.
+    """Return the JSON that Accelerate builds for DeepSpeed: ZeRO stage (2 by default), offload and precision.
 
-    Offload devices are left out if absent or "none". Both precisions are "auto" if `precision` is neither "bf16" nor
-    "fp16".
+    Both precisions are "auto" if `precision` is neither "bf16" nor "fp16".
     """
     stage = str(given.get("zero_stage", 2))
     zero: dict[str, Any] = {"stage": int(stage) if stage.isascii() and stage.isdigit() else stage}
@@ -206,8 +180,3 @@ def _config(given: Mapping[str, Any], precision: Any) -> dict[str, Any]:
 
 def _plain(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {str(key).removeprefix(prefix): value for key, value in values.items()}
-
-
-def _section(data: Mapping[str, Any], name: str) -> dict[str, Any]:
-    part = data.get(name)
-    return part if isinstance(part, dict) else {}

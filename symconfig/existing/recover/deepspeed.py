@@ -16,8 +16,8 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.detect import parse
 from symconfig.existing.launch.reading import Reading, Tree, settings
 from symconfig.existing.launch.text import Text
-from symconfig.existing.recover.arguments import Arguments, launched
-from symconfig.existing.recover.deepspeed_json import filled, sizes, uses_trainer
+from symconfig.existing.recover.arguments import Arguments, accelerate_settings
+from symconfig.existing.recover.deepspeed_json import autofilled, batch_sizes, uses_trainer
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.run import Assumed, Described, Run, Supplied
 from symconfig.formats.deepspeed import gradient_bytes_of, precision_of, section, switches, zero_of
@@ -51,7 +51,7 @@ _TRAINER: Mapping[str, str] = {
 _ADAM = ("", "adam", "adamw", "onebitadam", "zerooneadam")  # DeepSpeed's, and none
 
 
-def made(
+def run_of_json(
     config: Json,
     words: Sequence[str],
     model: Described,
@@ -59,11 +59,9 @@ def made(
     cluster: ClusterDescriptor,
     supplied: Supplied,
 ) -> Run:
-    """Return the run of a model by a DeepSpeed JSON that a program builds itself.
+    """Return the run of a model by a DeepSpeed JSON (`config`) that a program builds. Raises InputError.
 
-    `config` replaces the JSON of `reading`, and `words` (arguments as of Transformers' Trainer) all of its options;
-    GPUs and launcher remain. `described` of the result is `model` with its descriptor as DeepSpeed builds it. Raises
-    InputError as `run` does.
+    words: the program's options as arguments of Transformers' Trainer; of `reading` GPUs and launcher remain.
     """
     own = replace(
         reading,
@@ -76,12 +74,9 @@ def made(
 
 
 def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
-    """Return the run of the DeepSpeed JSON, or of the one that Accelerate builds, with the program's arguments.
-
-    Raises InputError if there is neither or the JSON is no object, and otherwise with all that is missing or wrong.
-    """
+    """Return the run of the DeepSpeed JSON, or of Accelerate's, with the program's arguments. Raises InputError."""
     tree = reading.deepspeed
-    if tree is None and (config := launched(reading).config) is not None:  # what Accelerate makes of its own keys
+    if tree is None and (config := accelerate_settings(reading).config) is not None:
         tree = parse(Text(_WRITTEN, json.dumps(config).encode()), "json")
     if tree is None:
         raise InputError("names no DeepSpeed JSON that could be read", file=reading.file)
@@ -102,13 +97,10 @@ class _Reader:
     problems: list[Problem] = field(default_factory=list)
 
     def run(self) -> Run:
-        """Return the run; raises InputError with all problems, among them a missing model, batch, GPUs or sequence
-        length.
+        """Return the run; raises InputError with all problems, among them a missing model, batch, GPUs or length.
 
-        AutoTP is tp, Ulysses is cp; ep is autoep_size only if `expert_parallel.enabled` is true. The user's GPUs and
-        sequence length take precedence over the launcher's and the arguments'. "auto" values are filled in as the
-        Trainer does, unless the program takes --deepspeed_config. Assumptions about sizes, precision and optimizer are
-        in `assumed`.
+        AutoTP is tp, Ulysses is cp, and enabled AutoEP ep. The user's GPUs and sequence length take precedence. "auto"
+        values are filled in as the Trainer does, unless the program takes --deepspeed_config.
         """
         arguments, supplied, problems = self.arguments, self.supplied, self.problems
         model = described(self.reading, arguments, supplied, problems)
@@ -118,7 +110,7 @@ class _Reader:
             if section(self.tree.data, "expert_parallel").get("enabled") is True
             else 1
         )
-        batch, assumed = sizes(
+        batch, assumed = batch_sizes(
             self.reading,
             self.tree,
             arguments,
@@ -134,7 +126,9 @@ class _Reader:
             )
         trainer = uses_trainer(arguments)
         config = (
-            filled(self.tree.data, arguments, model.model.hidden_size if model else None) if trainer else self.tree.data
+            autofilled(self.tree.data, arguments, model.model.hidden_size if model else None)
+            if trainer
+            else self.tree.data
         )
         precision, guessed = self._precision(config)
         recompute = _recompute(arguments)
@@ -148,7 +142,7 @@ class _Reader:
             batch.gpus // tensor,
             _kernels(arguments, model.model),
         )
-        optimizer, taken = stepped(config, arguments)
+        optimizer, taken = optimizer_of(config, arguments)
         framework = stepping(switched(DEEPSPEED, self.cluster.gpu.architecture, switched_on), optimizer)
         dp = batch.gpus // (tensor * sequence)
         zero, replicated = zero_of(config), dp * sequence > 1
@@ -178,10 +172,9 @@ class _Reader:
         return Run(target, model, configuration, (*assumed, *guessed, *taken), optimizer)
 
     def _precision(self, config: Json) -> tuple[Precision, tuple[Assumed, ...]]:
-        """Return the precision that `config` enables, with no assumption; else what an "auto" stands for, or "bf16".
+        """Return the precision that `config` enables, else what an "auto" stands for, with an assumption.
 
-        If bf16 or fp16 is "auto" and the program has no arguments, it is bf16 if the GPU has it, else fp16, with an
-        assumption. Otherwise (fp32) a problem is recorded and ("bf16", ()) returned.
+        For fp32 a problem is recorded and ("bf16", ()) returned.
         """
         if (given := precision_of(config)) is not None:
             return given, ()
@@ -198,10 +191,7 @@ class _Reader:
         return "bf16", ()
 
     def _degree(self, *path: str) -> int:
-        """Return the degree at a path of the JSON; 1 if it is absent, 0 or "auto".
-
-        Also 1, with a problem recorded in `problems`, if it is no positive integer.
-        """
+        """Return the degree at a path of the JSON; 1 if absent, 0, "auto" or, recorded in `problems`, malformed."""
         value = self.tree.get(*path)
         if value in (None, 0, AUTO):
             return 1
@@ -214,11 +204,7 @@ class _Reader:
 
 
 def _recompute(arguments: Arguments) -> dict[str, Any]:
-    """Return the recompute fields of whole layers: all of them (uniform, 1 at a time), or block of the first N.
-
-    `recompute_layers` N is the latter; -1, or a malformed N (recorded in the arguments' problems), all. If it is absent
-    or 0, all if a checkpointing switch is on, else none.
-    """
+    """Return the recompute fields: all layers, block of the first `recompute_layers`, or {} for none."""
     whole = recomputing(WHOLE)
     layers = arguments.text("recompute_layers")
     if layers is not None and layers not in ("0", "-1"):
@@ -227,22 +213,14 @@ def _recompute(arguments: Arguments) -> dict[str, Any]:
 
 
 def liger_loss(arguments: Arguments) -> str:
-    """Return "linear" if Liger fuses the output layer with the loss (the default), "fused" if its config switches that
-    off.
-
-    That is fused_linear_cross_entropy: false, as an option of its own or within `liger_kernel_config`.
-    """
+    """Return Liger's loss: "linear", fused with the output layer, or "fused" if its config switches that off."""
     switch = "fused_linear_cross_entropy"
     stated = arguments.text(f"liger_kernel_config.{switch}") or arguments.text("liger_kernel_config") or ""
     return "fused" if re.search(rf"(^|{switch}\W+)false", stated, re.IGNORECASE) else "linear"
 
 
 def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
-    """Return the kernels that the arguments choose, as fields of the implementation; {} for the defaults.
-
-    "attention": "torch" for eager attention, except for models with attention sinks or logit softcapping, which run
-    nothing else; Liger's kernels and "loss" (see `liger_loss`); what torch_compile changes, which goes before Liger's.
-    """
+    """Return the kernels that the arguments choose, as fields of the implementation; {} for the defaults."""
     kernels: dict[str, Any] = {}
     only = model.attention_sinks or model.attn_logit_softcapping is not None
     if arguments.text(*_KERNELS) == "eager" and not only:
@@ -254,13 +232,8 @@ def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
     return kernels
 
 
-def stepped(config: Any, arguments: Arguments) -> tuple[Optimizer, tuple[Assumed, ...]]:
-    """Return the optimizer, and an assumption if AdamW stands in for one that is not modelled.
-
-    The JSON's optimizer takes precedence: SGD, AdamW for DeepSpeed's Adam kinds, and for any other AdamW with an
-    assumption. Without one it is the Trainer's `optim`: 8-bit Adam, Adafactor, SGD, AdamW for any "adamw_..." and if it
-    is absent, else AdamW with an assumption.
-    """
+def optimizer_of(config: Any, arguments: Arguments) -> tuple[Optimizer, tuple[Assumed, ...]]:
+    """Return the optimizer by the JSON, else by the Trainer's `optim`; an assumption if AdamW stands in for it."""
     kind = str(section(config, "optimizer").get("type", "")).lower()
     if kind == "sgd":
         return Optimizer(name="sgd"), ()

@@ -30,11 +30,7 @@ def autos(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def fills(path: KeyPath, stage: int) -> bool:
-    """Return whether the Trainer fills in an "auto" at this path; sizes of ZeRO-3's own keys only at stage 3.
-
-    Besides sizes it fills keys that have a default of its arguments, the scheduler's numbers of steps and
-    train_batch_size.
-    """
+    """Return whether the Trainer fills in an "auto" at this path; sizes of ZeRO-3's own keys only at stage 3."""
     key = BY_PATH.get(path)
     if key is not None and key.sized:
         return stage == 3 or key.stages != "3"
@@ -46,12 +42,11 @@ def uses_trainer(arguments: Arguments) -> bool:
     return not arguments.given("deepspeed_config")
 
 
-def filled(config: Any, arguments: Arguments, hidden_size: int | None) -> Any:
+def autofilled(config: Any, arguments: Arguments, hidden_size: int | None) -> Any:
     """Return a copy of the JSON with each "auto" replaced by the value of the Trainer's arguments or their defaults.
 
-    An "auto" train_batch_size is removed, as DeepSpeed computes it. "auto" stays for keys that the Trainer does not
-    fill (see `fills`), for all defaults if there are no arguments at all, for sizes if `hidden_size` is None, and for
-    numbers of steps. A config that is no dict is returned as it is. Malformed arguments are recorded in their problems.
+    An "auto" train_batch_size is removed, as DeepSpeed computes it. "auto" stays for what the Trainer does not fill,
+    for all defaults if there are no arguments at all, and for sizes if `hidden_size` is None.
     """
     if not isinstance(config, dict):
         return config
@@ -71,12 +66,7 @@ def filled(config: Any, arguments: Arguments, hidden_size: int | None) -> Any:
 
 
 def _argued(key: Key, arguments: Arguments) -> Any:
-    """Return a key's value from the Trainer's arguments, in the type of its default; the default if absent or
-    malformed.
-
-    A bool is False if absent. A tuple default has one argument per element, and gives a list. Malformed values are
-    recorded in the arguments' problems.
-    """
+    """Return a key's value from the Trainer's arguments, in the type of its default (a list for a tuple)."""
     if isinstance(key.default, bool):
         return bool(arguments.switch(*key.arguments))
     if isinstance(key.default, int):
@@ -88,10 +78,7 @@ def _argued(key: Key, arguments: Arguments) -> Any:
 
 
 def mismatches(config: Any, arguments: Arguments) -> Iterator[tuple[KeyPath, Any, Any]]:
-    """Yield (path, JSON's value, arguments' value) where both give one and they differ: the Trainer then stops.
-
-    Keys that the JSON lacks or has as "auto", and keys with no argument given, are skipped.
-    """
+    """Yield (path, JSON's value, arguments' value) where both are given and differ: the Trainer then stops."""
     for key in KEYS:
         have = at(config, key.path)
         if have in (None, AUTO) or not arguments.given(*key.arguments):
@@ -132,7 +119,7 @@ def of_one_node(reading: Reading) -> int | None:
     return None if dark or options & _NODES else reading.world.gpus_per_node
 
 
-def sizes(
+def batch_sizes(
     reading: Reading,
     tree: Tree,
     arguments: Arguments,
@@ -144,16 +131,8 @@ def sizes(
 ) -> tuple[Sizes | None, tuple[Assumed, ...]]:
     """Return the batch sizes and the assumptions made; (None, ()) with what is missing or wrong appended to `problems`.
 
-    Any two of micro-batch, accumulation and train_batch_size give the third; accumulation is 1, as an assumption, if it
-    and train_batch_size are absent. GPUs are the given ones, else (assumed) from all three sizes (runtime/config.py,
-    _set_batch_related_parameters, 0.19.8), else (assumed) one node's. Data ranks are the GPUs over the Ulysses degree:
-    AutoTP ranks count. Problems: neither train_batch_size nor micro-batch; GPUs unknown, or not divisible by AutoTP x
-    Ulysses; a train_batch_size that is not the product of the others and the data ranks.
-
-    Args:
-        tensor: degree of AutoTP.
-        sequence: degree of Ulysses.
-        gpus: of the launch; None if unknown.
+    tensor, sequence: degrees of AutoTP, whose ranks count as data ranks, and Ulysses. gpus: of the launch; if None they
+    follow from the sizes (runtime/config.py, _set_batch_related_parameters, 0.19.8), else are one node's.
     """
     before, assumed = len(problems), list[Assumed]()
     micro, steps, train = (_size(tree, arguments, key, problems) for key in (MICRO, ACCUMULATION, TRAIN))
@@ -191,12 +170,9 @@ def sizes(
 
 
 def _size(tree: Tree, arguments: Arguments, key: str, problems: list[Problem]) -> int | None:
-    """Return a size from the JSON, or from the Trainer's arguments if the JSON has "auto" or no value; None if neither
-    has it.
+    """Return a size from the JSON, or from the Trainer's arguments for "auto"; None if neither has it or it is wrong.
 
-    Also None, with a problem recorded in `problems`, if the JSON's value is no positive integer of at most 12 digits,
-    or "auto" that nothing fills in: not for the accumulation of a Trainer with arguments, which has a default, nor for
-    train_batch_size, which DeepSpeed computes.
+    An "auto" counts as wrong if nothing fills it in.
     """
     value, names, trainer = tree.get(key), _SAID_BY.get(key, ()), uses_trainer(arguments)
     if value in (None, AUTO):

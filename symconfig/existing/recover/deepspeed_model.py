@@ -40,12 +40,13 @@ _PEFT_TARGETS = ("q_proj", "v_proj")
 def described(reading: Reading, arguments: Arguments, supplied: Supplied, problems: list[Problem]) -> Described | None:
     """Return the model with its adapter; None with what is missing or wrong appended to `problems`.
 
-    The arguments' adapter is not read if the base has one already. The zoo's model that computes the same replaces the
-    one read unless the user supplied a model; `zoo` names it either way, and without one `nearest` has the closest
-    (only for models without adapter).
+    The zoo's model that computes the same (`zoo`) replaces the one read unless the user supplied a model.
     """
     try:
-        base, assumed = _base(reading, arguments, supplied)
+        if supplied.model is None and reading.model_config is not None:
+            base, assumed = load_model(str(Path(reading.model_config).absolute())), list[Assumed]()
+        else:
+            base, assumed = named_model(reading, arguments.find(*NAMES), supplied)
     except InputError as error:
         problems += error.problems
         return None
@@ -60,18 +61,8 @@ def described(reading: Reading, arguments: Arguments, supplied: Supplied, proble
     return None if model is None else Described(model, _zoo_of(model), tuple(assumed))
 
 
-def _base(reading: Reading, arguments: Arguments, supplied: Supplied) -> tuple[ModelDescriptor, list[Assumed]]:
-    """Return the model without the arguments' adapter: supplied, else of config.json, else as of `named_model`."""
-    if supplied.model is None and reading.model_config is not None:
-        return load_model(str(Path(reading.model_config).absolute())), []
-    return named_model(reading, arguments.find(*NAMES), supplied)
-
-
 def named_model(reading: Reading, setting: Setting | None, supplied: Supplied) -> tuple[ModelDescriptor, list[Assumed]]:
-    """Return the supplied model, else the one that a setting's last value names, and the assumptions made.
-
-    Raises InputError if there is no such setting, or the name or folder is not known.
-    """
+    """Return the supplied model, else the one that a setting's last value names, and assumptions. Raises InputError."""
     if supplied.model is not None:
         return supplied.model, []
     if setting is None or not setting.values:
@@ -89,11 +80,9 @@ def unnamed(given: str | None, where: Problem) -> Problem:
 
     Its hint says how to pass the model: for a Hugging Face id how to download it.
     """
-    what, got, hint = (
-        "nothing says which model is trained",
-        None,
-        "--model NAME, or --model FOLDER with its config.json",
-    )
+    what = "nothing says which model is trained"
+    got = None
+    hint = "--model NAME, or --model FOLDER with its config.json"
     if given:
         what, got = "the model is not one that is known by its name", given
     if given and hub.is_id(given):
@@ -106,9 +95,7 @@ def _adapter(
 ) -> Adapter | None:
     """Return the LoRA or QLoRA adapter that the arguments ask for; None if they ask for none, or if it is invalid.
 
-    They ask for one by a switch, a rank above 0, or the kind lora or qlora; a switch that is off goes before. Without a
-    rank it is 8, and without modules PEFT's default, recorded in `assumed`; alpha is 2 x rank and dropout 0 by default.
-    It is QLoRA by its kind or by 4 bits. Unknown modules and what fails validation are appended to `problems`.
+    Rank and modules are PEFT's defaults, recorded in `assumed`, if not given. What is wrong is appended to `problems`.
     """
     kind = (arguments.text(*_KIND) or "").lower()
     rank = None if arguments.text(*_RANK) == "0" else arguments.whole(*_RANK)
@@ -122,15 +109,10 @@ def _adapter(
     if not targets:
         targets = _LINEAR_QWEN[:1] if base.model_type == "qwen" else _PEFT_TARGETS
         assumed.append(Assumed("adapted modules", ", ".join(targets), "PEFT's default; no argument says them"))
-    if wrong := [name for name in targets if name not in get_args(AdapterTarget)]:
-        problems.append(
-            Arguments.problem(
-                arguments.find(*_TARGETS),
-                "adapts modules that are not known",
-                got=", ".join(wrong),
-                need=", ".join(_LINEAR),
-            )
-        )
+    wrong, where = [name for name in targets if name not in get_args(AdapterTarget)], arguments.find(*_TARGETS)
+    if wrong and where is not None:  # the defaults are known
+        what, need = "adapts modules that are not known", ", ".join(_LINEAR)
+        problems.append(where.problem(what, got=", ".join(wrong), need=need))
         return None
     bits = arguments.text(*FOUR_BITS)
     four = kind == "qlora" or bits == "4" or (bits is not None and bits.lower() in ("", "true", "yes", "on"))
@@ -160,11 +142,7 @@ def with_adapter(
 
 
 def _adapted(base: ModelDescriptor, adapter: Adapter, problems: list[Problem]) -> ModelDescriptor | None:
-    """Return the base with the adapter, or the zoo's model that equals it; None with problems appended if it is
-    invalid.
-
-    The model type "qwen" becomes "qwen2" if none of the adapter's modules has a name of the old class.
-    """
+    """Return the base with the adapter, or the zoo's model that equals it; None with what is wrong in `problems`."""
     foreign = base.model_type == "qwen" and not set(adapter.target_modules) & set(_LINEAR_QWEN)
     # Qwen-7B trains under the Qwen2 class, too, where its modules have that class's names.
     model_type = "qwen2" if foreign else base.model_type
@@ -190,11 +168,7 @@ def _validated(kind: type[Validated], fields: Mapping[str, object], problems: li
 
 
 def _zoo_of(model: ModelDescriptor) -> str | None:
-    """Return the name of the zoo's model that computes the same with an equal adapter on the same modules; None if none
-    does.
-
-    Also None without an adapter.
-    """
+    """Return the name of the zoo's model with an equal base and adapter; None if there is none."""
     mine = zoo_match(model.model_copy(update={"adapter": None}))
     if mine is None or model.adapter is None:
         return None

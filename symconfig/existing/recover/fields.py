@@ -25,9 +25,8 @@ _NEEDED = {"num_hidden_layers": "layers", "hidden_size": "hidden size", "num_att
 class Fields:
     """Fields of a model descriptor as the options set them, by dotted name: "hidden_size", "experts.num_experts".
 
-    `base` is the model that the user names. `whole` is true if the options give a shape of their own or no model is
-    named: then the parser's defaults fill the fields left open, otherwise `base` does. Problems and assumptions are
-    collected.
+    `base` is the user's model. `whole`: the options give a shape of their own, or there is no base: then the parser's
+    defaults fill fields left open, otherwise `base` does.
     """
 
     def __init__(self, args: Namespace, base: ModelDescriptor | None = None) -> None:
@@ -38,9 +37,7 @@ class Fields:
         self.sources: dict[str, tuple[str, ...]] = {}
         self.problems: list[Problem] = []
         self.assumed: list[Assumed] = []
-        self.parts: tuple[
-            int, ...
-        ] = ()  # of how many of Megatron-LM's layers each of the model's is, if a pattern says
+        self.parts: tuple[int, ...] = ()  # Megatron-LM's layers of each of the model's, if a pattern says
 
     def put(self, field: str, value: object, *dests: str) -> None:
         """Record the arguments `dests` that a field comes from, and its value unless that is None."""
@@ -78,10 +75,7 @@ class Fields:
         return sum(self.parts) or self.layers
 
     def own(self, values: tuple[bool, ...]) -> tuple[bool, ...]:
-        """Return, for each layer of the model, the entry of the first Megatron-LM layer that it consists of.
-
-        `values` has one entry per layer that Megatron-LM counts; it is returned unchanged without a hybrid pattern.
-        """
+        """Return the entry of each model layer's first Megatron-LM layer, given one per layer of Megatron-LM."""
         if not self.parts:
             return values
         return tuple(values[sum(self.parts[:place])] for place in range(len(self.parts)))
@@ -97,12 +91,9 @@ class Fields:
 
 
 def merged(out: Fields, *, agree: bool = False) -> ModelDescriptor:
-    """Return the descriptor of the options' fields; `out.base` fills in the rest if the options have no shape of their
-    own.
+    """Return the descriptor of the options' fields; `out.base` fills in the rest if the options have no shape.
 
-    Fields whose options do not count (`Fields.of_options`) are skipped. Raises InputError with all problems of `out`
-    and missing shape fields, else with each validation error, else, with `agree`, with each field that contradicts the
-    named model.
+    Raises InputError with all problems, with `agree` also of each field that contradicts the named model.
     """
     base = out.base
     values = {field: value for field, value in out.values.items() if out.of_options(field)}
@@ -128,11 +119,9 @@ def merged(out: Fields, *, agree: bool = False) -> ModelDescriptor:
 
 
 def _validated(out: Fields, values: dict[str, Any]) -> ModelDescriptor:
-    """Return the descriptor of dotted fields and their values; raises InputError with one problem per validation error.
+    """Return the descriptor of dotted fields and their values, under a name of its own and a similar model's type.
 
-    Its name, source, dtype (float16 with --fp16, else bfloat16) and type (that of a similar model: deepseek_v3 with
-    MLA, mixtral with experts, llama with a gated MLP, else gpt2) replace given ones. A missing latent.q_lora_rank is
-    None.
+    Raises InputError with one problem per validation error.
     """
     fields: dict[str, Any] = {}
     for name, value in values.items():
@@ -163,11 +152,7 @@ def _validated(out: Fields, values: dict[str, Any]) -> ModelDescriptor:
 
 
 def _sentences(item: Any) -> list[tuple[str, str]]:
-    """Return (field, text) for each fault in one of pydantic's errors.
-
-    The text of a validator is split at "; ", and each part begins with the field it is about; another message is in
-    lower case and without "Input ".
-    """
+    """Return (field, text) for each fault in one of pydantic's errors; a validator may state several."""
     field = ".".join(map(str, item["loc"]))
     if item["type"] != "value_error":
         return [(field, str(item["msg"]).removeprefix("Input ").lower())]
@@ -178,11 +163,7 @@ def _sentences(item: Any) -> list[tuple[str, str]]:
 
 
 def _contradictions(out: Fields, model: ModelDescriptor, base: ModelDescriptor) -> list[Problem]:
-    """Return a problem for each field in which the model of the options differs from the named one.
-
-    Fields of training only (dropout, initial values, norm epsilon, auxiliary loss) and those that no option was
-    recorded for are skipped. A default counts as a contradiction, too.
-    """
+    """Return a problem for each field, not only of training, that options give otherwise than the named model."""
     mine, theirs = meaning(model), meaning(base)
     contradicted = []
     for field in zoo.differing(mine, theirs):

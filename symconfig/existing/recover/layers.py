@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +13,6 @@ from symconfig.descriptor.meaning import leading_and_every
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.strict import MAX_LAYERS
 from symconfig.existing.recover.fields import Fields
-from symconfig.existing.recover.namespace import Namespace
 from symconfig.formats import links
 from symconfig.formats.layer_pattern import Pattern, all_but, layer_pattern
 from symconfig.formats.megatron import EXPERTS
@@ -29,9 +28,8 @@ _EXPANDED = 2  # of the hidden size, what Mamba's heads are together where nobod
 def letters(text: str, base: ModelDescriptor | None = None) -> tuple[tuple[tuple[str, ...], ...], int]:
     """Return the layers of --hybrid-layer-pattern, each as its letters, by stage ("|"), and the parts after "/" (MTP).
 
-    They are `base`'s layers if its letters equal the pattern's. Otherwise each mixer and the MLP after it are one layer
-    if all stages consist of such pairs, else each letter is one. Raises ValueError, with what is needed as its text,
-    for unknown letters or no layers.
+    They are `base`'s layers if its letters are equal; else a mixer and the MLP after it are one layer if all are such
+    pairs. Raises ValueError, with what is needed, for unknown letters or no layers.
     """
     main, *predicted = text.split(hybrid.PREDICTION)
     known = "".join([*filter(None, hybrid.MIXERS.values()), _MLPS, hybrid.STAGE])
@@ -72,12 +70,7 @@ def spelled(names: Mapping[str, Any]) -> str:
 
 
 def mixer_fields(out: Fields) -> None:
-    """Record in `out` the layers of a hybrid pattern, else of an experimental attention variant; nothing without
-    either.
-
-    To be called before other fields of layers are read. --is-hybrid-model without either is refused. Problems are
-    recorded in `out`.
-    """
+    """Record in `out` the layers of a hybrid pattern, else of an attention variant; first of all layer fields."""
     args = out.args
     text = next((args.word(dest) for dest in PATTERN if args.given(dest)), "")
     if text:
@@ -89,11 +82,9 @@ def mixer_fields(out: Fields) -> None:
 
 
 def _of_pattern(out: Fields, text: str) -> None:
-    """Record in `out` what a hybrid pattern gives: the layers, MTP layers, which have an MLP or experts, and the
-    mixers.
+    """Record in `out` a hybrid pattern's layers, MTP layers, mixers, and which layers have an MLP or experts.
 
-    Also sets `out.parts`, the letters per layer. `mlp_layers` and `experts.layers` are None if all layers have one. A
-    malformed pattern is refused, with nothing recorded; latent attention in the pattern is refused, too.
+    Also sets `out.parts`, the letters per layer. A malformed pattern is refused.
     """
     try:
         stages, predictions = letters(text, out.base)
@@ -118,10 +109,8 @@ def _of_pattern(out: Fields, text: str) -> None:
 
 
 def _variant(out: Fields, kind: str) -> None:
-    """Record in `out` an attention variant: sparse attention (see `_indexer`), or gated delta nets as mixers of some
-    layers.
+    """Record in `out` sparse attention (see `_indexer`), or gated delta nets as mixers of some layers.
 
-    --linear-attention-freq says which: every n-th layer has none, or a list; nothing is recorded if that leaves none.
     Other variants, and a frequency that is missing or malformed, are refused in `out`.
     """
     if kind == sparse.NAME:
@@ -170,28 +159,18 @@ def _indexer(out: Fields) -> None:
 
 
 def _mixer(out: Fields, block: str, layers: tuple[bool, ...]) -> dict[str, Any]:
-    """Return the fields of a mixer: its block, its sizes by name, and for each layer whether it has it.
-
-    Mamba 2 also gets its fixed convolution kernel, chunk size and switches.
-    """
-    sizes = dict(_sizes(out.args, block))
+    """Return the fields of a mixer: its block, its sizes by name, and for each layer whether it has it."""
+    args, sizes = out.args, {}
+    for dest, name in hybrid.SIZES[block].items():
+        width = args.integer("mamba_head_dim") or 1
+        usual = _EXPANDED * (args.integer("hidden_size") or width) // width if dest == "mamba_num_heads" else 0
+        size = args.integer(dest)
+        sizes[name] = usual if size is None else size
     fields: dict[str, Any] = {"block": block, "sizes": sizes, "layers": layers}
     if block == hybrid.MAMBA2:
         sizes |= {"conv_kernel": hybrid.MAMBA_KERNEL, "chunk_size": hybrid.MAMBA_CHUNK}
         fields["switches"] = tuple(sorted(hybrid.MAMBA_SWITCHES))
     return fields
-
-
-def _sizes(args: Namespace, block: str) -> Iterator[tuple[str, int]]:
-    """Yield (name, size) of a block from its arguments; 0 if not given.
-
-    Mamba's heads, if not given, are 2 x hidden size // head width.
-    """
-    for dest, name in hybrid.SIZES[block].items():
-        width = args.integer("mamba_head_dim") or 1
-        usual = _EXPANDED * (args.integer("hidden_size") or width) // width if dest == "mamba_num_heads" else 0
-        size = args.integer(dest)
-        yield name, usual if size is None else size
 
 
 NUMBER = ("num_experts", "num_moe_experts")
@@ -233,8 +212,7 @@ def expert_fields(out: Fields) -> None:
 def _layers(out: Fields) -> None:
     """Record in `out` which layers have experts: as a regular frequency if possible, else as a list.
 
-    Nothing is recorded if the number of layers is unknown, a hybrid pattern gives them, or the named model decides; a
-    malformed --moe-layer-freq is refused.
+    Nothing if their number is unknown or a pattern gives them; a malformed --moe-layer-freq is refused.
     """
     args = out.args
     if not out.layers or not out.holds("moe_layer_freq") or out.parts:
@@ -257,8 +235,7 @@ def _layers(out: Fields) -> None:
 def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
     """Return for each layer whether it has experts: every n-th from the first on, or by a list of 0 and 1.
 
-    As gpt_layer_specs.py, get_gpt_decoder_block_spec. Raises ValueError for n below 1, a list of another length or with
-    other numbers, or more than `MAX_LAYERS` layers.
+    As gpt_layer_specs.py, get_gpt_decoder_block_spec. Raises ValueError for other patterns.
     """
     if layers > MAX_LAYERS:
         raise ValueError(f"at most {MAX_LAYERS:,} layers")
@@ -273,12 +250,7 @@ def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
 
 
 def _router(out: Fields) -> None:
-    """Refuse in `out` a softmax over the single chosen expert; record assumptions about capacity and scores of expert
-    groups.
-
-    With a capacity factor it is assumed that no token is dropped. A group is assumed to score by its best two experts
-    (sigmoid: DeepSeek-V3) or best one (DeepSeek-V2) where Megatron-LM's topk // topk_group is another number.
-    """
+    """Refuse in `out` a softmax over one chosen expert; assume that no token is dropped, and how groups score."""
     args = out.args
     top_k, sigmoid = args.integer("moe_router_topk") or 1, args.word("moe_router_score_function") == "sigmoid"
     renormalised = not sigmoid and not args.switch("moe_router_pre_softmax")
@@ -299,11 +271,7 @@ def _router(out: Fields) -> None:
 
 
 def _balance(out: Fields) -> None:
-    """Record in `out` the coefficient of the auxiliary loss (the first of several), and refuse other kinds of load
-    balancing.
-
-    It is 0 if not given, if the only kind is "none", or if it is no number. The kind is aux_loss by default.
-    """
+    """Record in `out` the coefficient of the auxiliary loss (the first of several, or 0); refuse other balancing."""
     kinds = out.args.words("moe_router_load_balancing_type") or ("aux_loss",)
     for kind in kinds:
         if kind not in (*_BALANCING, "none"):

@@ -53,8 +53,7 @@ def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, supplied: Suppl
 def with_masks(run: Run, names: Namespace) -> Run:
     """Return the run with `mask_bytes` of the data loader's attention masks: micro-batch x length**2 bytes on each GPU.
 
-    Unchanged if the loader makes none, or if sequences are shorter than 16384 tokens (training/utils/common_utils.py,
-    get_batch_on_this_tp_rank).
+    Unchanged without them, or for sequences below 16384 tokens (common_utils.py, get_batch_on_this_tp_rank).
     """
     length = run.configuration.seq_length
     if length < LONGEST_MASKED or not names["create_attention_mask_in_dataloader"]:
@@ -100,10 +99,7 @@ class Reader:
     def _problems(self) -> Iterator[Problem]:
         """Yield each problem that prevents a prediction, except problems of the model.
 
-        Refused options, fp32, optimizers other than Adam, SGD and (from `MUON_SINCE` on) Muon, no sequence length,
-        numbers out of range, GPUs that tp x pp x cp does not divide (as `Impossible`), no micro-batch, layers that do
-        not divide over the chunks, and a microbatch group below pp. Stops after numbers out of range, and after GPUs
-        that do not divide.
+        Stops after numbers out of range, and after GPUs that tp x pp x cp does not divide (as `Impossible`).
         """
         names = self.names
         for dest, what in uncounted.refused(names):
@@ -164,10 +160,8 @@ class Reader:
     def _run(self, model: Described) -> Run:
         """Return the run of this model, with all assumptions about it; assumes that `_problems` found nothing.
 
-        dp is GPUs / (tp x pp x cp). ep and etp are 1 without experts; etp is tp by default. Layers to recompute are
-        divided by the parts that a layer of a hybrid model has, rounded up. Sequence parallelism counts with tp > 1
-        only, the kind of context parallelism with cp > 1 (the first of several; p2p for an unknown one), the overlap of
-        experts' all-to-all with ep > 1, and the microbatch group with vpp > 1 (pp by default).
+        Options without effect at its degrees are off: sequence parallelism with tp 1, the kind of context parallelism
+        with cp 1, the overlap of experts' all-to-all with ep 1, the microbatch group with vpp 1.
         """
         names, descriptor = self.names, model.model
         tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
@@ -239,9 +233,7 @@ class Reader:
         )
 
     def _impossible(self, model: ModelDescriptor, chosen: Setup) -> Iterator[Assumed]:
-        """Yield assumptions in place of what Megatron-LM refuses: near-equal stages if the layers do not fit those
-        given without a layout, and bf16 if fp16 is on, too.
-        """
+        """Yield assumptions in place of what Megatron-LM refuses: layers that do not fit stages, two precisions."""
         names, ends = self.names, {"embedding": chosen.account_for_embedding, "loss": chosen.account_for_loss}
         first, last, layers = chosen.first_stage_layers, chosen.last_stage_layers, model.num_hidden_layers
         dealt = pipeline_layout.dealt(layers, chosen.pp, chosen.vpp, first=first, last=last, **ends)
@@ -256,12 +248,7 @@ class Reader:
             yield Assumed("precision", "bf16", "two are given", names.place("fp16"))
 
     def _assumed(self, model: ModelDescriptor, configuration: Setup, dp: int) -> Iterator[Assumed]:
-        """Yield assumptions about the global batch, CUDA graphs, options that the prediction ignores, and offloaded
-        activations.
-
-        The batch: one microbatch per replica if not given; its final size with a ramp-up. No CUDA graphs if those of
-        the chosen parts are not predicted. The usual modules if others are offloaded.
-        """
+        """Yield assumptions about the batch, CUDA graphs, ignored options and offloaded activations."""
         names = self.names
         if not names.given("global_batch_size"):
             yield Assumed("global batch", str(self._global(dp)), "one microbatch, as Megatron-LM without the option")
@@ -302,18 +289,10 @@ def _beyond(names: Namespace, dest: str, need: str) -> bool:
 def stages(
     names: Mapping[str, Value], layers: int, pp: int, model: ModelDescriptor | None = None
 ) -> tuple[int | None, dict[str, Any]]:
-    """Return the number of chunks per pipeline stage (vpp), and the fields of `Options` that describe the stages'
-    layers.
+    """Return the number of chunks per pipeline stage (vpp), and the fields of a configuration on the stages' layers.
 
-    They are given by a hybrid pattern with stages, else by a layout (also with pp 1), else by the options of the first
-    and last stage and of virtual stages; 1 chunk by default. Chunks are None if layers or a layout do not divide
-    evenly. The fields are {} with pp 1 or an even hybrid pattern. A malformed pattern gives (1, {}), as it is refused
-    with the model's fields.
-
-    Args:
-        layers: of the whole model.
-        pp: number of pipeline stages.
-        model: whose layers a hybrid pattern has; None while it is not known.
+    By a hybrid pattern with stages, a layout, or the options of end and virtual stages. Chunks are None if layers or a
+    layout do not divide evenly. layers: of the whole model. model: whose layers a pattern has; None if not known.
     """
     if (text := spelled(names)) and hybrid.STAGE in text:
         try:

@@ -14,21 +14,7 @@ from symconfig.existing.recover.layers import PATTERN, expert_fields, has_expert
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Described
 from symconfig.existing.recover.vocabulary import SOURCES, vocabulary
-from symconfig.formats import links
-from symconfig.formats.megatron import (
-    ACTIVATIONS,
-    CLAMPED_SWIGLU_LIMIT,
-    CLAMPED_SWIGLU_OFFSET,
-    ENDS,
-    HEADS,
-    LLAMA3_FIXED,
-    MLA_FIXED,
-    NORMS,
-    POSITIONS,
-    ROTARY,
-    SHAPE,
-    WINDOWS,
-)
+from symconfig.formats import links, megatron
 
 _HYBRID = "layers of several kinds are read from --hybrid-layer-pattern alone"
 _UNEVEN = "layers that differ from each other by a file are not described"
@@ -57,20 +43,15 @@ _DEFAULTS: dict[str, str] = {
     "openai_gelu": "this form of GELU is Megatron-LM's legacy models' own",
     "onnx_safe": "this form of GELU is Megatron-LM's legacy models' own",
 }
+_USUAL = "mindspeed_llm.tasks.models.spec.qwen3_spec"  # builds the layers that Megatron-LM would
 # Specifications of Megatron-LM's own for the layers of a pattern.
 _STACKS = ("hybrid_stack_spec", "mamba_stack_spec")
-# What costs nothing and changes no shape: read, and passed over in the prediction.
-_PASSED: dict[str, str] = {
-    "rotary_interleaved": "rope turns other pairs of channels, which costs the same",
-}
 
 
 def refuse_undescribed(out: Fields) -> None:
     """Record in `out` a problem for each argument with a value that no descriptor covers; raises nothing.
 
-    --encoder-num-layers is refused if it differs from --num-layers. Arguments that change no cost become assumptions. A
-    specification of layers in Python (other than "local") is ignored if it is Megatron-LM's own and a hybrid pattern
-    gives the layers, replaced by the named model's layers (as an assumption), and otherwise refused.
+    Arguments that change no cost become assumptions, as does a specification of layers in Python if a model is named.
     """
     args = out.args
     for dest, why in _DEFAULTS.items():
@@ -79,25 +60,18 @@ def refuse_undescribed(out: Fields) -> None:
     encoder, layers = args.value("encoder_num_layers"), args.value("num_layers")
     if encoder not in (None, layers):
         out.refuse(_TWO, "encoder_num_layers", got=encoder, hint="--num-layers, for a decoder")
-    for dest, why in _PASSED.items():
-        if not _is_default(out, dest):
-            out.assume(dest, "passed over", why, dest)
+    if not _is_default(out, turned := "rotary_interleaved"):
+        out.assume(turned, "passed over", "rope turns other pairs of channels, which costs the same", turned)
     spec = args.words("spec")
-    if spec and spec[0] in _USUAL:
+    own = spec[-1:] and spec[-1] in _STACKS and any(map(args.given, PATTERN))
+    if spec in ((), ("local",)) or spec[0] == _USUAL or own:
         return
-    if spec and spec[-1] in _STACKS and any(out.args.given(dest) for dest in PATTERN):
-        return
-    if spec and spec != ("local",) and out.base is None:
-        out.refuse(
-            "layers of a specification in Python are not read",
-            "spec",
-            got=" ".join(spec),
-            hint="name the model, --model M",
-        )
-    elif spec and spec != ("local",) and out.base is not None:
-        out.assume(
-            "layers", f"those of {out.base.name}", "the specification in Python that builds them is not read", "spec"
-        )
+    if out.base is None:
+        what, hint = "layers of a specification in Python are not read", "name the model, --model M"
+        out.refuse(what, "spec", got=" ".join(spec), hint=hint)
+    else:
+        why = "the specification in Python that builds them is not read"
+        out.assume("layers", f"those of {out.base.name}", why, "spec")
 
 
 def _is_default(out: Fields, dest: str) -> bool:
@@ -107,18 +81,14 @@ def _is_default(out: Fields, dest: str) -> bool:
     return value in (None, False, 0, "", (), "[]")
 
 
-# Specifications that build the layers that Megatron-LM would; this one norms heads if --qk-layernorm says so.
-_USUAL = frozenset(("mindspeed_llm.tasks.models.spec.qwen3_spec",))
 # A factor that options say is a rounded one: the root of a hidden size, or what gives a softmax its scale.
 _DIGITS = 9
 
 
 def factor_fields(out: Fields) -> None:
-    """Record in `out` the multipliers that --use-mup sets on embeddings, logits and attention; nothing without it.
+    """Record in `out` the multipliers that --use-mup sets on embeddings, logits and attention (None for 1).
 
-    An embedding factor of sqrt(hidden size) becomes `scale_embeddings`. The logits' factor, if 1, is the base hidden
-    size over the hidden size. Attention's is skipped with MLA. Factors of 1 are None. Learning rates and initial
-    weights are recorded as assumed as without --use-mup if the hidden sizes differ.
+    Learning rates and initial weights are assumed as without --use-mup if the hidden sizes differ.
     """
     args = out.args
     if not args.switch("use_mup"):
@@ -150,7 +120,7 @@ def _rounded(value: float) -> float:
 
 
 _TYPE = ("position_embedding_type", "use_rotary_position_embeddings")
-_KINDS = {"yarn": "rope", **{option: kind for kind, option in POSITIONS.items()}}
+_KINDS = {"yarn": "rope", **{option: kind for kind, option in megatron.POSITIONS.items()}}
 _OTHERS = {
     "mrope": "rope of several axes, for images and video, is not described",
     "relative": "relative positions (T5) are not described",
@@ -161,9 +131,7 @@ _LINEAR = "rotary_seq_len_interpolation_factor"
 def position_fields(out: Fields, seq_length: int) -> None:
     """Record in `out` the position embedding, the longest position and rope's type, scaling and base.
 
-    A kind that is not described is refused, with nothing recorded, if the options decide it. The longest position is
-    `seq_length` (tokens) if no option gives one. Before core_v0.14 MLA's mscale_all_dim is mscale, and YaRN's original
-    length the longest position.
+    A kind that is not described is refused. seq_length (tokens): the longest position if no option gives one.
     """
     args = out.args
     rotary = args.switch("use_rotary_position_embeddings")  # deprecated: goes before the type
@@ -176,20 +144,18 @@ def position_fields(out: Fields, seq_length: int) -> None:
     out.put("max_position_embeddings", longest, "max_position_embeddings")
     if out.get("position") == "rope":
         _scaling(out, kind)
-    links.read(ROTARY, out)
+    links.read(megatron.ROTARY, out)
     if out.latent and not args.table.at_least("core_v0.14.0") and out.values.get("rope_scaling.rope_type"):
         # Until core_v0.13 the softmax is scaled by mscale, and the original length is the longest position.
         out.put("rope_scaling.mscale_all_dim", out.values["rope_scaling.mscale"], "mscale")
-        length = args.integer("max_position_embeddings") or MLA_FIXED["original_max_position_embeddings"]
+        length = args.integer("max_position_embeddings") or megatron.MLA_FIXED["original_max_position_embeddings"]
         out.put("rope_scaling.original_max_position_embeddings", length, "max_position_embeddings")
 
 
 def _scaling(out: Fields, kind: str) -> None:
     """Record in `out` the type of rope scaling: yarn, llama3 or linear; nothing without one.
 
-    MLA has YaRN by default, none if its factor is 1 or its rope type another. Elsewhere YaRN is refused in versions
-    that lack its options. An assumption is recorded where this version parses an option and ignores it: a factor of
-    Llama 3 other than 8, and linear interpolation before core_v0.19.
+    MLA has YaRN by default. An assumption is recorded where this version parses an option and ignores it.
     """
     args, field = out.args, "rope_scaling.rope_type"
     if out.latent:
@@ -206,7 +172,8 @@ def _scaling(out: Fields, kind: str) -> None:
         out.put(field, "yarn", *_TYPE)
     elif args.switch("use_rope_scaling"):
         out.put(field, "llama3", "use_rope_scaling")
-        factor, fixed = args.number(LLAMA3_FIXED["factor"], "rope_scaling_factor"), LLAMA3_FIXED["factor"]
+        fixed = megatron.LLAMA3_FIXED["factor"]
+        factor = args.number(fixed, "rope_scaling_factor")
         if factor != fixed:
             why = f"--rope-scaling-factor {factor:g} is parsed, but pretrain_gpt.py never passes it on"
             out.assume("rope_scaling.factor", f"{fixed:g}", why, "rope_scaling_factor")
@@ -227,25 +194,18 @@ def described(
 ) -> Described:
     """Return the model that Megatron-LM's options, or a namespace that it printed, describe.
 
-    Defaults of the parser fill in what is left open if the options have a model's shape of their own, else `named`
-    does. Raises InputError with all that no descriptor covers (also `named` with an adapter), that is missing, or that
-    contradicts `named`.
-
-    Args:
-        seq_length: in tokens, for the longest position if no option gives it.
-        vocab_size: used if neither options nor tokenizer give it; `named` goes before if the options name no
-            tokenizer.
-        named: the model that the user names; None if none.
+    Defaults of the parser fill in what is left open if the options have a model's shape of their own, else `named` (the
+    user's model) does. vocab_size: used if neither options nor tokenizer give it. Raises InputError with all problems.
     """
     out = Fields(names, named)
     refuse_undescribed(out)
-    links.read([*SHAPE, *ENDS], out)
+    links.read([*megatron.SHAPE, *megatron.ENDS], out)
     mixer_fields(out)
     _attention(out)
-    links.read(HEADS, out)
+    links.read(megatron.HEADS, out)
     factor_fields(out)
     position_fields(out, seq_length)
-    links.read(NORMS, out)
+    links.read(megatron.NORMS, out)
     if out.values.get("qk_norm") and out.values.get("qk_norm_of") != "unit" and out.values.get("norm") != "rmsnorm":
         what = "norms of queries and keys are of the kind of all norms, and only RMSNorm is described there"
         if out.holds("normalization"):
@@ -254,7 +214,7 @@ def described(
     for field in ("mlp_bias", "attention_out_bias"):
         out.put(field, out.args.switch("add_bias_linear"), "add_bias_linear")
     out.put("qkv_bias", any(map(out.args.switch, _BIASES)), *_BIASES)
-    links.read(WINDOWS, out)
+    links.read(megatron.WINDOWS, out)
     expert_fields(out)
     if named is not None and named.adapter is not None:
         out.problems.append(Problem("has an adapter, and Megatron-LM has none", field="model", got=named.name))
@@ -270,11 +230,9 @@ def described(
 
 
 def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
-    """Return the described model with assumptions; `out.base`, else a model of the zoo, replaces it if it computes the
-    same.
+    """Return the described model; `out.base`, else a model of the zoo, replaces it if it computes the same.
 
-    The replacement's longest position is raised to `seq_length`, except with learned positions. `zoo` names the equal
-    model of the zoo; without one `nearest` has the closest.
+    The replacement's longest position is raised to `seq_length`, except with learned positions.
     """
     match = zoo.zoo_match(model)
     same = out.base if out.base is not None and meaning(out.base) == meaning(model) else None
@@ -289,12 +247,7 @@ def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
 
 
 def _attention(out: Fields) -> None:
-    """Record in `out` assumptions about norms of MLA and ignored query groups, and a problem if heads do not divide.
-
-    MLA is assumed to have norms of its latents if the options give the shape and have no --qk-layernorm; nothing else
-    is looked at then. --num-query-groups counts for nothing without --group-query-attention. The hidden size must be a
-    multiple of the heads if the options give the shape and no --kv-channels.
-    """
+    """Refuse in `out` heads that do not divide the hidden size; record assumptions about MLA's norms and groups."""
     args = out.args
     heads, hidden, groups = (args.integer(dest) for dest in ("num_attention_heads", "hidden_size", "num_query_groups"))
     if out.latent:
@@ -311,31 +264,20 @@ def _attention(out: Fields) -> None:
 
 
 def _activation(out: Fields) -> None:
-    """Record in `out` the activation and whether the MLP is gated; a combination that is not described is refused
-    there.
-
-    Without an option it is GELU, not gated, in the tanh form if fused with a bias; it is refused for experts where the
-    options decide.
-    """
+    """Record in `out` the activation and whether the MLP is gated, GELU without an option; or refuse them."""
     args = out.args
-    dests = {option: links.destinations(option)[0] for *_, options in ACTIVATIONS for option in options}
-    given = {option: args.value(dest) for option, dest in dests.items() if args.value(dest)}
-    act, gated, _ = next((one for one in ACTIVATIONS if one[2] == given), ("", False, {}))
+    by_option = {option: links.destinations(option)[0] for *_, options in megatron.ACTIVATIONS for option in options}
+    given = {option: value for option, dest in by_option.items() if (value := args.value(dest))}
+    act, gated, _ = next((one for one in megatron.ACTIVATIONS if one[2] == given), ("", False, {}))
     if not given:  # the kernel fused with the bias is the tanh form, the plain one the exact
         act = "gelu_tanh" if args.switch("add_bias_linear") and args.switch("bias_gelu_fusion") else "gelu"
     elif not act:
-        out.refuse(
-            "these options together are no activation that is described",
-            "quick_geglu",
-            "activation_func_clamp_value",
-            "glu_linear_offset",
-            "squared_relu",
-            got=" ".join(
-                option if value is True else f"{option} {value:g}" if isinstance(value, float) else f"{option} {value}"
-                for option, value in given.items()
-            ),
-            need=f"one, or --quick-geglu with clamp {CLAMPED_SWIGLU_LIMIT:g} and offset {CLAMPED_SWIGLU_OFFSET:g}",
-        )
+        words = ((option, f"{value:g}" if isinstance(value, float) else str(value)) for option, value in given.items())
+        got = " ".join(option if value == "True" else f"{option} {value}" for option, value in words)
+        limit, offset = megatron.CLAMPED_SWIGLU_LIMIT, megatron.CLAMPED_SWIGLU_OFFSET
+        need = f"one, or --quick-geglu with clamp {limit:g} and offset {offset:g}"
+        dests = ("quick_geglu", "activation_func_clamp_value", "glu_linear_offset", "squared_relu")
+        out.refuse("these options together are no activation that is described", *dests, got=got, need=need)
     out.put("hidden_act", act or None, *_ACTIVATIONS)
     out.put("gated_mlp", gated, *_ACTIVATIONS)
     if has_experts(out) and out.holds(*_ACTIVATIONS) and not given:

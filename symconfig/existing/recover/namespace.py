@@ -114,11 +114,7 @@ class Namespace(Mapping[str, Value]):
         return dest not in self.dark
 
     def value(self, *dests: str) -> Value:
-        """Return the value of the first destination that is given; its default, recorded in `missed`, if that is not
-        readable.
-
-        If none is given, the first default that is not None; None if all are.
-        """
+        """Return the value of the first destination that is given, else the first default that is not None."""
         for dest in dests:
             if self.given(dest):
                 return self[dest]
@@ -143,20 +139,14 @@ class Namespace(Mapping[str, Value]):
         return "" if value is None else str(value)
 
     def words(self, *dests: str) -> tuple[str, ...]:
-        """Return the values, as text, of an argument that takes one or several; () if there is none.
-
-        One value is split at commas, as a printed list such as "['a', 'b']", without brackets and quotes.
-        """
+        """Return the values, as text, of an argument that takes one or several, maybe printed as a list."""
         value = self.value(*dests)
         if isinstance(value, tuple):
             return tuple(map(str, value))
         return tuple(part.strip(" '\"") for part in self.word(*dests).strip("[]").split(",") if part.strip())
 
     def spelled(self, dest: str) -> str:
-        """Return the option as the file spells it, else the one that would set `dest` to True, or to False.
-
-        Return `dest` itself for a printed namespace, and a name derived from it if this version has no such option.
-        """
+        """Return the option as the file spells it, else this version's name; `dest` if it was printed."""
         if (setting := self.setting(dest)) is not None:
             return setting.spelled
         if self.printed:
@@ -169,10 +159,7 @@ class Namespace(Mapping[str, Value]):
     def problem(
         self, what: str, *dests: str, got: object = None, need: str | None = None, hint: str | None = None
     ) -> Problem:
-        """Return a problem with the place and option of the first destination that is given, else of the first one.
-
-        `got` is converted to text and cut to 80 characters.
-        """
+        """Return a problem at the first destination that is given, else about the first one."""
         dest = next((dest for dest in dests if self.given(dest)), dests[0])
         text = None if got is None else str(got)[:80]
         return problem_at(self.place(dest), what, field=self.spelled(dest), need=need, hint=hint, got=text)
@@ -210,7 +197,7 @@ def version_of(names: Sequence[str]) -> str:
 
 
 def printed_namespace(arguments: Mapping[str, Any]) -> Namespace:
-    """Return the namespace that Megatron printed: every value that is not None counts as given, lists as tuples.
+    """Return the namespace that Megatron printed: all that is not None counts as given.
 
     Its version is the one that shares most argument names with it; of several the one with the fewest arguments.
     """

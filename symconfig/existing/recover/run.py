@@ -18,12 +18,8 @@ from symconfig.solve.configuration import Setup
 class Supplied:
     """What the user states in addition to the files.
 
-    Args:
-        model: for configurations that describe none, or name a recipe.
-        gpus: None: as the launcher says.
-        seq_length, vocab_size: used where the files give none.
-        megatron_version: None: the newest that has most options.
-        prompt_length, response_length: mean tokens, for reinforcement learning.
+    model: for configurations that describe none, or name a recipe. seq_length, vocab_size: used where the files give
+    none. megatron_version: None: the newest that has most options. prompt_length, response_length: mean tokens, for RL.
     """
 
     model: ModelDescriptor | None = None
@@ -39,11 +35,7 @@ class Supplied:
 class Assumed:
     """An assumption that the prediction needs, as the configuration leaves it open.
 
-    Args:
-        what: what is assumed.
-        value: the assumed value, as text.
-        why: the reason for this value.
-        place: where the configuration concerns it; None if nowhere.
+    what: is assumed to be `value`, for the reason `why`. place: where the configuration concerns it; None if nowhere.
     """
 
     what: str
@@ -67,11 +59,8 @@ class Impossible(Problem):
 class Described:
     """The model that options describe.
 
-    Args:
-        zoo: name of the zoo's model that computes the same; None if there is none.
-        assumed: assumptions made about the model.
-        nearest: if `zoo` is None, the most similar model of the zoo and the fields that differ, with their values here;
-            None if none is similar.
+    zoo: name of the zoo's model that computes the same, if any; else nearest: the most similar model and the fields
+    that differ, with their values here. assumed: assumptions made about the model.
     """
 
     model: ModelDescriptor

@@ -57,13 +57,7 @@ SOURCES = ("vocab_size", "padded_vocab_size", "tokenizer_model", "tokenizer_type
 def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> int | None:
     """Return the vocabulary's size without padding; None, with a problem recorded in `out`, if nothing gives it.
 
-    By the options or the tokenizer's name, else `vocab_size`; --padded-vocab-size, if given, checks and may replace
-    that (`_of_padded`). Without all of these by the tokenizer's type or a similar model. What is derived is recorded as
-    assumed.
-
-    Args:
-        model: with any vocabulary; to find models of the same shapes.
-        vocab_size: the user's, used where the options give none.
+    model: with any vocabulary, to find models of the same shapes. vocab_size: the user's, after the options'.
     """
     true = _true(out)
     padded = out.args.integer("padded_vocab_size")
@@ -78,11 +72,7 @@ def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> i
 
 
 def _true(out: Fields) -> int | None:
-    """Return the size by the options or the tokenizer's name; None if neither gives it.
-
-    It is --vocab-size if there is no tokenizer type, or TikToken's or a null one (plus 1 before core_v0.18.2), else the
-    named tokenizer's, with --vocab-size as fallback.
-    """
+    """Return the size by --vocab-size or the named tokenizer, by the tokenizer's type; None if neither gives it."""
     args = out.args
     size, kind = args.integer("vocab_size"), _kind(args)
     if kind in _OF_OPTION or not kind:
@@ -99,10 +89,7 @@ def _kind(args: Namespace) -> str:
 
 
 def _of_name(out: Fields, args: Namespace) -> int | None:
-    """Return the size of the named tokenizer, recorded as an assumption; None if the name or folder is not known.
-
-    By --tokenizer-model or its last folder: of the zoo's model with that Hugging Face id, else of `BY_NAME`.
-    """
+    """Return the size of the tokenizer that --tokenizer-model names, as an assumption; None if it is not known."""
     model = args.word("tokenizer_model").lower() if args.known("tokenizer_model") else ""
     path = PurePosixPath(model)
     last = path.parent.name if path.suffix in (".model", ".json") else path.name
@@ -118,11 +105,9 @@ def _of_name(out: Fields, args: Namespace) -> int | None:
 
 
 def _of_padded(out: Fields, model: ModelDescriptor, padded: int, true: int | None) -> int:
-    """Return the size that --padded-vocab-size stands for: `true` if it pads to that, else a similar model's, else
-    `padded`.
+    """Return the size that pads to --padded-vocab-size: `true`, a similar model's, else the padded one.
 
-    A size pads to it if it is less than 1024 (or the options' own step) below. The latter two are recorded as
-    assumptions. A similar model is looked for only if `true` is None.
+    A size pads to it if it is less than 1024 (or the options' own step) below. All but `true` are assumptions.
     """
     args = out.args
     step = (args.integer("make_vocab_size_divisible_by") or 1) * (args.integer("tensor_model_parallel_size") or 1)
@@ -143,10 +128,7 @@ def _of_padded(out: Fields, model: ModelDescriptor, padded: int, true: int | Non
 
 
 def _guess(out: Fields, model: ModelDescriptor) -> int | None:
-    """Return the size by the tokenizer's type, else that of the zoo's model with the same shapes; None if neither.
-
-    Either is recorded as an assumption. Without a type but with --merge-file the tokenizer is GPT-2's.
-    """
+    """Return the size by the tokenizer's type, else that of the zoo's model with the same shapes, as an assumption."""
     kind = _kind(out.args)
     if not kind and (not out.args.known("merge_file") or out.args.given("merge_file")):
         kind = _OF_MERGES

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from symconfig.descriptor import hub
+from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.meaning import Meaning, meaning
@@ -27,8 +28,7 @@ _ENDS = re.compile(rf"[-_]({'|'.join((*_STORED, 'thinking'))})(?=$|[-_/])", re.I
 def by_name(given: str, place: Place | None) -> tuple[ModelDescriptor, list[Assumed]] | None:
     """Return the model of a name or a folder's last part, and the assumptions made; None if it is not known.
 
-    Looked up in the zoo, then in known.json, then (ids only) in the Hugging Face cache; suffixes of stored formats are
-    ignored in the first two. Another spelling, any model of known.json, and a vision tower left out are assumptions.
+    Looked up in the zoo, in known.json (both without suffixes of formats), and ids in the Hugging Face cache.
     """
     plain = _ENDS.sub("", given)
     for name, known in hub.of_zoo():
@@ -66,11 +66,7 @@ def models() -> dict[str, dict[str, Any]]:
 
 @cache
 def model_of(name: str) -> tuple[ModelDescriptor, bool]:
-    """Return a model of known.json under its own name, and whether it has a vision tower that is left out; cached.
-
-    It is that of the entry's config, in bf16, or of the model that the entry is like. Raises KeyError for an unknown
-    name.
-    """
+    """Return a model of known.json under its name, in bf16, and whether it has a vision tower; cached."""
     entry = models()[name]
     if "config" in entry:
         model = import_config({**entry["config"], "torch_dtype": "bfloat16"}, _FILE, name)
@@ -82,18 +78,11 @@ def model_of(name: str) -> tuple[ModelDescriptor, bool]:
 
 _SECTION = {"rope_scaling": "rope_scaling.rope_type"}  # by which field such a choice is told
 MOST_FIELDS = 3  # fields at most in which a model may differ from one that it is said to be like
-_SHAPES = (
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "experts.num_experts",
-    "experts.moe_intermediate_size",
-    "experts.shared_expert_intermediate_size",
-    "latent.q_lora_rank",
-    "latent.kv_lora_rank",
+_SHAPES = words(
+    """
+    hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim experts.num_experts
+    experts.moe_intermediate_size experts.shared_expert_intermediate_size latent.q_lora_rank latent.kv_lora_rank
+    """
 )
 
 
@@ -148,10 +137,7 @@ def _shown(value: object) -> str:
 
 
 def alike(model: ModelDescriptor, fits: Callable[[ModelDescriptor], bool]) -> ModelDescriptor | None:
-    """Return the zoo's most similar model with the same shapes (any vocabulary) that `fits` accepts.
-
-    None if there is none.
-    """
+    """Return the zoo's most similar model with the same shapes (any vocabulary) that `fits`; None if there is none."""
     mine = meaning(model)
     candidates = sorted(
         (len(differing(mine, theirs)), other.name)
@@ -162,10 +148,7 @@ def alike(model: ModelDescriptor, fits: Callable[[ModelDescriptor], bool]) -> Mo
 
 
 def by_tokenizer(name: str) -> ModelDescriptor | None:
-    """Return the zoo's model with this Hugging Face id, lower case, with or without its owner.
-
-    None if there is none.
-    """
+    """Return the zoo's model with this Hugging Face id, lower case, maybe without its owner; None without."""
     for model, _ in _zoo():
         theirs = (model.huggingface_id or "").lower()
         if theirs and name in (theirs, theirs.rpartition("/")[2]):

@@ -3,21 +3,146 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.document import KeyPath, shorten
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
-from symconfig.existing.recover.deepspeed_json import OVERWRITTEN, autos, fills
+from symconfig.existing.launch.reading import Reading, Tree, Word
+from symconfig.existing.launch.text import Text
+from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.deepspeed_json import OVERWRITTEN, at, autofilled, autos, fills, uses_trainer
 from symconfig.existing.recover.deepspeed_json import mismatches as trainer_mismatches
-from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
-from symconfig.existing.rules.rule import TEXTS, Check, Finding, Language, Looked, Rule, rules_of
+from symconfig.existing.rules.rule import Check, Finding, Language, Lookup, Row, Rule, rules_of
+from symconfig.formats.deepspeed import stage_of
 from symconfig.frameworks import around_transformers, shared
 from symconfig.frameworks.constraint import Constraint, failing
 from symconfig.frameworks.deepspeed import constraints
-from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN, ZERO, Kind, Mismatch, mismatches, schema
+from symconfig.frameworks.deepspeed.keys import (
+    ACCUMULATION,
+    AUTO,
+    MICRO,
+    TRAIN,
+    ZERO,
+    Kind,
+    Mismatch,
+    mismatches,
+    schema,
+)
 from symconfig.frameworks.facts import Fixed
 from symconfig.plans.configuration_set import ConfigurationSet
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepSpeedFacts:
+    """What rules may ask of a DeepSpeed JSON and its launch.
+
+    tree: the JSON with its places. trainer: Transformers' Trainer loads it. config: its data, with "auto" filled in if
+    so. arguments: of the training program. gpus, model: None if not known. environment: variables that the script sets;
+    None if not known. launcher: the words before the program.
+    """
+
+    tree: Tree
+    trainer: bool
+    arguments: Arguments = field(default_factory=Arguments)
+    gpus: int | None = None
+    model: ModelDescriptor | None = None
+    environment: Mapping[str, Word] | None = None
+    launcher: tuple[str, ...] = ()
+    config: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        hidden = self.model.hidden_size if self.model else None
+        config = autofilled(self.tree.data, self.arguments, hidden) if self.trainer else self.tree.data
+        object.__setattr__(self, "config", config)
+
+    @classmethod
+    def of_reading(cls, reading: Reading, gpus: int | None, model: ModelDescriptor | None) -> Self:
+        """Return the facts of a configuration that was read. Raises ValueError without a DeepSpeed JSON."""
+        if reading.deepspeed is None:
+            raise ValueError("there is no DeepSpeed JSON")
+        arguments = Arguments(reading.options)
+        return cls(
+            tree=reading.deepspeed,
+            trainer=uses_trainer(arguments),
+            arguments=arguments,
+            gpus=gpus,
+            model=model,
+            environment=reading.environment if reading.environment_known and not reading.json_alone else None,
+            launcher=tuple(word.text for word in reading.launcher),
+        )
+
+    @classmethod
+    def of_data(cls, config: Any, file: str, trainer: bool, gpus: int | None = None) -> Self:
+        """Return the facts of plain data alone. trainer: Transformers' Trainer loads it. gpus: None if not known."""
+        return cls(tree=Tree(Text(file, b""), config, {}, "json"), trainer=trainer, gpus=gpus)
+
+    def get(self, *path: str) -> Any:
+        """Return the value at a path, with "auto" filled in; None where there is none."""
+        return at(self.config, path)
+
+    def section(self, *path: str) -> Json:
+        """Return the object at a path; {} where there is none or another value."""
+        value = self.get(*path)
+        return value if isinstance(value, dict) else {}
+
+    def number(self, *path: str) -> int | float | None:
+        value = self.get(*path)
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    def whole(self, *path: str, otherwise: int = 0) -> int:
+        value = self.number(*path)
+        return value if isinstance(value, int) else otherwise
+
+    @property
+    def stage(self) -> int:
+        """Return the ZeRO stage; 0 if none, or none that DeepSpeed has, is given."""
+        return stage_of(self.config)
+
+    @property
+    def data_ranks(self) -> int | None:
+        """Return the GPUs over the Ulysses degree (AutoTP ranks count), None if unknown or not divisible."""
+        shared = self.sequence_parallel
+        return None if self.gpus is None or self.gpus % shared else self.gpus // shared
+
+    @property
+    def precision(self) -> str:
+        """Return "bf16" (also by bfloat16), "fp16", "fp32" if none is on, or "unknown" for an "auto"."""
+        if any(self.get(name, "enabled") is True for name in ("bf16", "bfloat16")):
+            return "bf16"
+        if self.get("fp16", "enabled") is True:
+            return "fp16"
+        return "unknown" if AUTO in (self.get(name, "enabled") for name in ("bf16", "bfloat16", "fp16")) else "fp32"
+
+    @property
+    def tensor_parallel(self) -> int:
+        return max(self.whole("tensor_parallel", "autotp_size"), 1)
+
+    @property
+    def sequence_parallel(self) -> int:
+        return max(self.whole("sequence_parallel_size"), 1)
+
+    @property
+    def expert_parallel(self) -> int:
+        return max(self.whole("expert_parallel", "autoep_size"), 1)
+
+    @property
+    def may_share_data(self) -> bool:
+        """Return whether ranks may have the same parameters, which ZeRO shards; True if the GPUs are not known."""
+        return self.gpus is None or self.gpus > self.tensor_parallel
+
+    def offloads(self, section: str) -> bool:
+        """Return whether offload_optimizer or offload_param (`section`) has the device "cpu" or "nvme"."""
+        return self.get(ZERO, section, "device") in ("cpu", "nvme")
+
+    def problem(self, path: KeyPath, what: str, *, of_key: bool = False, **words: str | None) -> Problem:
+        """Return a Problem about this path of the JSON, where it stands. words: its got, need and hint."""
+        return self.tree.problem(path, what, of_key=of_key, **words)
+
 
 _ELSEWHERE: frozenset[KeyPath] = frozenset({("optimizer", "params", "max_grad_norm")})  # has a rule of its own
 _BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")
@@ -25,10 +150,9 @@ _DEFAULT_BUCKET = 500_000_000  # elements (runtime/zero/config.py)
 
 
 def _of(kind: Kind, alike: bool | None = None) -> Check[DeepSpeedFacts]:
-    """Return a check that yields every mismatch of one kind with DeepSpeed's schema.
+    """Return a check that yields the mismatches of one kind with DeepSpeed's schema that have no rule of their own.
 
-    Keys that the Trainer overwrites, or that have rules of their own, are passed over. alike: only mismatches with
-    (True) or without (False) a similar known word; None: both.
+    alike: only mismatches with (True) or without (False) a similar known word; None: both.
     """
 
     def check(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -80,9 +204,7 @@ deepspeed_made_up_name = _of("name")
 
 
 def deepspeed_auto_without_trainer(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    """Yield a problem for each "auto" that neither the Trainer fills in nor DeepSpeed ignores, so that
-    DeepSpeed fails.
-    """
+    """Yield a problem for each "auto" that nothing fills in and DeepSpeed fails on."""
     whose = (
         "the Trainer does not fill in"
         if facts.trainer
@@ -94,9 +216,7 @@ def deepspeed_auto_without_trainer(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def deepspeed_dropped_auto(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    """Yield a problem for each "auto" that the Trainer does not fill in and DeepSpeed silently replaces
-    by its default.
-    """
+    """Yield a problem for each "auto" that DeepSpeed silently replaces by its default."""
     for path in autos(facts.tree.data):
         if not _dropped(path) or (facts.trainer and fills(path, facts.stage)):
             continue
@@ -115,17 +235,8 @@ def deepspeed_dropped_auto(facts: DeepSpeedFacts) -> Iterator[Problem]:
         )
 
 
-def _counted(tp: int) -> str:
-    return f", among which this release counts the {tp} AutoTP ranks of a group" if tp > 1 else ""
-
-
 def deepspeed_batch_product(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    """Yield one problem if train batch, micro-batch and accumulation disagree, or the train batch does not divide.
-
-    With all three their product with the ranks must be the train batch; else the train batch must be a multiple of the
-    given one of the two (or of 1) x ranks. Nothing without a train batch, or if the ranks are unknown or AutoTP does
-    not divide them.
-    """
+    """Yield one problem if train batch, micro-batch and accumulation disagree, or the train batch does not divide."""
     ranks, tp = facts.data_ranks, facts.tensor_parallel
     if ranks is None or ranks % tp:
         return
@@ -141,9 +252,10 @@ def deepspeed_batch_product(facts: DeepSpeedFacts) -> Iterator[Problem]:
         least = per_rank * ranks
         if train % least:
             other = "micro-batch" if micro else "accumulation"
+            counted = f", among which this release counts the {tp} AutoTP ranks of a group" if tp > 1 else ""
             yield facts.problem(
                 (TRAIN,),
-                f"{train} does not divide by {other} {per_rank} x {ranks} ranks{_counted(tp)}",
+                f"{train} does not divide by {other} {per_rank} x {ranks} ranks{counted}",
                 hint=str(max(round(train / least), 1) * least),
             )
 
@@ -152,13 +264,8 @@ def deepspeed_trainer_mismatch(facts: DeepSpeedFacts) -> Iterator[Problem]:
     """Yield a problem for each key whose value differs from the Trainer's argument; nothing for other programs."""
     if facts.trainer:
         for path, got, need in trainer_mismatches(facts.tree.data, facts.arguments):
-            yield facts.problem(
-                path,
-                "is not what the program's arguments say",
-                got=shorten(repr(got)),
-                need=shorten(repr(need)),
-                hint='"auto"',
-            )
+            what, got, need = "is not what the program's arguments say", shorten(repr(got)), shorten(repr(need))
+            yield facts.problem(path, what, got=got, need=need, hint='"auto"')
 
 
 def deepspeed_four_bit_weights_whole(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -187,7 +294,7 @@ DERIVED: Mapping[str, Callable[[DeepSpeedFacts], Any]] = {
     "key_of_accumulation": lambda facts: ACCUMULATED if _key(facts, ACCUMULATED) else ACCUMULATION,
     "accumulates_otherwise": lambda facts: facts.precision not in (_key(facts, ACCUMULATED), "unknown"),
     "stage3_key": lambda facts: next((key for key in facts.section(ZERO) if key.startswith("stage3_")), None),
-    "gib": lambda facts: Looked(lambda key: 2 * _key(facts, key) / 2**30),
+    "gib": lambda facts: Lookup(lambda key: 2 * _key(facts, key) / 2**30),
     "torchrun": lambda facts: any("torchrun" in word or "torch.distributed" in word for word in facts.launcher),
     "threads_unset": lambda facts: facts.environment is not None and "OMP_NUM_THREADS" not in facts.environment,
 }
@@ -203,17 +310,8 @@ def _value(facts: DeepSpeedFacts, name: str) -> Any:
     return DERIVED[name](facts) if name in DERIVED else _key(facts, name)
 
 
-def _stated(facts: DeepSpeedFacts, path: str) -> bool:
-    """Return whether the key at a dotted path is given, with any value."""
-    *section, key = path.split(".")
-    return key in facts.section(*section)
-
-
 def _failing(facts: DeepSpeedFacts, names: str) -> tuple[str, str | None] | None:
-    """Return sentence and hint of the first of the named constraints that fails; None if none is known to.
-
-    names: constraints of the table, separated by blanks.
-    """
+    """Return sentence and hint of the first constraint of `names` that is known to fail; None if none is."""
     fixed, point = Fixed() if facts.model is None else Fixed.of(facts.model), _point(facts)
     for constraint in failing([TABLE[name] for name in names.split()], fixed, point):
         return constraint.sentence_at(fixed, point), constraint.hint
@@ -221,10 +319,7 @@ def _failing(facts: DeepSpeedFacts, names: str) -> tuple[str, str | None] | None
 
 
 def _point(facts: DeepSpeedFacts) -> ConfigurationSet:
-    """Return the configuration's degrees and options as the planner's columns; tp is AutoTP's and cp Ulysses' degree.
-
-    The optimizer's offloaded share is 1 without a ratio, and 0 if it is not offloaded.
-    """
+    """Return the configuration's degrees and options as the planner's columns; tp is AutoTP's, cp Ulysses' degree."""
     share = facts.number(ZERO, "offload_optimizer", "ratio")
     return ConfigurationSet(
         tp=facts.tensor_parallel,
@@ -238,23 +333,22 @@ def _point(facts: DeepSpeedFacts) -> ConfigurationSet:
     )
 
 
-def _problem(
-    facts: DeepSpeedFacts, about: list[str], what: str = "", fails: str | None = None, of_key: bool = False, **more: Any
-) -> Problem | None:
-    """Return a problem at the key `about[0]` (without one, about the whole JSON).
+def _problem(facts: DeepSpeedFacts, about: list[str], texts: dict[str, Any], row: Row) -> Problem | None:
+    """Return a problem at the key `about[0]`, or at its name (`of_key`); without `about` on the whole JSON.
 
-    Return None if `fails` is given and none of it fails. of_key: at the key's name, not at its value. fails: names of
-    constraints; the first failing one supplies sentence and hint.
+    The row's `fails` names constraints; the first failing one supplies sentence and hint; None if none fails.
     """
-    texts = {key: more[key] for key in TEXTS if key in more}
-    if fails is not None:
-        if (failed := _failing(facts, fails)) is None:
+    if "fails" in row:
+        if (failed := _failing(facts, row["fails"])) is None:
             return None
-        what, texts["hint"] = failed
-    return facts.problem(tuple(about[0].split(".")) if about else (), what, of_key=of_key, **texts)
+        texts["what"], texts["hint"] = failed
+    return facts.problem(tuple(about[0].split(".")) if about else (), of_key=row.get("of_key", False), **texts)
 
 
-NAME_TESTS = {"stated": _stated, "fails": lambda facts, name: _failing(facts, name) is not None}
+NAME_TESTS: Mapping[str, Callable[[DeepSpeedFacts, str], bool]] = {
+    "stated": lambda facts, path: path.rpartition(".")[2] in facts.section(*path.split(".")[:-1]),  # with any value
+    "fails": lambda facts, name: _failing(facts, name) is not None,
+}
 _MICRO = '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}'
 _STAGE2 = '"zero_optimization": {"stage": 2, "overlap_comm": true'
 # How examples begin; each closes the braces that are open.

@@ -2,24 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import yaml
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Word
 from symconfig.existing.launch.text import Place, problem_at
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.rules.versions import OLD, meant
 from symconfig.formats.megatron import DEGREES
 from symconfig.formats.megatron_run import BY_FIELD, STAGES
-from symconfig.frameworks.megatron.flags import Value
+from symconfig.frameworks.megatron.flags import Value, flags
 from symconfig.plans import pipeline_layout
+from symconfig.resources import opened
 
 OWN_PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_hybrid.py")
 FIRST, LAST = (BY_FIELD[f"{end}_stage_layers"][0] for end in ("first", "last"))
 ACCOUNTS = tuple(BY_FIELD[f"account_for_{end}"][0] for end in ("embedding", "loss"))
 LAYOUT, CHUNKS = BY_FIELD["pipeline_layout"][0], BY_FIELD["vpp"][0]
 PER_CHUNK = "num_layers_per_virtual_pipeline_stage"
+
+
+State = Literal["refused", "idle", "old", "gone"]  # as rows/old_options.yaml says
+
+
+@dataclass(frozen=True, slots=True)
+class Old:
+    """today: options that say it now; None: nothing does, or need not."""
+
+    state: State
+    why: str
+    today: str | None = None
+
+
+with opened(Path(__file__).parent / "rows" / "old_options.yaml") as _file:
+    OLD = {name: Old(**row) for name, row in yaml.load(_file, Loader=yaml.SafeLoader).items()}
+ALIKE = 0.9  # of difflib: "--micro-batchsize" is, "--log-batch-size" is not "--log-world-size"
+MISSING = 2  # words
+
+
+@cache
+def meant(name: str, version: str) -> str | None:
+    """Return the option of this version that a misspelt or shortened name probably means; None if none is similar."""
+    return nearest(name, flags(version).flags)
+
+
+def nearest(name: str, options: Iterable[str]) -> str | None:
+    """Return the shortest option that contains the words of the name (`_contains_words`), else the closest spelling.
+
+    Options that begin with the same word go first. None if none is similar. A --no-X never matches --X.
+    """
+    words = _words(name)
+    options = [option for option in options if (_words(option)[0] == "no") == (words[0] == "no")]
+    spelled = "--" + "-".join(words)
+    longer = [option for option in options if _contains_words(_words(option), words)]
+    if longer:
+        return min(longer, key=lambda option: (_words(option)[0] != words[0], len(_words(option)), option))
+    matches = difflib.get_close_matches(spelled, options, n=1, cutoff=ALIKE)
+    return matches[0] if matches else None
+
+
+def _words(name: str) -> list[str]:
+    return name.lstrip("-").replace("_", "-").lower().split("-")
+
+
+def _contains_words(option: list[str], words: list[str]) -> bool:
+    """Return whether the option has the two or more words in order, maybe shortened, and at most two others."""
+    if len(words) < 2 or not len(words) <= len(option) <= len(words) + MISSING:
+        return False
+    left = iter(option)
+    return all(any(other.startswith(word) for other in left) for word in words if word)
 
 
 class NotKnown(Exception):
@@ -66,11 +123,9 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def released(self) -> bool:
-        """Return whether the options are those of a known Megatron-LM release; False if another program parses them
-        (`fork`).
+        """Return whether the options are those of a known release, and not of a fork or another program.
 
-        Otherwise True if the user gave the version, or if every unknown option is a misspelling of a known one and no
-        old name.
+        Without a stated version every unknown option must be a misspelling of a known one and no old name.
         """
         return not self.fork and (
             self.version_given
@@ -86,10 +141,7 @@ class MegatronFacts(Mapping[str, Value]):
         return {self.names.table.flags[option].dest for option in options if option is not None}
 
     def given(self, dest: str) -> bool:
-        """Return whether the option is given, even misspelt or with an unknown value.
-
-        Raises NotKnown if unread text may give it.
-        """
+        """Return whether the option is given, even misspelt or with an unknown value. Raises NotKnown."""
         if self.names.given(dest) or dest in self.names.dark or dest in self.misspelt:
             return True
         if not self.complete:
@@ -186,10 +238,9 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def chunks(self) -> int:
-        """Return the model chunks per pipeline stage (vpp): by the layout, the layers of a virtual stage, or their
-        number; else 1.
+        """Return the model chunks per pipeline stage (vpp); 1 if no option says them.
 
-        Raises NotKnown if the layers of a virtual stage do not divide those of a stage, which other rules report.
+        Raises NotKnown if the layers of a virtual stage do not divide those of a stage.
         """
         if (layout := self.text(LAYOUT)) is not None:
             return len(pipeline_layout.expanded(layout)) // self.pp
@@ -210,10 +261,7 @@ class MegatronFacts(Mapping[str, Value]):
         return self["fp8"] is not None or self["fp4"] is not None
 
     def variable(self, name: str) -> str | None:
-        """Return the environment variable's value; None if it is known to be unset.
-
-        Raises NotKnown where either is not known.
-        """
+        """Return the environment variable's value; None if it is unset. Raises NotKnown."""
         if self.environment is None:
             raise NotKnown(name)
         word = self.environment.get(name)
@@ -236,10 +284,9 @@ class MegatronFacts(Mapping[str, Value]):
         hint: str | None = None,
         value: Value = True,
     ) -> Problem:
-        """Return a problem at the place of the option, or, if it is not given, of the first given one of `related`.
+        """Return a problem at the option's place, else at the first given one of `related`.
 
-        dest, related: destinations. field: replaces the option's name. value: for a switch that is not given, the value
-        that it would set, as --x and --no-x share a destination.
+        field: replaces the option's name. value: for a switch that is not given, the value that it would set.
         """
         setting = self.names.setting(dest)
         named = field or (setting.spelled if setting else self.option(dest, value))

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from symconfig.errors import Problem
-from symconfig.existing.launch.reading import World
 from symconfig.existing.launch.text import Text
-from symconfig.existing.rules.rule import TEXTS, Language, rules_of
+from symconfig.existing.rules.rule import Language, rules_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherFacts:
     """What rules may ask of a launcher.
 
-    world: its numbers of nodes and GPUs. gpus: the number that the user states. gpus_per_node: of the cluster; None if
-    not known. scripts: the bash files.
+    started, started_per_node, nodes: GPUs and nodes that it starts. gpus: the number that the user states.
+    gpus_per_node: of the cluster; None if not known. scripts: the bash files.
     """
 
-    world: World
-    gpus: int | None = None
-    gpus_per_node: int | None = None
-    scripts: tuple[Text, ...] = ()
+    started: int | None
+    started_per_node: int | None
+    nodes: int | None
+    gpus: int | None
+    gpus_per_node: int | None
+    scripts: tuple[Text, ...]
 
 
 def carriage_returns(facts: LauncherFacts) -> Iterator[Problem]:
@@ -34,18 +34,7 @@ def carriage_returns(facts: LauncherFacts) -> Iterator[Problem]:
             yield place.problem(what, field="the script", hint=fix)
 
 
-VALUES: Mapping[str, Callable[[LauncherFacts], Any]] = {
-    "gpus": lambda facts: facts.gpus,
-    "gpus_per_node": lambda facts: facts.gpus_per_node,
-    "started": lambda facts: facts.world.gpus,
-    "started_per_node": lambda facts: facts.world.gpus_per_node,
-    "nodes": lambda facts: facts.world.nodes,
-}
-
-
-def _problem(facts: LauncherFacts, about: list[str], what: str, **more: Any) -> Problem:
-    return Problem(what, field=" ".join(about), **{key: more[key] for key in TEXTS if key in more})
-
-
-LANGUAGE: Language[LauncherFacts] = Language(lambda facts, name: VALUES[name](facts), _problem, {})
+LANGUAGE: Language[LauncherFacts] = Language(
+    getattr, lambda facts, about, texts, row: Problem(field=" ".join(about), **texts), {}
+)
 RULES = rules_of("launcher", LANGUAGE, globals())

@@ -14,7 +14,7 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.rules import megatron_checks, megatron_options
 from symconfig.existing.rules.facts import LAYOUT, MegatronFacts, NotKnown, granularity
 from symconfig.existing.rules.refused import exchanges, fails, of_constraints
-from symconfig.existing.rules.rule import OF_RULE, TEXTS, Finding, Language, Looked, Row, Rule, rows_of, rules_of
+from symconfig.existing.rules.rule import OF_RULE, Finding, Language, Lookup, Row, Rule, rows_of, rules_of
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron import constraints, option_constraints, sparse
 from symconfig.frameworks.megatron.constraints import EXPERT_BIAS
@@ -59,11 +59,7 @@ def _levels(facts: MegatronFacts) -> int | None:
 
 
 def _weightless_losses(facts: MegatronFacts) -> bool:
-    """Return whether experts are balanced only by auxiliary losses (any kind with "aux_loss") and all of these have
-    weight 0.
-
-    Raises NotKnown.
-    """
+    """Return whether experts are balanced only by auxiliary losses of weight 0. Raises NotKnown."""
     kinds, weights = (
         value if isinstance(value, tuple) else (value,)
         for value in map(facts.__getitem__, (LOSSES, "moe_aux_loss_coeff"))
@@ -108,7 +104,7 @@ DERIVED: Mapping[str, Callable[[MegatronFacts], Any]] = {
     ),
     "scaled_as_it_goes": lambda facts: facts.on("fp16") and not facts["loss_scale"],
     "thrice_evaluated": lambda facts: 3 * facts.number("eval_iters"),
-    "option": lambda facts: Looked(facts.option),
+    "option": lambda facts: Lookup(facts.option),
 }
 
 
@@ -120,16 +116,12 @@ def _value(facts: MegatronFacts, name: str) -> Any:
     return DERIVED[name](facts) if name in DERIVED else facts[name]
 
 
-def _problem(facts: MegatronFacts, about: list[str], what: str, **more: Any) -> Problem:
-    """Return a problem about an option (`about`: its destination and related ones), or about `more["variable"]` if
-    given.
-
-    more: the row's keys; with `unset` the switch is named by the option that turns it off.
-    """
-    texts = {key: more[key] for key in TEXTS if key in more}
-    if "variable" in more:
-        return facts.about(more["variable"], what, *about, **texts)
-    return facts.problem(what, *about, value=not more.get("unset", False), **texts)
+def _problem(facts: MegatronFacts, about: list[str], texts: dict[str, Any], row: Row) -> Problem:
+    """Return a problem about options (`about`), or the row's `variable`; with `unset` about the switch that is off."""
+    what = texts.pop("what")
+    if "variable" in row:
+        return facts.about(row["variable"], what, *about, **texts)
+    return facts.problem(what, *about, value=not row.get("unset", False), **texts)
 
 
 NAME_TESTS: Mapping[str, Callable[[MegatronFacts, str], bool]] = {
@@ -199,9 +191,8 @@ def _stated(flag: Flag, values: list[str], option: str) -> Any:
 def _broken(facts: MegatronFacts, kind: str, dest: str, wanted: Any, owner: str) -> Iterator[Problem]:
     """Yield one problem if the option `dest` is on though excluded, off though needed, or fails the tests of its value.
 
-    kind: "needs", "excludes" or "be", which says which of these. wanted: tests of its value, with optional `need` (a
-    text), `since` (a version) and `if` (conditions), without which nothing is yielded. owner: the destination that has
-    the rule. Raises NotKnown.
+    kind: "needs", "excludes" or "be". wanted: tests of its value, with optional `need` (a text), `since` (a version)
+    and `if` (conditions). owner: the destination that has the rule. Raises NotKnown.
     """
     tests = dict(wanted) if isinstance(wanted, dict) else {"is" if kind == "be" else "need": wanted}
     need, since, others = (tests.pop(name, None) for name in ("need", "since", "if"))
@@ -222,22 +213,10 @@ def _broken(facts: MegatronFacts, kind: str, dest: str, wanted: Any, owner: str)
 
 PAIRS = "megatron_pairs"
 FILES = (
-    "megatron_options",
-    "megatron_grid",
-    "megatron_layers",
-    "megatron_sizes",
-    "megatron_attention",
-    "megatron_experts",
-    "megatron_router",
-    "megatron_switches",
-    PAIRS,
-    "megatron_training",
-    "megatron_checkpoints",
-    "megatron_recompute",
-    "megatron_speed",
-    "machine",
-    "environment",
-)
+    "megatron_options", "megatron_grid", "megatron_layers", "megatron_sizes", "megatron_attention", "megatron_experts",
+    "megatron_router", "megatron_switches", PAIRS, "megatron_training", "megatron_checkpoints", "megatron_recompute",
+    "megatron_speed", "machine", "environment",
+)  # fmt: skip
 CHECKS = {**vars(megatron_checks), **vars(megatron_options)}
 BY_FILE: Mapping[str, tuple[Rule[MegatronFacts], ...]] = {
     file: rules_of_pairs(file) if file == PAIRS else rules_of(file, LANGUAGE, CHECKS) for file in FILES
@@ -262,8 +241,7 @@ MEANING = tuple(rule for rule in RULES if rule not in BY_FILE["megatron_options"
 def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] | None = None) -> list[Finding]:
     """Return a finding for each broken rule that applies to the version, in the order of the file. rules: None: all.
 
-    Errors become warnings if the options are not those of a known release (`facts.released`), which may accept more;
-    not those of `UNDIVIDED`, nor those of `DEALT` if Megatron-Core distributes the layers by these options.
+    Errors become warnings if the options are not those of a known release, but for rules that hold in any case.
     """
     released = facts.released
     broken_rules = [

@@ -52,8 +52,7 @@ def divides(
 ) -> Iterator[Problem]:
     """Yield a problem if the positive `value` is not a multiple of the positive `by`.
 
-    Other numbers have a rule of their own. what: what `value` counts, as the subject of a sentence. dest, related: the
-    options at whose place it is reported. named: `by` in words. field: replaces the option's name.
+    what: what `value` counts. dest, related: where. named: `by` in words. field: replaces the option's name.
     """
     if undivided(value, by):
         need = f"a multiple of {named} = {by}"
@@ -72,11 +71,7 @@ def not_positive(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def gpus_over_degrees(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the GPUs are not a multiple of tp x pp x cp (weight shards x pp x cp if there are more shards
-    than tp).
-
-    Degrees that are not known are left out of the product.
-    """
+    """Yield a problem if the GPUs are not a multiple of tp (or weight shards) x pp x cp, as far as known."""
     sharded = facts.names.given(SHARDS) and facts.number(SHARDS) > facts.tp
     first = ("shards", SHARDS) if sharded else ("tp", TP)
     degrees = {name: size for name, dest in (first, ("pp", PP), ("cp", CP)) if (size := _degree(facts, dest))}
@@ -101,11 +96,7 @@ def _degree(facts: MegatronFacts, dest: str) -> int | None:
 
 
 def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the ramp-up's first or last batch is not a multiple of micro batch x dp, or its steps miss the
-    last one.
-
-    Nothing without a ramp-up of three numbers, or with --decrease-batch-size-if-needed.
-    """
+    """Yield a problem if batches of the ramp-up are no multiple of micro batch x dp, or miss the last."""
     given = facts["rampup_batch_size"]
     if not isinstance(given, tuple) or len(given) != 3 or facts.on("decrease_batch_size_if_needed"):
         return
@@ -124,11 +115,7 @@ def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def large_bubble(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the pipeline bubble exceeds half of the time that the stages compute: (pp - 1) / (vpp x
-    microbatches).
-
-    Nothing without microbatches. The hints are a smaller micro-batch, fewer stages and virtual stages, where possible.
-    """
+    """Yield a problem if the bubble exceeds half of the compute time: (pp - 1) / (vpp x microbatches)."""
     batches, others = facts.microbatches, facts.pp - 1
     if others and batches > 0 and 2 * others > facts.chunks * batches:
         smaller = ["a smaller --micro-batch-size"] * (facts.number("micro_batch_size") > 1)
@@ -143,11 +130,7 @@ def large_bubble(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def warm_up_beyond_decay(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the warm-up is not shorter than the decay (by default the training), in iterations or in
-    samples.
-
-    A unit is skipped without a decay and a training length, or if a value is not known.
-    """
+    """Yield a problem if the warm-up is not shorter than the decay, in iterations or in samples."""
     for unit in ("iters", "samples"):
         with suppress(NotKnown):
             decay = facts.maybe(f"lr_decay_{unit}") or facts.maybe(f"train_{unit}")
@@ -158,9 +141,7 @@ def warm_up_beyond_decay(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def layers_of_experts(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if --moe-layer-freq is invalid for this number of layers; nothing if it is not given or the model
-    dense.
-    """
+    """Yield a problem if --moe-layer-freq is given and invalid for this number of layers."""
     if not facts.experts or not facts.names.given("moe_layer_freq"):
         return
     try:
@@ -208,10 +189,7 @@ WAYS = ((FIRST, LAST), ACCOUNTS, (LAYOUT,))
 
 
 def _stage_split(facts: MegatronFacts) -> tuple[str, ...]:
-    """Return the options by which the split into stages is given; () if none is, so that the stages are equal.
-
-    Raises NotKnown if it is given in several ways, which has a rule of its own.
-    """
+    """Return the options that give the split into stages; () for equal ones. Raises NotKnown for several ways."""
     ways = [way for way in WAYS if any(facts[dest] for dest in way)]
     if len(ways) > 1:
         raise NotKnown
@@ -238,11 +216,7 @@ def stages_said_twice(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def layers_over_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the layers, with counted ends, are not a multiple of pp; its hint is to count the ends
-    otherwise.
-
-    Nothing if a hybrid pattern, a layout or the end stages' layers give the split.
-    """
+    """Yield a problem if equal stages do not hold the layers and counted ends, with a hint on the ends."""
     if STAGE in spelled(facts.names):
         return  # a pattern says the stages itself
     if _stage_split(facts) in ((), ACCOUNTS):
@@ -253,10 +227,7 @@ def layers_over_stages(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def _evening_options(facts: MegatronFacts) -> str | None:
-    """Return the options that count the embedding, the loss or both as a layer, so that pp divides the layers.
-
-    Return None if none do.
-    """
+    """Return the options that count ends as layers so that pp divides the layers; None if none do."""
     layers = facts.number("num_layers")
     for ends in (ACCOUNTS, ACCOUNTS[:1], ACCOUNTS[1:]):
         if not undivided(layers + len(ends), facts.pp) and facts.pp > 1:
@@ -270,10 +241,7 @@ def _layers_counted(facts: MegatronFacts) -> int:
 
 
 def layers_over_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the layers of an equal stage are not a multiple of those of a virtual stage, else of vpp.
-
-    Nothing if a layout or the end stages' layers give the split.
-    """
+    """Yield a problem if the layers of an equal stage are not a multiple of a virtual stage's, else of vpp."""
     if _stage_split(facts) not in ((), ACCOUNTS):
         return
     held = _layers_counted(facts) // facts.pp
@@ -286,11 +254,7 @@ def layers_over_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def uneven_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the layers left by the given first and last stages cannot be shared equally by the stages
-    between.
-
-    At least one layer each is needed, and none may be left without stages between. Nothing unless only ends are given.
-    """
+    """Yield a problem if the layers left by the given end stages do not fill the stages between equally."""
     ends = _end_stage_layers(facts)
     if not ends or _stage_split(facts) != (FIRST, LAST):
         return
@@ -307,9 +271,7 @@ def uneven_stages(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def uneven_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each kind of stage (first, last, between) whose layers vpp does not divide, if the ends are
-    given.
-    """
+    """Yield a problem for each kind of stage whose layers vpp does not divide, if end stages are given."""
     ends, virtual = _end_stage_layers(facts), facts.maybe(CHUNKS) or 1
     if not ends or virtual < 2 or _stage_split(facts) != (FIRST, LAST):
         return

@@ -8,49 +8,40 @@ from collections.abc import Callable, Iterator
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
-from symconfig.existing.rules.facts import MegatronFacts, NotKnown
+from symconfig.existing.rules.facts import OLD, MegatronFacts, NotKnown, Old, State, meant
 from symconfig.existing.rules.megatron_checks import CP, TP
 from symconfig.existing.rules.rule import Check
-from symconfig.existing.rules.versions import OLD, Old, State, meant
 from symconfig.frameworks.megatron.environment import Row, applying
 from symconfig.frameworks.megatron.flags import Value, flags, parsed, versions
 
 
-def _hint(facts: MegatronFacts, name: str) -> str | None:
-    """Return the current name of an old option, or the nearest option of this version; None if there is none."""
-    if name in OLD:
-        return OLD[name].today
-    return meant(name, facts.version)
+def _foreign(kind: str, what: str, applies: Callable[[MegatronFacts], bool]) -> Check[MegatronFacts]:
+    """Return a check that yields each option that this version lacks, if `applies`.
+
+    kind: "unknown" (in no version) or "foreign" (in others), the list of `Namespace`. what: {} is the version.
+    """
+
+    def check(facts: MegatronFacts) -> Iterator[Problem]:
+        for setting in getattr(facts.names, kind) if applies(facts) else ():
+            known = [version for version in versions() if flags(version).known(setting.name)]
+            need = None if not known else known[0] if len(known) == 1 else f"{known[0]} to {known[-1]}"
+            hint = OLD[setting.name].today if setting.name in OLD else meant(setting.name, facts.version)
+            yield setting.problem(what.format(facts.version), need=need, hint=hint)
+
+    return check
 
 
-def _about(facts: MegatronFacts, setting: Setting, what: str) -> Problem:
-    known = [version for version in versions() if flags(version).known(setting.name)]
-    need = None if not known else known[0] if len(known) == 1 else f"{known[0]} to {known[-1]}"
-    return setting.problem(what, need=need, hint=_hint(facts, setting.name))
-
-
-def unknown_option(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.own_program and facts.released:
-        for setting in facts.names.unknown:
-            yield _about(facts, setting, f"is not an option of Megatron-LM {facts.version}")
-
-
-def option_of_a_fork(facts: MegatronFacts) -> Iterator[Problem]:
-    if not (facts.own_program and facts.released):
-        for setting in facts.names.unknown:
-            yield _about(facts, setting, "is not an option of any release of Megatron-LM from core_v0.11 on")
-
-
-def option_of_another_version(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.version_given:
-        for setting in facts.names.foreign:
-            yield _about(facts, setting, f"is not an option of Megatron-LM {facts.version}")
-
-
-def options_of_several_versions(facts: MegatronFacts) -> Iterator[Problem]:
-    if not facts.version_given:
-        for setting in facts.names.foreign:
-            yield _about(facts, setting, f"is not an option of Megatron-LM {facts.version}, which has the others")
+_NOT_HERE = "is not an option of Megatron-LM {}"
+unknown_option = _foreign("unknown", _NOT_HERE, lambda facts: facts.own_program and facts.released)
+option_of_a_fork = _foreign(
+    "unknown",
+    "is not an option of any release of Megatron-LM from core_v0.11 on",
+    lambda facts: not (facts.own_program and facts.released),
+)
+option_of_another_version = _foreign("foreign", _NOT_HERE, lambda facts: facts.version_given)
+options_of_several_versions = _foreign(
+    "foreign", f"{_NOT_HERE}, which has the others", lambda facts: not facts.version_given
+)
 
 
 def _old(facts: MegatronFacts) -> Iterator[tuple[Setting, Old]]:
@@ -76,9 +67,7 @@ idle_option = _kept("idle", "does nothing")
 
 
 def old_option(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each accepted option that has a new name, or that is obsolete and missing in a
-    later version.
-    """
+    """Yield a problem for each accepted option with a new name, or that is obsolete and missing later."""
     for setting, old in _old(facts):
         later = versions()[versions().index(facts.version) :]
         gone = next((version for version in later if not flags(version).known(setting.name)), None)
@@ -126,10 +115,9 @@ def _clause(reason: str) -> str:
 
 
 def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]]:
-    """Yield each variable that applies to these options, with its value; None: it is unset.
+    """Yield each variable, `forced` or advised, that applies to these options, with its value (None: it is unset).
 
-    Unknown values are passed over. forced: variables that must be set, else those that should be. Raises NotKnown
-    without a GPU architecture.
+    Unknown values are passed over. Raises NotKnown without a GPU architecture.
     """
     if facts.architecture is None:
         raise NotKnown
@@ -150,9 +138,7 @@ def environment_contradicts(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def environment_missing(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each variable that must have a value and is unset; not for those that only may not have some
-    values.
-    """
+    """Yield a problem for each variable that must have a value and is unset."""
     for row, value in _rows(facts, forced=True):
         if value is None and row.refused is None:
             yield facts.about(

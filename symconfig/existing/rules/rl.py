@@ -8,30 +8,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import tuners, verl
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.rl.values import OPENRLHF, SLIME, Values, Workers, of_verl
-from symconfig.existing.rules.rule import TEXTS, Finding, Language, Looked, rules_of
+from symconfig.existing.rules.rule import Finding, Language, Lookup, rules_of
 from symconfig.formats.tuners import SWIFT, Trainer
 
 # Rules about Megatron-LM that do not hold of workers of such a trainer: it cuts the batch and the sequences itself,
 # gives its workers an environment of its own, shares the allocator with an engine, balances no experts, and takes the
 # all-to-all where it is told to gather tokens (slime/backends/megatron_utils/arguments.py, validate_args).
-_NOT_HERE = frozenset(
-    (
-        "batch-not-said",
-        "batch-over-replicas",
-        "missing-option",
-        "environment-advised",
-        "environment-missing",
-        "environment-wrong",
-        "repeated-option",
-        "vocabulary-padded",
-        "gradients-not-overlapped",
-        "experts-not-balanced",
-        "gathered-tokens",
-    )
+_NOT_HERE = words(
+    """
+    batch-not-said batch-over-replicas missing-option environment-advised environment-missing environment-wrong
+    repeated-option vocabulary-padded gradients-not-overlapped experts-not-balanced gathered-tokens
+    """
 )
 
 
@@ -61,10 +53,7 @@ class RlFacts:
 
     @property
     def replicas(self) -> int | None:
-        """Return verl's replicas: its GPUs over cp x tp x pp (Megatron workers) or cp (FSDP workers).
-
-        None if the workers or GPUs are not known, or do not divide.
-        """
+        """Return verl's replicas, its GPUs over the ranks of a copy; None if not known or not divisible."""
         workers, gpus = self.workers, self.trained
         split = [f"actor.configuration.{name}" for name in (("cp", "tp", "pp") if workers.options else ("cp",))]
         ranks = math.prod(self.values.whole(name) or 1 for name in split)
@@ -135,11 +124,7 @@ BASES = {
 
 
 def tokens_below_longest(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem for each phase of verl whose tokens per micro-batch x cp are below the longest sequence.
-
-    Only with dynamic batches, and for other phases than the actor only where the limit is given. Nothing where the
-    longest sequence is not known.
-    """
+    """Yield a problem for each phase of verl whose tokens per micro-batch x cp are below the longest sequence."""
     longest, values = facts.longest, facts.values
     if longest is None:
         return
@@ -156,29 +141,16 @@ def tokens_below_longest(facts: RlFacts) -> Iterator[Problem]:
 
 
 def longest_beyond_tokens(facts: RlFacts) -> Iterator[Problem]:
-    """Yield one problem if the tokens per micro-batch, times the ranks that share a sequence, are below the longest
-    sequence.
-
-    Nothing without packing by tokens, or where the longest is not known.
-    """
-    longest, values = facts.longest, facts.values
-    packed = _PACKED[facts.trainer]
-    if longest is None or not values.switch(packed[0]):
-        return
-    for tokens in packed[2:]:
-        room, ranks = values.whole(tokens), values.whole(packed[1]) or 1
-        if room is not None and room * ranks < longest:
-            got, need = f"{room:,} on {ranks} ranks" if ranks > 1 else f"{room:,}", f"{-(-longest // ranks):,} or more"
-            yield facts.problem(tokens, "is exceeded by the longest sequence", got, need)
-            return
+    """Yield one problem if the tokens per micro-batch of all ranks are below the longest sequence."""
+    dynamic, degree, tokens = _PACKED[facts.trainer]
+    longest, room, ranks = facts.longest, facts.values.whole(tokens), facts.values.whole(degree) or 1
+    if longest is not None and room is not None and facts.values.switch(dynamic) and room * ranks < longest:
+        got, need = f"{room:,} on {ranks} ranks" if ranks > 1 else f"{room:,}", f"{-(-longest // ranks):,} or more"
+        yield facts.problem(tokens, "is exceeded by the longest sequence", got, need)
 
 
 def micro_batch_not_said(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem for the actor and for the rollout if its micro-batch is not given and the actor's dynamic batches
-    are off.
-
-    Nothing if the script was not read completely.
-    """
+    """Yield a problem for actor and rollout without a micro-batch or dynamic batches, if all was read."""
     if not facts.reading.complete:
         return
     for phase in ("actor", "rollout"):
@@ -189,11 +161,7 @@ def micro_batch_not_said(facts: RlFacts) -> Iterator[Problem]:
 
 
 def samples_over_gpus(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem if prompts x samples are not a multiple of replicas x micro batch (Megatron) or of all GPUs
-    (FSDP).
-
-    Nothing with dynamic batches, or where a number is not known.
-    """
+    """Yield a problem if a step's samples are not a multiple of replicas x micro-batch, or of FSDP's GPUs."""
     values, micro = facts.values, "actor.micro"
     samples, replicas = _samples(facts, "rl.prompts"), facts.replicas
     if samples is None or replicas is None or facts.trained is None or values.switch("actor.dynamic"):
@@ -221,9 +189,7 @@ def _samples(facts: RlFacts, key: str) -> int | None:
 def groups_not_whole(facts: RlFacts) -> Iterator[Problem]:
     """Yield a problem if the responses generated at once are not a multiple of num_generations.
 
-    Only for GRPO and RLOO without Megatron. They are generation_batch_size, else micro-batch x steps_per_generation
-    (else accumulation, else 1) x replicas. Nothing if a number is not known or the ranks of a sequence do not divide
-    the GPUs.
+    They are generation_batch_size, else those of an update's micro-batches. Only for GRPO and RLOO without Megatron.
     """
     values, started = facts.values, tuners.program(facts.reading)
     if facts.gpus is None or started is None or started.megatron or not _has_step(facts):
@@ -284,15 +250,12 @@ DERIVED: Mapping[str, Callable[[RlFacts], Any]] = {
         (facts.values.whole("vllm.num_engines") or 0) * (facts.values.whole("vllm.tensor_parallel_size") or 1) or None
     ),
     "beside_actor": lambda facts: any(map(facts.values.switch, ("train.colocate_all", "train.colocate_actor_ref"))),
-    "said": lambda facts: Looked(lambda key: _value(facts, key)),
+    "said": lambda facts: Lookup(lambda key: _value(facts, key)),
 }
 
 
 def _value(facts: RlFacts, name: str) -> Any:
-    """Return a derived fact (`DERIVED`), else a key's value: an int or float if its text is one, else the text.
-
-    A switch gives True if it is on, else None, as does a key without a value.
-    """
+    """Return a derived fact, else a key's value as number or text; True for a switch that is on, None for off."""
     if name in DERIVED:
         return DERIVED[name](facts)
     text = facts.values.text(name)
@@ -304,9 +267,10 @@ def _value(facts: RlFacts, name: str) -> Any:
     return text
 
 
-def _problem(facts: RlFacts, about: list[str], what: str, **more: Any) -> Problem:
-    return facts.problem(about[0], what, **{key: more[key] for key in TEXTS if key in more and key != "what"})
-
-
-LANGUAGE = Language(_value, _problem, {"given": lambda facts, name: facts.values.given(name)}, BASES)
+LANGUAGE: Language[RlFacts] = Language(
+    _value,
+    lambda facts, about, texts, row: facts.problem(about[0], **texts),
+    {"given": lambda facts, name: facts.values.given(name)},
+    BASES,
+)
 RULES = rules_of("rl", LANGUAGE, globals())

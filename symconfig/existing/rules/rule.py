@@ -73,15 +73,12 @@ class Finding:
 
 def findings(rules: Sequence[Rule[Facts]], facts: Facts, place: Place | None = None) -> list[Finding]:
     """Return a finding for each problem of the rules; problems without a file get `place`, if given."""
+    where: dict[str, Any] = {} if place is None else {"file": place.file, "line": place.line, "column": place.column}
     return [
-        Finding(rule.name, rule.severity, problem if problem.file or place is None else _at(problem, place))
+        Finding(rule.name, rule.severity, replace(problem, **({} if problem.file else where)))
         for rule in rules
         for problem in rule.check(facts)
     ]
-
-
-def _at(problem: Problem, place: Place) -> Problem:
-    return replace(problem, file=place.file, line=place.line, column=place.column)
 
 
 Row = Mapping[str, Any]
@@ -95,13 +92,13 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 class Language(Generic[Facts]):
     """How rows of rules about one framework are read.
 
-    value: returns a name's value. problem: makes a problem of the facts, the keys that it is about and the row's other
-    keys; None: there is none. name_tests: tests of a name that need more than its value. bases: beginnings of examples,
+    value: returns a name's value. problem: makes a problem of the facts, the keys that it is about, its texts and the
+    row; None: there is none. name_tests: tests of a name that need more than its value. bases: beginnings of examples
     by $NAME.
     """
 
     value: Callable[[Facts, str], Any]
-    problem: Callable[..., Problem | None]
+    problem: Callable[[Facts, list[str], dict[str, Any], Row], Problem | None]
     name_tests: Mapping[str, Callable[[Facts, str], bool]]
     bases: Mapping[str, str] = field(default_factory=dict)
 
@@ -110,27 +107,20 @@ class Language(Generic[Facts]):
         return all(self._passes(facts, name, wanted) for name, wanted in conditions.items())
 
     def _passes(self, facts: Facts, name: str, wanted: Any) -> bool:
-        """Return whether a name's value passes all tests.
+        """Return whether a name's value passes all tests of `wanted`, values by test, or one for the test "is".
 
-        wanted: values by test, or a plain value for the test "is". A text for a test of numbers is a name, whose value
-        is compared. Raises NotKnown, or KeyError for an unknown test.
+        A text for a test of numbers is a name, whose value is compared. Raises NotKnown, or KeyError.
         """
         tests = wanted if isinstance(wanted, dict) else {"is": wanted}
         return all(
             self.name_tests[test](facts, name) == than
             if test in self.name_tests
-            else TESTS[test](self.value(facts, name), self._number(facts, than) if test in NUMBERS else than)
+            else TESTS[test](
+                self.value(facts, name),
+                self.value(facts, than) if test in NUMBERS and isinstance(than, str) else than,
+            )
             for test, than in tests.items()
         )
-
-    def _number(self, facts: Facts, than: Any) -> Any:
-        return self.value(facts, than) if isinstance(than, str) else than
-
-
-def _is(value: Any, wanted: Any) -> bool:
-    if isinstance(wanted, bool):
-        return bool(value) == wanted
-    return _among(value, wanted)
 
 
 def _among(value: Any, wanted: Any) -> bool:
@@ -160,7 +150,7 @@ NUMBERS: Mapping[str, Callable[[Any, Any], bool]] = {
     "rest": _compared(lambda value, than: value < 1 or value % than > 0),
 }
 TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "is": _is,
+    "is": lambda value, wanted: bool(value) == wanted if isinstance(wanted, bool) else _among(value, wanted),
     "not": lambda value, wanted: not _among(value, wanted),
     "has": _has,
     "lacks": lambda value, part: not _has(value, part),
@@ -169,7 +159,7 @@ TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-class Looked(dict[str, Any]):
+class Lookup(dict[str, Any]):
     """A mapping for `str.format_map` that looks each name up when it is used."""
 
     def __init__(self, value: Callable[[str], Any]) -> None:
@@ -188,19 +178,17 @@ class _Case(Generic[Facts]):
     conditions: tuple[Row, ...]
 
     def __call__(self, facts: Facts) -> Problem | None:
-        """Return the case's problem at the row's `at`, with its texts formatted by the facts' values, if all conditions
-        hold.
+        """Return the case's problem at the row's `at`, its texts formatted by the facts' values ({value}: of `at`).
 
-        Return None if one does not, or if a value in it or in a text is not known. {value} is that of the first key of
-        `at`.
+        None if a condition does not hold, or a value is not known.
         """
         try:
             if not all(self.language.holds(facts, each) for each in self.conditions):
                 return None
-            values = Looked(lambda name: self.language.value(facts, about[0] if name == "value" else name))
+            values = Lookup(lambda name: self.language.value(facts, about[0] if name == "value" else name))
             about = str(self.row["at"]).format_map(values).split()
             texts = {key: str(self.row[key]).format_map(values) for key in TEXTS if key in self.row}
-            return self.language.problem(facts, about, **{**self.row, **texts})
+            return self.language.problem(facts, about, texts, self.row)
         except NotKnown:
             return None
 
@@ -217,11 +205,7 @@ def rows_of(name: str) -> Mapping[str, Row]:
 
 
 def _rule(name: str, row: Row, language: Language[Facts], checks: Mapping[str, Any]) -> Rule[Facts]:
-    """Return the rule of one row, its example with $NAMES replaced.
-
-    If the row has more than rule fields and `if`, its check is made of its cases; else it is the function of the rule's
-    name in `checks`, run only where `if`, if given, holds. Raises KeyError without such a function.
-    """
+    """Return the rule of one row, with a check of the row's cases, else of the function of its name in `checks`."""
     of_rule = {key: value for key, value in row.items() if key in OF_RULE}
     of_rule["example"] = Template(row["example"]).substitute(language.bases)
     of_case = {key: value for key, value in row.items() if key not in OF_RULE}
@@ -243,8 +227,7 @@ def _guarded(inner: Check[Facts], conditions: Row, language: Language[Facts]) ->
 def _check(row: Row, language: Language[Facts]) -> Check[Facts]:
     """Return a check that yields a problem for each case of a row that applies; only the first one with `once`.
 
-    A row without `cases` is one case; its other keys and its `if` hold for all. A case with `each` is repeated for each
-    of its words, put where {each} stands.
+    A row without `cases` is one case. A case with `each` is repeated for each of its words, put where {each} stands.
     """
     own = {key: value for key, value in row.items() if key not in ("cases", "once", "if")}
     cases = []

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from symconfig.existing.launch.detect import dialect_of, read_sections
-from symconfig.existing.launch.dialects.override import entries_of, is_override, parted
+from symconfig.existing.launch.dialects.override import entries_of, is_override, overrides_apart
 from symconfig.existing.launch.dialects.translate import READ, table_with
 from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Text
@@ -164,7 +164,7 @@ def overridden(source: str, line: str) -> list[str]:
     """Options of a file under the overrides of a command line, of a recipe runner's too."""
     text = Text("<arguments>", line.encode())
     tree = read_yaml(source).tree if source else None
-    overrides = tuple(entries_of(tuple(parted([loose(text)])), runner=True))
+    overrides = tuple(entries_of(tuple(overrides_apart([loose(text)])), runner=True))
     reading = read_sections(tree, {}, overrides)
     assert places_hold(replace(reading, texts=(*reading.texts, text)))
     return options(reading)
@@ -213,7 +213,7 @@ def test_what_is_no_override(word: str) -> None:
 
 def test_an_override_among_the_values_of_an_option_is_none_of_them() -> None:
     text = Text("<arguments>", b"--recipe otter model.num_layers=5 ~train.seed")
-    found = list(parted([replace(loose(text), name="--recipe", spelled="--recipe")]))
+    found = list(overrides_apart([replace(loose(text), name="--recipe", spelled="--recipe")]))
     assert [(one.name, one.spelled, [word.text for word in one.values]) for one in found] == [
         ("--recipe", "--recipe", ["--recipe", "otter"]),
         ("model.num_layers", "model.num_layers", ["5"]),
@@ -233,7 +233,7 @@ def test_short_options_of_a_recipe_runner_go_behind_what_is_said_in_full() -> No
         Setting("-mb", "-mb", tuple(words[1:]), text.place(6, len(text.data))),
     )
     for runner in (True, False):
-        reading = read_sections(None, {}, tuple(entries_of(tuple(parted(settings)), runner)))
+        reading = read_sections(None, {}, tuple(entries_of(tuple(overrides_apart(settings)), runner)))
         both = ["--micro-batch-size 4", "--tensor-model-parallel-size 8"]
         assert sorted(options(reading)) == (both if runner else both[1:])
 

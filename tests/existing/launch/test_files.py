@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.existing.launch.files import LIMIT_BYTES, below, instead, open_text
+from symconfig.existing.launch.text import LIMIT_BYTES, below, instead, open_text
 
 
 def refusal(path: Path, root: Path) -> str:

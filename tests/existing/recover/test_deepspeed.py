@@ -13,7 +13,7 @@ from symconfig.cost.stages import Offload
 from symconfig.descriptor.load import load_cluster, load_model, zoo_models
 from symconfig.errors import InputError
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.deepspeed import run, stepped
+from symconfig.existing.recover.deepspeed import optimizer_of, run
 from symconfig.existing.recover.run import Run, Supplied
 from symconfig.formats.deepspeed import zero_of
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
@@ -378,5 +378,5 @@ def test_a_strange_file_is_refused_in_sentences(text: str) -> None:
 def test_what_steps_the_weights(kind: str | None, optim: str | None, found: str, taken: bool) -> None:
     config = {} if kind is None else {"optimizer": {"type": kind}}
     words = [] if optim is None else ["--optim", optim]
-    optimizer, assumed = stepped(config, Arguments(settings(words)))
+    optimizer, assumed = optimizer_of(config, Arguments(settings(words)))
     assert (optimizer.name, bool(assumed)) == (found, taken)

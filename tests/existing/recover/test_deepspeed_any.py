@@ -13,8 +13,7 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
 from symconfig.existing.recover.deepspeed import run
 from symconfig.existing.recover.run import Supplied
-from symconfig.existing.rules.deepspeed import findings
-from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.existing.rules.deepspeed import DeepSpeedFacts, findings
 from symconfig.frameworks.deepspeed.keys import schema
 from tests.existing.recover.deepspeed_support import reading
 

@@ -9,7 +9,7 @@ import pytest
 
 from symconfig.existing.launch.reading import settings
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.deepspeed_json import filled, fills, mismatches
+from symconfig.existing.recover.deepspeed_json import autofilled, fills, mismatches
 
 HIDDEN = 1000
 SECTIONS = {  # by path
@@ -62,7 +62,7 @@ def words(given: dict[str, Any]) -> Arguments:
 @pytest.mark.parametrize("given", [{}, GIVEN, {"fp16": False, "learning_rate": 1e-5}], ids=["defaults", "all", "some"])
 def test_auto_is_what_the_trainer_fills_in(stage: int, given: dict[str, Any]) -> None:
     config = everywhere(stage)
-    assert filled(config, words(given), HIDDEN) == of_transformers(config, given)
+    assert autofilled(config, words(given), HIDDEN) == of_transformers(config, given)
     assert fills(("zero_optimization", "stage3_prefetch_bucket_size"), stage) == (stage == 3)
 
 

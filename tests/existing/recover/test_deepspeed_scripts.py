@@ -14,8 +14,7 @@ from symconfig.existing.launch.read import read
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.deepspeed import run
 from symconfig.existing.recover.run import Supplied
-from symconfig.existing.rules.deepspeed import findings
-from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.existing.rules.deepspeed import DeepSpeedFacts, findings
 from symconfig.render import render
 from symconfig.render.files import write
 from tests.existing.recover.test_deepspeed import DEGREES, MODELS, SHAPES, plan, same

@@ -11,7 +11,7 @@ from symconfig.existing.launch.reading import Reading, Setting, Word, settings
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.trees import parse_json
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.existing.rules.deepspeed import DeepSpeedFacts
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.rule import BASE, GPUS_PER_NODE, Rule
 from symconfig.frameworks.megatron.flags import flags, versions

@@ -16,7 +16,7 @@ from symconfig.existing.launch.text import Text
 from symconfig.existing.launch.trees import parse_json
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.rules import deepspeed as rules
-from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.existing.rules.deepspeed import DeepSpeedFacts
 from symconfig.existing.rules.rule import Finding, Rule
 from symconfig.frameworks.deepspeed.keys import mismatches, schema
 from symconfig.verify import deepspeed as real

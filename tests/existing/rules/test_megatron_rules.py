@@ -16,10 +16,9 @@ from symconfig.existing.launch.reading import Setting, Word, settings
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.rules import megatron_options
-from symconfig.existing.rules.facts import MegatronFacts
+from symconfig.existing.rules.facts import OLD, MegatronFacts
 from symconfig.existing.rules.megatron import BY_FILE, DERIVED, FACTS, NAME_TESTS, RULES, TABLE, findings
 from symconfig.existing.rules.rule import NUMBERS, TESTS, TEXTS, filled_with, rows_of
-from symconfig.existing.rules.versions import OLD
 from symconfig.frameworks.megatron import environment as rendered_environment
 from symconfig.frameworks.megatron.flags import flags, versions
 from tests.existing.rules import examples

@@ -51,12 +51,8 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
 def calculated(text: str, look: Callable[[str], int], assign: Callable[[str, int], None]) -> int:
     """Return the value of an arithmetic expression; of several separated by commas the last one's, 0 if it is empty.
 
-    Assignments (`=`, `+=` and other operators) give the new value, `++x` the new and `x++` the old one. Raises Dark if
-    the value is unknown, the syntax is not supported, or the text has over 1024 characters.
-
-    Args:
-        look: returns a variable's value, or raises Dark.
-        assign: called with name and value for each assignment, `++` and `--`.
+    look: returns a variable's value. assign: is called with name and value for each assignment, `++` and `--`. Raises
+    Dark if the value is unknown, or the syntax is not supported or too long.
     """
     if len(text) > _LENGTH:
         raise Dark("has too long an arithmetic expression")
@@ -77,10 +73,7 @@ def calculated(text: str, look: Callable[[str], int], assign: Callable[[str, int
 
 
 def _value(text: str, look: Callable[[str], int]) -> int:
-    """Return the value of one expression without assignments; of `a ? b : c` only the chosen branch is evaluated.
-
-    Raises Dark for unsupported syntax and unknown variables.
-    """
+    """Return the value of one expression without assignments; of `a ? b : c` only the chosen branch. Raises Dark."""
     if "?" in text and (choice := _CHOICE.fullmatch(text)):
         return _value(choice[2 if _value(choice[1], look) else 3], look)
     spelled = re.sub(r"&&|\|\||/", lambda match: _SPELLED[match[0]], text)

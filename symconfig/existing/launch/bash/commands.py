@@ -14,8 +14,7 @@ from symconfig.existing.launch.bash.conditions import EXPECTED, FALSE, STARTED, 
 from symconfig.existing.launch.bash.expand import with_escapes
 from symconfig.existing.launch.bash.shell import Shell, Words
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.state import Command, Leave
-from symconfig.existing.launch.bash.values import Array, fields, hole, plain
+from symconfig.existing.launch.bash.state import Array, Command, Leave, plain, split_words, unknown_part
 from symconfig.existing.launch.reading import Piece, Pieces, Word, text_of, unknown_of
 from symconfig.existing.launch.text import Place
 
@@ -52,7 +51,7 @@ def _program(shell: Shell, words: Words, place: Place) -> Truth:
         return STARTED
     script = next((word.text for word in words[1:3] if word.text.endswith(".py")), None)
     name = " ".join(filter(None, (words[0].text or "a program", script)))
-    _print(shell, (hole(f"depends on the output of {name}", place),))
+    _print(shell, (unknown_part(f"depends on the output of {name}", place),))
     if shell.captured:
         shell.log.aside.append(tuple(words))
         return STARTED
@@ -87,14 +86,14 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
     if len(names) == 1 and "a" not in flags and text is not None:
         variables[names[0]] = shell.budget.kept(line)
     elif text is None or unknown_of(text):
-        variables |= dict.fromkeys(names, (hole(_READ, place),))
+        variables |= dict.fromkeys(names, (unknown_part(_READ, place),))
     else:
-        pieces = fields([replace(part, loose=True) for part in line], shell.state.ifs)
+        pieces = split_words([replace(part, loose=True) for part in line], shell.state.ifs)
         if "a" in flags:
             variables[names[0]] = Array({index: Word(parts, place) for index, parts in enumerate(pieces)})
         for index, name in enumerate(names if "a" not in flags else ()):
             more = index == len(names) - 1 and len(pieces) > len(names)
-            variables[name] = (hole(_READ, place),) if more else (pieces[index] if index < len(pieces) else ())
+            variables[name] = (unknown_part(_READ, place),) if more else (pieces[index] if index < len(pieces) else ())
     if text is None or unknown_of(text):
         return Truth(None, "depends on what is read while the script runs", status=True)
     shell.stdin = None
@@ -102,11 +101,8 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _sets(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `mapfile`, `let`, `getopts` or `printf -v`, which are not followed; return an unknown status.
-
-    MAPFILE and each variable named at the start of a word become unknown arrays.
-    """
-    hidden = Array({0: Word((hole(_READ, place, loose=True),), place)})
+    """Run `mapfile`, `let`, `getopts` or `printf -v`: MAPFILE, the named variables and the status become unknown."""
+    hidden = Array({0: Word((unknown_part(_READ, place, loose=True),), place)})
     names = (match[0] for word in words if (match := re.match(r"[A-Za-z_]\w*", word.text)))
     shell.state.variables |= dict.fromkeys(("MAPFILE", *names), hidden)
     return STARTED
@@ -137,8 +133,7 @@ def _shift(shell: Shell, words: Words, place: Place) -> Truth:
 def _leave(kind: str) -> Own:
     """Return the command `exit`, `return`, `break` or `continue`, which always raises Leave.
 
-    `bad` of `exit` is True but for the status 0, also without a status, as that often follows a usage message; of
-    `return` None if the status is absent or unknown, else whether it is not 0.
+    `bad` of `exit` is False only for the status 0; of `return` None if the status is absent or unknown.
     """
 
     def run(shell: Shell, words: Words, place: Place) -> Truth:
@@ -163,15 +158,12 @@ def _exec(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _cd(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `cd`: set the current folder to the last path, to an unknown one if the path is unknown or absent.
-
-    A relative path changes nothing if the current folder is unknown. The status is presumed to be success.
-    """
+    """Run `cd`: set the current folder, an unknown one if the path is unknown or absent; presumed to succeed."""
     named = [word for word in words if not word.text.startswith("-") or word.unknown]
     base = shell.state.folder
     if not named or named[-1].unknown:
         why = named[-1].unknown if named else "depends on the home folder"
-        shell.state.folder = (hole(why or "", place),)
+        shell.state.folder = (unknown_part(why or "", place),)
     elif named[-1].text.startswith("/") or (base is not None and not unknown_of(base)):
         path = posixpath.normpath(posixpath.join(text_of(base or ()), named[-1].text))
         shell.state.folder = plain(path, place=place)
@@ -186,7 +178,7 @@ def _print(shell: Shell, parts: Pieces) -> Truth:
 
 def _unprinted(shell: Shell, why: str, place: Place) -> Truth:
     """Print an unknown value with the reason `why`; return an unknown status."""
-    _print(shell, (hole(why, place),))
+    _print(shell, (unknown_part(why, place),))
     return replace(STARTED, why=why)
 
 
@@ -201,10 +193,7 @@ def _echo(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _printf(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `printf` with a format of `%s` and text, repeated while arguments are left; return TRUE.
-
-    Missing arguments are empty. Other and unknown formats print an unknown value.
-    """
+    """Run `printf` with a format of `%s` and text, repeated for all arguments; other formats print an unknown value."""
     form = with_escapes(words[0].pieces) if words else ()
     if not words or unknown_of(form) or re.search(r"%[^s]", text_of(form)):
         return _sets(shell, words, place) if words and words[0].text == "-v" else _unprinted(shell, _FORMAT, place)
@@ -217,10 +206,7 @@ def _printf(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _path(change: Callable[[Word], Pieces]) -> Own:
-    """Return a command that prints `change` of its first path, words with a dash excepted, and a newline.
-
-    It prints an unknown value, with unknown status, if there is no path or it is unknown.
-    """
+    """Return a command that prints `change` of its first path, or an unknown value if there is no known one."""
 
     def run(shell: Shell, words: Words, place: Place) -> Truth:
         named = [word for word in words if not word.text.startswith("-") or word.unknown]
@@ -242,10 +228,7 @@ def _basename(word: Word) -> Pieces:
 
 
 def _cat(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `cat`: print the known standard input, or the contents of files that the script wrote.
-
-    If any file is another, or the input is unknown, print an unknown value with unknown status.
-    """
+    """Run `cat`: print the known standard input, or files that the script wrote; an unknown value for any other."""
     names = [word.text for word in words if word.text != "-"]
     if not names and shell.stdin is not None:
         return _print(shell, shell.stdin)
@@ -256,10 +239,7 @@ def _cat(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _seq(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `seq` on `[FIRST [STEP]] LAST`, integers of at most six digits (default 1): print one number per line.
-
-    For anything else, and step 0, print an unknown value with unknown status. Raises Exhausted.
-    """
+    """Run `seq` on up to three integers of at most six digits; print an unknown value for anything else."""
     texts = [word.text for word in words]
     if not 1 <= len(texts) <= 3 or not all(re.fullmatch(r"-?\d{1,6}", text) for text in texts) or "0" in texts[1:-1]:
         return _unprinted(shell, "depends on the output of seq", place)
@@ -270,10 +250,7 @@ def _seq(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _expr(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `expr`: print the result of integer arithmetic (`+ - * / %`); return FALSE if it is 0, else TRUE.
-
-    For unknown or other operands print an unknown value with unknown status.
-    """
+    """Run `expr`: print the result of integer arithmetic, or an unknown value; return FALSE if the result is 0."""
     parts = nested.as_line(words)
     why, text = unknown_of(parts), text_of(parts)
     if why or not re.fullmatch(r"[-\d\s+*/%()]+", text):
@@ -287,18 +264,11 @@ def _expr(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _which(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `which`, `type` or `command -v`: print an unknown folder, followed by `/` and the last name if there is one.
-
-    The status is unknown.
-    """
+    """Run `which`, `type` or `command -v`: print an unknown folder, `/` and the name; the status is unknown."""
     why = "depends on the programs that are there"
     names = [word for word in words if not word.text.startswith("-")]
-    _print(shell, (hole(why, place), *((Piece("/"), *names[-1].pieces) if names else ()), Piece("\n")))
+    _print(shell, (unknown_part(why, place), *((Piece("/"), *names[-1].pieces) if names else ()), Piece("\n")))
     return replace(STARTED, why=why)
-
-
-def _bracket(shell: Shell, words: Words, place: Place) -> Truth:
-    return tested(shell.expander(Source((), place), deciding=True), [word.pieces for word in words])
 
 
 def _always(status: Truth) -> Own:
@@ -337,7 +307,7 @@ _OWN: dict[str, Own] = {
     "exec": _exec,
     "eval": nested.run_code,
     "pwd": lambda shell, words, place: _print(
-        shell, shell.state.folder or (hole("depends on the current folder", place),)
+        shell, shell.state.folder or (unknown_part("depends on the current folder", place),)
     ),
     "echo": _echo,
     "printf": _printf,
@@ -347,5 +317,7 @@ _OWN: dict[str, Own] = {
     "tee": lambda shell, words, place: _print(shell, shell.stdin or ()),
     "seq": _seq,
     "expr": _expr,
-    "test": _bracket,
+    "test": lambda shell, words, place: tested(
+        shell.expander(Source((), place), deciding=True), [word.pieces for word in words]
+    ),
 }

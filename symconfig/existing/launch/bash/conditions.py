@@ -23,12 +23,9 @@ _UNARY = re.compile(r"-[a-zA-Z]")
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The result of a condition or command.
+    """The result of a condition or command; `value` is None if it is not known, and `why` then the reason.
 
-    Args:
-        value: None if it is not known.
-        why: the reason if it is not known.
-        status: whether this is the exit status of a program, which is never known; a `value` is then only presumed.
+    status: whether this is the exit status of a program, which is never known; a `value` is then only presumed.
     """
 
     value: bool | None
@@ -102,10 +99,9 @@ class _Test:
         return self.unary("n", self.tokens[self.at - 1][1])
 
     def unary(self, sign: str, operand: Pieces) -> Truth:
-        """Return the value of `-n` or `-z` (sign without dash) on an operand; other tests, as of files, are unknown.
+        """Return the value of `-n` or `-z` (without dash) on an operand; of other tests it is unknown.
 
-        A variable or argument that the script sets nowhere, as the whole operand, counts as unset. Any other unknown
-        operand gives an unknown value.
+        A variable or argument that the script sets nowhere counts as unset.
         """
         if sign not in "nz":
             return Truth(None, "depends on the files that are there")
@@ -124,8 +120,8 @@ class _Test:
     def binary(self, left: tuple[str, Pieces], sign: tuple[str, Pieces], right: tuple[str, Pieces]) -> Truth:
         """Return the value of a comparison: -eq, -lt ... of integers; `=`, `==`, `!=` of texts, or patterns in `[[ ]]`.
 
-        Unknown if an operand is, a number or pattern is not supported, and for `<`, `>` and `=~`. Operands and sign are
-        (text, parts). Raises Exhausted.
+        Unknown if an operand is, for `<`, `>` and `=~`, and for what is not supported. Operands and sign are (text,
+        parts).
         """
         if why := unknown_of(left[1]) or unknown_of(right[1]):
             return Truth(None, why)
@@ -147,10 +143,7 @@ class _Test:
 
 
 def _combined(left: Truth, right: Truth, stop: bool) -> Truth:
-    """Return `left && right` (stop: False) or `left || right` (stop: True) in three-valued logic.
-
-    If `left` decides it is returned; else the reason is that of the unknown one, `left` first.
-    """
+    """Return `left && right` (stop: False) or `left || right` (stop: True) in three-valued logic."""
     if left.value is stop:
         return left
     if left.value is None:
@@ -166,10 +159,7 @@ def tested(expander: Expander, words: Sequence[Pieces]) -> Truth:
 
 
 def double_tested(expander: Expander, start: int, end: int) -> Truth:
-    """Return the value of the condition at bytes [start, end), the inside of `[[ ]]`.
-
-    Words that are operators as written are tokens without parts; all others are expanded without splitting.
-    """
+    """Return the value of the condition at bytes [start, end), inside of `[[ ]]`; its words are not split."""
     tokens: list[tuple[str, Pieces]] = []
     for first, last in _double_tokens(expander.data, start, end):
         written = expander.data[first:last].decode("utf-8", "replace")

@@ -12,10 +12,9 @@ from typing import TypeAlias
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark, calculated
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.state import Budget, State
-from symconfig.existing.launch.bash.values import Array, Value, cover, fields, hole, plain, through
+from symconfig.existing.launch.bash.state import Array, Budget, State, Value, plain, split_words, through, unknown_part
 from symconfig.existing.launch.reading import Piece, Pieces, Word, text_of, unknown_of
-from symconfig.existing.launch.text import Place
+from symconfig.existing.launch.text import Place, cover
 
 Capture: TypeAlias = Callable[[Source, Place], Pieces]
 Stream: TypeAlias = "list[Piece | None]"  # None between parts: the break between two elements of "$@" or "${A[@]}"
@@ -28,10 +27,7 @@ _REFERENCES = 8  # of variables in arithmetic that name each other
 
 
 def pattern(parts: Iterable[Piece]) -> re.Pattern[str] | None:
-    """Return a word as a compiled glob, in which only loose (unquoted) parts have special characters.
-
-    None if a part is unknown, or a loose one has an extended glob, a character class by name, or a backslash.
-    """
+    """Return a word as a glob in which only loose parts have special characters; None if unknown or not supported."""
     text = ""
     for part in parts:
         if part.unknown or (part.loose and re.search(r"[@!+?*]\(|\[:|\\", part.text)):
@@ -43,9 +39,8 @@ def pattern(parts: Iterable[Piece]) -> re.Pattern[str] | None:
 class Scanner:
     """Expander of the words of one source in one state, but for `${...}`, which `parameters.Expander` adds.
 
-    Args:
-        capture: returns the output of a command substitution.
-        deciding: whether the words are of a condition; arguments that the script was not given are then empty.
+    capture: returns the output of a command substitution. deciding: the words are of a condition, where no argument is
+    "".
     """
 
     def __init__(self, source: Source, state: State, budget: Budget, capture: Capture, deciding: bool = False) -> None:
@@ -55,19 +50,18 @@ class Scanner:
     # ---- what a caller asks for
 
     def fields(self, start: int, end: int) -> list[Word]:
-        """Return the fields that the word at bytes [start, end) expands to; none if it expands to nothing.
+        """Return the fields that the word at bytes [start, end) expands to; [] if it expands to nothing.
 
-        `{1..8}` gives a field per number; other brace expansions outside quotes one unknown field. Fields of a word
-        that gives several, or of `"${A[@]}"`, have the places of their parts, others the word's. Raises Exhausted.
+        `{1..8}` gives a field per number, another brace expansion an unknown field.
         """
         self.budget.spend()
         place, stream = self.source.place(start, end), self.scan(start, end, loose=True)
         if (span := _RANGE.fullmatch(self.data, start, end)) and (first := int(span[1])) <= (last := int(span[2])):
             return [Word((Piece(str(number), written=place),), place) for number in range(first, last + 1)]
         if b"{" in self.data[start:end] and self._has_braces(start, end):
-            stream = [hole("is a brace expansion, which is not followed", place, loose=True)]
+            stream = [unknown_part("is a brace expansion, which is not followed", place, loose=True)]
         self.budget.spend(len(stream))
-        made = fields(stream, self.state.ifs)
+        made = split_words(stream, self.state.ifs)
         several = len(made) > 1 or _ELEMENTS.search(self.data, start, end)
         return [Word(parts, (cover(part.written for part in parts) if several else None) or place) for parts in made]
 
@@ -85,16 +79,11 @@ class Scanner:
         return _joined(self.scan(start, end, literals=True))
 
     def quoted(self, start: int, end: int) -> Pieces:
-        """Return the bytes expanded as between double quotes, where `"` itself is literal: in here-documents and
-        arithmetic.
-        """
+        """Return the bytes expanded as in here-documents and arithmetic, where `"` is literal."""
         return _joined(self.scan(start, end, quoted=True, doubles=False))
 
     def items(self, start: int, end: int) -> list[tuple[str | None, Word]]:
-        """Return (subscript, value) for each element of an array literal whose content is at [start, end).
-
-        For `[X]=Y` the subscript is the expanded text; for other words, each of whose fields is an element, it is None.
-        """
+        """Return (subscript, value) for each element of an array literal at [start, end); None without `[X]=`."""
         elements: list[tuple[str | None, Word]] = []
         for first, last in code.words(self.data, start, end):
             close = code.closing(self.data, first, last) if self.data[first : first + 1] == b"[" else last
@@ -106,9 +95,9 @@ class Scanner:
         return elements
 
     def number(self, text: str, place: Place, depth: int = 0) -> int:
-        """Return the value of an arithmetic expression in which `$` is expanded; assignments in it change the state.
+        """Return the value of an arithmetic expression; its assignments change the state.
 
-        Raises Dark if it is unknown or not supported, or `depth`, the number of variables followed so far, exceeds 8.
+        Raises Dark if the value is unknown or not supported, or after `depth` > 8 variables that refer to each other.
         """
         if depth > _REFERENCES:
             raise Dark("depends on variables that refer to each other")
@@ -119,20 +108,14 @@ class Scanner:
         )
 
     def arithmetic(self, start: int, end: int) -> int:
-        """Return the value of the arithmetic expression at bytes [start, end), expanded as between double quotes.
-
-        Raises Dark if a part is unknown, or as `number` does. Assignments in it change the state.
-        """
+        """Return the value of the expression at bytes [start, end), with `$` expanded. Raises as `number`."""
         parts = self.quoted(start, end)
         if why := unknown_of(parts):
             raise Dark(why)
         return self.number(text_of(parts).replace('"', "").replace("\\\n", ""), self.source.place(start, end))
 
     def _number_of(self, name: str, place: Place, depth: int) -> int:
-        """Return a variable's or element's (`A[0]`) integer in arithmetic: its text is evaluated as an expression.
-
-        If it is empty or unset, 0. Raises Dark if nothing sets it, it is unknown, or its text cannot be evaluated.
-        """
+        """Return a variable's or element's (`A[0]`) value as an expression; 0 if it is empty. Raises Dark."""
         base, _, subscript = name.partition("[")
         value = self.find(base, place, subscript.removesuffix("]") or None)
         if value is None and base not in self.state.variables:
@@ -142,10 +125,7 @@ class Scanner:
         return self.number(text_of(value or ()).strip(), place, depth + 1)
 
     def assign(self, name: str, value: Value) -> None:
-        """Set the variable `X` or the element `A[0]` in the state; for an array `X`, its element 0.
-
-        An element set to anything but parts (None or an array) changes nothing.
-        """
+        """Set the variable `X` or the element `A[0]` in the state; of an array `X` the element 0."""
         base, _, subscript = name.partition("[")
         old = self.state.variables.get(base)
         if not subscript and not isinstance(old, Array):
@@ -170,14 +150,9 @@ class Scanner:
     ) -> Stream:
         """Return the expanded parts of the bytes [start, end); None stands between elements of arrays.
 
-        Pipes `<(...)` and an unquoted leading `~` give unknown parts; empty quotes give an empty part. `${X:=8}` and
-        arithmetic assignments change the state. Raises Exhausted.
-
-        Args:
-            quoted: whether the bytes stand between double quotes.
-            loose: whether results of expansions may be split into words.
-            literals: whether unquoted characters are loose as well.
-            doubles: whether a double quote is special.
+        quoted: the bytes stand between double quotes. loose: results of expansions may be split into words. literals:
+        unquoted characters are loose as well. doubles: a double quote is special. Assignments in it change the state.
+        Raises Exhausted.
         """
         pieces: Stream = []
         at = start
@@ -199,15 +174,15 @@ class Scanner:
                 empty = not inside and not _ELEMENTS.fullmatch(self.data, at + 1, close - 1)
                 pieces += [Piece("", written=self.source.place(at, close))] if empty else inside
             elif byte in (b"<", b">") and not quoted and self.data[at + 1 : at + 2] == b"(":
-                pieces.append(hole("is the name of a pipe", self.source.place(at, close)))
+                pieces.append(unknown_part("is the name of a pipe", self.source.place(at, close)))
             elif byte == b"~" and not quoted and at == start and self.data[at + 1 : at + 2] in (b"", b"/"):
-                pieces.append(hole("depends on the home folder", self.source.place(at, at + 1)))
+                pieces.append(unknown_part("depends on the home folder", self.source.place(at, at + 1)))
             else:
                 close, special = at + 1, _QUOTED if quoted else _UNQUOTED
                 while close < end and self.data[close] not in special:
                     close += 1
                 for part in self.source.literal(at, close):
-                    # A hole of code that a value holds may be several words.
+                    # A unknown_part of code that a value holds may be several words.
                     pieces.append(replace(part, loose=not quoted and (literals or bool(part.unknown))))
             at = close
         self.budget.spend(len(pieces) / 16)
@@ -222,8 +197,7 @@ class Scanner:
     def _escaped(self, at: int, end: int, quoted: bool) -> tuple[Pieces, int]:
         """Return the parts for the backslash at `at`, and the position after what they stand for.
 
-        The next character stays, not loose, without the backslash; an escaped line end gives no part. A last backslash,
-        or one between double quotes before anything but `$`, a backtick, `"` and a backslash, stands for itself.
+        An escaped line end gives no part; between double quotes only `$`, a backtick, `"` and a backslash are escaped.
         """
         character = self.data[at + 1 : at + 2]
         if character == b"\n":
@@ -267,15 +241,12 @@ class Scanner:
         return [*self.get(name, place, loose=not tight)], match.end()
 
     def _arithmetic_part(self, at: int, end: int, tight: bool) -> Piece:
-        """Return the value of `$((...))` at [at, end) as one part, whose `variables` are the names in it.
-
-        An unknown part if the value is not known. Assignments change the state. tight: whether the part is not loose.
-        """
+        """Return `$((...))` at [at, end) as one part, unknown if its value is; it is loose unless `tight`."""
         place = self.source.place(at, end)
         try:
             text = str(self.arithmetic(at + 3, end - 2))
         except Dark as dark:
-            return hole(str(dark), place, loose=not tight)
+            return unknown_part(str(dark), place, loose=not tight)
         names = re.findall(rb"[A-Za-z_]\w*", re.sub(rb"\b\d\w*", b"", self.data[at + 3 : end - 2]))
         return Piece(text, None, tuple(dict.fromkeys(name.decode() for name in names)), loose=not tight, written=place)
 
@@ -297,13 +268,12 @@ class Scanner:
             return through(value, name, place, loose=loose)
         if name in self.state.variables or (subscript and subscript != "0") or (self._deciding and name.isdigit()):
             return ()
-        return (hole(self.state.missing(name), place, name, loose=loose),)
+        return (unknown_part(self.state.missing(name), place, name, loose=loose),)
 
     def find(self, name: str, place: Place, subscript: str | None = None) -> Pieces | None:
-        """Return the value of a variable, element, argument, `$#` or `$PWD`; None if it is unset or nothing sets it.
+        """Return the value of a variable, element, argument, `$#` or `$PWD`; None if nothing sets it.
 
         An array without subscript gives element 0; a scalar has a value only for the subscripts 0, `@` and `*`.
-        BASH_SOURCE is the variable "0"; PWD is the current folder unless the script sets it.
         """
         if name.isdigit() and name != "0":
             argument = self.state.arguments[int(name) - 1 : int(name)]
@@ -319,10 +289,7 @@ class Scanner:
         return value if subscript in (None, "0", "@", "*") else None
 
     def _key(self, subscript: str, value: Value | None, place: Place) -> int | str:
-        """Return the key of a subscript: the text for an associative array, else its integer value.
-
-        A negative one counts from the array's end. The text too if the value is not known.
-        """
+        """Return the key of a subscript: the text for an associative array or if unknown, else its integer."""
         if isinstance(value, Array) and value.keyed:
             return subscript
         try:
@@ -334,10 +301,9 @@ class Scanner:
         return index
 
     def _elements(self, name: str, items: list[Word], place: Place, quoted: bool, loose: bool, which: str) -> Stream:
-        """Return the parts of all items of `$@`, `${A[@]}` and their `*` (`which`), `name` put before their variables.
+        """Return the parts of all items of `$@`, `${A[@]}` and their `*` (`which`), `name` added to their variables.
 
-        Between items stands None, or for a quoted `*` the first character of IFS. An empty item is an empty piece.
-        Pieces are loose if `loose` and not `quoted`, or if they are unknown and loose already.
+        Between items stands None, or for a quoted `*` the first character of IFS.
         """
         stream: Stream = []
         for index, item in enumerate(items):
@@ -371,10 +337,7 @@ _ESCAPE = re.compile(
 
 
 def unescaped(text: str) -> str:
-    """Return the text with escapes replaced: letters as for newline, octal and hexadecimal bytes, and `u` codes.
-
-    Adjacent bytes are decoded together as UTF-8, malformed ones replaced. Other escapes are kept.
-    """
+    """Return the text with escapes of letters, bytes (joined to UTF-8) and `u` codes replaced; others are kept."""
 
     def one(match: re.Match[str]) -> str:
         """Return what one match of escapes stands for; the match itself if it is unknown."""

@@ -19,8 +19,7 @@ from symconfig.existing.launch.bash.conditions import FALSE, TRUE, Truth, double
 from symconfig.existing.launch.bash.expand import pattern
 from symconfig.existing.launch.bash.simple import Simple
 from symconfig.existing.launch.bash.source import Source, place_at, text_at, word_ranges
-from symconfig.existing.launch.bash.state import Leave, shortened
-from symconfig.existing.launch.bash.values import hole
+from symconfig.existing.launch.bash.state import Leave, shortened, unknown_part
 from symconfig.existing.launch.reading import text_of, unknown_of
 from symconfig.existing.launch.text import Place
 
@@ -43,11 +42,9 @@ class Interpreter(Simple):
         return self._rest_of_list(source, node, links, self.execute(source, node))
 
     def _rest_of_list(self, source: Source, node: Node, links: list[tuple[bool, Node]], status: Truth) -> Truth:
-        """Run the rest of a list, `links`, after a command with this status; return the last status.
+        """Run the rest of a list, `links` (result that skips it, command), after a command with this status.
 
-        A link is (result that skips it, command); one that exits with an error is undone. If the status is unknown, or
-        is a program's and a link is `||`, the rest runs on copies of the state for both outcomes, which are merged; the
-        value is then unknown unless it is the same in both.
+        If it is not known the rest runs on copies of the state for both outcomes. Return the last status.
         """
         for index, (stop, right) in enumerate(links):
             place, provided = place_at(source, node), any(stop for stop, _ in links)
@@ -58,7 +55,7 @@ class Interpreter(Simple):
                     ends.append(self._rest_of_list(source, node, links[index:], end).value)
 
                 # Programs are started to succeed: what stands behind one with && is what the script does.
-                why = opened(text_at(source, node), status)
+                why = undecided_reason(text_at(source, node), status)
                 self.undecided([partial(rest, TRUE), partial(rest, FALSE)], why, place, likely=status.status)
                 return Truth(ends[0] if len({*ends}) == 1 else None, status.why, status=status.status)
             if status.value is not stop:
@@ -92,7 +89,7 @@ class Interpreter(Simple):
         truth, start, end = self.statements(source, conditions), conditions[0].start_byte, conditions[-1].end_byte
         place = source.place(start, end)
         if truth.value is None or truth.status:
-            why = opened(source.data[start:end].decode("utf-8", "replace"), truth)
+            why = undecided_reason(source.data[start:end].decode("utf-8", "replace"), truth)
             self.undecided([run, partial(self._clauses, source, rest)], why, place)
             return Truth(None, truth.why)
         if not truth.value:
@@ -109,10 +106,8 @@ class Interpreter(Simple):
         if value is None:
             return TRUE
         items = [child for child in node.children if child.type == "case_item"]
-        word, place = (
-            self.expander(source, deciding=True).value(value.start_byte, value.end_byte),
-            place_at(source, value),
-        )
+        word = self.expander(source, deciding=True).value(value.start_byte, value.end_byte)
+        place = place_at(source, value)
         why = unknown_of(word) or ""
         for index, item in enumerate(items):
             matched = None if why else self._matches(source, item, text_of(word))
@@ -121,7 +116,7 @@ class Interpreter(Simple):
             if matched is None:
                 rest: list[Callable[[], object]] = [partial(self._case_item, source, each) for each in items[index:]]
                 covered = any(self._matches(source, each, "\0") for each in items[index:])
-                reason = opened(f"case {text_at(source, value)}", Truth(None, why))
+                reason = undecided_reason(f"case {text_at(source, value)}", Truth(None, why))
                 self.undecided(rest if covered else [*rest, lambda: None], reason, place)
                 return Truth(None, why)
         return TRUE
@@ -158,7 +153,7 @@ class Interpreter(Simple):
             ranges = word_ranges(source.data, node.children_by_field_name("value"))
             values = [item for start, end in ranges for item in expander.fields(start, end)]
         if (dark := next((item.unknown for item in values if item.several), None)) is not None:
-            self.state.variables[name] = (hole(dark, place),)
+            self.state.variables[name] = (unknown_part(dark, place),)
             return self._unbounded_loop(source, node, body, dark)
         rounds = iter(values)
 
@@ -184,10 +179,7 @@ class Interpreter(Simple):
         return self._loop(source, node, body, condition)
 
     def _while_statement(self, source: Source, node: Node) -> Truth:
-        """Run `while` or `until` and return the status of `_loop`.
-
-        A condition that depends on a program's status is unknown, and so is then the number of rounds.
-        """
+        """Run `while` or `until` and return the status of `_loop`; a program's status is unknown."""
         body, until = node.child_by_field_name("body"), node.children[0].type == "until"
         conditions = [child for child in node.children_by_field_name("condition") if child.is_named]
         if body is None:
@@ -200,10 +192,9 @@ class Interpreter(Simple):
         return self._loop(source, node, body, condition)
 
     def _loop(self, source: Source, node: Node, body: Node, condition: Callable[[], Truth]) -> Truth:
-        """Run the body while `condition` is true and return TRUE; once it is unknown, `_unbounded_loop`.
+        """Run the body while `condition` is true and return TRUE; `_unbounded_loop` once it is unknown.
 
-        `break` ends it, and states in which the loop may have been left are merged. After 2000 rounds the number of
-        rounds counts as unknown.
+        States in which the loop may have been left are merged. After 2000 rounds their number counts as unknown.
         """
         place, outer, truth = source.place(node.start_byte, body.start_byte), self.pending, _MANY
         self.pending = []
@@ -220,10 +211,7 @@ class Interpreter(Simple):
             self.pending += outer
 
     def _round(self, source: Source, body: Node, place: Place) -> bool:
-        """Run one round of a loop; return True, but False after `break`.
-
-        States in which the round may have been left by `continue` are merged. Raises Leave for `return` and `exit`.
-        """
+        """Run one round of a loop; return False after `break`, else True. Raises Leave for `return` and `exit`."""
         try:
             self.statements(source, body.named_children)
         except Leave as leave:
@@ -235,14 +223,9 @@ class Interpreter(Simple):
         return True
 
     def _unbounded_loop(self, source: Source, node: Node, body: Node, why: str) -> Truth:
-        """Run the body twice, each time merged with the state without it, so that what it changes is unknown.
-
-        Returns an unknown status. why: why the number of rounds is not known.
-        """
-        place, why = (
-            source.place(node.start_byte, body.start_byte),
-            f"is set in a loop whose rounds are not known: {why}",
-        )
+        """Run the body twice, merged with the state without it, so that what it changes is unknown, by `why`."""
+        place = source.place(node.start_byte, body.start_byte)
+        why = f"is set in a loop whose rounds are not known: {why}"
         for _ in range(2):  # the second round sees what the first one left open
             self.undecided([lambda: self._round(source, body, place), lambda: None], why, place)
         self.resume("break", place)
@@ -251,10 +234,7 @@ class Interpreter(Simple):
     # ---- other shells, tests, functions
 
     def _pipeline(self, source: Source, node: Node) -> Truth:
-        """Run each stage of a pipeline on a copy of the state, with the output of the previous one as its input.
-
-        Only the last stage prints, and of the states only written files are kept. The status is a program's, unknown.
-        """
+        """Run each stage on a copy of the state, with the output of the previous one as input; only files are kept."""
         stages, stdin, status = node.named_children, self.stdin, TRUE
         for index, stage in enumerate(stages):
             output = self.output if index == len(stages) - 1 else []
@@ -288,7 +268,7 @@ class Interpreter(Simple):
         return TRUE
 
 
-def opened(written: str, truth: Truth) -> str:
+def undecided_reason(written: str, truth: Truth) -> str:
     """Return the reason why variables set under this condition are not known, as text for a person."""
     why = f", which {truth.why}" if truth.why else ""
     return f"is set under a condition that is not known: {shortened(written)}{why}"

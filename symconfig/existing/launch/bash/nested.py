@@ -14,11 +14,9 @@ from symconfig.errors import InputError
 from symconfig.existing.launch.bash.conditions import EXPECTED, TRUE, Truth, ended
 from symconfig.existing.launch.bash.shell import Shell
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.state import Leave
-from symconfig.existing.launch.bash.values import plain
-from symconfig.existing.launch.files import ROOT, leads_out, open_text, readable
+from symconfig.existing.launch.bash.state import Leave, plain
 from symconfig.existing.launch.reading import Hides, Piece, Pieces, Word, text_of, unknown_of
-from symconfig.existing.launch.text import Place
+from symconfig.existing.launch.text import ROOT, Place, leads_out, open_text, readable
 from symconfig.resources import may_read
 
 _SHELLS = ("bash", "sh", "zsh", "dash")
@@ -35,9 +33,8 @@ _DEPTH = 20  # of files that source each other
 def source(shell: Shell, words: Sequence[Word], place: Place) -> Truth:
     """Run `source FILE ARGUMENTS` in this shell and return its status (of `return` in it, too).
 
-    A file that cannot be read is logged as hiding variables, one of the machine (activate, conda.sh) as hiding nothing;
-    both are presumed to succeed. Arguments hold for the file only. Raises InputError if files source each other in a
-    circle or are no text, Leave for anything but `return`.
+    A file that cannot be read is logged as hiding variables, one of the machine (activate, conda.sh) as hiding nothing.
+    Raises InputError if files source each other in a circle or are no text, Leave for anything but `return`.
     """
     if not words:
         return TRUE
@@ -65,11 +62,7 @@ def source(shell: Shell, words: Sequence[Word], place: Place) -> Truth:
 
 
 def _file(shell: Shell, written: str) -> tuple[Path | None, str]:
-    """Return (path, "") of the file if it may be read, else (None, reason).
-
-    It is looked for by the current folder, if known, and the script's; it must exist and not lie outside of the
-    readable folder, unless a link leads there (reading it then raises InputError).
-    """
+    """Return (path, "") of a file by the current folder or the script's, or (None, why it may not be read)."""
     root, base = shell.log.folder, shell.state.folder
     if root is None:
         return None, "names a file, and where it lies is not known"
@@ -113,10 +106,7 @@ def as_line(words: Sequence[Word]) -> Pieces:
 
 
 def run_code(shell: Shell, words: Sequence[Word], place: Place) -> Truth:
-    """Run `eval`: run the words, joined by blanks, as code in this shell's state; return its status.
-
-    If the first part with text is unknown, it is also logged as hiding variables. Raises Leave and Exhausted.
-    """
+    """Run `eval`: run the words as code in this shell's state; unknown code is logged as hiding variables."""
     parts = as_line(words)
     first = next((part for part in parts if part.unknown or part.text.strip()), None)
     if first is not None and first.unknown:
@@ -128,9 +118,8 @@ def run_code(shell: Shell, words: Sequence[Word], place: Place) -> Truth:
 def shell_code(shell: Shell, words: Sequence[Word], place: Place) -> bool:
     """Run the code or script that a command passes to another shell, on a copy of the state; return whether it does.
 
-    Forms: `--wrap` or standard input of a shell or sbatch; words behind the host of ssh and pdsh (without any
-    variables); FILE.sh; `bash -c CODE` or `bash FILE.sh` behind a launcher. A word ending in .py ends the search. False
-    also for a script that is not there or may not be read.
+    Forms: `--wrap` or standard input; words behind the host of ssh and pdsh; FILE.sh; `bash -c CODE` or `bash FILE.sh`
+    behind a launcher. A word ending in .py ends the search.
     """
     name = posixpath.basename(words[0].text)
     if name in (*_SHELLS, "sbatch"):
@@ -178,8 +167,7 @@ def _code(
 ) -> bool:
     """Run code in a child shell with `words` as arguments and return True; `exit` ends it.
 
-    Files that it writes are kept if it runs on this machine (`here`); elsewhere it has no variables, and is no part of
-    a command substitution. launcher: words in front of the shell.
+    Elsewhere than `here` it has no variables, and its files are not kept. launcher: words before the shell.
     """
     inside = _inside(shell, launcher, words)
     if not here:
@@ -194,8 +182,7 @@ def _code(
 def _script(shell: Shell, words: Sequence[Word], at: int, place: Place) -> bool:
     """Run the script `words[at]` in a child shell, with the words behind it as arguments, and return True.
 
-    False if it is not in the script's folder, or may not be read (which is logged). Words in front become the launcher,
-    without the shell's own name. `exit` ends only the child.
+    False if it is not in the script's folder, or may not be read (which is logged). Words in front become the launcher.
     """
     written, root = words[at].text, shell.log.folder
     if root is None or not (may_read(root / written) and os.path.lexists(root / written)):

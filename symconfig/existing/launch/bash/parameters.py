@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.expand import Scanner, Stream, pattern
-from symconfig.existing.launch.bash.values import hole, plain
+from symconfig.existing.launch.bash.state import plain, unknown_part
 from symconfig.existing.launch.reading import Piece, Pieces, Word, cut, text_of, unknown_of
 from symconfig.existing.launch.text import Place
 
@@ -20,12 +20,9 @@ _BRACED = re.compile(rb"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Braced:
-    """A parsed `${!name[subscript] operator operand}`.
+    """A parsed `${!name[subscript] operator operand}`; sign: "!" for indirection, "#" for the length, or empty.
 
-    Args:
-        sign: "!" for indirection, "#" for the length, or empty.
-        operand: its bytes [start, end).
-        loose: whether the result may be split into words.
+    operand: its bytes [start, end). loose: whether the result may be split into words.
     """
 
     name: str
@@ -44,18 +41,17 @@ class Expander(Scanner):
     def _braced(self, at: int, end: int, quoted: bool, loose: bool) -> Stream:
         """Return the parts of the `${...}` at [at, end); one unknown part if it is malformed or not supported.
 
-        `${!X}` expands the variable that X names, unknown if that is no name. `${#X}` gives the length. Others go to
-        `_of_all`, `_with_default` and `_transformed`.
+        `${!X}` expands the variable that X names, `${#X}` gives the length.
         """
         place, loose = self.source.place(at, end), loose and not quoted
         braced = self._split(at + 2, end - 1, place, quoted, loose)
         if braced is None:
-            return [hole("is an expansion that is not understood", place, loose=loose)]
+            return [unknown_part("is an expansion that is not understood", place, loose=loose)]
         if braced.sign == "!" and braced.subscript not in ("@", "*"):
             named = self.find(braced.name, place)
             target = None if named is None or unknown_of(named) else text_of(named)
             if target is None or not re.fullmatch(r"[A-Za-z_]\w*|\d+", target):
-                return [hole(f"depends on the variable that ${braced.name} names", place, loose=loose)]
+                return [unknown_part(f"depends on the variable that ${braced.name} names", place, loose=loose)]
             braced = replace(braced, sign="", name=target)
         if braced.name in ("@", "*") or braced.subscript in ("@", "*"):
             return self._of_all(braced)
@@ -64,7 +60,9 @@ class Expander(Scanner):
         parts = self.get(braced.name, place, loose=loose, subscript=braced.subscript)
         if braced.sign == "#":
             why, length = unknown_of(parts), str(len(text_of(parts)))
-            return [hole(why, place, braced.name) if why else Piece(length, None, (braced.name,), written=place)]
+            return [
+                unknown_part(why, place, braced.name) if why else Piece(length, None, (braced.name,), written=place)
+            ]
         return [*self._transformed(braced, parts)]
 
     def _split(self, start: int, end: int, place: Place, quoted: bool, loose: bool) -> Braced | None:
@@ -94,11 +92,11 @@ class Expander(Scanner):
             dict(enumerate(self.state.arguments, 1)) if of_arguments else self.state.items(name, place)
         )
         if not of_arguments and name not in self.state.variables and operator not in _DEFAULTS:
-            return [hole(self.state.missing(name), place, name, loose=True)]
+            return [unknown_part(self.state.missing(name), place, name, loose=True)]
         items = list(table.values())
         if braced.sign == "#":
             dark = next((item.unknown for item in items if item.several), None)
-            return [hole(dark, place) if dark else Piece(str(len(items)), None, (name,), written=place)]
+            return [unknown_part(dark, place) if dark else Piece(str(len(items)), None, (name,), written=place)]
         if braced.sign == "!":
             items = [Word(plain(str(key), name, place=place), place) for key in table]
         elif operator in _DEFAULTS:
@@ -109,7 +107,7 @@ class Expander(Scanner):
             scalar = not of_arguments and isinstance(self.state.variables[name], tuple)
             bounds = None if scalar else self._bounds(*braced.operand)  # of the text or of the list: bash does both
             if bounds is None or bounds[0] < 0 or (of_arguments and not bounds[0]):
-                return [hole("is a slice that is not followed", place, loose=True)]
+                return [unknown_part("is a slice that is not followed", place, loose=True)]
             chosen = [table[key] for key in table if isinstance(key, int) and key >= bounds[0]]
             items = chosen if bounds[1] is None else chosen[: max(bounds[1], 0)]
         elif operator:
@@ -132,7 +130,7 @@ class Expander(Scanner):
         if kind == "?" or (not unset and kind != "+"):
             return [*self.get(name, place, loose=braced.loose, subscript=subscript)]
         if kind == "+" and value and all(part.unknown and part.loose for part in value):  # perhaps no word at all
-            return [hole(unknown_of(value) or "", place, name, loose=True)]
+            return [unknown_part(unknown_of(value) or "", place, name, loose=True)]
         if kind == "+":
             return [] if unset else self._operand(braced)
         stream = self._operand(braced)
@@ -154,10 +152,7 @@ class Expander(Scanner):
         return [replace(part, loose=braced.loose) for part in kept]
 
     def _transformed(self, braced: Braced, parts: Pieces) -> Pieces:
-        """Return a value after the operator `#`, `%` or `/`; unchanged if it is empty or there is no operator.
-
-        One unknown part if value or pattern is unknown or the operation not supported; an empty part if it becomes "".
-        """
+        """Return a value after the operator `#`, `%` or `/`; one unknown part if that is not supported."""
         operator, place = braced.operator, braced.place
         if not operator or not parts:
             return parts
@@ -168,14 +163,11 @@ class Expander(Scanner):
             made = self._replaced(parts, operator, *braced.operand)
         if made is None:
             why = why or f"is an expansion of ${braced.name} that is not followed"
-            return (hole(why, place, braced.name, loose=loose),)
+            return (unknown_part(why, place, braced.name, loose=loose),)
         return made or (Piece("", loose=loose, written=place),)
 
     def _trimmed(self, parts: Pieces, glob: re.Pattern[str], operator: str) -> Pieces:
-        """Return the value without the shortest or longest matching prefix (`#`, `##`) or suffix (`%`, `%%`).
-
-        Unchanged if nothing matches. Raises Exhausted.
-        """
+        """Return the value without the matching prefix (`#`, `##`) or suffix (`%`, `%%`), shortest or longest."""
         text = text_of(parts)
         places = range(len(text) + 1)
         self.budget.spend(len(text) ** 2 / 256)
@@ -185,10 +177,9 @@ class Expander(Scanner):
         return cut(parts, 0, next((at for at in order if glob.match(text[at:])), len(text)))
 
     def _replaced(self, parts: Pieces, operator: str, start: int, end: int) -> Pieces | None:
-        """Return the value after `${X/a/b}` with a literal `a`, of which the first or (`//`) every one is replaced.
+        """Return the value after `${X/a/b}` (operand at [start, end)) with a literal `a`, once or (`//`) always.
 
-        Without `/b` matches are deleted; an empty `a` changes nothing. None if an operand is unknown or `a` has
-        unquoted pattern characters. start, end: of the operand `a/b`.
+        None if an operand is unknown or `a` has unquoted pattern characters.
         """
         slash = code.word_end(self.data, start, end, b"/")
         old, new = self.value(start, slash), self.value(slash + 1, end) if slash < end else ()
@@ -205,10 +196,7 @@ class Expander(Scanner):
         return (*result, *cut(parts, done))
 
     def _bounds(self, start: int, end: int) -> tuple[int, int | None] | None:
-        """Return (start, length) of the slice `start:length` at [start, end), length None if absent.
-
-        None if either is not known.
-        """
+        """Return (start, length or None) of the slice `start:length` at [start, end); None if unknown."""
         colon = code.word_end(self.data, start, end, b":")
         with suppress(Dark):
             return self.arithmetic(start, colon), self.arithmetic(colon + 1, end) if colon < end else None

@@ -12,17 +12,18 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.bash import training
 from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, shortened
-from symconfig.existing.launch.bash.training import Split, arguments, dark, may_be_options
-from symconfig.existing.launch.bash.values import plain
+from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, plain, shortened
+from symconfig.existing.launch.bash.training import Split, arguments, may_be_options, unread_word
 from symconfig.existing.launch.reading import OTHER_RUN, Hides, Piece, Reading, Unread, Word, text_of, unknown_of
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.world import world
 
+COMMAND = "a command such as torchrun ... pretrain_gpt.py --num-layers 32 ..."  # that is needed
 GIVEN = "(arguments given to the script)"  # the file of words that `extra` adds
 LINE_BYTES = 1 << 16  # of one line: columns are counted from its start
 _SHOWN = 5  # commands that a message names
 MOST_RUNS = 16  # of one program that are read as runs of their own
+_CUT = "is a command of its own for bash: the one above it ends before, at a comment, a blank line or a \\ with a blank"
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=")
 _DIRECTIVE = re.compile(rb"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*)$", re.MULTILINE)
 # What Slurm sets from its options: sbatch's manual, "output environment variables".
@@ -40,10 +41,7 @@ _SLURM = {
 class Bash:
     """The reading of a script, and what is needed to follow the files that it names.
 
-    Args:
-        runs: further runs of the same program with other words, without what all share.
-        virtual: files that the script writes before it trains, by name.
-        origins: characters of these files with their places in the script.
+    runs: further runs of the program. virtual: files that it writes, by name; origins: their characters with places.
     """
 
     reading: Reading
@@ -61,13 +59,9 @@ def read_bash(
 ) -> Bash:
     """Return the training command of a script, its options, further runs and files that it writes; executes nothing.
 
-    The reading notes what was not understood, also that interpretation stopped, as its budget was used up. Raises
-    InputError without a training command, for a line over 65,536 bytes, and for sourced files that cannot be read.
-
-    Args:
-        folder: the script's, where sourced files are; None: no file is opened.
-        variables: the environment.
-        extra: arguments given to the script.
+    folder: the script's, where sourced files are; None: no file is opened. variables: the environment. extra:
+    arguments.
+    Raises InputError without a training command, for too long a line, and for sourced files that cannot be read.
     """
     longest = max(map(len, text.data.split(b"\n")))
     if longest > LINE_BYTES:
@@ -167,10 +161,7 @@ def _reading(text: Text, log: Log, split: Split) -> Reading:
 
 
 def _launcher_environment(launcher: Sequence[Word]) -> dict[str, Word]:
-    """Return the variables that `env NAME=value` and `-x NAME=value` (of mpirun) set in front of the program.
-
-    `env` ends at the first word that is neither an assignment nor an option.
-    """
+    """Return the variables that `env NAME=value` and `-x NAME=value` (of mpirun) set in front of the program."""
     values = {}
     for before, word in pairwise(launcher):
         match = _VARIABLE.match(word.text)
@@ -210,48 +201,34 @@ def _other_commands(best: Split, splits: Sequence[Split], log: Log) -> tuple[lis
 
 
 def _notes(best: Split, log: Log, splits: Sequence[Split]) -> list[Unread]:
-    """Return notes on what surrounds the chosen command `best`.
+    """Return notes on what surrounds the chosen command `best`: unknown words of its launcher, the condition under
 
-    That is: unknown launcher words that may be several (behind an option, if they may be options), an unknown condition
-    under which it runs, other programs and runs with other words (hiding nothing), and beside a known program lines
-    that begin with an option, as a command that was cut has.
+    which it runs, other programs and runs, and lines that look cut off from it.
     """
     unread = []
     for index, word in enumerate(best.launcher):
         value = index > 0 and best.launcher[index - 1].text.startswith("-")
         if word.several and (not value or may_be_options(word)):
-            unread.append(dark(word, log.written))
+            unread.append(unread_word(word, log.written))
     if best.command.maybe:
         why = best.command.maybe.replace("is set under", "runs under", 1).replace("is set in", "runs in", 1)
         unread.append(Unread(best.command.place, "the training command", why))
     for other in splits:
         if other is not best:
-            name, why = (
-                other.program.text if other.program is not None else "a command",
-                "is another program that the script starts",
-            )
+            name = other.program.text if other.program is not None else "a command"
+            why = "is another program that the script starts"
             if other.does == best.does and (differs := _differing(best, other)):
                 name, why = shortened(differs), OTHER_RUN
             unread.append(Unread(other.command.place, name, why, Hides.NOTHING))
     for command in log.commands:
         if command.words[0].text.startswith("-") and best.program is not None:
             what = shortened(" ".join(word.text for word in command.words))
-            unread.append(
-                Unread(
-                    command.place,
-                    what,
-                    "is a command of its own for bash: the one above it ends before, "
-                    "at a comment, a blank line or a \\ with a blank after it",
-                )
-            )
+            unread.append(Unread(command.place, what, f"{_CUT} after it"))
     return unread
 
 
 def _differing(best: Split, other: Split) -> str:
-    """Return the words of another run that differ from those of the chosen one at the same index; empty if none.
-
-    Each is preceded by its option if the word before begins with a dash.
-    """
+    """Return the words of another run that differ from the chosen one's, each with its option; empty if none."""
     mine, words = ([word.text for word in each.arguments] for each in (best, other))
     differ = [at for at, word in enumerate(words) if mine[at : at + 1] != [word]]
     named = (words[at - 1 : at + 1] if at and words[at - 1].startswith("-") else words[at : at + 1] for at in differ)
@@ -263,23 +240,18 @@ def _no_training(text: Text, log: Log) -> Problem:
     names = list(dict.fromkeys(command.words[0].text for command in log.commands if command.words[0].text))
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     first = next((item for item in log.unread if item.matters), None)
-    why, hint = "", "the script that holds the training command, or its arguments as one line"
-    if first is not None:
-        why = f"; {first.place}: {first.what} {first.why}"
+    why = f"; {first.place}: {first.what} {first.why}" if first is not None else ""
     return Problem(
-        "starts no training program that can be recognised" + why,
+        f"starts no training program that can be recognised{why}",
         file=text.file,
         got=f"commands {shown}" if names else "no command that starts a program",
-        need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
-        hint=hint,
+        need=COMMAND,
+        hint="the script that holds the training command, or its arguments as one line",
     )
 
 
 def _directives(text: Text) -> dict[str, Word]:
-    """Return the options with values in comments for a scheduler (#SBATCH, #PBS, #BSUB, #FLUX:) by name without dashes.
-
-    The last of each counts; options without a value are left out.
-    """
+    """Return the options with values of #SBATCH, #PBS, #BSUB and #FLUX comments, by name without dashes."""
     options: dict[str, Word] = {}
     for match in _DIRECTIVE.finditer(text.data):
         line = match.group(1).split(b" #")[0]

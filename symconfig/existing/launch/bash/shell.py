@@ -14,8 +14,7 @@ from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.conditions import TRUE, Truth, ended
 from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.source import Source, errors_of, parse, place_at, text_at
-from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, one_of
-from symconfig.existing.launch.bash.values import Value
+from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, Value, merged_states
 from symconfig.existing.launch.reading import Piece, Pieces, Word
 from symconfig.existing.launch.text import Place
 
@@ -56,10 +55,7 @@ class Shell:
     # ---- programs
 
     def program(self, source: Source) -> Truth:
-        """Run all statements of a source and return the last status, TRUE without any. Raises Leave, Exhausted.
-
-        At most ten syntax errors are logged; what the parser recovers runs.
-        """
+        """Run all statements of a source and return the last status; up to ten syntax errors are logged."""
         root = parse(source)
         if root.has_error:
             for node in islice(errors_of(root, source.data), _ERRORS):
@@ -70,10 +66,7 @@ class Shell:
         return Expander(source, self.state, self.budget, self.capture, deciding and not self.state.arguments)
 
     def capture(self, source: Source, place: Place) -> Pieces:
-        """Return the output of a command substitution without trailing newlines; `substituted` becomes its status.
-
-        It runs on a copy of the state, which is dropped. `exit` and `return` end only it.
-        """
+        """Return the output of a command substitution, run on a copy; `substituted` becomes its status."""
         inside = replace(self, state=self.state.copy(), output=[], captured=True, pending=[])
         try:
             self.substituted = inside.program(source)
@@ -93,10 +86,9 @@ class Shell:
         return status
 
     def execute(self, source: Source, node: Node) -> Truth:
-        """Run one statement by the method named `_` and its node's type, and return its status.
+        """Run one statement by the method named `_` and its node's type, else its children; return its status.
 
-        Without such a method its named children run; comments, single words and tokens are TRUE. Raises Leave, and
-        Exhausted with the innermost node's place.
+        Comments, single words and tokens are TRUE. Raises Leave, and Exhausted with the innermost node's place.
         """
         self.budget.spend()
         try:
@@ -115,10 +107,7 @@ class Shell:
         return Truth(None, "depends on a statement that is not read")
 
     def subshell(self, run: Callable[[Shell], Truth], **fields: object) -> Truth:
-        """Run `run` on a copy of the shell, with these `fields` replaced; return its status, also if it raises Leave.
-
-        Of the copy's state only the written files are kept.
-        """
+        """Run `run` on a copy of the shell with these `fields`; return its status. Only written files are kept."""
         inside: Shell = replace(self, **{"state": self.state.copy(), "pending": [], **fields})  # type: ignore[arg-type]
         try:
             return run(inside)
@@ -134,9 +123,8 @@ class Shell:
     ) -> None:
         """Run each branch on a copy of the state, and merge states and outputs; values that differ become unknown.
 
-        A branch that leaves is left out, its state appended to `pending` unless by `exit`. Raises Leave if all of them
-        leave. why: the reason of unknown values, added to `maybe` while a branch runs; not for the first one if it is
-        `likely`.
+        Branches that leave are left out. Raises Leave if all of them leave. why: the reason of unknown values, added to
+        `maybe` while a branch runs; not for the first one if it is `likely`.
         """
         outcomes, left = [], None
         for branch in branches:
@@ -154,25 +142,21 @@ class Shell:
                 self.state, self.output, self.maybe = state, output, reasons
         if not outcomes:
             raise left or Leave("exit")
-        self.state, printed = one_of(self.budget, outcomes, why, place)
+        self.state, printed = merged_states(self.budget, outcomes, why, place)
         if self.output is not None:
             self.output += printed
 
     def resume(self, kind: str, place: Place) -> None:
-        """Merge the pending states that left by `kind` into the state, and remove them from `pending`.
-
-        Values that differ become unknown. kind: "break", "continue" or "return".
-        """
+        """Merge the states that left by `kind` ("break", "continue", "return") into the state, and drop them."""
         states = [(state, ()) for leave, state in self.pending if leave.kind == kind]
         self.pending = [(leave, state) for leave, state in self.pending if leave.kind != kind]
         if states:
-            self.state, _ = one_of(self.budget, [(self.state, ()), *states], _LEFT, place)
+            self.state, _ = merged_states(self.budget, [(self.state, ()), *states], _LEFT, place)
 
     def guarded(self, branch: Callable[[], Truth], check: Place | None = None) -> Truth:
         """Run a branch and return its status; if it exits with an error, restore the state and return TRUE.
 
-        Such a branch is a check that passes: `check`, the place of its condition, is appended to `log.stops` unless it
-        is None or an outer condition is unknown. Raises any other Leave.
+        Such a branch is a check that passes; `check`, its condition's place, then goes to `log.stops`.
         """
         before = self.state.copy()
         try:

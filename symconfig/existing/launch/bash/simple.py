@@ -16,7 +16,7 @@ from symconfig.existing.launch.bash.conditions import TRUE, Truth
 from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.shell import Shell
 from symconfig.existing.launch.bash.source import Source, place_at, text_at, word_ranges
-from symconfig.existing.launch.bash.values import Array, Value
+from symconfig.existing.launch.bash.state import Array, Value
 from symconfig.existing.launch.reading import Hides, Piece, Pieces, Word, text_of
 from symconfig.existing.launch.text import Place
 
@@ -98,11 +98,9 @@ class Simple(Shell):
         name, _, subscript = text_at(source, left).partition("[")
         at = source.data.find(b"=", left.end_byte, node.end_byte + 1) + 1
         added = source.data[at - 2 : at - 1] == b"+"
-        place, expander, state = (
-            source.place(node.start_byte, max(node.end_byte, at)),
-            self.expander(source),
-            self.state,
-        )
+        place = source.place(node.start_byte, max(node.end_byte, at))
+        expander = self.expander(source)
+        state = self.state
         if source.data[at : at + 1] == b"(":
             items = expander.items(at + 1, code.closing(source.data, at, len(source.data)))
             old = state.variables.get(name)  # the items may have set it, `A+=(${A:=1})`
@@ -187,10 +185,7 @@ class Simple(Shell):
     # ---- redirections: what a command reads from the script, and files that the script writes, kept in memory
 
     def _redirected_statement(self, source: Source, node: Node) -> Truth:
-        """Run a statement with redirections and return its status, TRUE without a body.
-
-        Words behind a redirection are added to a simple command; other statements ignore them.
-        """
+        """Run a statement with redirections and return its status, TRUE without a body."""
         body = node.child_by_field_name("body")
 
         def run(extra: Sequence[Node]) -> Truth:
@@ -203,9 +198,7 @@ class Simple(Shell):
     def _redirected(self, source: Source, nodes: Sequence[Node], run: Callable[[Sequence[Node]], Truth]) -> Truth:
         """Run a command, `run`, with its redirections; return its status, or that of what follows a here-document.
 
-        Standard input comes from here-documents and here-strings. Output (descriptor 1) to a file replaces or extends
-        its contents in `state.files`, if some of it and of the file's name is known. `run` gets words behind a
-        redirection.
+        Standard input comes from here-documents and here-strings. `run` gets words behind a redirection.
         """
         if not nodes:
             return run(())
@@ -252,10 +245,7 @@ class Simple(Shell):
         return status
 
     def _document(self, source: Source, node: Node) -> Pieces:
-        """Return the text of a here-document, expanded unless its delimiter is quoted; with `<<-` without leading tabs.
-
-        Empty if the parser found no body.
-        """
+        """Return the text of a here-document, expanded unless its delimiter is quoted; () without a body."""
         mark, body = (
             next((child for child in node.children if child.type == f"heredoc_{part}"), None)
             for part in ("start", "body")
@@ -278,11 +268,7 @@ def _array(
     keyed: bool,
     place: Place,
 ) -> Array:
-    """Return an array of `items`, which is changed, and the elements `added`.
-
-    An element without subscript follows the last index. For indexed arrays a subscript is an arithmetic expression, or
-    stays text if it is not known.
-    """
+    """Return an array of `items`, which is changed, and the elements `added`, by subscript or after the last index."""
     following = max((key for key in items if isinstance(key, int)), default=-1) + 1
     for subscript, item in added:
         key: int | str = following if subscript is None else subscript

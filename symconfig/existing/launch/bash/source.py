@@ -14,9 +14,8 @@ import tree_sitter
 import tree_sitter_bash
 from tree_sitter import Node
 
-from symconfig.existing.launch.bash.values import cover
 from symconfig.existing.launch.reading import Piece, Pieces
-from symconfig.existing.launch.text import Place, Text
+from symconfig.existing.launch.text import Place, Text, cover
 
 HOLE = "\ue000"  # a character of private use: stands for what is not known
 _BOM = b"\xef\xbb\xbf"
@@ -45,7 +44,7 @@ class Source:
 
     @classmethod
     def of_file(cls, text: Text) -> Source:
-        """Return the code of a file, without its byte order mark and carriage returns before line ends.
+        """Return the code of a file, without byte order mark and carriage returns.
 
         Placeholders such as `X=<fill in>` become unknown parts if the file has syntax errors.
         """
@@ -59,8 +58,8 @@ class Source:
         if not (gaps := [*_PLACEHOLDER.finditer(whole.data)]) or not parse(whole).has_error:
             return whole
         for gap in gaps:
-            hole = Piece("", unknown="is to be filled in", written=whole.place(*gap.span()))
-            filled += [*whole.literal(done, gap.start()), hole]
+            unknown_part = Piece("", unknown="is to be filled in", written=whole.place(*gap.span()))
+            filled += [*whole.literal(done, gap.start()), unknown_part]
             done = gap.end()
         return cls([*filled, *whole.literal(done, len(whole.data))], text.place(0, 0))
 
@@ -91,10 +90,7 @@ def _parser() -> tree_sitter.Parser:
 
 
 def parse(source: Source) -> Node:
-    """Return the syntax tree of a source; it may contain errors, which are not raised.
-
-    Escaped blanks are parsed as word characters, a trailing continuation as blanks; offsets stay those of `data`.
-    """
+    """Return the syntax tree of a source; errors stay in it. Offsets are those of `data`."""
     shown = _ESCAPED_BLANK.sub(rb"\1\\_", source.data)
     return _parser().parse(_LAST_CONTINUATION.sub(rb"\1 \2", shown)).root_node
 
@@ -143,10 +139,7 @@ def word_end(data: bytes, at: int, end: int, stops: bytes = _BLANK) -> int:
 
 
 def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    """Return the byte ranges of the words between blanks and line ends, without comments.
-
-    It is used in `[[ ]]` and array literals: operators do not end a word.
-    """
+    """Return the byte ranges of the words between blanks and line ends, in `[[ ]]` and array literals."""
     ranges, at = [], start
     while at < end:
         if data[at] in _BLANK:
@@ -167,11 +160,7 @@ def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def word_ranges(data: bytes, nodes: Sequence[Node]) -> list[tuple[int, int]]:
-    """Return the byte ranges of the words at these nodes, extended to where each word ends; empty nodes are skipped.
-
-    This corrects the parser, which may split a word (adjacent ranges are joined), join two (split at blanks), or end
-    one before an escaped character.
-    """
+    """Return the byte ranges of the words at these nodes, which the parser may split, join or end too early."""
     ranges: list[tuple[int, int]] = []
     for node in nodes:
         start, end = node.start_byte, max(node.end_byte, word_end(data, node.start_byte, len(data), _ENDS))
@@ -193,10 +182,7 @@ def value_end(data: bytes, node: Node) -> int:
 
 
 def lines_of(data: bytes, nodes: Sequence[Node]) -> list[list[Node]]:
-    """Return the nodes split at line ends that are not escaped; without nodes one empty line.
-
-    The parser may join a command with the line after it.
-    """
+    """Return the nodes split at line ends, as the parser may join a command with the line after it."""
     lines: list[list[Node]] = [[]]
     for node in nodes:
         gap = data[lines[-1][-1].end_byte : node.start_byte] if lines[-1] else b""
@@ -217,10 +203,7 @@ def place_at(source: Source, node: Node) -> Place:
 
 
 def errors_of(root: Node, data: bytes) -> Iterator[Node]:
-    """Yield the outermost nodes that are errors or missing, in order.
-
-    Errors inside a `${...}` whose end the parser found are left out.
-    """
+    """Yield the outermost nodes that are errors or missing, but for errors inside a `${...}` that ends."""
     stack = [root]
     while stack:
         node = stack.pop()

@@ -2,16 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from tree_sitter import Node
 
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.values import Array, Value, fields, holds_options, hole, opens, options_of
 from symconfig.existing.launch.reading import Hides, Piece, Pieces, Unread, Word, text_of
 from symconfig.existing.launch.text import Place, Text
+
+# A name that says that the variable holds options, and not the value of one.
+_OVERRIDE = re.compile(r"(\+\+|\+)?[A-Za-z_]\w*(\.[\w\-/@]+)+=")
+_OPTIONS = re.compile(r"ARG|OPT|FLAG|EXTRA|CMD|PARAM|CONFIG$", re.IGNORECASE)
+_NUMBER = re.compile(r"-\d+$|-\d*\.\d+$|-\d+(\.\d*)?[eE][-+]?\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An indexed array, or an associative one if `keyed`: fields by index or key, in order."""
+
+    items: Mapping[int | str, Word]
+    keyed: bool = False
+
+
+# None: known to be unset. A name that is nowhere in a state's variables may be set by the environment.
+Value: TypeAlias = Pieces | Array | None
+
+
+def plain(text: str, *variables: str, place: Place | None = None) -> Pieces:
+    """Return a known text that stands literally in no file."""
+    return (Piece(text, None, variables, written=place),)
+
+
+def unknown_part(
+    why: str, place: Place | None, *variables: str, loose: bool = False, brings: tuple[str, ...] | None = None
+) -> Piece:
+    return Piece("", None, variables, unknown=why, loose=loose, written=place, brings=brings)
+
+
+def options_of(words: Iterable[Word]) -> tuple[str, ...] | None:
+    """Return the options among words, and those that unknown words bring, by name, each once; None if any may be."""
+    options: dict[str, None] = {}
+    for word in words:
+        if word.several and word.brings is None:
+            return None
+        options |= dict.fromkeys(
+            word.brings or () if word.several else ((word.text.partition("=")[0],) if opens(word.text) else ())
+        )
+    return tuple(options)
+
+
+def opens(word: str) -> bool:
+    """Return whether a word is an option or an override `a.b=c`."""
+    return is_option(word) or _OVERRIDE.match(word) is not None
+
+
+def holds_options(name: str) -> bool:
+    """Return whether a variable's name suggests that it holds options, as ARGS or FLAGS do."""
+    return _OPTIONS.search(name) is not None
+
+
+def is_option(word: str) -> bool:
+    return word.startswith("-") and len(word) > 1 and not _NUMBER.match(word) and word != "--"
+
+
+def through(parts: Pieces, name: str, place: Place, *, loose: bool) -> Pieces:
+    """Return a value as expanded from `$name`, which is put before its variables; `written` becomes `place`."""
+    several = any(character.isspace() for part in parts for character in part.text)
+    return tuple(
+        replace(
+            part,
+            variables=(name, *part.variables),
+            loose=loose,
+            written=part.written if several and part.written else place,
+        )
+        for part in parts
+    )
+
+
+def split_words(parts: Iterable[Piece | None], ifs: str) -> list[Pieces]:
+    """Return the parts split into words: loose, known ones at the characters of `ifs`, and all at None.
+
+    Blanks in `ifs` only separate; between two other separators is an empty word.
+    """
+    made: list[list[Piece]] = []
+    word: list[Piece] | None = None
+    runs = re.compile(f"[^{re.escape(ifs)}]+|." if ifs else ".+", re.DOTALL)
+    for part in parts:
+        if part is None:
+            made += [] if word is None else [word]
+            word = None
+        elif not part.loose or part.unknown:
+            word = [*(word or ()), part]
+        else:
+            for run in runs.finditer(part.text):
+                if not ifs or run[0][0] not in ifs:
+                    word = [*(word or ()), part.cut(*run.span())]
+                    continue
+                if word is not None:
+                    made.append(word)
+                elif run[0] not in " \t\n":
+                    made.append([Piece("", written=part.written)])
+                word = None
+    return [tuple(each) for each in (*made, *([] if word is None else [word]))]
+
 
 STEPS = 150_000  # of 30 microseconds; a script of 300 lines takes a few thousand
 CHARACTERS = 512  # of a value, kept in a step
@@ -38,10 +135,7 @@ class Budget:
             raise Exhausted("is too much work to follow")
 
     def kept(self, value: Value) -> Value:
-        """Return the value unchanged, and spend steps: per four items of an array, or per part and 512 characters.
-
-        Raises Exhausted.
-        """
+        """Return the value unchanged, and spend steps by its size. Raises Exhausted."""
         if isinstance(value, Array):
             self.spend(len(value.items) // 4)
         elif value:
@@ -63,14 +157,11 @@ class Leave(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program that the script starts.
+    """A program that the script starts: the expanded words of its launcher, the program and its arguments.
 
-    Args:
-        words: the expanded words of its launcher, the program and its arguments.
-        outer: number of first words that belong to what starts a nested shell: 3 of `docker exec box bash -c '...'`.
-        environment: exported variables.
-        files: contents of files written by the script, by name.
-        maybe: the unknown condition under which it runs; None if it runs in any case.
+    outer: number of first words that belong to what starts a nested shell: 3 of `docker exec box bash -c '...'`.
+    environment: exported variables. files: contents of files written by the script, by name. maybe: the unknown
+    condition under which it runs; None if it runs in any case.
     """
 
     words: tuple[Word, ...]
@@ -83,15 +174,10 @@ class Command:
 
 @dataclass
 class Log:
-    """What the reading records.
+    """What the reading records: files (`texts`), commands, what was not understood (`unread`).
 
-    Args:
-        texts: files that were read.
-        folder: below which files may be read; None: no files.
-        commands: programs that are started.
-        unread: what was not understood.
-        aside: words of programs that prepare files, or are run in a command substitution.
-        stops: places of checks that would end the script.
+    folder: below which files may be read; None: no files. aside: words of programs that prepare files, or are run in a
+    command substitution. stops: places of checks that would end the script.
     """
 
     texts: list[Text]
@@ -118,13 +204,9 @@ def shortened(what: str) -> str:
 
 @dataclass
 class State:
-    """The shell's state: variables, functions, arguments, folder and written files.
+    """The shell's state; a copy is independent, as all values are immutable.
 
-    A copy is independent, as all values are immutable.
-
-    Args:
-        functions: by name, the source and the node of the body.
-        folder: current directory; None if not known.
+    functions: by name, the source and the node of the body. folder: current directory; None if not known.
     """
 
     variables: dict[str, Value] = field(default_factory=dict)
@@ -162,17 +244,16 @@ class State:
         return f"depends on ${name}, which is not set in the script" if known else f"depends on ${name}"
 
     def items(self, name: str, place: Place) -> dict[int | str, Word]:
-        """Return a copy of an array's items; a scalar is one item with key 0, placed at `place`.
-
-        Empty if it is unset.
-        """
+        """Return a copy of an array's items; {} if it is unset, and a scalar as one item with key 0."""
         value = self.variables.get(name)
         if isinstance(value, Array):
             return dict(value.items)
         return {} if value is None else {0: Word(value, place)}
 
 
-def one_of(budget: Budget, outcomes: Sequence[tuple[State, Pieces]], why: str, place: Place) -> tuple[State, Pieces]:
+def merged_states(
+    budget: Budget, outcomes: Sequence[tuple[State, Pieces]], why: str, place: Place
+) -> tuple[State, Pieces]:
     """Merge alternative states and outputs; variables, files, arguments and outputs that differ become unknown (`why`).
 
     A common beginning of a variable or output is kept. A variable that a state lacks differs from any value, a file
@@ -195,9 +276,9 @@ def one_of(budget: Budget, outcomes: Sequence[tuple[State, Pieces]], why: str, p
         first.functions = {**state.functions, **first.functions}
         for name, content in state.files.items():
             known = first.files.get(name)
-            first.files[name] = content if known is None or _equal(known, content) else (hole(why, place),)
+            first.files[name] = content if known is None or _equal(known, content) else (unknown_part(why, place),)
         if [item.text for item in state.arguments] != [item.text for item in first.arguments]:
-            first.arguments = (Word((hole(why, place, loose=True),), place),)
+            first.arguments = (Word((unknown_part(why, place, loose=True),), place),)
     return first, outputs[0] if alike else _merged_parts(outputs, why, place)
 
 
@@ -226,9 +307,7 @@ def _comparable(parts: Pieces) -> list[str]:
 def _merged_value(name: str, values: list[Value | str], why: str, place: Place) -> Value:
     """Return a variable's value merged over states in which it differs: the common beginning, then an unknown part.
 
-    Indexed arrays keep common items; an array beside anything else gives one unknown item. If a state lacks the
-    variable or has it unset, all is unknown, and `brings` lists the others' options unless the variable's name suggests
-    options.
+    If a state lacks the variable all is unknown, and `brings` lists the options of the others.
     """
     arrays = [value for value in values if isinstance(value, Array)]
     if len(arrays) == len(values) and not any(value.keyed for value in arrays):
@@ -237,16 +316,13 @@ def _merged_value(name: str, values: list[Value | str], why: str, place: Place) 
     if len(texts) == len(values):
         return _merged_parts(texts, why, place)
     if arrays:
-        return Array({0: Word((hole(why, place, loose=True),), place)})
+        return Array({0: Word((unknown_part(why, place, loose=True),), place)})
     # What the environment has instead is a value, unless the name says that it is options.
-    return (hole(why, place, brings=None if holds_options(name) else _possible_options(texts, place)),)
+    return (unknown_part(why, place, brings=None if holds_options(name) else _possible_options(texts, place)),)
 
 
 def _merged_items(items: list[list[Word]], why: str, place: Place) -> Array:
-    """Return an array of the items that all begin with, and one unknown item that brings the options of the rest.
-
-    If values of an option differ, its name goes to the rest, too.
-    """
+    """Return an array of the items that all begin with, and an unknown item that brings the rest's options."""
     meanings = [[_comparable(item.pieces) for item in each] for each in items]
     count = 0
     while all(len(each) > count and each[count] == meanings[0][count] for each in meanings):
@@ -258,7 +334,7 @@ def _merged_items(items: list[list[Word]], why: str, place: Place) -> Array:
     rest = next((each[count] for each in items if len(each) > count), None)
     there = rest.place if rest is not None else place
     brings = options_of(item for each in items for item in each[count:])
-    unknown = Word((hole(why, there, loose=True, brings=brings),), there)
+    unknown = Word((unknown_part(why, there, loose=True, brings=brings),), there)
     return Array(dict(enumerate((*items[0][:count], unknown))))
 
 
@@ -281,10 +357,10 @@ def _merged_parts(values: Sequence[Pieces], why: str, place: Place) -> Pieces:
             head.append(last.cut(0, kept))
             whole = True
     there = next((each for rest in rests for part in rest if (each := part.written or part.place)), place)
-    return (*head, *((Piece(" "),) if head else ()), hole(why, there, brings=_possible_options(rests, place)))
+    return (*head, *((Piece(" "),) if head else ()), unknown_part(why, there, brings=_possible_options(rests, place)))
 
 
 def _possible_options(values: Sequence[Pieces], place: Place) -> tuple[str, ...] | None:
     """Return the options among the words of the values; None if they may be any."""
     loose = ([part if part.unknown else replace(part, loose=True) for part in value] for value in values)
-    return options_of(Word(words, place) for value in loose for words in fields(value, " \t\n"))
+    return options_of(Word(words, place) for value in loose for words in split_words(value, " \t\n"))

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from posixpath import basename
 
 from symconfig.descriptor.architectures.keys import words
-from symconfig.existing.launch.bash.state import Command
-from symconfig.existing.launch.bash.values import cover, holds_options, is_option
+from symconfig.existing.launch.bash.state import Command, holds_options, is_option
 from symconfig.existing.launch.reading import Hides, Setting, Unread, Word
-from symconfig.existing.launch.text import Place
+from symconfig.existing.launch.text import Place, cover
 
 _BRANCHES = re.compile(r"is set (under a condition|in a loop)")
 
@@ -20,12 +19,9 @@ _BRANCHES = re.compile(r"is set (under a condition|in a loop)")
 def arguments(
     words: Sequence[Word], source: Callable[[Place], str]
 ) -> tuple[list[Setting], list[Unread], list[Setting]]:
-    """Return the options of a program's words, its unknown words that may be any number of options, and the options
-    that these may be.
+    """Return a program's options, its unknown words that may be options, and the options that these may be.
 
-    `--x=1` is joined, other options take the words up to the next. Words before any option, and after a joined `--x=1`,
-    are the values of a first setting with the name "". A first word behind an option may be options only if
-    `may_be_options`. source: returns the text at a place.
+    Words before any option, and after a joined `--x=1`, are of a first setting "". source: the text at a place.
     """
     settings, unread, possible = list[Setting](), list[Unread](), list[Setting]()
     name: Word | None = None
@@ -34,12 +30,15 @@ def arguments(
 
     def close() -> None:
         if name is not None:
-            settings.append(_setting(name, values))
+            last = values[-1].place if values else name.place
+            whole = cover((name.place, last)) if name.place.start <= last.start else None
+            joined = tuple(value.joined() for value in values)
+            settings.append(Setting(name.text, name.text, joined, whole or name.place))
 
     for word in words:
         text = word.text
         if word.several and (word.brings != () if name is None or values else may_be_options(word)):
-            unread.append(item := dark(word, source))
+            unread.append(item := unread_word(word, source))
             unknown = (Word.dark(item.why, word.place),)
             possible += [Setting(name, name, unknown, item.place) for name in word.brings or ()]
         elif is_option(text):
@@ -67,7 +66,7 @@ def may_be_options(word: Word) -> bool:
     return any(map(holds_options, names)) or any(_BRANCHES.match(part.unknown or "") for part in word.pieces)
 
 
-def dark(word: Word, source: Callable[[Place], str]) -> Unread:
+def unread_word(word: Word, source: Callable[[Place], str]) -> Unread:
     """Return the note that a word is unknown and may be any number of options: those it brings, or any if unknown."""
     place = next((part.written for part in word.pieces if part.written is not None), word.place)
     hides = Hides.OPTIONS if word.brings is None else Hides.NAMED
@@ -75,18 +74,8 @@ def dark(word: Word, source: Callable[[Place], str]) -> Unread:
     return Unread(place, what, word.unknown or "is not known", hides, options=True)
 
 
-def _setting(name: Word, values: Sequence[Word]) -> Setting:
-    last = values[-1].place if values else name.place
-    whole = cover((name.place, last)) if name.place.start <= last.start else None
-    place = whole or name.place
-    return Setting(name.text, name.text, tuple(value.joined() for value in values), place)
-
-
 def _joined(word: Word, equals: int, source: Callable[[Place], str]) -> Setting:
-    """Return the setting of a word `--x=1`, split at index `equals`.
-
-    The value's place is what follows `=` in the source, or that of its parts if the word is spelled otherwise there.
-    """
+    """Return the setting of a word `--x=1`, split at index `equals`, with the value's place in the source."""
     spelled = word.text[:equals]
     parts = word.cut(equals + 1).pieces
     written = source(word.place)
@@ -140,10 +129,7 @@ class Split:
 
     @property
     def trains(self) -> tuple[bool, bool, int]:
-        """Return a key by which commands are ranked; the greatest looks most like training.
-
-        (path is not of other work, as convert; has a launcher, known command or name as train; number of options).
-        """
+        """Return the key (not of other work, started like training, number of options); the greatest trains."""
         path = self.program.text if self.program is not None else ""
         name = "/".join(path.split("/")[-2:])  # the folder, too: tools/run.py
         started = any(
@@ -154,10 +140,7 @@ class Split:
 
 
 def split(command: Command) -> Split | None:
-    """Return the command split into launcher, program and arguments.
-
-    None if it starts no program, or one of the words up to the program is a tool such as pip or pytest.
-    """
+    """Return the command split at its program; None if it starts none, or a tool such as pip or pytest."""
     words = command.words
     at = _program_index(words, command.outer)
     if at is None or any(basename(word.text) in _TOOLS for word in words[: at + 1]):

@@ -6,7 +6,7 @@ Source: NeMo-RL 0.7.0, nemo_rl/utils/config.py (load_config_with_inheritance, me
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from posixpath import basename
 from typing import Any, Final
@@ -58,28 +58,21 @@ def comes_with_it(name: str) -> bool:
 
 
 def inherited(trees: Iterable[Tree], overrides: Sequence[Entry]) -> list[Entry]:
-    """Return the entries of files, then overrides, `by_path`: the last wins; `_override_` removes a section before."""
-    return list(by_path((*_all(trees), *overrides)).values())
+    """Return the entries of files (without `defaults`), then overrides, `by_path`: the last wins.
 
-
-def _all(trees: Iterable[Tree]) -> Iterator[Entry]:
-    """Yield the entries of the files in order, without those of `defaults` and `_override_`.
-
-    Before a file's entries comes, for each of its `_override_: true`, an entry that removes the section it stands in.
+    `_override_: true` removes the section before that it stands in.
     """
+    found = list[Entry]()
     for tree in trees:
         own = [each for each in entries(tree) if each.path[0] != DEFAULTS]
-        for each in own:
-            if each.path[-1] == _OVERRIDE and each.value is True:
-                yield replace(each, path=each.path[:-1], removed=True)
-        yield from (each for each in own if each.path[-1] != _OVERRIDE)
+        marks = (each for each in own if each.path[-1] == _OVERRIDE and each.value is True)
+        found += [replace(each, path=each.path[:-1], removed=True) for each in marks]
+        found += [each for each in own if each.path[-1] != _OVERRIDE]
+    return list(by_path((*found, *overrides)).values())
 
 
 def world(settings: Sequence[Setting]) -> World:
-    """Return nodes, GPUs per node and their product from `cluster` (last values); a number that is absent is 1.
-
-    An empty World if both are absent. Only `dark` is set if a number is unknown or not decimal digits.
-    """
+    """Return nodes (default 1), GPUs per node (1) and all GPUs of `cluster`; only `dark` if a number is unknown."""
     stated = {each.name: each.values[-1] for each in settings if each.name in _GPUS and each.values}
     words = tuple(stated.values())
     if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):

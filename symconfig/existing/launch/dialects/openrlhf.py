@@ -32,11 +32,8 @@ def applies(reading: Reading) -> bool:
     return program(reading) is not None
 
 
-def started(reading: Reading, _around: object = None) -> Reading:
-    """Return the reading with the names of settings and possible settings changed to those since 0.10.
-
-    For train_ppo_ray the world is replaced by the GPUs of all roles; for other programs it is unchanged.
-    """
+def started(reading: Reading) -> Reading:
+    """Return the reading with names of options since 0.10; for train_ppo_ray with the GPUs of all roles."""
     settings = tuple(replace(each, name=_named(each.name)) for each in reading.settings)
     possible = tuple(replace(each, name=_named(each.name)) for each in reading.possible)
     world = _world(settings) if program(reading) == RAY else reading.world
@@ -46,14 +43,8 @@ def started(reading: Reading, _around: object = None) -> Reading:
 def pools(stated: Mapping[str, str], *, critic: bool, reference: bool) -> Mapping[str, int]:
     """Return the number of GPUs by key: "actor", "ref", "critic", "reward" and "vllm"; the largest of roles that share.
 
-    All share the actor's with train.colocate_all, ref with train.colocate_actor_ref, reward the critic's (if any) with
-    train.colocate_critic_reward. A role has 1 node of 8 GPUs by default; reward is left out with a remote URL or an
-    agent function. "vllm" (engines x tensor-parallel size) is left out if 0, and with colocate_all unless
-    train.async_enable. Raises ValueError if a number is malformed.
-
-    Args:
-        stated: options by name without dashes; switches by their presence.
-        critic, reference: whether the algorithm has one; left out otherwise.
+    stated: options by name without dashes; switches by their presence. critic, reference: whether the algorithm has
+    one. A role has 1 node of 8 GPUs by default. Raises ValueError if a number is malformed.
     """
     together = stated.keys() & {"train.colocate_all"}
     roles = dict.fromkeys(_ROLES, True)
@@ -81,10 +72,7 @@ def first_values(settings: Sequence[Setting]) -> Mapping[str, str]:
 
 
 def _named(name: str) -> str:
-    """Return the option's name since 0.10 with leading `--`, and `_` for `-`.
-
-    The prefix `model.` becomes `actor.`, also without dashes. Any other name without leading dashes is unchanged.
-    """
+    """Return the option's name since 0.10; `model.` becomes `actor.`. Other names without dashes are unchanged."""
     plain = name.lstrip("-").replace("-", "_")
     if plain.startswith(_ALONE[0]):
         return f"--{_ALONE[1]}{plain.removeprefix(_ALONE[0])}"
@@ -92,11 +80,7 @@ def _named(name: str) -> str:
 
 
 def _world(settings: Sequence[Setting]) -> World:
-    """Return the total GPUs of all pools, and the actor's GPUs per node (8 by default); the number of nodes is None.
-
-    The critic counts for the advantage estimator "gae" (the default), the reference unless the KL coefficient is 0.
-    Only `dark` is set if a number is unknown or not decimal digits.
-    """
+    """Return the total GPUs of all pools, and the actor's GPUs per node (8 by default); `dark` if one is unknown."""
     names = {f"--{role}.{number}" for role in _ROLES for number in ("num_nodes", "num_gpus_per_node")}
     names |= {"--vllm.num_engines", "--vllm.tensor_parallel_size"}
     words = [each.values[0] for each in settings if each.name in names and each.values]

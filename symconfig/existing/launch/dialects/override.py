@@ -24,13 +24,9 @@ from symconfig.existing.launch.trees import parse_yaml
 class Entry:
     """A leaf of a configuration tree, or a list of leaves.
 
-    Args:
-        path: as in ("model", "tensor_model_parallel_size").
-        value: as in JSON; None: null or not known.
-        words: one, or one per item of a list.
-        place: from the key to the end of the value.
-        spelled: the key as it is written.
-        removed: whether the key is removed (hydra's `~`).
+    path: as in ("model", "tensor_model_parallel_size"). value: as in JSON; None: null or not known. words: one, or one
+    per
+    item of a list. place: from the key to the end of the value. spelled: the key as written. removed: by hydra's `~`.
     """
 
     path: tuple[str, ...]
@@ -51,10 +47,9 @@ def entries(tree: Tree, at: KeyPath = ()) -> Iterator[Entry]:
 
 
 def _entries(tree: Tree, at: KeyPath, path: tuple[str, ...], value: Any) -> Iterator[Entry]:
-    """Yield an Entry for each leaf below a value: each scalar, null or list; none for an empty mapping.
+    """Yield an Entry for each leaf below a value: each scalar, null or list, by its path relative to `at`.
 
-    A mapping with `_call_: false` and a `_target_` of text is one leaf with the target's value and place. `path` is the
-    leaf's path relative to `at`; `spelled` is the full dotted path.
+    A mapping with `_call_: false` and a `_target_` of text is one leaf with the target's value and place.
     """
     if isinstance(value, dict) and not (value.get("_call_") is False and isinstance(value.get("_target_"), str)):
         for key, inner in value.items():
@@ -80,13 +75,10 @@ def _words(tree: Tree, path: KeyPath, value: Any) -> Iterator[Word]:
 
 
 def word(tree: Tree, path: KeyPath) -> Word:
-    """Return the scalar at a path as a word: numbers and booleans as written, text without its quotes.
-
-    Where the source spells it otherwise (an alias, escapes, a block scalar) the word's piece has no place.
-    """
+    """Return the scalar at a path as a word, text without its quotes; without a place if it is spelled otherwise."""
     place = tree.spans[path].value
     value, written = tree.get(*path), tree.text.at(place)
-    text = written if not isinstance(value, str) and written[:1] not in "*&!\"'|>" else spoken(value)
+    text = written if not isinstance(value, str) and written[:1] not in "*&!\"'|>" else as_text(value)
     if text == written:
         return Word.of(text, place, literal=True)
     if written[:1] in "\"'" and written[1:-1] == text:
@@ -94,12 +86,12 @@ def word(tree: Tree, path: KeyPath) -> Word:
     return Word.of(text, place)
 
 
-def spoken(value: Any) -> str:
+def as_text(value: Any) -> str:
     """Return a value as text: "true" or "false", lists as "[a,b]" (also nested ones), else `str(value)`."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
-        return "[" + ",".join(spoken(item) for item in value) + "]"
+        return "[" + ",".join(as_text(item) for item in value) + "]"
     return str(value)
 
 
@@ -132,10 +124,9 @@ def is_override(text: str) -> bool:
 
 
 def _match(text: str, *, whole_sections: bool, any_section: bool = False) -> re.Match[str] | None:
-    """Return the match of an override `[+|++|~]section.key=...`; None if the text is none, or its section is not known.
+    """Return the match of an override `[+|++|~]section.key=...` of a known section; None for other text.
 
-    Without `=` only `~` counts. whole_sections: a bare section without mark, as `mixed_precision=x`, counts, too.
-    any_section: any name counts.
+    whole_sections: a bare section, as `mixed_precision=x`, counts, too. any_section: any name counts.
     """
     match = _OVERRIDE.match(text)
     if match is None or not (match["equals"] or match["mark"] == "~"):
@@ -153,13 +144,11 @@ def key_of(setting: Setting, runner: bool = False) -> str | None:
     return _SHORT.get(setting.name.replace("_", "-")) if runner else None
 
 
-def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterator[Setting]:
+def overrides_apart(settings: Sequence[Setting], *, any_section: bool = False) -> Iterator[Setting]:
     """Yield the settings, with each override among a setting's values as a further setting behind it.
 
-    The new setting is named by the key without `+`; its value is the text after `=` (none for `~key`). The original
-    keeps the other values, and is dropped if it has neither a name nor values left. Bare section names count as keys
-    only among words without an option, and behind the first value of an option that names a recipe. any_section:
-    whether overrides of unknown sections count.
+    The new one is named by the key without `+`, its value is the text after `=`. A setting without name and values is
+    dropped. any_section: whether overrides of unknown sections count.
     """
     for setting in settings:
         rest: list[Word] = []
@@ -184,26 +173,22 @@ def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterato
         yield from apart
 
 
-def kept(values: Iterable[Entry]) -> tuple[Setting, ...]:
+def as_settings(values: Iterable[Entry]) -> tuple[Setting, ...]:
     """Return the entries as settings named by their dotted keys."""
     return tuple(Setting(".".join(each.path), each.spelled, each.words, each.place) for each in values)
 
 
 def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:
-    """Yield the entry that each override sets or removes; options, and short ones without a value, are skipped.
-
-    runner: short options of recipe runners count too; they come first, so that overrides by full key win.
-    """
+    """Yield the entry that each override sets or removes; with `runner` first those of short options."""
     for setting in sorted(settings, key=lambda setting: key_of(setting) is not None):
         if (key := key_of(setting, runner)) and (setting.values or key_of(setting)):
             yield _entry(key, setting)
 
 
 def _entry(key: str, setting: Setting) -> Entry:
-    """Return the entry that a setting's last value sets at a dotted key.
+    """Return the entry that a setting's last value sets at a dotted key; for `~key` one with `removed`.
 
-    `~key` gives an entry with `removed`; a setting without values, null or an unknown value gives the value None. Words
-    are one per scalar item of a list, none for null, and without quotes for quoted text.
+    Words are one per scalar item of a list, none for null, and without quotes for quoted text.
     """
     path = tuple(key.split("."))
     removed = setting.spelled.startswith("~")
@@ -213,7 +198,7 @@ def _entry(key: str, setting: Setting) -> Entry:
     value = _value(word)
     words: tuple[Word, ...] = (word,)
     if isinstance(value, list):
-        words = tuple(Word.of(spoken(item), word.place) for item in value if not isinstance(item, list | dict))
+        words = tuple(Word.of(as_text(item), word.place) for item in value if not isinstance(item, list | dict))
     elif value is None and not word.unknown:
         words = ()
     elif word.text[:1] in ("'", '"') and isinstance(value, str):
@@ -222,10 +207,7 @@ def _entry(key: str, setting: Setting) -> Entry:
 
 
 def _value(word: Word) -> Any:
-    """Return a word's value: lists, mappings and quoted text parsed as YAML, other text as a YAML scalar.
-
-    None if the word is unknown (or null); its text if it cannot be parsed.
-    """
+    """Return a word's value by YAML's rules; None if it is unknown, its text if it cannot be parsed."""
     if word.unknown:
         return None
     try:
@@ -266,10 +248,7 @@ class _Resolver:
         self.under_way: set[Path] = set()
 
     def entry(self, path: Path) -> Entry:
-        """Return the entry at a path with references resolved, from `done` if it is there, else recorded there.
-
-        Raises KeyError for an absent path. The path is in `under_way` while it is resolved.
-        """
+        """Return the entry at a path with references resolved, cached in `done`. Raises KeyError."""
         if path not in self.done:
             self.under_way.add(path)
             self.done[path] = self._resolved(self.entries[path])
@@ -279,8 +258,7 @@ class _Resolver:
     def _resolved(self, entry: Entry) -> Entry:
         """Return the entry with references in its words replaced, and its value parsed again from the text.
 
-        Unchanged without references and `???`. An entry that is exactly one reference to another entry takes that one's
-        value and words. A list keeps its `value`; only its words change.
+        An entry that is exactly one reference to another takes that one's value and words.
         """
         if not any("${" in word.text or word.text == _MISSING for word in entry.words):
             return entry
@@ -326,9 +304,8 @@ class _Resolver:
     def _target(self, reference: str, entry: Entry) -> Entry | Word:
         """Return what a reference (the text inside `${}`) stands for: the resolved entry at its path, or a word.
 
-        `oc.env:NAME,default` and `env:` give the variable's value, else the default, else an unknown word; `mul:`,
-        `add:`, `max:` and `div:` of integers give the number. Other functions, absent paths, cycles and chains of over
-        20 references give an unknown word. Paths with leading dots are relative to `entry`.
+        `oc.env:NAME,default` and `env:` give the variable's value; `mul:`, `add:`, `max:` and `div:` the number. What
+        cannot be resolved gives an unknown word. Paths with leading dots are relative to `entry`.
         """
         kind, colon, rest = reference.partition(":")
         place = entry.words[0].place

@@ -11,19 +11,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from posixpath import basename
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.existing.launch.reading import Hides, Reading, Setting, Word, World
 
 # Options by any two of which a program is slime's train.py.
-_OWN = frozenset(
-    (
-        "--actor-num-nodes",
-        "--actor-num-gpus-per-node",
-        "--rollout-batch-size",
-        "--n-samples-per-prompt",
-        "--rollout-num-gpus-per-engine",
-        "--rollout-num-gpus",
-        "--num-rollout",
-    )
+_OWN = words(
+    """
+    --actor-num-nodes --actor-num-gpus-per-node --rollout-batch-size --n-samples-per-prompt
+    --rollout-num-gpus-per-engine --rollout-num-gpus --num-rollout
+    """
 )
 _PROGRAMS = re.compile(r"train(_async)?\.py")
 _ARRAY = re.compile(r"\"?\$\{\w*ARGS(\[[@*]\])?\}\"?")  # one of its groups of options
@@ -38,7 +34,7 @@ def applies(reading: Reading) -> bool:
     return bool(_PROGRAMS.fullmatch(program)) and len(_OWN & {setting.name for setting in reading.settings}) > 1
 
 
-def started(reading: Reading, _around: object = None) -> Reading:
+def started(reading: Reading) -> Reading:
     """Return the reading with slime's GPUs, and the variables of --runtime-env-json added to `environment`.
 
     If Ray is among the launcher's words, single quotes are removed from values. Unread `${..._ARGS[@]}` among the
@@ -63,10 +59,7 @@ def started(reading: Reading, _around: object = None) -> Reading:
 
 
 def _of_job(word: Word) -> Word:
-    """Return a word as Ray's job gets it: without single quotes, which a second shell removes.
-
-    Unchanged if it is unknown, has blanks or an odd number of quotes (dashboard/modules/job/cli.py, list2cmdline).
-    """
+    """Return a word without the single quotes that a second shell of Ray's job removes (job/cli.py, list2cmdline)."""
     if word.unknown or word.text.count("'") % 2 or any(letter.isspace() for letter in word.text):
         return word
     return replace(word, pieces=tuple(replace(piece, text=piece.text.replace("'", "")) for piece in word.pieces))
@@ -78,9 +71,9 @@ def model_hidden(reading: Reading) -> bool:
 
 
 def _world(settings: Sequence[Setting]) -> World:
-    """Return the actor's GPUs (default: 1 node of 8), plus --rollout-num-gpus unless --colocate is set; nodes are None.
+    """Return the actor's GPUs (default: 1 node of 8), plus --rollout-num-gpus unless --colocate is set.
 
-    GPUs per node are those stated, else None. Only `dark` is set if a number is unknown or not decimal digits.
+    Only `dark` is set if a number is unknown or not decimal digits.
     """
     stated = {setting.name: setting.values[-1] for setting in settings if setting.values}
     names = ("--actor-num-nodes", "--actor-num-gpus-per-node", "--rollout-num-gpus")
@@ -94,10 +87,7 @@ def _world(settings: Sequence[Setting]) -> World:
 
 
 def _environment(launcher: Sequence[Word]) -> dict[str, Word]:
-    """Return `env_vars` of the JSON in the launcher's word `--runtime-env-json=...`, with values as text.
-
-    Empty if the word is absent, has no `=`, or holds no JSON object.
-    """
+    """Return `env_vars` of the JSON in the launcher's word `--runtime-env-json=...`; {} if there is none."""
     given = next((word for word in launcher if word.text.startswith(_ENVIRONMENT)), None)
     if given is None:
         return {}

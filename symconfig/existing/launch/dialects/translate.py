@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.document import shorten
-from symconfig.existing.launch.dialects.override import Entry, spoken
+from symconfig.existing.launch.dialects.override import Entry, as_text
 from symconfig.existing.launch.reading import Hides, Setting, Unread, Word
-from symconfig.formats.bridge import BRIDGE
+from symconfig.formats.renamed import BRIDGE
 from symconfig.frameworks.megatron.flags import FlagTable, flags, option, versions
 
 Path = tuple[str, ...]
@@ -57,10 +57,7 @@ _LAYOUT = {"embedding": "E", "decoder": "t", "transformer": "t", "mtp": "m", "lo
 
 
 def _precision(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield ("bf16", True) or ("fp16", True) for names such as `bf16-mixed`, then a named FP8 recipe's settings.
-
-    None for 32, 32_true, fp32 and none. Raises ValueError for other names. Case is ignored.
-    """
+    """Yield ("bf16", True) or ("fp16", True), then a named FP8 recipe's settings; nothing for fp32."""
     name = str(entry.value).replace("-", "_").lower()
     if name in ("32", "32_true", "fp32", "none"):
         return
@@ -72,11 +69,7 @@ def _precision(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
 
 
 def _activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield (option, True) for the activation function, by the last component of its dotted name; none for GELU.
-
-    SiLU or swish is SwiGLU if `gated_linear_unit` of the section is true. Raises ValueError for other activations, SiLU
-    without gate and GELU with one.
-    """
+    """Yield (option, True) for the activation's name; none for GELU. SiLU must be gated, GELU must not."""
     name, gated = str(entry.value).rpartition(".")[2].replace("-", "_"), neighbours("gated_linear_unit")
     if name in ("silu", "swish") and gated:
         name = "swiglu"
@@ -99,10 +92,7 @@ def _fused_activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]
 
 
 def _layout(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield (key, layout) for the pipeline layout: a list of layer names per stage becomes text such as "Et|tt|tmL".
-
-    Text yields AS_WRITTEN. Raises ValueError if a stage is no list or a layer's name is unknown.
-    """
+    """Yield (key, layout); lists of layer names per stage become text such as "Et|tt|tmL". Raises ValueError."""
     value = entry.value
     if isinstance(value, list):
         if not all(isinstance(stage, list) and all(layer in _LAYOUT for layer in stage) for stage in value):
@@ -112,13 +102,10 @@ def _layout(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
 
 
 def _chosen(choices: Mapping[str, Meaning]) -> Reader:
-    """Return a reader that yields the one meaning in `choices` for the entry's value as lower-case text.
-
-    The reader raises ValueError, with the choices, for other values.
-    """
+    """Return a reader that yields the meaning in `choices` for the entry's value, or raises ValueError."""
 
     def meanings(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-        text = spoken(entry.value).lower()
+        text = as_text(entry.value).lower()
         if text not in choices:
             raise ValueError(f"is none of {', '.join(choices)}")
         yield choices[text]
@@ -179,11 +166,7 @@ READ: dict[str, str | Reader] = {
 
 
 def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
-    """Return the entries by path, where the last entry of a path wins.
-
-    An entry at the path of a section (with value or `removed`) deletes all earlier entries below it. Entries with
-    `removed` delete their path and are not returned themselves.
-    """
+    """Return the entries by path, the last of each; an entry at a section's path deletes those below it before."""
     last: dict[Path, Entry] = {}
     sections: set[Path] = set()
     for entry in entries:
@@ -202,9 +185,8 @@ def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
 def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tuple[Unread, ...]]:
     """Return (settings, notes): Megatron-LM's options for the entries, each once, and what has none.
 
-    Skipped: entries below a section of `_ASIDE`, and null, empty text and empty lists unless unknown. A value that is
-    not understood gives a note that may hide options; so does a key without option below a section of `_WEIGHTY` (one
-    note per section). Other keys without option give a note that hides nothing, or none if the value is False.
+    Entries of `_ASIDE` and null are skipped. Values that are not understood, and keys of `_WEIGHTY` sections, give
+    notes that may hide options, other keys notes that hide nothing.
     """
     settings: dict[tuple[str, ...], Setting] = {}  # two sections often say the same, by a reference to each other
     unread: list[Unread] = []
@@ -233,11 +215,10 @@ def _unread(entry: Entry, why: str, matters: bool) -> Unread:
 
 
 def _meanings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterable[Meaning]:
-    """Return (destination, value) for each destination of argparse that an entry sets; empty if it sets none.
+    """Return (destination, value) for each destination of argparse that an entry sets.
 
-    READ's rule for "section.key" precedes that for "key". Without one, or if a computing rule gets an unknown value,
-    the key itself is the destination, its value AS_WRITTEN. Raises ValueError, perhaps only when iterated, for a value
-    that a rule does not understand, and an unknown one of a key that is no destination.
+    READ's rule for "section.key" precedes that for "key"; without one the key itself is the destination. Raises
+    ValueError, perhaps only when iterated, for a value that a rule does not understand.
     """
 
     def neighbour(key: str) -> Any:
@@ -245,7 +226,7 @@ def _meanings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterable[Meaning]:
         return None if other is None else other.value
 
     own = entry.path[-1]
-    read = next((READ[end] for end in (".".join(entry.path[-2:]), own) if end in READ), own)
+    read = READ.get(".".join(entry.path[-2:]), READ.get(own, own))
     if not isinstance(read, str) and entry.unknown:
         if table_with(own) is None:
             raise ValueError(f"its value {entry.unknown}")
@@ -264,11 +245,9 @@ def table_with(dest: str) -> FlagTable | None:
 
 
 def _settings(dest: str, value: Any, entry: Entry) -> Iterator[Setting]:
-    """Yield the one option that sets the destination to `value` (AS_WRITTEN: the entry's), at the entry's place.
+    """Yield the option that sets the destination to `value` (AS_WRITTEN: the entry's), at the entry's place, if any.
 
-    None if no option sets this value, or if the value is None and not unknown. Switches have only unknown words as
-    values; whole floats of integer options become integers; a list for an option that takes one word becomes "[a,b]".
-    Raises KeyError if no version has the destination.
+    Switches have only unknown words as values. Raises KeyError if no version has the destination.
     """
     table = table_with(dest)
     if table is None:
@@ -288,5 +267,5 @@ def _settings(dest: str, value: Any, entry: Entry) -> Iterator[Setting]:
         given = tuple(word for word in given if word.unknown)
     elif not written or (isinstance(value, list) and not flag.nargs) or whole is not value:
         place = entry.place if written or not entry.words else entry.words[0].place
-        given = (Word.of(spoken(whole), place),)
+        given = (Word.of(as_text(whole), place),)
     yield Setting(flag.name, entry.spelled, given, entry.place)

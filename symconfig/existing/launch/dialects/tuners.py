@@ -11,10 +11,9 @@ from typing import Any
 from symconfig.existing.launch.reading import Reading, Word, World
 from symconfig.formats.tuners import TRANSFORMERS, TRL, TUNERS, Tuner
 
-_OF_MINDSPEED = "posttrain_gpt.py"  # takes --stage, too, beside Megatron-LM's options
 _COMMANDS = {command: tuner for tuner in TUNERS for command in tuner.commands}
 _SCRIPT = re.compile(r"(?:train_)?(\w+?)\.py")
-_EXAMPLES = re.compile(r"run_\w+\.py")  # transformers/examples/pytorch
+EXAMPLES = re.compile(r"(?:.*/)?run_\w+\.py")  # transformers/examples/pytorch
 _OF_HUB = frozenset(("model_name_or_path", "dataset_name"))  # what TRL's scripts are given, and many others
 _DONE = ("sft", "dpo", "grpo", "rloo", "kto", "orpo", "cpo", "reward", "gkd", "ppo")
 # What is done, by the words for it; any other is the word itself, or what it begins with.
@@ -66,10 +65,7 @@ class Program:
 
 
 def with_command(reading: Reading) -> Reading:
-    """Return the reading with the subcommand, the first word without an option, joined to the program: `swift rlhf`.
-
-    That word is removed from the settings. Unchanged for other programs, and if there is no such word or it is unknown.
-    """
+    """Return the reading with the subcommand, the first word without an option, joined to the program: `swift rlhf`."""
     program = reading.program
     loose = next((each for each in reading.settings if not each.name), None)
     if program is None or loose is None or basename(program.text) not in _COMMANDS or loose.values[0].unknown:
@@ -84,9 +80,8 @@ def with_command(reading: Reading) -> Reading:
 def program(reading: Reading) -> Program | None:
     """Return which tuner's program is started; None if it is none.
 
-    In this order: by its script's path or command; by an option that only one tuner has (method "sft" unless stated);
-    as TRL by a script named after a method, given both a model and a dataset. `megatron` is set by script, command,
-    options for Megatron-Core, or USE_MCA of "1" or "true"; never in the last case.
+    By its script's path or command; by an option that only one tuner has; as TRL by a script named after a method with
+    a model and a dataset. `megatron`: by script, command, options for Megatron-Core, or USE_MCA.
     """
     path = reading.program.text if reading.program is not None else ""
     names, switch = {each.key for each in reading.settings}, reading.environment.get("USE_MCA")
@@ -98,7 +93,7 @@ def program(reading: Reading) -> Program | None:
             done, core = (match["done"], match.groupdict().get("core")) if match else (word, tuner.commands[command])
             cored |= bool(tuner.usual and tuner.core & names)  # else its command's word says it
             return Program(tuner, _method(reading, tuner, done), bool(core) or cored)
-    for tuner in () if basename(path) == _OF_MINDSPEED else TUNERS:
+    for tuner in TUNERS:
         if tuner.own & names:
             return Program(tuner, _method(reading, tuner, "sft"), cored or bool(tuner.core & names))
     script = _SCRIPT.fullmatch(basename(path))
@@ -112,16 +107,10 @@ def of_trainer(reading: Reading) -> Program | None:
     return Program(TRANSFORMERS, "sft") if "per_device_train_batch_size" in names else None
 
 
-def is_example(reading: Reading) -> bool:
-    """Return whether the program's file name is that of an example of Transformers (run_*.py)."""
-    return reading.program is not None and _EXAMPLES.fullmatch(basename(reading.program.text)) is not None
-
-
 def started(reading: Reading) -> World:
-    """Return the GPUs of a program that starts its own processes: GPUs per node times NNODES, from the environment.
+    """Return the GPUs of a program that starts its own processes, NPROC_PER_NODE (or visible GPUs) x NNODES.
 
-    GPUs per node are NPROC_PER_NODE, None if no number; if unset, the number of CUDA_VISIBLE_DEVICES, None if unset.
-    NNODES is 1 if absent or no number. Only `dark` is set if a used variable is unknown.
+    Only `dark` is set if a used variable is unknown.
     """
     environment = reading.environment
     each, nodes, seen = (environment.get(name) for name in ("NPROC_PER_NODE", "NNODES", "CUDA_VISIBLE_DEVICES"))

@@ -32,11 +32,7 @@ def own(configuration: str) -> bool:
 
 
 def workers(settings: Sequence[Setting]) -> str:
-    """Return the training engine: "megatron", "fsdp" (default; also for fsdp2 and dp), or another's name.
-
-    It is "megatron" if --config-name, defaults or model_engine contain that word, or an option below
-    actor_rollout_ref.actor.megatron is set; else what actor.strategy says, else model_engine.
-    """
+    """Return the training engine by its strategy and options: "megatron", "fsdp" (default), or another's name."""
     stated = {setting.name: setting.values for setting in settings if setting.values}
     named = (word.text for name in ("--config-name", "defaults", "model_engine") for word in stated.get(name, ()))
     if any("megatron" in text for text in named) or any(name.startswith(_MEGATRON) for name in stated):
@@ -49,10 +45,9 @@ def workers(settings: Sequence[Setting]) -> str:
 
 
 def world(settings: Sequence[Setting]) -> World:
-    """Return the trainer's GPUs (default: 1 node of 8), plus nodes times GPUs of `rollout` if either of these is set.
+    """Return the trainer's GPUs (default: 1 node of 8), plus those of `rollout` if it has GPUs of its own.
 
-    A rollout number that is not set is 1 node, or the trainer's GPUs per node. The number of nodes is None if the
-    rollout has GPUs. Only `dark` is set if a number is unknown or not decimal digits.
+    Only `dark` is set if a number is unknown or not decimal digits.
     """
     stated = {setting.name: setting.values[-1] for setting in settings if setting.values}
     words = [stated[name] for name in (*_TRAINER, *_ENGINE) if name in stated]

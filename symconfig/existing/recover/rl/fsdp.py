@@ -30,12 +30,7 @@ _NARROW = Bytes(weight=2.0, gradient=2.0, optimizer=4.0)  # a model that is itse
 
 
 def adam(values: Values, at: str) -> Mapping[str, Any]:
-    """Return the framework fields of PyTorch's AdamW with the arguments in section `at`: fused, foreach or a plain
-    loop.
-
-    Empty if fused. Without either argument it is foreach; if only one is given and false, a plain loop (torch 2.13,
-    optim/adam.py).
-    """
+    """Return framework fields of PyTorch's AdamW by arguments in section `at`: {} if fused, else foreach or a loop."""
     words = [f"{at}.{name}" for name in ("foreach", "fused")]
     if values.switch(words[1]):
         return {}
@@ -86,8 +81,7 @@ class Workers:
 def stated(values: Values, role: str, optimizer: str, gpus: int) -> Workers:
     """Return verl's FSDP workers of a role on `gpus` GPUs; `room` and `microbatches` are still 0.
 
-    dp is the GPUs over the ranks of a sequence, at least 1; there are copies if shards span fewer GPUs than all.
-    optimizer: the section of the optimizer's keys.
+    There are copies if shards span fewer GPUs than all. optimizer: the section of the optimizer's keys.
     """
     sp, size = values.whole(f"{role}.configuration.cp") or 1, values.number(f"{role}.shards")
     stepping = adam(values, f"{optimizer}.override_optimizer_config")
@@ -108,9 +102,7 @@ def stated(values: Values, role: str, optimizer: str, gpus: int) -> Workers:
 def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
     """Return the run of a model on FSDP workers: ZeRO 3, or ZeRO 2 if weights stay gathered (`whole`).
 
-    It is priced so, too, if each GPU holds a copy of its own (as many `instances` as GPUs). `streamed` offloads the
-    optimizer, and the parameters unless they stay gathered. `narrow` halves what Adam keeps and moves. Every n-th layer
-    recomputed is a block of as many layers as are recomputed. Nothing overlaps on one GPU.
+    It is priced so, too, if each GPU holds a copy of its own (as many `instances` as GPUs).
     """
     program, model = workers.program, replace(model, model=built(model.model, "fsdp"))
     if workers.liger:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
@@ -17,8 +18,8 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.nemo_rl import METHODS
 from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.rl import bridged, fsdp
-from symconfig.existing.recover.rl.script import MANY, PROMPT, Script
+from symconfig.existing.recover.rl import fsdp
+from symconfig.existing.recover.rl.script import MANY, PROMPT, Script, megatron_options
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.values import DTENSOR, MEGATRON, NEMO, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
@@ -34,23 +35,12 @@ from symconfig.frameworks.fsdp.behaviour import WIDE_FROZEN
 _OPTIMIZER = f"{POLICY}.optimizer"
 _PASSED_ON = ("", "optimizer.", "distributed_data_parallel_config.")  # sections of Megatron-Core's part
 # Of its part: what is read by itself, or means another thing than Megatron-LM's option of the name.
-_ASIDE = (
-    "enabled",
-    "activation_checkpointing",
-    "recompute_granularity",
-    "recompute_modules",
-    "sequence_parallel",
-    "bf16",
-    "fp16",
-    "lr",
-    "use_custom_fsdp",
-    "data_parallel_sharding_strategy",
-    "params_dtype",
-    "offload_modules",
-    "fine_grained_activation_offloading",
-    "moe_router_load_balancing_type",
-    "bias_activation_fusion",  # of whichever activation the model has
-    "empty_unused_memory_level",  # between its phases
+_ASIDE = words(
+    """
+    enabled activation_checkpointing recompute_granularity recompute_modules sequence_parallel bf16 fp16 lr
+    use_custom_fsdp data_parallel_sharding_strategy params_dtype offload_modules fine_grained_activation_offloading
+    moe_router_load_balancing_type bias_activation_fusion empty_unused_memory_level
+    """
 )
 
 
@@ -136,9 +126,7 @@ class Reader(Script):
     def megatron(self) -> tuple[Setting, ...]:
         """Return the settings of Megatron-Core's workers as Megatron-LM's options; () for DTensor.
 
-        Precision (bf16 unless float16), recomputation and grouped GEMM go before them; sequence parallelism is on by
-        its switch with tp > 1. Keys that are null, in other sections than `_PASSED_ON`, or listed in `_ASIDE` are left
-        out.
+        Precision, recomputation and grouped GEMM go before them. Null keys and those in `_ASIDE` are left out.
         """
         if not self.workers.options:
             return ()
@@ -154,13 +142,10 @@ class Reader(Script):
         own.append("--moe-grouped-gemm")  # as Megatron-Bridge has it
         split = (values.whole(f"{_MEGATRON}.tensor_model_parallel_size") or 1) > 1
         own += ["--sequence-parallel"] * (split and values.switch(f"{_MEGATRON}.sequence_parallel"))
-        return (*settings(own, self.reading.file), *bridged.options(passed))
+        return (*settings(own, self.reading.file), *megatron_options(passed))
 
     def _recompute(self) -> list[str]:
-        """Return the words of Megatron-LM's options for recomputation; [] without activation checkpointing.
-
-        Whole layers, one at a time, by default, else the stated modules, core_attn if none are.
-        """
+        """Return the words of Megatron-LM's options for recomputation: whole layers by default, or modules."""
         values = self.values
         if not values.switch(f"{_MEGATRON}.activation_checkpointing"):
             return []
@@ -205,21 +190,16 @@ class Reader(Script):
         return any(self.values.switch(f"{POLICY}.{way}.enabled") for way in ("sequence_packing", "dynamic_batching"))
 
     def _room(self, phase: str, sequences: int) -> int:
-        """Return the tokens that a micro-batch of a phase ("train" or "logprob") may hold.
-
-        Without a stated number it is `sequences` times the longest sequence.
-        """
+        """Return the tokens of a micro-batch of a phase ("train", "logprob"), by default `sequences` longest ones."""
         ways = ("sequence_packing", "dynamic_batching")
         on = next((way for way in ways if self.values.switch(f"{POLICY}.{way}.enabled")), None)
         stated = None if on is None else self.values.whole(f"{POLICY}.{on}.{phase}_mb_tokens")
         return stated or sequences * self._longest
 
     def _without_generation(self, model: Described) -> Run:
-        """Return the run of SFT, DPO or a reward model; all sequences are assumed, and recorded, to have the maximal
-        length.
+        """Return the run of SFT, DPO or a reward model; all sequences are assumed to have the maximal length.
 
-        A micro-batch has two sequences per pair, or, if it is filled by tokens, as many as fit. Micro-batches are
-        rounded up to a multiple of the replicas. `alone`, with a swapped reference, is set except for SFT.
+        A micro-batch has two sequences per pair, or, if it is filled by tokens, as many as fit.
         """
         values, each = self.values, 2 if self._method in _PAIRED else 1
         batch = values.whole(f"{POLICY}.train_global_batch_size") or 1
@@ -240,8 +220,7 @@ class Reader(Script):
     def _step(self, model: Described) -> Run | None:
         """Return the actor's run with the step around it; None if sizes of the step are missing or invalid.
 
-        Weights and optimizer are offloaded unless the engine has GPUs of its own. A reward model is left out, and that
-        is recorded as an assumption.
+        Weights and optimizer are offloaded unless the engine has its own GPUs. A reward model is left out, as assumed.
         """
         values, rl = self.values, self._rl()
         if rl is None:

@@ -59,7 +59,11 @@ class Reader(Script):
             return self._without_generation(model)
         packed = self._room("train", rl).within(rl, max(1, gpus // self._sharing))
         actor = self._trained(model, packed.spread(rl, gpus // self._sharing), packed.room, gpus)
-        step, critic = self._rewarded(self._step(rl, actor, packed)), None
+        step, critic = self._step(rl, actor, packed), None
+        if not (values.given("reward.remote_url") or values.given("train.agent_func_path")):
+            apart = self._pools.get("reward", self._pools.get("critic", 0))  # with a critic that stands apart
+            reward = PlannedReward(gpus=apart, tp=0, memory_share=0.0)
+            step = self.rewarded(step, "reward.model_name_or_path", reward)
         if rl.has_critic:  # it is as the reward model or the actor where nothing names it
             names = ("critic.model_name_or_path", "reward.model_name_or_path", "actor.model_name_or_path")
             own = self.model(next(filter(values.given, names), names[-1]))
@@ -69,9 +73,7 @@ class Reader(Script):
         return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed))
 
     def _refused(self) -> Iterator[Problem]:
-        """Yield problems: a program that is not predicted, and a reference on another number of GPUs than the
-        actor's.
-        """
+        """Yield problems: a program that is not predicted, a reference on other numbers of GPUs than the actor's."""
         if self._program not in (RAY, *_ALONE):
             what, need = "this program is not predicted", ", ".join((RAY, *_ALONE))
             yield Problem(what, self.reading.file, got=self._program, need=need)
@@ -91,17 +93,6 @@ class Reader(Script):
             )
         )
 
-    def _rewarded(self, step: Step) -> Step:
-        """Return the step with its reward model; unchanged if a remote service or an agent computes the rewards.
-
-        It is apart if it, or the critic whose GPUs it shares, has GPUs of its own.
-        """
-        values = self.values
-        if values.given("reward.remote_url") or values.given("train.agent_func_path"):
-            return step
-        apart = self._pools.get("reward", self._pools.get("critic", 0))  # with a critic that stands apart
-        return self.rewarded(step, "reward.model_name_or_path", PlannedReward(gpus=apart, tp=0, memory_share=0.0))
-
     @property
     def _tp(self) -> int:
         return self.values.whole("ds.tensor_parallel_size") or 1
@@ -116,11 +107,9 @@ class Reader(Script):
         return self._tp * self._ring
 
     def _rl(self) -> Rl | None:
-        """Return the step as a job's section; None if sizes are missing or invalid, or without vLLM (a problem is
-        recorded).
+        """Return the step as a job's section; None if sizes are missing or invalid, or without vLLM.
 
-        The longest prompt, if not given, is what data.max_len leaves beside the response, or without one at most half
-        of it and 1024 tokens; it is recorded as an assumption. The response, if not given, is the rest.
+        Longest prompt and response, if not given, share data.max_len; the prompt is then an assumption.
         """
         values, served = self.values, self._pools.get("vllm", 0)
         prompts, samples = values.whole("rollout.batch_size"), values.whole("rollout.n_samples_per_prompt")
@@ -142,11 +131,7 @@ class Reader(Script):
         )
 
     def _room(self, phase: str, rl: Rl) -> Packed:
-        """Return the micro-batches of a phase ("train" or "rollout") before they are limited to a replica's share.
-
-        By tokens per GPU x the ranks that share them with dynamic batches, else by sequences (1 by default), padded
-        unless packed.
-        """
+        """Return the micro-batches of a phase ("train" or "rollout"), not yet limited to a replica's share."""
         values, tokens = self.values, None
         if values.switch("train.dynamic_batch_enable"):
             tokens = (values.whole(f"{phase}.max_tokens_per_gpu") or 1) * self._sharing
@@ -154,15 +139,9 @@ class Reader(Script):
         return Packed.of(rl, sequences, tokens=tokens, packs=values.switch("ds.packing_samples"))
 
     def _trained(self, model: Described, microbatches: int, room: int, gpus: int, micro: int = 1) -> Run:
-        """Return the run of a model by the JSON that OpenRLHF builds for DeepSpeed, with logits copied to fp32 in the
-        loss.
+        """Return the run by the JSON that OpenRLHF builds for DeepSpeed, with logits copied to fp32 in the loss.
 
-        Raises InputError. Attention is eager by default. Ring attention exchanges point to point.
-
-        Args:
-            microbatches: per update, over all replicas.
-            room: tokens of a micro-batch's sequence.
-            micro: sequences per micro-batch.
+        microbatches: per update, over all replicas. room: tokens of a sequence. micro: sequences of a micro-batch.
         """
         values, tp = self.values, self._tp
         zero: dict[str, object] = {
@@ -188,7 +167,7 @@ class Reader(Script):
         words += ["--gradient_checkpointing"] * values.switch("actor.gradient_checkpointing_enable")
         words += ["--use_liger_kernel"] * values.switch("ds.use_liger_kernel")
         supplied = replace(self.supplied, gpus=gpus, seq_length=room)
-        run = deepspeed.made(config, words, model, self.reading, self.known_cluster, supplied)
+        run = deepspeed.run_of_json(config, words, model, self.reading, self.known_cluster, supplied)
         # Logits are copied into fp32 (models/actor.py); what else a step has of them is in runs/rl/logits.py.
         run = run.with_loss(LossKernel.WIDE_IN_PLACE)
         # Keys of a few heads are gathered at a time, beside the attention to those before (ring_flash_attn's llama3).
@@ -227,11 +206,9 @@ class Reader(Script):
         )
 
     def _without_generation(self, model: Described) -> Run:
-        """Return the run of SFT, DPO or a reward model; all sequences are assumed, and recorded, to have the maximal
-        length.
+        """Return the run of SFT, DPO or a reward model; all sequences are assumed to have the maximal length.
 
-        A micro-batch has two sequences per example for DPO (sigmoid or IPO loss) and reward models. `alone` is set, for
-        SFT without a preference.
+        A micro-batch has two sequences per example for DPO and reward models.
         """
         values, each = self.values, _ALONE[self._program]
         longest, micro = values.whole("data.max_len") or 1, values.whole("train.micro_batch_size") or 1

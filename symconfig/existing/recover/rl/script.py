@@ -3,9 +3,9 @@ names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,16 +14,21 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Lengths, RewardModel, Rl
 from symconfig.errors import InputError, Problem
-from symconfig.existing.launch.reading import Reading, Setting, settings
+from symconfig.existing.launch.dialects.override import entries_of
+from symconfig.existing.launch.dialects.translate import by_path, translated
+from symconfig.existing.launch.reading import Reading, Setting, Word, settings
+from symconfig.existing.recover import megatron
 from symconfig.existing.recover.deepspeed_model import named_model, named_targets, with_adapter
 from symconfig.existing.recover.namespace import Namespace, version_of
-from symconfig.existing.recover.rl import bridged
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.rl.values import Values, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run, Supplied
 from symconfig.existing.recover.zoo import zoo_match
 from symconfig.formats.keys import Keys
+from symconfig.formats.megatron import DEGREES
+from symconfig.formats.renamed import MS_SWIFT
 from symconfig.formats.tuners import Trainer
+from symconfig.frameworks.megatron.adapters import FUSED, PARTS, refusals
 from symconfig.frameworks.megatron.flags import flags, resolve
 from symconfig.plans.rl import PlannedReward
 
@@ -57,24 +62,39 @@ PROMPT = 1024  # tokens of the longest prompt, where no option says it
 _MEAN = 0.5  # of the longest, where nothing says how long sequences are in the mean
 
 
-def lengths(longest: int, mean: float | None, what: str, assumed: list[Assumed]) -> Lengths:
-    """Return mean and longest length in tokens of prompts or responses; the mean is at most `longest`.
+# What Megatron-Bridge switches on by itself for experts (0.3.1 to 0.6.0, models).
+EXPERTS = ("--moe-grouped-gemm", "--moe-permute-fusion")
 
-    Without a mean half of the longest, at least 1, is taken, and recorded in `assumed`. what: "prompt" or "response".
-    """
-    if mean is None:
-        why = f"half of the longest; --{what}-length says another mean"
-        assumed.append(Assumed(f"{what}s", f"{_MEAN * longest:g} tokens in the mean", why))
-    return Lengths(mean=min(float(longest), mean if mean is not None else max(1.0, _MEAN * longest)), max=longest)
+
+def adapted_modules(given: Iterable[str]) -> tuple[str, ...]:
+    """Return Megatron-Core's adapted layers by the descriptor's names; all linear ones for [] and "all"."""
+    named = tuple(given)
+    if not named or {"all-linear", "all", ""} & {*named}:
+        return tuple(FUSED.values())
+    known: Mapping[str, str] = {**FUSED, **PARTS}
+    return tuple(known.get(name, name) for name in named)
+
+
+def megatron_options(settings: Iterable[Setting]) -> tuple[Setting, ...]:
+    """Return keys of Megatron-Core's configuration or ms-swift as Megatron-LM's options; others are left out."""
+    own = MS_SWIFT.keys()
+    keys = (
+        replace(each, name=f"model.{own.get(each.key, each.key)}", values=each.values or (Word.of("true", each.place),))
+        for each in settings
+    )
+    return translated(by_path(entries_of(tuple(keys), False)))[0]
+
+
+def gpus_per_replica(names: Namespace) -> int:
+    """Return tp x pp x cp by Megatron-LM's options."""
+    return math.prod(names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
 
 
 @dataclass(slots=True)
 class Script:
-    """Base of the readers of one script; collects problems and assumptions in lists.
+    """Base of the readers of one script; collects problems and assumptions.
 
-    Args:
-        gpus: all of the launch.
-        cluster: None until a run is asked for.
+    gpus: all of the launch. cluster: None until a run is asked for.
     """
 
     reading: Reading
@@ -103,8 +123,7 @@ class Script:
         return InputError(list(dict.fromkeys([*self.problems, *self.values.arguments.problems])))
 
     def model(self, option: str, *, adapts: bool = True) -> Described | None:
-        """Return the supplied model, or else the one that an option names, with the script's adapter if `adapts` and it
-        has none.
+        """Return the supplied model, else the one that an option names, with the script's adapter if `adapts`.
 
         None with the reasons appended to `problems`.
         """
@@ -120,12 +139,7 @@ class Script:
         return self.values.arguments.find(self.values.name(option))
 
     def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
-        """Return the fields of the LoRA or QLoRA adapter; None if the rank is 0 or absent, so that all weights are
-        trained.
-
-        All linear layers are adapted if no modules are named; workers of Megatron-LM's options have other names for
-        them. lora_alpha is None and dropout 0 without a value.
-        """
+        """Return the fields of the LoRA or QLoRA adapter; None without a rank. All linear layers by default."""
         values = self.values
         if not (rank := values.number("adapter.r")):
             return None
@@ -134,7 +148,7 @@ class Script:
         return {
             "method": "qlora" if values.switch("adapter.quantised") else "lora",
             "r": int(rank),
-            "target_modules": bridged.modules(given) if self.workers.options else plain,
+            "target_modules": adapted_modules(given) if self.workers.options else plain,
             "lora_alpha": values.number("adapter.lora_alpha"),
             "lora_dropout": values.number("adapter.lora_dropout") or 0.0,
         }
@@ -151,16 +165,20 @@ class Script:
         return None in (self.supplied.prompt_length, self.supplied.response_length)
 
     def section(self, prompt: int, response: int, **fields: object) -> Rl | None:
-        """Return a step's numbers as a job's section; None with the reason appended to `problems` if they are invalid.
+        """Return a step's numbers as a job's section; None with the reason in `problems` if they are invalid.
 
-        prompt, response: longest, in tokens. Mean lengths are the supplied ones, else assumed and recorded in
-        `assumed`.
+        prompt, response: longest, in tokens. Mean lengths are the supplied ones, else assumed.
         """
-        mean = self.supplied
-        fields |= {
-            "prompt_length": lengths(prompt, mean.prompt_length, "prompt", self.assumed),
-            "response_length": lengths(response, mean.response_length, "response", self.assumed),
-        }
+        stated = self.supplied
+        for what, longest, mean in (
+            ("prompt", prompt, stated.prompt_length),
+            ("response", response, stated.response_length),
+        ):
+            if mean is None:
+                why = f"half of the longest; --{what}-length says another mean"
+                self.assumed.append(Assumed(f"{what}s", f"{_MEAN * longest:g} tokens in the mean", why))
+                mean = max(1.0, _MEAN * longest)
+            fields[f"{what}_length"] = Lengths(mean=min(float(longest), mean), max=longest)
         try:
             return Rl.model_validate(fields, strict=False)
         except ValidationError as error:
@@ -173,15 +191,8 @@ class Script:
     ) -> Rl | None:
         """Return a step's section with the fields that all programs share; None with the reason in `problems`.
 
-        An unknown or absent algorithm is GRPO, another engine than sglang is vllm. Updates per step are prompts x
-        samples // batch, or 1 if the samples do not divide by that. The engine is split from training if it has GPUs of
-        its own (`apart`).
-
-        Args:
-            prompt, response: longest, in tokens.
-            batch: samples per update.
-            names: job's algorithm by the program's name of it.
-            own: fields that replace the shared ones; those in its "rollout" do so one by one.
+        prompt, response: longest, in tokens. batch: samples per update. names: job's algorithm by the program's name of
+        it, else GRPO. own: fields that replace the shared ones; those in its "rollout" do so one by one.
         """
         values, updates = self.values, max(1, prompts * samples // batch)
         engine, most = values.text("rl.rollout.engine"), values.whole("engine.max_num_seqs")
@@ -205,11 +216,9 @@ class Script:
         return self.section(prompt, response, **fields | own | {"rollout": rollout | own.get("rollout", {})})
 
     def rewarded(self, step: Step, option: str, reward: PlannedReward) -> Step:
-        """Return the step with the reward model that `option` names, placed as `reward` says: apart if it has GPUs of
-        its own.
+        """Return the step with the reward model that `option` names, placed as `reward` says.
 
-        If its model is not known the step is returned without it, and an assumption is recorded. A supplied model is
-        not used for it.
+        Without it, as an assumption, if its model is not known.
         """
         try:
             model = described(self.reading, self._setting(option), replace(self.supplied, model=None))
@@ -255,7 +264,7 @@ class Script:
         """Return the ranks that share a micro-batch."""
         if not self.workers.options:
             return self.ranks
-        return bridged.split(Namespace(self.megatron(), flags(self.version())))
+        return gpus_per_replica(Namespace(self.megatron(), flags(self.version())))
 
     @property
     def ranks(self) -> int:
@@ -269,7 +278,7 @@ class Script:
     def of_megatron(
         self, model: Described, microbatches: int, length: int, micro: int, adapter: str, program: str | None = None
     ) -> Run:
-        """Return the run by Megatron-Core's workers, of `microbatches` micro-batches per update over all replicas.
+        """Return the run by Megatron-Core's workers, of `microbatches` per update over all replicas.
 
         length: tokens per sequence; micro: sequences per micro-batch. adapter: the key to name where adapters are
         refused; program: that adds them, None for Megatron-Bridge. Raises InputError.
@@ -277,8 +286,25 @@ class Script:
         own = ["--micro-batch-size", str(micro), "--global-batch-size", str(microbatches * micro)]
         own += ["--seq-length", str(length)]
         names = Namespace((*self.megatron(), *settings(own, self.reading.file)), flags(self.version()))
-        wrong = partial(self.problem, adapter)
-        return bridged.run(names, self.trained_gpus, self.known_cluster, self.supplied, model, wrong, program)
+        return self.run_with_adapter(names, model, adapter, program)
+
+    def run_with_adapter(self, names: Namespace, model: Described, adapter: str, program: str | None = None) -> Run:
+        """Return the run of a model by Megatron-LM's options, which know no adapter. Raises InputError.
+
+        A given mtp_num_layers replaces the model's own. adapter, program: as of `of_megatron`.
+        """
+        # An option says how many layers predict further tokens, also of a published model whose Transformers class has
+        # none (Qwen3.5, Qwen3-Next); without it config.json does.
+        update: dict[str, object] = {"adapter": None}
+        if names.given("mtp_num_layers"):
+            update["num_nextn_predict_layers"] = names.whole("mtp_num_layers", 0)
+        plain = replace(self.supplied, model=model.model.model_copy(update=update))
+        run = megatron.run(names, self.trained_gpus, self.known_cluster, plain)
+        if refused := [reason for _, reason in refusals(model.model, program)]:
+            raise InputError([self.problem(adapter, reason) for reason in refused])
+        whole = run.described.model.model_copy(update={"adapter": model.model.adapter})
+        described = replace(run.described, model=whole, assumed=(*model.assumed, *run.described.assumed))
+        return replace(run, described=described, program=program)
 
     def run(self) -> Run:
         """Return the trained model's run with the step around it. Raises InputError with all problems."""

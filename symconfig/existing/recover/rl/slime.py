@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from posixpath import basename
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects.slime import model_hidden
 from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.namespace import Namespace, version_of
-from symconfig.existing.recover.rl import bridged
-from symconfig.existing.recover.rl.script import MANY, PROMPT, Script, described
+from symconfig.existing.recover.rl.script import MANY, PROMPT, Script, described, gpus_per_replica
 from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
 from symconfig.existing.recover.rl.values import MEGATRON, SLIME, Workers
 from symconfig.existing.recover.run import Assumed, Run
@@ -29,14 +29,10 @@ _SHARE = 0.85  # of a GPU for SGLang, which derives it from the GPU where --sgla
 _BATCH = ("--micro-batch-size", "--global-batch-size", "--seq-length")  # slime's own meaning of them
 # Of a model that is known by its name: layers in Python, the shape that they are of, and what differs between its
 # releases and costs nothing.
-_OF_THE_NAME = (
-    "--spec",
-    "--num-layers",
-    "--hidden-size",
-    "--num-attention-heads",
-    "--rotary-base",
-    "--rotary-percent",
-    "--rotary-interleaved",
+_OF_THE_NAME = words(
+    """
+    --spec --num-layers --hidden-size --num-attention-heads --rotary-base --rotary-percent --rotary-interleaved
+    """
 )
 # What slime sets itself (_set_default_megatron_args).
 ALWAYS = ("--bf16", "--use-distributed-optimizer")
@@ -63,19 +59,13 @@ class Reader(Script):
         return resolve(self.supplied.megatron_version or version_of(names))
 
     def megatron(self) -> tuple[Setting, ...]:
-        """Return slime's own options (distributed optimizer, bf16 unless --fp16), then the script's of Megatron-LM,
-        except batch and length.
-        """
+        """Return slime's own options, then the script's of Megatron-LM, except batch and length."""
         own = ALWAYS if not self.values.given("fp16") else ALWAYS[1:]
         known = (item for item in self.reading.options if first_with(item.name) and item.name not in _BATCH)
         return (*settings(own, self.reading.file), *known)
 
     def run(self) -> Run:
-        """Return the actor's run with the step around it, and the critic if the algorithm has one.
-
-        Raises InputError at once for fine-tuning, else with all problems: no GPU left to train on, or a step without a
-        size.
-        """
+        """Return the actor's run with the step around it, and the critic if there is one. Raises InputError."""
         values = self.values
         for name in ("debug_train_only", "loss_type"):
             if values.given(name) and values.text(name) in ("", "sft_loss"):
@@ -98,9 +88,7 @@ class Reader(Script):
     def _rl(self, served: int) -> Rl | None:
         """Return the step as a job's section; None with the reason appended to `problems`.
 
-        Without a longest response it is what the context leaves beside the prompt. The longest prompt (1024) and
-        SGLang's share of memory (0.85) are assumed, and recorded, if not given. A batch is --global-batch-size, but the
-        samples over --num-steps-per-rollout if that is given. Samples that fill no whole update are dropped.
+        The longest prompt and SGLang's share of memory are assumed if not given. Incomplete updates are dropped.
         """
         values = self.values
         prompts, samples = values.whole("rollout_batch_size"), values.whole("n_samples_per_prompt") or 1
@@ -146,8 +134,7 @@ class Reader(Script):
     def _trained(self, names: Namespace, gpus: int, batch: int, room: int) -> Run:
         """Return the run of the trained model with `batch` micro-batches of one row of `room` tokens per update.
 
-        The model is the supplied one or the options', else, if these do not describe it, that of --hf-checkpoint, with
-        its assumptions. Raises InputError.
+        The model is the supplied one, the options', or that of --hf-checkpoint. Raises InputError.
         """
         own = ["--micro-batch-size", "1", "--global-batch-size", str(batch), "--seq-length", str(room)]
         whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
@@ -159,19 +146,16 @@ class Reader(Script):
         return replace(run, assumed=(*model.assumed, *run.assumed))
 
     def _run(self, rl: Rl, gpus: int) -> Run:
-        """Return the actor's run with the step and all assumptions, and the critic if there is one (it has the actor's
-        run).
-
-        gpus: those that train. Weights and optimizer are offloaded if colocated or with --offload-train; the engine
-        waits unless the program is train_async. Raises InputError.
-        """
+        """Return the actor's run on `gpus` with the step and all assumptions, and the critic, as the actor, if any."""
         # A model that is known by its name has no options of its shape.
         values, named = self.values, self.values.given("spec") or model_hidden(self.reading)
         options = (item for item in self.megatron() if not (named and item.name in _OF_THE_NAME))
         names = Namespace(tuple(options), flags(self.version()))
         cp = names.whole("context_parallel_size")
-        dp = max(1, gpus // bridged.split(names))
-        packed = self._packed(cp, rl)
+        dp = max(1, gpus // gpus_per_replica(names))
+        tokens = values.whole("max_tokens_per_gpu") if values.switch("use_dynamic_batch_size") else None
+        room = None if tokens is None else tokens * cp
+        packed = Packed.of(rl, values.whole("micro_batch_size") or 1, tokens=room)
         limit, packed = packed.room, packed.within(rl, dp)
         room, batch = packed.room, packed.spread(rl, dp)
         run = self._trained(names, gpus, batch, room)
@@ -199,9 +183,3 @@ class Reader(Script):
         critic = run if rl.has_critic else None  # slime's has the actor's model, degrees and micro-batches
         step = replace(step, critic_fill=step.fill)
         return replace(run, step=step, critic=critic, assumed=(*run.assumed, *self.assumed))
-
-    def _packed(self, cp: int, rl: Rl) -> Packed:
-        """Return an update's micro-batches: --max-tokens-per-gpu x `cp` if dynamic, else --micro-batch-size (1)."""
-        values = self.values
-        tokens = values.whole("max_tokens_per_gpu") if values.switch("use_dynamic_batch_size") else None
-        return Packed.of(rl, values.whole("micro_batch_size") or 1, tokens=None if tokens is None else tokens * cp)

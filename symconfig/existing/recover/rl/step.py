@@ -22,10 +22,7 @@ from symconfig.solve.lengths import longest_of
 class Read:
     """Micro-batches in which a step's samples are read for log-probabilities, without training.
 
-    Args:
-        room: tokens of one, over all ranks of context parallelism.
-        passes: number of them on each replica.
-        fill: share of their room that holds tokens, 0 to 1.
+    room: tokens of one, over all ranks. passes: number on each replica. fill: share of the room that holds tokens.
     """
 
     room: int
@@ -37,10 +34,7 @@ class Read:
 class Alone:
     """An update of a trainer that generates nothing: SFT, preferences, or a classifier.
 
-    Args:
-        preference: loss and pairs, if it trains on preferences.
-        classifies: whether the model classifies sequences.
-        reference: where the frozen copy is that also reads the pairs.
+    preference: loss and pairs, if any. reference: where the frozen copy is that also reads the pairs.
     """
 
     trainer: Trainer
@@ -106,10 +100,7 @@ def padded(rl: Rl, sequences: int) -> float:
 
 
 def together(rl: Rl, sequences: int) -> int:
-    """Return the tokens of the largest of many micro-batches of `sequences` packed sequences.
-
-    Mean plus three standard deviations of a normal sum, at least one longest sequence, at most all of them longest.
-    """
+    """Return the tokens of the largest of many micro-batches of `sequences` packed ones: mean + 3 deviations."""
     lengths = (rl.prompt_length, rl.response_length)
     spread = hypot(*((each.high - each.mean) / NormalDist().inv_cdf(0.95) for each in lengths))
     usual = sequences * rl.mean_tokens + _RARE * spread * sqrt(sequences)
@@ -117,10 +108,7 @@ def together(rl: Rl, sequences: int) -> int:
 
 
 def in_a_row(degrees: Configuration) -> int:
-    """Return what a replica's micro-batches must be a multiple of: pp with interleaved stages, else 1.
-
-    verl 0.9.1, workers/engine/megatron/transformer_impl.py; slime 0.3.1, utils/dp_schedule.py.
-    """
+    """Return what a replica's micro-batches are a multiple of (verl, slime): pp with interleaved stages, else 1."""
     return degrees.pp if degrees.vpp > 1 else 1
 
 
@@ -128,10 +116,8 @@ def in_a_row(degrees: Configuration) -> int:
 class Packed:
     """Micro-batches of a trained model.
 
-    Args:
-        room: tokens of one, over all ranks of context parallelism.
-        length: mean tokens per sequence, padding included.
-        sequences: in each micro-batch; None: as many as fit.
+    room: tokens of one, over all ranks of context parallelism. length: mean tokens per sequence, padding included.
+    sequences: in each micro-batch; None: as many as fit.
     """
 
     room: int
@@ -144,12 +130,7 @@ class Packed:
     ) -> Packed:
         """Return micro-batches of at most `tokens` tokens, else of `sequences` sequences if `tokens` is None.
 
-        By tokens the room is at least the longest sequence, which then is alone. By sequences it is as of `together` if
-        packed, else that of as many longest sequences.
-
-        Args:
-            packs: whether sequences are packed without padding.
-            widest_of: number of sequences to whose longest each is padded; None: those of the micro-batch.
+        packs: without padding. widest_of: number of sequences to whose longest each is padded; None: the micro-batch's.
         """
         if tokens is not None:
             return cls(room=max(tokens, rl.longest), length=rl.mean_tokens)
@@ -167,10 +148,7 @@ class Packed:
         return dp * self._passes(rl.batch / dp, group)
 
     def read(self, rl: Rl, dp: int, group: int = 1) -> Read:
-        """Return the micro-batches in which each replica reads its share of a step's samples, without training.
-
-        Their room is limited to what that share needs.
-        """
+        """Return the micro-batches in which each replica reads its share of a step's samples, without training."""
         share = rl.sequences / dp
         packed = replace(self, room=min(self.room, max(rl.longest, ceil(share * self.length))))
         passes = packed._passes(share, group)

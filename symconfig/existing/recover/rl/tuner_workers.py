@@ -13,11 +13,11 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.launch.reading import Setting, Word, settings
 from symconfig.existing.recover import deepspeed
-from symconfig.existing.recover.arguments import Arguments, Launched, launched
-from symconfig.existing.recover.deepspeed import stepped
+from symconfig.existing.recover.arguments import Arguments, Launched, accelerate_settings
+from symconfig.existing.recover.deepspeed import optimizer_of
 from symconfig.existing.recover.deepspeed_model import described as of_arguments
-from symconfig.existing.recover.rl import bridged, fsdp
-from symconfig.existing.recover.rl.script import Script, adapted, without_images
+from symconfig.existing.recover.rl import fsdp
+from symconfig.existing.recover.rl.script import Script, adapted, adapted_modules, megatron_options, without_images
 from symconfig.existing.recover.rl.values import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, Values, Workers
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.zoo import weight_bytes
@@ -59,7 +59,7 @@ class TunerWorkers(Script):
     def __post_init__(self) -> None:
         started = tuners.program(self.reading) or tuners.of_trainer(self.reading)
         assert started is not None, "is what makes it one of theirs"
-        self.program, self.launched = started, launched(self.reading)
+        self.program, self.launched = started, accelerate_settings(self.reading)
         options = [replace(each, name=self.tuner.called(each.name)) for each in self.reading.options]
         if not any(each.name == "model_name_or_path" for each in options):
             options += [replace(each, name="model_name_or_path") for each in options if each.name == "checkpoint"]
@@ -88,20 +88,15 @@ class TunerWorkers(Script):
 
     @property
     def config(self) -> Mapping[str, Any] | None:
-        """Return DeepSpeed's JSON: of a file, else of the program's preset, else built by Accelerate; None without
-        DeepSpeed.
-
-        {} if the file holds no JSON object. Raises ValueError if Accelerate's ZeRO stage is no integer.
-        """
+        """Return DeepSpeed's JSON: of a file, a preset or Accelerate; None without DeepSpeed."""
         if (tree := self.reading.deepspeed) is not None:
             return tree.data if isinstance(tree.data, dict) else {}
         return tuners.DEEPSPEED_PRESETS.get(self.values.text("deepspeed") or "", self.launched.config)
 
     def megatron(self) -> tuple[Setting, ...]:
-        """Return the workers' settings as Megatron-LM's options; () unless the program trains by Megatron-Core.
+        """Return the workers' settings as Megatron-LM's options, after the precision and the program's defaults.
 
-        The precision (bf16 by default) and the program's own defaults go before them. Options that mean something else
-        there, and those with the value "none" or "null", are left out.
+        () unless the program trains by Megatron-Core.
         """
         if not self.program.megatron:
             return ()
@@ -110,7 +105,7 @@ class TunerWorkers(Script):
             own += [] if self.values.given(name) else words
         stated = (inner for each in self.values.settings for inner in _passed_on(each))
         options = [each for each in stated if each.key not in _OTHERWISE and each.text.lower() not in _NONE]
-        return (*settings(own, self.reading.file), *bridged.options(options))
+        return (*settings(own, self.reading.file), *megatron_options(options))
 
     @property
     def _tp(self) -> int:
@@ -129,10 +124,7 @@ class TunerWorkers(Script):
 
     @property
     def _kind(self) -> str:
-        """Return how weights are trained: "full", "lora" or another method's name.
-
-        By use_peft or use_lora if the program has such switches, else by finetuning_type, else the program's default.
-        """
+        """Return how weights are trained: "full", "lora" or another method's name."""
         if self.tuner.switched:
             return "lora" if self.values.switch("use_peft") or self.values.switch("use_lora") else "full"
         if self.values.given("finetuning_type"):
@@ -147,8 +139,7 @@ class TunerWorkers(Script):
     def precision(self) -> Precision | None:
         """Return the precision of computation; None means fp32.
 
-        Accelerate's, unless the script gives bf16 or fp16; else fp16 by its switch or dtype; else bf16 by its switches,
-        or by default if the program computes in it and dtype is not float32.
+        Accelerate's, unless the script gives bf16 or fp16; else by its switches and dtype; else the program's default.
         """
         values, given = self.values, self.values.given
         if not (given("bf16") or given("fp16")) and self.launched.precision in ("bf16", "fp16"):
@@ -161,10 +152,7 @@ class TunerWorkers(Script):
 
     @property
     def _in_16_bits(self) -> bool:
-        """Return whether replicas hold the weights themselves in 16 bits: by dtype, or the program's default.
-
-        If the program casts trained weights to fp32, only with adapters or pure_bf16.
-        """
+        """Return whether replicas hold the weights themselves in 16 bits."""
         if self.tuner.casts:  # model/adapter.py, cast_trainable_params_to_fp32
             return self._kind in _ADAPTERS or self.values.switch("pure_bf16")
         return self._dtype in (*_BF16, *_FP16) or self.tuner.halves
@@ -192,19 +180,14 @@ class TunerWorkers(Script):
 
     @property
     def _loss(self) -> LossKernel | None:
-        """Return the loss kernel of Liger or of TRL's (pre-)training (tiled); None means the framework's own.
-
-        Liger's is its fused linear loss, unless its config, a preference loss or a classifier makes it "fused".
-        """
+        """Return the loss kernel of Liger or of TRL's (pre-)training; None means the framework's own."""
         plain = self.program.method in ("pt", "sft") and self.values.text("task_type") != "seq_cls"
         if self.values.switch("use_liger_kernel"):
             return LOSSES[deepspeed.liger_loss(self.values.arguments) if plain else "fused"]
         return LossKernel.TILED if plain and self.tuner is TRL else None
 
     def _untrained(self) -> Iterator[Problem]:
-        """Yield problems of training itself: ways to tune other than full, LoRA and QLoRA, switches of `_UNPREDICTED`,
-        layers spread over GPUs, fp32, and degrees that do not divide the GPUs.
-        """
+        """Yield problems of training itself: ways to tune, fp32, and degrees that do not divide the GPUs."""
         if self._kind not in ("full", *_ADAPTERS):
             what, need = "weights that are trained in this way are not predicted", "full or lora"
             yield self.problem("finetuning_type", what, got=self._kind, need=need)
@@ -219,11 +202,7 @@ class TunerWorkers(Script):
             yield self.problem("sequence_parallel_size", what, got=f"{self.gpus} GPUs for {self.sharing}")
 
     def _spread(self) -> Problem | None:
-        """Return the problem that one process of ms-swift spreads the layers over several GPUs; None if it does not.
-
-        That is so without launcher and Megatron-Core if CUDA_VISIBLE_DEVICES has more GPUs than NPROC_PER_NODE (1 by
-        default); None also if either is not known.
-        """
+        """Return the problem that one process of ms-swift spreads the layers over several GPUs; None if not."""
         environment = self.reading.environment
         seen, each = environment.get("CUDA_VISIBLE_DEVICES"), environment.get("NPROC_PER_NODE")
         alone = self.tuner.spreads and not self.program.megatron and not self.reading.launcher
@@ -237,8 +216,7 @@ class TunerWorkers(Script):
         return seen.place.problem(what, field="CUDA_VISIBLE_DEVICES", got=got, need=f"NPROC_PER_NODE={devices}")
 
     def _model(self) -> Described | None:
-        """Return the trained model with its adapter and without a vision tower; None with the reasons appended to
-        `problems`.
+        """Return the trained model with its adapter and without a vision tower; None with `problems`.
 
         Adapters have rank 8, alpha 2 x rank and no dropout by default, and 4-bit weights if the model's name says so.
         With Megatron-Core they are plain LoRA on that program's modules.
@@ -257,7 +235,7 @@ class TunerWorkers(Script):
         self.problems += arguments.problems
         if model is None or not (adapts and self.program.megatron):
             return model and without_images(model)
-        modules = bridged.modules(values.words("lora_target_modules"))
+        modules = adapted_modules(values.words("lora_target_modules"))
         fields = {"method": "lora", "r": rank, "target_modules": modules, "lora_alpha": alpha, "lora_dropout": dropout}
         try:
             return adapted(without_images(model), self.reading, fields)
@@ -266,7 +244,7 @@ class TunerWorkers(Script):
             return None
 
     def _trained(self, model: Described, microbatches: int, length: int, micro: int = 1) -> Run:
-        """Return the run of a model with `microbatches` micro-batches per update over all replicas. Raises InputError.
+        """Return the run of a model with `microbatches` per update over all replicas. Raises InputError.
 
         length: tokens per sequence; micro: sequences per micro-batch.
         """
@@ -282,10 +260,9 @@ class TunerWorkers(Script):
     def _of_deepspeed(
         self, config: Mapping[str, Any], model: Described, microbatches: int, length: int, micro: int
     ) -> Run:
-        """Return the run by DeepSpeed's JSON; micro-batch, accumulation and precision of the script replace the JSON's.
+        """Return the run by DeepSpeed's JSON, in which sizes, degrees and precision of the script win.
 
-        So do AutoTP and Ulysses degrees above 1. Checkpointing, kernels and optimizer are passed as the Trainer's
-        arguments. Raises InputError.
+        Checkpointing, kernels and optimizer are passed as the Trainer's arguments. Raises InputError.
         """
         values, optimizer = self.values, self.values.text("optim")
         own = {key: value for key, value in config.items() if key not in (TRAIN, "bf16", "fp16", "bfloat16")}
@@ -297,15 +274,13 @@ class TunerWorkers(Script):
         words += [f"--{name}" for name in ("use_liger_kernel", "torch_compile") if values.switch(name)]
         words += ["--attn_implementation", "eager"] * self._eager + (["--optim", optimizer] if optimizer else [])
         supplied = replace(self.supplied, gpus=self.gpus, seq_length=length)
-        return deepspeed.made(own, words, model, self.reading, self.known_cluster, supplied)
+        return deepspeed.run_of_json(own, words, model, self.reading, self.known_cluster, supplied)
 
     def _of_torch(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
-        """Return the run by PyTorch's FSDP, or by replicas (DDP); parameters as of `_trained`. Precision must be known
-        (asserted).
+        """Return the run by PyTorch's FSDP, or by replicas (DDP); parameters as of `_trained`.
 
         The Trainer's `fsdp` goes before Accelerate's strategy. Copies of the model are the nodes with a hybrid
-        strategy, else with FSDP the mesh's dp_replicate_size or 1, and all GPUs with DDP or NO_SHARD. Weights stay
-        gathered with `_ZERO_2` strategies. The optimizer is the script's, with its assumption.
+        strategy, the mesh's dp_replicate_size or 1 with FSDP, all GPUs with DDP. Precision must be known.
         """
         values, sharded, precision = self.values, self.launched.sharded, self.precision
         assert precision is not None, "is refused"
@@ -348,17 +323,13 @@ class TunerWorkers(Script):
             ),
             precision=precision,
         )
-        run, (optimizer, taken) = fsdp.run(layers, model, self.known_cluster), stepped({}, values.arguments)
+        run, (optimizer, taken) = fsdp.run(layers, model, self.known_cluster), optimizer_of({}, values.arguments)
         made = replace(run.configuration, framework=stepping(run.configuration.framework, optimizer))
         return replace(run, optimizer=optimizer, configuration=made, assumed=(*run.assumed, *taken))
 
 
 def _passed_on(setting: Setting) -> Iterator[Setting]:
-    """Yield the setting, its name without dashes, with `_` for `-` and without the prefix `megatron_extra_kwargs.`.
-
-    ms-swift's JSON `megatron_extra_kwargs` instead gives a setting per field, values that are no text as JSON; nothing
-    if it is malformed or no object.
-    """
+    """Yield the setting under its own name; of ms-swift's JSON `megatron_extra_kwargs` one per field."""
     name = setting.key
     if name != _EXTRA:
         yield replace(setting, name=name.removeprefix(f"{_EXTRA}."))

@@ -41,14 +41,12 @@ class Reader(TunerWorkers):
     """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
 
     def run(self) -> Run:
-        """Return the trained model's run with its step (GRPO, RLOO) or update, and all assumptions.
+        """Return the trained model's run with its step (GRPO, RLOO) or update. Raises InputError with all problems.
 
-        Raises InputError with all that prevents a prediction: what `_untrained` yields, another program or task, no
-        model, and key/value heads that the ranks of a sequence do not divide. A program whose code is not read is
-        assumed, and recorded, to train as Transformers' Trainer does.
+        A program whose code is not read is assumed to train as Transformers' Trainer does.
         """
         program = self.reading.program
-        if self.tuner is TRANSFORMERS and program is not None and not tuners.is_example(self.reading):
+        if self.tuner is TRANSFORMERS and program is not None and not tuners.EXAMPLES.fullmatch(program.text):
             why = "its code is not read; its options are those of Transformers' Trainer"
             self.assumed.append(Assumed(f"that {program.text}", "trains as Transformers' Trainer does", why))
         self.problems += self._untrained()
@@ -77,11 +75,7 @@ class Reader(TunerWorkers):
 
     @property
     def _accumulated(self) -> int:
-        """Return the micro-batches per update of each replica, at least 1.
-
-        With Megatron-Core by the global batch, if given; else gradient_accumulation_steps. Without either 1 for GRPO
-        and RLOO, else as many as make the program's least number of sequences per update.
-        """
+        """Return the micro-batches per update of each replica, by the batch or accumulation; at least 1."""
         values, each = self.values, self._micro * self.replicas
         if self.program.megatron and (batch := values.whole("global_batch_size")) is not None:
             return max(1, batch // each)
@@ -91,11 +85,10 @@ class Reader(TunerWorkers):
         return steps or 1
 
     def _without_generation(self, model: Described | None) -> Run | None:
-        """Return the run of training without generation: (pre-)training, SFT, preferences or a classifier.
+        """Return the run of training without generation; None if there is a problem or no model or length.
 
-        None if there is a problem or no model or length. `alone` is set for preferences (with the first loss of the
-        method's that loss_type has, else its usual one), for classifiers, and where plans are for another backend than
-        the run's.
+        `alone` is set for preferences (with the first loss of the method that loss_type has), for classifiers, and
+        where plans are for another backend than the run's.
         """
         method, values = self.program.method, self.values
         length = self._length()
@@ -114,9 +107,9 @@ class Reader(TunerWorkers):
         return replace(run, alone=alone)
 
     def _length(self) -> int | None:
-        """Return the tokens per sequence, for all alike: supplied, else max_length, else the supplied means.
+        """Return the tokens per sequence: supplied, else max_length, else the supplied means (`assumed`).
 
-        The latter two are recorded in `assumed`. None, with a problem recorded, if nothing gives a length.
+        None, with a problem recorded, if nothing gives a length.
         """
         supplied, cut = self.supplied, self.values.whole("max_length")
         if supplied.seq_length is not None:
@@ -133,9 +126,8 @@ class Reader(TunerWorkers):
     def _step(self, model: Described | None) -> Run | None:
         """Return the actor's run with the step around it; None if a problem was recorded or there is no model.
 
-        Reward and teacher models are left out, which is recorded as an assumption. Responses are padded to the longest
-        of all that a rank generates, if the program does so, else of a micro-batch. Weights and optimizer are offloaded
-        as the script's switches say; the engine waits unless generation is asynchronous.
+        Reward and teacher models are left out, as an assumption. Responses are padded to the longest of all that a rank
+        generates, if the program does so, else of a micro-batch.
         """
         rl = None if model is None else self._rl(model)
         if self.problems or rl is None or model is None:
@@ -173,10 +165,9 @@ class Reader(TunerWorkers):
     def _rl(self, model: Described) -> Rl | None:
         """Return the step as a job's section; None with the reason appended to `problems`.
 
-        Generated at once are generation_batch_size, else steps_per_generation micro-batches (of Megatron-Core: updates)
-        of all replicas, else one update; num_generations must divide it. The algorithm is GRPO unless the method or the
-        advantage is RLOO or REINFORCE++. A colocated engine of a program that pads decodes all of a replica's at once,
-        others 256, unless vllm_max_num_seqs is given.
+        Generated at once are generation_batch_size, else steps_per_generation micro-batches (of Megatron-Core:
+        updates), else
+        one update; num_generations must divide it. The algorithm is GRPO unless method or advantage are another's.
         """
         values, samples, accumulated = self.values, self.values.whole("num_generations") or 1, self._accumulated
         update = self._micro * self.replicas * accumulated
@@ -217,11 +208,7 @@ class Reader(TunerWorkers):
         )
 
     def _prompt(self, response: int) -> int:
-        """Return the tokens of the longest prompt: stated, else what vLLM's model length leaves beside `response`, else
-        1024.
-
-        The last is recorded in `assumed`.
-        """
+        """Return the tokens of the longest prompt: stated, what vLLM's length leaves, else 1024 (`assumed`)."""
         values, whole = self.values, self.values.whole("vllm_max_model_length")
         stated = next((length for name in self.tuner.prompts if (length := values.whole(name)) is not None), None)
         if stated is None and whole is not None and whole > response:
@@ -236,11 +223,10 @@ class Reader(TunerWorkers):
         return (values.text("vllm_mode") or ("server" if named else "colocate")) == "server"
 
     def _engine(self, model: Described) -> tuple[int, int] | None:
-        """Return (GPUs per engine replica, GPUs of the engine alone), the latter 0 if colocated.
+        """Return (GPUs per engine replica, GPUs of the engine alone), the latter 0 if colocated; None without vLLM.
 
-        None, with a problem recorded, without vLLM. A server that the script starts has its own command's numbers. For
-        one started elsewhere a replica is assumed, and recorded, to have the stated GPUs, else the fewest (a power of
-        two) that hold the weights in half of their memory, and the engine a node, or a replica if that is larger.
+        A server that the script starts has its own command's numbers; of one started elsewhere replicas are assumed to
+        have the fewest GPUs (a power of two) that hold the weights in half of their memory.
         """
         values, tp = self.values, self.values.whole("vllm_tensor_parallel_size") or 1
         usual = self.program.megatron and not values.given("use_vllm")  # whose default is on

@@ -21,12 +21,9 @@ from symconfig.formats.tuners import Trainer
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """A kind of workers that train a model.
+    """A kind of workers that train a model; options: whether they take Megatron-LM's options.
 
-    Args:
-        options: whether they take Megatron-LM's options.
-        predicted: False if only the name is known.
-        planned, target: backend and target of a better layout; a target of None means the trainer's own.
+    predicted: False if only the name is known. planned, target: of a better layout; a target of None is the trainer's.
     """
 
     name: str
@@ -91,9 +88,7 @@ class Values:
             self._names.setdefault(key.field, []).append(name)
 
     def name(self, key: str) -> str:
-        """Return a field's key: the first that the script gives, else the first with a default, else the first; itself
-        if unknown.
-        """
+        """Return a field's key: the first of its keys that is given, else that has a default; itself if unknown."""
         names = self._names.get(key, [key])
         held = (name for arguments in (self.arguments, self._completed) for name in names if arguments.given(name))
         return next(held, names[0])
@@ -123,31 +118,19 @@ class Values:
         return self.arguments.words(self.name(key))
 
     def text(self, key: str) -> str | None:
-        """Return the script's value, else the default, as text; None if there is none or it is empty, null or none.
-
-        Also None, with a problem recorded, if the script's value cannot be determined.
-        """
+        """Return the script's value, else the default, as text; None if it is absent, empty, null or none."""
         text = self._completed.text(self._deciding(key))
         return None if text is None or text.lower() in _NULL else text
 
     def whole(self, key: str) -> int | None:
-        """Return the value or default as an integer; None if there is none, as of `text`.
-
-        Also None, with a problem recorded, if it is no positive integer.
-        """
+        """Return the value or default as a positive integer; None if absent or, with a problem recorded, malformed."""
         return None if self.text(key) is None else self._completed.whole(self._deciding(key))
 
     def number(self, key: str) -> float | None:
-        """Return the value or default as a float; None if there is none, as of `text`.
-
-        Also None, with a problem recorded, if the script's value is no finite number.
-        """
+        """Return the value or default as a float; None if absent or, with a problem recorded, malformed."""
         return None if self.text(key) is None else self._completed.number(self._deciding(key))
 
     def switch(self, key: str) -> bool:
-        """Return whether the switch is on: given without a value, or with any but false, 0, no, off, none and null.
-
-        Else its default decides; off without one.
-        """
+        """Return whether the switch is on: without a value, or with any but FALSE and null; else its default."""
         text = self._completed.text(self._deciding(key))
         return text == "" or (text is not None and text.lower() not in (*FALSE, *_NULL))

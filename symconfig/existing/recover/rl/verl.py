@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
@@ -18,8 +17,8 @@ from symconfig.existing.launch.dialects.override import entries_of
 from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover.namespace import Namespace, version_of
-from symconfig.existing.recover.rl import bridged, fsdp
-from symconfig.existing.recover.rl.script import MANY, Script
+from symconfig.existing.recover.rl import fsdp
+from symconfig.existing.recover.rl.script import EXPERTS, MANY, Script, gpus_per_replica
 from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
 from symconfig.existing.recover.rl.values import VERL, Workers, of_verl
 from symconfig.existing.recover.run import Described, Run
@@ -64,8 +63,7 @@ class Reader(Script):
     def run(self) -> Run:
         """Return the actor's run with the step around it, and the critic's if there is one.
 
-        The critic has its own model only if the script gives one and none is supplied. Raises InputError with all
-        problems.
+        The critic has its own model only if the script gives one and none is supplied. Raises InputError.
         """
         self.problems += self._refused()
         model = self.model("actor.model")
@@ -104,10 +102,7 @@ class Reader(Script):
             yield self.problem("adapter.path", what)
 
     def _rewarded(self, step: Step) -> Step:
-        """Return the step with its reward model; unchanged if it is not enabled.
-
-        It shares the actor's GPUs unless it has a pool of its own.
-        """
+        """Return the step with its reward model, on the actor's GPUs or a pool of its own, if it is enabled."""
         values = self.values
         if not values.switch("rewards.enabled"):
             return step
@@ -117,10 +112,9 @@ class Reader(Script):
         return self.rewarded(step, "rewards.model", reward)
 
     def _rl(self) -> Rl | None:
-        """Return the step as a job's section.
+        """Return the step as a job's section; None if a size is missing or invalid.
 
-        None if a size is missing, or if the numbers are invalid (see `problems`). Prompts are rounded down to whole
-        updates; without train_batch_size (fully_async) a step is one update.
+        Prompts are rounded down to whole updates; without train_batch_size (fully_async) a step is one update.
         """
         values = self.values
         samples, batch = values.whole("rl.samples"), values.whole("rl.update_prompts")
@@ -145,10 +139,9 @@ class Reader(Script):
         return packed
 
     def _filled(self, phase: str, cp: int, rl: Rl, role: str = "actor") -> Packed | None:
-        """Return a phase's micro-batches; None if no option gives their size.
+        """Return a phase's micro-batches, by tokens (x `cp`) or by sequences; None if no option gives their size.
 
-        By tokens per GPU x `cp` with dynamic batches, else by sequences per GPU, else by sequences of all GPUs, divided
-        over them. role: the model that reads them, which may pack.
+        role: the model that reads them, which may pack.
         """
         values, tokens, sequences = self.values, None, None
         if values.switch(f"{phase}.dynamic"):
@@ -164,8 +157,7 @@ class Reader(Script):
     def _step(self, rl: Rl, actor: Run, packed: Packed, fill: float) -> Step:
         """Return the step around the actor's run. fill: share of the actor's micro-batches that holds tokens, 0 to 1.
 
-        Phases without a micro-batch of their own read in `packed`. The reference of FSDP workers is always streamed,
-        Megatron's offloaded or resident as said.
+        Phases without a micro-batch of their own read in `packed`. The reference of FSDP workers is streamed.
         """
         values, degrees, room = self.values, actor.configuration, actor.configuration.seq_length
         limit, own = packed.room, replace(packed, room=room)
@@ -199,38 +191,26 @@ class Reader(Script):
         return self.values.whole(f"{role}.configuration.cp") or 1
 
     def _trained(self, role: str, model: Described, rl: Rl, packed: Packed) -> tuple[Run, float]:
-        """Return the run of a role's trained model, and the share (0 to 1) of its micro-batches that holds tokens.
-
-        By Megatron's workers or FSDP's. Raises InputError.
-        """
+        """Return the run of a role's trained model, and the share of its micro-batches that holds tokens."""
         make = self._of_megatron if self.workers.options else self._of_fsdp
         run = make(role, model, rl, packed)
         c = run.configuration
         return run, replace(packed, room=c.seq_length).fill(rl, c.global_batch)
 
     def _of_megatron(self, role: str, model: Described, rl: Rl, packed: Packed) -> Run:
-        """Return the run by Megatron's workers; the global batch is the number of micro-batches of one packed row.
-
-        On each replica that is a multiple of pp if stages interleave. Fusions that are not on are switched off. Raises
-        InputError.
-        """
+        """Return the run by Megatron's workers, in micro-batches of one packed row. Raises InputError."""
         at, table = SECTIONS[role], flags(self.version(role))
         unfused = self._unfused(f"{at}.megatron.override_transformer_config", model.model)
-        dp = max(1, self.trained_gpus // bridged.split(Namespace(self.megatron(role), table)))
+        dp = max(1, self.trained_gpus // gpus_per_replica(Namespace(self.megatron(role), table)))
         packed = packed.within(rl, dp)
         batch = settings(["--global-batch-size", str(packed.spread(rl, dp))], self.reading.file)
         names = Namespace((*self.megatron(role, packed.room), *unfused, *batch), table)
-        wrong = partial(self.problem, "adapter.r")
-        run = bridged.run(names, self.trained_gpus, self.known_cluster, self.supplied, model, wrong)
+        run = self.run_with_adapter(names, model, "adapter.r")
         count = packed.spread(rl, dp, in_a_row(run.configuration))
         return replace(run, configuration=replace(run.configuration, global_batch=count))
 
     def _unfused(self, at: str, model: ModelDescriptor) -> tuple[Setting, ...]:
-        """Return options that disable fusions of activation and rope that are not on.
-
-        The script's switches in section `at` decide; without one it is on for model types for which Megatron-Bridge
-        enables it.
-        """
+        """Return options that disable fusions that neither section `at` nor the model type has."""
         kernels = {
             "bias_activation_fusion": ("--no-bias-swiglu-fusion", FUSES_ACTIVATION),
             "apply_rope_fusion": ("--no-rope-fusion", FUSES_ROPE),
@@ -252,9 +232,7 @@ class Reader(Script):
     def megatron(self, role: str = "actor", room: int | None = None) -> tuple[Setting, ...]:
         """Return the settings of a role's Megatron workers as Megatron-LM's options; () for other workers.
 
-        bf16, the distributed optimizer and Megatron-Bridge's kernels for experts go before them, and no MTP layers
-        unless the actor predicts by them. Sequence parallelism is on by its switch with tp > 1. Keys of `_ASIDE` are
-        left out. room: tokens of a micro-batch; with None its size is left out.
+        What verl and Megatron-Bridge set themselves goes before them. room: tokens of a micro-batch, if known.
         """
         if not self.workers.options:
             return ()
@@ -267,7 +245,7 @@ class Reader(Script):
                     continue
                 renamed.append(replace(setting, name=f"{_PARTS[head]}.{inner}" if head in _PARTS else f"model.{key}"))
         options, _ = translated(by_path(entries_of(renamed, False)))
-        own = ["--bf16", "--use-distributed-optimizer", *bridged.EXPERTS]
+        own = ["--bf16", "--use-distributed-optimizer", *EXPERTS]
         if not self.values.switch("actor.predicts"):  # utils/megatron_utils.py, check_mtp_config
             own += ["--mtp-num-layers", "0"]
         own += [] if room is None else ["--micro-batch-size", "1", "--seq-length", str(room)]
