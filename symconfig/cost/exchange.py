@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost.collectives import ring
-from symconfig.cost.formulas import CONTENTION, overlapped_s
+from symconfig.cost.formulas import CONTENTION, overlapped_s, ring
 from symconfig.cost.framework import Together
 from symconfig.cost.lattice import Array
 from symconfig.cost.optimizer import Share, padding

@@ -92,12 +92,7 @@ class Machine:
 
 def constants(kernels: Kernels) -> dict[str, Number]:
     """Return the values of the kernels' constants by name, without those that are None."""
-    return {name: quantity.value for name, quantity in _kernel_constants(kernels).items()}
-
-
-def _kernel_constants(kernels: Kernels) -> dict[str, Quantity]:
-    stated = {name: getattr(kernels, name) for name in Kernels.model_fields}
-    return {name: quantity for name, quantity in stated.items() if quantity is not None}
+    return {name: quantity.value for name, quantity in kernels if quantity is not None}
 
 
 def stated(cluster: ClusterDescriptor) -> dict[str, Quantity]:
@@ -107,8 +102,8 @@ def stated(cluster: ClusterDescriptor) -> dict[str, Quantity]:
     `host.link_bytes_per_s`.
     """
     links = {f"{level.name}.{name}": getattr(level, name) for level in cluster.levels for name in _LINK_FIELDS}
-    known = {name: quantity for name, quantity in links.items() if quantity is not None}
-    return _kernel_constants(cluster.kernels) | known | {"host.link_bytes_per_s": cluster.host.link_bytes_per_s}
+    every = {**dict(cluster.kernels), **links, "host.link_bytes_per_s": cluster.host.link_bytes_per_s}
+    return {name: quantity for name, quantity in every.items() if quantity is not None}
 
 
 def slowest(gpus: float) -> float:
@@ -150,6 +145,17 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
         )
     high = peaks.bf16 or peaks.fp16
     attention = high.value * values["attention_efficiency"] / pace
+    levels = [
+        (
+            level.name,
+            float(level.size) if level.size is not None else 1e12,
+            values[f"{level.name}.bandwidth_bytes_per_s"],
+            values.get(f"{level.name}.oversubscription", 1.0),
+            values[f"{level.name}.latency_s"],
+            level.mesh,
+        )
+        for level in cluster.levels
+    ]
     torch_workspace, engine_workspace = _WORKSPACES.get(cluster.gpu.architecture, _WORKSPACES["ampere"])
     return Machine(
         peak_flops=peak.value * clock / pace,
@@ -174,7 +180,7 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
         # One scale for all lets Blackwell's units read either way (Transformer Engine, is_non_tn_fp8_gemm_supported);
         # scales of blocks are along the sum, and so differ.
         quantised_copies=1.0 if precision == "fp8" and cluster.gpu.architecture == "blackwell" else 2.0,
-        levels=_levels(cluster, values),
+        levels=levels_of(levels, values),
         host_bytes_per_s=values["host.link_bytes_per_s"] * HOST_LINK_SHARE,
         launching=cluster.host.launching.value if cluster.host.launching else 1.0,
         memory_bytes=cluster.gpu.memory_bytes.value,
@@ -185,34 +191,14 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
     )
 
 
-def _levels(cluster: ClusterDescriptor, values: Constants) -> dict[str, Number]:
-    """Return the arguments of the collectives' formulas for a cluster's levels (see `levels_of`). Bandwidth is divided
-    by the oversubscription; a level without a size gets 1e12.
-    """
-    return levels_of(
-        [
-            (
-                level.name,
-                float(level.size) if level.size is not None else 1e12,
-                values[f"{level.name}.bandwidth_bytes_per_s"],
-                values.get(f"{level.name}.oversubscription", 1.0),
-                values[f"{level.name}.latency_s"],
-                level.mesh,
-            )
-            for level in cluster.levels
-        ],
-        values,
-    )
-
-
 def levels_of(
     levels: Sequence[tuple[str, float, Number, Number, Number, bool]], values: Constants
 ) -> dict[str, Number]:
     """Return the arguments of the collectives' formulas for four levels: size, bytes_per_s, latency_s and mesh of each.
 
     levels: name, GPUs within, bytes/s on the wire, oversubscription, seconds of a message, and whether links are direct
-    (mesh 1.0). Bandwidth is times the network's or the links' efficiency. Fewer levels repeat the last one, of more the
-    first four count; {} without any.
+    (mesh 1.0). The bandwidth is multiplied by the network's or the links' efficiency and divided by the
+    oversubscription. Fewer levels repeat the last one, of more the first four count; {} without any.
     """
     result: dict[str, Number] = {}
     link = values["link_efficiency"]

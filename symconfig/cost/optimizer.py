@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from symconfig.cost import formulas
-from symconfig.cost.framework import Orthogonal
-from symconfig.cost.kernels import traffic_s
+from symconfig.cost.formulas import traffic_s
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Setting, Stages
 from symconfig.cost.tape import first_axis_max, maximum
@@ -61,19 +60,6 @@ def dense_shared(sums: Stages, points: ConfigurationSet, setting: Setting) -> Ar
     return shared
 
 
-def _bucket(ranks: Array | float, largest: Array, how: Orthogonal) -> Array:
-    """Return the elements at which a bucket of undivided matrices is closed, at least those of the largest matrix."""
-    least = maximum(how.bucket, how.bucket_of_rank * ranks)
-    result: Array = maximum(maximum(least, how.filled * ranks * largest), largest)
-    return result
-
-
-def elements_of_rank(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
-    """Return a rank's parameters if the optimizer state were sharded evenly; all without sharding: [s, n]."""
-    shared = Share(dense_shared(sums, points, setting), sums.expert)
-    return shared.on_rank(shards(points, setting, setting.sharding.state))
-
-
 def dealt(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
     """Return the elements of orthogonalised matrices on the busiest rank, [s, n]; all of them without a sharded state.
 
@@ -86,7 +72,9 @@ def dealt(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
         return Share(sums.matrix, sums.matrix_expert)
 
     def part(whole: Array, ranks: Array | float, largest: Array) -> Array:
-        several = formulas.dealt(whole, ranks, largest, sums.chunks, _bucket(ranks, largest, how))
+        # A bucket is closed at this number of elements, and holds the largest matrix at least.
+        bucket = maximum(maximum(how.bucket, how.bucket_of_rank * ranks), maximum(how.filled * ranks, 1.0) * largest)
+        several = formulas.dealt(whole, ranks, largest, sums.chunks, bucket)
         return np.where(np.greater(ranks, 1), several, whole)
 
     over, over_experts = shards(points, setting, True)
@@ -118,14 +106,6 @@ def elementwise(sums: Stages, points: ConfigurationSet, setting: Setting) -> Sha
     if setting.framework.orthogonal is None:
         return Share(dense, sums.expert)
     return Share(dense - sums.matrix, sums.expert - sums.matrix_expert)
-
-
-def state_of_matrices(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
-    """Return the bytes of the busiest rank's optimizer state of orthogonalised matrices; 0 without any: [s, n]."""
-    if setting.framework.orthogonal is None:
-        return np.zeros_like(sums.dense)
-    result: Array = dealt(sums, points, setting).sum * setting.framework.orthogonal.state
-    return result
 
 
 def _orthogonalised_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array | float:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost.collectives import ring
+from symconfig.cost.formulas import product_s, ring
 from symconfig.cost.framework import Framework, OverTensor
-from symconfig.cost.kernels import product_s
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.cost.tape import maximum, minimum

@@ -12,12 +12,10 @@ import numpy as np
 
 from symconfig.cost import formulas
 from symconfig.cost.blocks import SECONDS
-from symconfig.cost.collectives import ring
 from symconfig.cost.exchange import exchange
-from symconfig.cost.formulas import CONTENTION
-from symconfig.cost.lattice import Array, pairs
-from symconfig.cost.shapes import StageShape
-from symconfig.cost.stages import Setting, Stages, stages
+from symconfig.cost.formulas import CONTENTION, ring
+from symconfig.cost.lattice import Array
+from symconfig.cost.stages import Setting, Stages, StageShape, stages
 from symconfig.cost.table import Table
 from symconfig.cost.tape import first_axis_max
 from symconfig.graph.derived import Phase
@@ -85,14 +83,15 @@ def in_flight(points: ConfigurationSet, setting: Setting) -> Array:
     result = np.array(np.broadcast_to(result, (len(pipelines.index), m.size)))
     # Of more microbatches than those of three groups no stage holds more.
     enough = np.minimum(m.astype(np.int64), (3 * np.maximum(setting.groups, pipelines.pp)).astype(np.int64))
-    different, which = pairs(pipelines.which, enough)
+    pairs = np.stack(np.broadcast_arrays(pipelines.which, enough))
+    different, which = np.unique(pairs, axis=1, return_inverse=True)
     for column, (place, count) in enumerate(different.T.tolist()):
         one = pipelines.each[place]
         group = setting.framework.microbatch_group or one.pp
         for row in range(len(result)):
             stage = one.stages[min(row, len(one.stages) - 1)]
             if len(set(stage.layers)) > 1:
-                result[row, which == column] = most_held(stage.index, stage.layers, one.pp, group, count)
+                result[row, which.reshape(-1) == column] = most_held(stage.index, stage.layers, one.pp, group, count)
     return result
 
 

@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 
 from symconfig.cost.blocks import BlockCost, hiding
 from symconfig.cost.framework import Framework, element_bytes
-from symconfig.cost.lattice import Array
+from symconfig.cost.lattice import Array, worked
 from symconfig.cost.machine import Machine
-from symconfig.cost.shapes import Pipelines
-from symconfig.cost.stages import Setting
+from symconfig.cost.stages import Pipelines, Setting
 from symconfig.cost.table import Choice, OfKinds, Table, block_costs, bound_table, resolve, table
-from symconfig.cost.uneven import worked
 from symconfig.cost.work import block_flops, work_seconds
 from symconfig.graph.block import LAYER, Place
 from symconfig.graph.model import derived, sequence

@@ -12,13 +12,13 @@ import pytest
 
 from symconfig.cost import optimizer
 from symconfig.cost import stages as of_stages
+from symconfig.cost.lattice import Uneven
 from symconfig.cost.machine import machine
 from symconfig.cost.pipeline import overlap
 from symconfig.cost.stages import stages
 from symconfig.cost.step import Extremes, bound_bytes, bound_s, evaluate, evaluate_block, prefixed, states, total
 from symconfig.cost.table import Choice, bound_table, resolve, table
 from symconfig.cost.tape import Tape
-from symconfig.cost.uneven import Uneven
 from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InputError
 from symconfig.frameworks.kernels import changed

@@ -9,9 +9,8 @@ import pytest
 
 from symconfig.cost import formulas
 from symconfig.cost.blocks import Policies
-from symconfig.cost.collectives import beside_another
 from symconfig.cost.framework import Framework
-from symconfig.cost.work import PAIRED_HOST, inside_experts, is_dispatch
+from symconfig.cost.work import PAIRED_HOST, beside_another, inside_experts, is_dispatch
 from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.megatron.behaviour import EXPERTS_HIDE, MEGATRON
 from symconfig.frameworks.megatron.behaviour import beside_another as overlapping

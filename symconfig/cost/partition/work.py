@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.kernels import attention_s, product_s, traffic_s
+from symconfig.cost.formulas import attention_s, product_s, traffic_s
 from symconfig.cost.machine import Machine
 from symconfig.cost.partition.rates import Array, Move, Prices, Rate, together
 from symconfig.graph.layout import PARTIAL, Kind
