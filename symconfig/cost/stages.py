@@ -180,11 +180,6 @@ class Setting:
         return self.framework.sharding(self.zero)
 
     @property
-    def instances(self) -> int:
-        """Return how many groups of replicas hold a whole optimizer state each; 1 without optimizer instances."""
-        return self.framework.optimizer_instances if self.sharding.instances else 1
-
-    @property
     def pp(self) -> int:
         """Return the pp of the only pipeline; raise ValueError if the setting has several."""
         return self.pipelines.only.pp
@@ -254,10 +249,6 @@ class Stages:
     boundary: Array  # [n]
     replicated: Array  # [n]: 1 where every tensor-parallel rank has the whole stream at a stage's border
 
-    def at(self, chosen: NDArray[np.intp]) -> Stages:
-        """Return the sums at the selected points: indices into the last axis of every array."""
-        return Stages(*(getattr(self, name)[..., chosen] for name in Stages.__slots__))
-
     def part(self, stages: slice) -> Stages:
         """Return the sums of a slice of the stage shapes; arrays [n] stay as they are."""
         sums = (getattr(self, name) for name in Stages.__slots__)
@@ -267,15 +258,6 @@ class Stages:
         """Return the sums under one recompute policy, whose axis keeps the length 1; weights stay as they are."""
         passes = {name: getattr(self, name)[:, row : row + 1] for name in _PASSES}
         return replace(self, **passes)
-
-    def shared(self, parts: Array | int) -> Stages:
-        """Return the sums divided by `parts`, a number or [n], except chunks, boundary and replicated.
-
-        Sizes of largest matrices become 0.
-        """
-        whole = ("chunks", "boundary", "replicated")
-        parted = Stages(*(getattr(self, name) / (1 if name in whole else parts) for name in Stages.__slots__))
-        return parted.divisible()
 
     def divisible(self) -> Stages:
         """Return the sums with the sizes of the largest orthogonalised matrices set to 0.
@@ -330,11 +312,8 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
     vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[look_up]
     has = counts > 0
     block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
-    most = dict(
-        zip(
-            _MOST, _max_over_present(has, np.stack([of.get(name, block) for name in _MOST])).swapaxes(0, 1), strict=True
-        )
-    )
+    largest = _max_over_present(has, np.stack([of.get(name, block) for name in _MOST]))
+    most = dict(zip(_MOST, largest.swapaxes(0, 1), strict=True))
     buffers = GRADIENT_BUFFER_BYTES * most.pop("buffers") + most.pop("workspaces")
     return Stages(
         **dict(zip(PASSES, sums, strict=False)),
@@ -384,7 +363,7 @@ def _transient_bytes(table: Table, pipelines: Pipelines, points: NDArray[np.intp
 def _max_over_present(has: NDArray[np.bool_], of_kinds: Array) -> Array:
     """Return the maximum over the kinds that a stage has at least one block of, at least 0: [*s, x, n].
 
-    has: whether it has a block of each kind, [*s, kinds, n]. of_kinds: [x, kinds, n].
+    has: whether a stage has a block of each kind, [*s, kinds, n]. of_kinds: [x, kinds, n].
     """
     result: Array = np.zeros(())
     for kind in range(has.shape[-2]):

@@ -11,6 +11,7 @@ from symconfig.cost import formulas, step
 from symconfig.cost.exchange import exchange
 from symconfig.cost.framework import Bytes, Hide, Together
 from symconfig.cost.lattice import Array
+from symconfig.cost.stages import Stages
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.block import LAYER
@@ -44,7 +45,8 @@ PAPER = Bytes(weight=2.0, gradient=2.0, optimizer=12.0)
 def states(parameters: float, ranks: int, stage: int, sizes: Bytes) -> float:
     """Bytes of all model states on a rank, of as many dense parameters in one block."""
     found = cost(tiny(), dp=8, zero=stage, backend="deepspeed", habits={"all_reduced_gradients": False})
-    sums = replace(found.sums.shared(np.inf), dense=np.array([[parameters]]))
+    nothing = {name: np.zeros((1, 1)) for name in Stages.__slots__}
+    sums = Stages(**nothing | {"dense": np.array([[parameters]])})
     points = found.points.having(dp=np.array([float(ranks)]))
     return float(sum(part.sum() for part in step.states(sums, points, replace(found.setting, bytes=sizes)).values()))
 
