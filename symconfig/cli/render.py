@@ -70,7 +70,7 @@ def _print(arguments: argparse.Namespace, plan: Plan) -> int:
     compared with the machine or fitted to that number of processes. Raises InputError for words that `$(…)` would
     change, unless --null or --json is given; MismatchError.
     """
-    from symconfig.frameworks.entries import entry_of
+    from symconfig.frameworks.known import entry_of
     from symconfig.runs.embed.start import started
     from symconfig.runs.embed.words import unsafe, with_words, words
 

@@ -13,10 +13,9 @@ from symconfig.existing.recover.deepspeed_json import mismatches as trainer_mism
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.rule import TEXTS, Check, Finding, Language, Looked, Rule, rules_of
 from symconfig.frameworks import around_transformers, shared
-from symconfig.frameworks.constraint import Constraint, failing
+from symconfig.frameworks.constraint import Constraint, Fixed, failing
 from symconfig.frameworks.deepspeed import constraints
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN, ZERO, Kind, Mismatch, mismatches, schema
-from symconfig.frameworks.facts import Fixed
 from symconfig.plans.configuration_set import ConfigurationSet
 
 _ELSEWHERE: frozenset[KeyPath] = frozenset({("optimizer", "params", "max_grad_norm")})  # has a rule of its own

@@ -231,12 +231,6 @@ def resolve(version: str) -> str:
     )
 
 
-def at_least(release: str, since: str) -> bool:
-    """Return whether a release is `since` or later; raise InputError for one that is not in the table."""
-    known = versions()
-    return known.index(resolve(release)) >= known.index(resolve(since))
-
-
 @cache
 def flags(version: str) -> FlagTable:
     """Return the options of one version, cached; raise InputError for a version that is not in the table."""
