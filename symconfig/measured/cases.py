@@ -21,8 +21,7 @@ from symconfig.frameworks.kernels import options
 from symconfig.frameworks.known import FRAMEWORKS, OWN_LAYERS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 from symconfig.frameworks.megatron.releases import megatron_release
-from symconfig.measured.assumptions import OF_FRAMEWORK, SIZES, Program, assumptions
-from symconfig.measured.flops import COUNTING, Counting
+from symconfig.measured.assumptions import COUNTING, OF_FRAMEWORK, SIZES, Counting, Program, assumptions
 from symconfig.measured.row_model import model_of
 from symconfig.measured.row_options import RowOptions, known_word
 from symconfig.plans.pipeline_layout import expanded

@@ -1,16 +1,24 @@
-"""One measured row beside its prediction."""
+"""One measured row beside its prediction; a rate in FLOP/s is turned back into seconds as its source counts FLOP."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from symconfig.cost.work import block_flops
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
+from symconfig.graph.attended import keys, visible
+from symconfig.graph.block import LAYER
+from symconfig.graph.derived import Phase
+from symconfig.graph.implementation import Implementation
+from symconfig.graph.model import derived, dim_sizes, sequence
+from symconfig.graph.scheme import Scheme
+from symconfig.measured.assumptions import Counting
 from symconfig.measured.cases import Case, case
-from symconfig.measured.flops import tokens_per_s_per_gpu
+from symconfig.solve.configuration import Setup
 from symconfig.solve.predict import Prediction, alone, as_found, predict
 from symconfig.units import GIB, MIB
 
@@ -184,4 +192,52 @@ def _memory(row: Row, prediction: Prediction) -> tuple[float, float] | None:
     if any(peaks):  # without weights, gradients and optimizer state; the worse of both ends
         live = sum(prediction.predicted.memory[name] for name in ACTIVE)
         return live, max(value or 0.0 for value in peaks) * MIB
+    return None
+
+
+def flops_per_token(
+    model: ModelDescriptor, seq_length: int, counting: Counting, repeated: Collection[str] = ()
+) -> float:
+    """Return the FLOP of one token, forward and backward, as the source counts attention's mask and vocabulary
+    matrices. repeated: modules whose recomputed forward also counts: with LAYER each layer's whole forward, with any
+    others that of attention's products alone; empty: none.
+    """
+    blocks, kinds = derived(model, Implementation(), Scheme(False)), sequence(model)
+    plain = dim_sizes(model) | {"seq_length": float(seq_length)}
+    attended = keys(model, seq_length) if counting.causal == "half" else visible(model, seq_length)
+    numbers = plain | attended
+    flops = block_flops(blocks, numbers)
+    if repeated:
+        once = block_flops(blocks, numbers, (Phase.FORWARD,))
+        no_attention = block_flops(blocks, plain | dict.fromkeys(attended, 0.0), (Phase.FORWARD,))
+        for kind in set(model.layer_kinds):
+            flops[kind] += once[kind] - (0.0 if LAYER in repeated else no_attention[kind])
+    matrix = 6 * model.hidden_size * model.vocab_size * seq_length
+    total = sum(flops[kind] for kind in kinds) + (counting.vocabulary - 1) * matrix
+    return total / seq_length
+
+
+def tokens_per_s_per_gpu(
+    row: Row, model: ModelDescriptor, c: Setup, peak_flops: float, counting: Counting
+) -> tuple[str, float] | None:
+    """Return (name, tokens/s per GPU) of the first figure that the row states and that is not 0; None if it states
+    none.
+
+    Order: TFLOP/s (measured, then derived), MFU (measured, else derived), hardware TFLOP/s, HFU; the last two also
+    count recomputed modules. peak_flops: FLOP/s that MFU and HFU are relative to, unless the source's counting has its
+    own.
+    """
+    measured, computed = row.measured, row.derived
+    peak = counting.peak_tflops * 1e12 if counting.peak_tflops else peak_flops
+    recomputed = {LAYER} if c.recompute == "full" else c.recompute_modules
+    stated = (
+        ("tflops_per_gpu", measured.tflops_per_gpu, 1e12, ()),
+        ("tflops_per_gpu", computed.tflops_per_gpu, 1e12, ()),
+        ("mfu", measured.mfu or computed.mfu, peak, ()),
+        ("hardware_tflops_per_gpu", measured.hardware_tflops_per_gpu, 1e12, recomputed),
+        ("hfu", measured.hfu, peak, recomputed),
+    )
+    for name, value, unit, repeated in stated:
+        if value:
+            return name, value * unit / flops_per_token(model, c.seq_length, counting, repeated)
     return None

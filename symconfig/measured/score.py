@@ -12,7 +12,7 @@ from symconfig.descriptor.job import Limits
 from symconfig.descriptor.measurements import Measurements, load_measurements
 from symconfig.errors import InputError
 from symconfig.measured.judge import Judged, judge
-from symconfig.measured.row_cluster import known
+from symconfig.measured.row_options import known
 from symconfig.solve import choice
 from symconfig.solve.budget import fitting
 from symconfig.solve.predict import as_found
