@@ -195,9 +195,10 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
 
 
 def _steady(steps: list[Step], averaged: bool, batch: int | None, remarks: list[str]) -> Steady | None:
-    """Return the steady step as of `read_log`; None without a time after the warm-up. Add remarks on missing times and
-    on times left out. averaged: the steps are means over the run, of which the last counts, without warm-up. The first
-    time's interval is taken as long as that to the second. batch: sequences of a step if no step has them.
+    """Return the steady step as of `read_log`, None without a time after the warm-up; add remarks on times left out.
+
+    averaged: the steps are means over the run, of which the last counts, without warm-up. The first time's interval is
+    taken as long as that to the second. batch: sequences of a step if no step has them.
     """
     timed = [(step, step.seconds) for step in steps if step.seconds is not None]
     if not timed and not any(step.samples_per_s for step in steps):
@@ -230,9 +231,9 @@ def _steady(steps: list[Step], averaged: bool, batch: int | None, remarks: list[
 
 
 def _lines(path: Path, remarks: list[str]) -> Iterator[str]:
-    """Yield the lines of a plain or gzip file as text, without colours; progress bars give a line for each update, and
-    lines above _LONGEST bytes come in pieces, of which only the last is given.
+    """Yield the lines of a plain or gzip file as text, without colours; a progress bar gives a line for each update.
 
+    Of a line above _LONGEST bytes only the end is given.
     A last line without an end is left out, and so is what follows damage to an archive; both add a remark. Raises
     InputError for a file that cannot be read, is empty or is binary (its first line), or an archive without a readable
     line.
@@ -269,8 +270,8 @@ class _Reader:
     """What was read so far.
 
     steps: by how they are printed, the best first, and iteration, of which the first line counts: later ones are of
-    other ranks, or of steps that ran again after a restart. block: lines left of the block of arguments. json: lines of a JSON that is being read. timers: seconds of each
-    report by Megatron's name.
+    other ranks, or of steps that ran again after a restart. block: lines left of the block of arguments. json: lines
+    of a JSON that is being read. timers: seconds of each report by Megatron's name.
     """
 
     steps: dict[str, dict[int, Step]] = field(
@@ -288,9 +289,9 @@ class _Reader:
     timers: dict[str, list[float]] = field(default_factory=dict)
 
     def read(self, line: str) -> None:
-        """Add what one line prints: a step, memory, argument or setting. In a block of arguments (up to its end mark,
-        or _LONGEST_BLOCK lines) only arguments are read; the first out-of-memory is recorded with the last iteration so
-        far.
+        """Add what one line prints: a step, memory, an argument or a setting; in a block of arguments only those.
+
+        The first out-of-memory is recorded with the last iteration so far.
         """
         if self.block:
             self.block -= 1
@@ -316,6 +317,7 @@ class _Reader:
 
     def _megatron(self, line: str) -> None:
         """Add steps, memory, degrees and the vocabulary size that Megatron-LM prints; a line may hold several steps.
+
         Later degrees and vocabulary sizes replace earlier ones; a step without a time between 0 and 1e12 s is skipped.
         """
         for report in _MEMORY.finditer(line):
@@ -337,9 +339,9 @@ class _Reader:
                 self.steps["step"].setdefault(step.iteration, step)
 
     def _deepspeed(self, line: str) -> None:
-        """Add steps, memory and settings that DeepSpeed, the Trainer or symconfig's training script print, and set
-        `deepspeed`. The first value of a setting is kept, also over the script's head line; a printed JSON, once
-        complete, overrides.
+        """Add steps, memory and settings that DeepSpeed, the Trainer or symconfig's script print; set `deepspeed`.
+
+        The first value of a setting is kept, but a printed JSON, once complete, overrides.
         """
         rank = _RANK.search(line)
         of = int(next(group for group in rank.groups() if group)) if rank else None

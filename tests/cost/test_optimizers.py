@@ -150,7 +150,8 @@ def of_weight(
     shard = next(shard for shard in derived.weights if shard.name == f"{name}.weight")
     each = matrices(shard, lattice)
     gpu = machine(load_cluster("h100"), "bf16")
-    seconds = iterations_s(each, False, lattice, gpu, framework)
+    assert framework.orthogonal is not None
+    seconds = iterations_s(each, gpu, framework.orthogonal)
     assert (each.whole_rows * each.whole_columns).item() == lattice.value(shard.whole).item()
     return each.rows.item(), each.columns.item(), seconds.item()
 

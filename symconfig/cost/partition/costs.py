@@ -25,6 +25,8 @@ from symconfig.cost.partition.links import (
     digits,
     every,
     exposed_cost,
+    held_bytes,
+    moved_cost,
     states,
     weight,
 )
@@ -256,7 +258,7 @@ class Costs:
             # most pairs split what the other row does not: they are left out before anything is worked out
             where, numbers = codes_where(rule.transfers[0][0], [at for at, _ in rule.transfers], given, taken)
             each = zip(self.rates_of_weights, rule.transfers, strict=True)
-            amounts = (every(rates).cost(amount) for rates, (_, amount) in each)
+            amounts = (moved_cost(every(rates), amount) for rates, (_, amount) in each)
             moved = [cost.take(number) for cost, number in zip(amounts, numbers, strict=True)]
             cost = np.full((len(given), len(taken)), np.inf)
             cost[where] = rule.times * exposed_cost(
@@ -269,7 +271,7 @@ class Costs:
             )
             return LinkCost(cost, np.broadcast_to(0.0, cost.shape))
         there = codes(rule.there, given, taken)
-        cost, kept = rule.cost(table, False).take(there), rule.memory(table).take(there)
+        cost, kept = rule.cost(table, False).take(there), held_bytes(table, rule.kept).take(there)
         if any(leg.backward for leg in rule.legs):
             cost += rule.cost(table, True).take(codes(rule.back, given, taken))
         return LinkCost(cost, kept)
