@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 
 from symconfig.cost import formulas
 from symconfig.cost.framework import Framework
-from symconfig.cost.lattice import Array, Lattice, Uneven, at_busiest, exchanged, worked
+from symconfig.cost.lattice import Array, Lattice, Uneven, at_busiest, busiest_collectives_s, busiest_work_s
 from symconfig.cost.machine import Machine, Number
 from symconfig.cost.tape import first_axis_max, maximum
 from symconfig.cost.weights import Weights, weights
 from symconfig.cost.work import (
     PAIRED_HOST,
-    beside_another,
     collectives_s,
     exposed,
     graphed,
     host_seconds,
     inside_experts,
     is_dispatch,
+    paired_collectives_s,
     work_seconds,
 )
 from symconfig.graph.derived import DerivedBlock, Phase, Workspace
@@ -48,7 +48,7 @@ class BlockCost:
     host_s: dict[tuple[str, Phase], Array]  # of the thread that launches it, without what graphs launch
     full_host_s: dict[tuple[str, Phase], Array]  # with it
     comm_s: tuple[Array, ...]  # exposed, per collective
-    full_comm_s: tuple[Array, ...]  # before hiding
+    full_comm_s: tuple[Array, ...]  # before any overlap
     held_bytes: tuple[Array, ...]
     workspace_bytes: Array  # of the operator that needs most
     weights: Weights
@@ -204,7 +204,7 @@ def evaluate(
     uneven, busiest = Uneven.of(block, lattice), at_busiest(lattice)
     spaces = [_workspace_bytes(space, busiest, framework) for space in block.workspaces]
     work, host = (each(block, lattice, machine, framework) for each in (work_seconds, host_seconds))
-    work, full = worked(work, block, lattice), exchanged(full, block, lattice)
+    work, full = busiest_work_s(work, block, lattice), busiest_collectives_s(full, block, lattice)
     if framework.blocking_launches:
         work = {key: t + host[key] for key, t in work.items()}
         full = tuple(t + framework.host_kernel_s * (t > 0) for t in full)
@@ -226,10 +226,10 @@ def evaluate(
         paired=False,
         uneven=uneven,
     )
-    return hiding(bare, framework)
+    return with_overlap(bare, framework)
 
 
-def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
+def with_overlap(cost: BlockCost, framework: Framework) -> BlockCost:
     """Return a copy of a block's costs with this framework's overlap and CUDA graphs applied.
 
     cost: evaluated for a framework whose `evaluated` is the same. If the framework overlaps experts' all-to-alls with
@@ -246,7 +246,7 @@ def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
     alone = replace(cost, host_s=host, comm_s=shown, hidden_s=np.zeros_like(cost.hidden_s), paired=paired)
     if not paired:
         return alone
-    hidden = replace(alone, comm_s=beside_another(cost.derived, shown, work, framework.hide.experts))
+    hidden = replace(alone, comm_s=paired_collectives_s(cost.derived, shown, work, framework.hide.experts))
     less = alone.seconds() - hidden.seconds()
     return replace(hidden, hidden_s=maximum(less[:2] + less[2:], 0.0))
 

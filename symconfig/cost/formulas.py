@@ -189,7 +189,7 @@ def in_flight(stage: Any, pp: Any, vpp: Any, num_microbatches: Any, group: Any) 
     return interleaved * chunks / vpp + (1.0 - interleaved) * minimum(num_microbatches, pp - stage)
 
 
-def dealt(whole: Any, ranks: Any, largest: Any, chunks: Any, bucket: Any) -> Any:
+def undivided_elements(whole: Any, ranks: Any, largest: Any, chunks: Any, bucket: Any) -> Any:
     """Return the elements on the busiest rank if matrices are assigned to ranks undivided, chunk by chunk.
 
     A chunk is cut into buckets of `bucket` elements, each given to the ranks with the fewest elements: the busiest gets

@@ -105,7 +105,7 @@ def at_busiest(lattice: Lattice) -> Lattice:
 Seconds = Mapping[tuple[str, Phase], Array]  # of operators
 
 
-def worked(seconds: Seconds, block: DerivedBlock, lattice: Lattice) -> dict[tuple[str, Phase], Array]:
+def busiest_work_s(seconds: Seconds, block: DerivedBlock, lattice: Lattice) -> dict[tuple[str, Phase], Array]:
     """Return the seconds of a block's operators on the rank that all others wait for, as a dict by (operator, phase).
 
     The same seconds if loads are even. Else operators whose sizes include the load take longer in proportion: the last
@@ -128,7 +128,7 @@ def _symbols(work: Task) -> set[str]:
     return {name for size in sizes for name, _ in size.powers}
 
 
-def exchanged(seconds: Sequence[Array], block: DerivedBlock, lattice: Lattice) -> tuple[Array, ...]:
+def busiest_collectives_s(seconds: Sequence[Array], block: DerivedBlock, lattice: Lattice) -> tuple[Array, ...]:
     """Return the seconds of a block's collectives on the rank that all others wait for, in order.
 
     Those whose size includes the load take longer in proportion; all are unchanged if loads are even.

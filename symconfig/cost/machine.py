@@ -40,7 +40,7 @@ COPY_SHARE = 0.89
 # measured (Megatron-Bridge, Qwen3-30B and 235B: 3.25 and 3.23 s; 76.6 and 70.4 s).
 _GROUPED_CAST = {"hopper": 1.6}
 Number = float | NDArray[np.float64]
-Constants = Mapping[str, Number]  # values of some of `stated`; arrays [n] where many are weighed at once
+Constants = Mapping[str, Number]  # values of some of `cluster_constants`; arrays [n] where many are weighed at once
 _LINK_FIELDS = ("bandwidth_bytes_per_s", "latency_s", "oversubscription")
 
 # PyTorch (ATen/cuda/CublasHandlePool.cpp): 8.1 MiB, on compute capability 9.0 32 MiB. Transformer Engine
@@ -95,7 +95,7 @@ def constants(kernels: Kernels) -> dict[str, Number]:
     return {name: quantity.value for name, quantity in kernels if quantity is not None}
 
 
-def stated(cluster: ClusterDescriptor) -> dict[str, Quantity]:
+def cluster_constants(cluster: ClusterDescriptor) -> dict[str, Quantity]:
     """Return the constants of a cluster for which `machine` takes other values, by name, without those that are None.
 
     Names are those of the kernels' fields; of links `<level>.<field>`, as `rail.latency_s`; and
@@ -122,7 +122,7 @@ def largest_deviate(count: float) -> float:
 def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None = None, gpus: int = 1) -> Machine:
     """Return the effective rates of one GPU of a cluster and of its links, after efficiencies and clock.
 
-    precision: of most matmuls. others: values that replace the cluster's constants, by the names of `stated`. gpus: of
+    precision: of most matmuls. others: values that replace the cluster's, by the names of `cluster_constants`. gpus: of
     the run; compute and memory rates are those of the slowest of as many. The host counts as an x86 server's, and the
     clock as 1, where the cluster does not state them.
 
@@ -133,7 +133,7 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
     peaks, pace = cluster.gpu.peak_flops, 1.0 + slowest(gpus)
     # Attention leaves the tensor cores idle for half of the time or more and stays below the limit.
     clock = cluster.gpu.clock.value if cluster.gpu.clock else 1.0
-    values = {name: quantity.value for name, quantity in stated(cluster).items()} | dict(others or {})
+    values = {name: quantity.value for name, quantity in cluster_constants(cluster).items()} | dict(others or {})
     peak: Quantity | None = getattr(peaks, precision)
     if peak is None:
         has = [name for name in ("bf16", "fp16", *LOW_PRECISION) if getattr(peaks, name) is not None]

@@ -60,7 +60,7 @@ def dense_shared(sums: Stages, points: ConfigurationSet, setting: Setting) -> Ar
     return shared
 
 
-def dealt(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
+def undivided_matrices(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
     """Return the elements of orthogonalised matrices on the busiest rank, [s, n]; all of them without a sharded state.
 
     All too where one rank shares the state, or the optimizer orthogonalises nothing. Else a chunk's matrices are
@@ -74,7 +74,7 @@ def dealt(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
     def part(whole: Array, ranks: Array | float, largest: Array) -> Array:
         # A bucket is closed at this number of elements, and holds the largest matrix at least.
         bucket = maximum(maximum(how.bucket, how.bucket_of_rank * ranks), maximum(how.filled * ranks, 1.0) * largest)
-        several = formulas.dealt(whole, ranks, largest, sums.chunks, bucket)
+        several = formulas.undivided_elements(whole, ranks, largest, sums.chunks, bucket)
         return np.where(np.greater(ranks, 1), several, whole)
 
     over, over_experts = shards(points, setting, True)
@@ -93,7 +93,7 @@ def padding(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
         nothing = np.zeros_like(sums.dense)
         return Share(nothing, nothing)
     over, over_experts = shards(points, setting, True)
-    held = dealt(sums, points, setting)
+    held = undivided_matrices(sums, points, setting)
     return Share(held.dense * over - sums.matrix, held.expert * over_experts - sums.matrix_expert)
 
 
@@ -116,7 +116,7 @@ def _orthogonalised_s(sums: Stages, points: ConfigurationSet, setting: Setting) 
     how = setting.framework.orthogonal
     if how is None:
         return 0.0
-    held = dealt(sums, points, setting)
+    held = undivided_matrices(sums, points, setting)
     iterated = (
         _ratio(held.dense, sums.matrix) * sums.matrix_s + _ratio(held.expert, sums.matrix_expert) * sums.matrix_expert_s
     )

@@ -19,13 +19,13 @@ from symconfig.cost.exchange import exchanged_s
 from symconfig.cost.lattice import Array
 from symconfig.cost.optimizer import (
     Share,
-    dealt,
     dense_shared,
     elementwise,
     held_weights,
     optimizer_s,
     padding,
     shards,
+    undivided_matrices,
 )
 from symconfig.cost.pipeline import in_flight, pipelined
 from symconfig.cost.stages import Setting, Stages, summed
@@ -189,7 +189,9 @@ def states(sums: Stages, points: ConfigurationSet, setting: Setting) -> dict[str
     on_device = _column(1.0 - offload.optimizer for offload in offloads)
     state = sizes.optimizer * on_device * _each_offload(elementwise(sums, points, setting).on_rank(stepped))
     if setting.framework.orthogonal is not None:
-        state = state + _each_offload(dealt(sums, points, setting).sum * setting.framework.orthogonal.state)
+        state = state + _each_offload(
+            undivided_matrices(sums, points, setting).sum * setting.framework.orthogonal.state
+        )
     return {
         "weights": np.where(_column(offload.weights for offload in offloads) > 0, live, whole + live),
         "gradients": gradients,

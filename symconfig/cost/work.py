@@ -302,7 +302,7 @@ def exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array],
     return result
 
 
-def beside_another(
+def paired_collectives_s(
     block: DerivedBlock, seconds: tuple[Array, ...], work: dict[tuple[str, Phase], Array], hide: float
 ) -> tuple[Array, ...]:
     """Return each collective's exposed seconds while one microbatch runs forward and another backward through a layer.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from symconfig.cost.lattice import Array
-from symconfig.cost.machine import stated
+from symconfig.cost.machine import cluster_constants
 from symconfig.descriptor.cluster import SHARES
 from symconfig.errors import InputError, Problem
 from symconfig.existing.audit.audit import Audit
@@ -220,7 +220,7 @@ def _text(value: object) -> str:
 
 def _causes(judged: Judged, measured_s: float) -> Iterator[Cause]:
     """Yield the assumptions that alone make the prediction the measured step, with a factor of at most MOST."""
-    known, c = stated(judged.plan.cluster), judged.run.configuration
+    known, c = cluster_constants(judged.plan.cluster), judged.run.configuration
     timer = Timer(judged.plan.model, judged.plan.cluster, c)
     (own,) = timer.step_seconds({}, 1)
     target = measured_s / judged.plan.best.predicted.step_s  # of the step that the timer has, as loads are uneven there

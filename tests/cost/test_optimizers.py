@@ -183,7 +183,7 @@ def test_the_longest_part_is_that_of_dealing_weight_by_weight(stage: str, ranks:
     }[stage]
     largest = max(sizes)
     bucket = max(BUCKET, BUCKET_OF_RANK * ranks, FILLED * ranks * largest)
-    mine = float(formulas.dealt(float(sum(sizes)), ranks, largest, 1.0, bucket))
+    mine = float(formulas.undivided_elements(float(sum(sizes)), ranks, largest, 1.0, bucket))
     real = longest_part(sizes, ranks)
     assert 0.83 * real <= mine <= 1.6 * real
 

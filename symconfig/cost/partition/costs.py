@@ -31,7 +31,7 @@ from symconfig.cost.partition.links import (
     weight,
 )
 from symconfig.cost.partition.rates import Array, Prices, Rate, buffered
-from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
+from symconfig.cost.partition.work import Passes, Rows, held, inner_cost, passed, work
 from symconfig.graph.layout import FLAT, cut
 from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Link, Net, Node, Port
@@ -143,7 +143,7 @@ class Costs:
         if node.operator is None:
             return NodeCost(none, none, none, none)
         own = self.passes(node, rows)
-        exchanged = inside(self.net.program, node, rows, self.rates, per_element=not self.timed)
+        exchanged = inner_cost(self.net.program, node, rows, self.rates, per_element=not self.timed)
         cost = self.forwards(node) * (own.forward + exchanged.forward) + own.backward + exchanged.backward
         saved, outputs = node.operator.saved, len(node.operator.inputs)
         each = held(node.ports, rows, self.rates)

@@ -76,8 +76,7 @@ def codes(table: Numbers, given: Rows, taken: Rows) -> Numbers:
 
 
 def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Rows) -> tuple[Pairs, list[Numbers]]:
-    """Return the pairs of rows without a FORBIDDEN digit in `able`, and their numbers (see `codes`) by each of
-    `tables`.
+    """Return the pairs of rows without a FORBIDDEN digit in `able`, and their numbers (as of `codes`) by each table.
 
     able, tables: digits, [options of the producer, options of the consumer]. Pairs are two index arrays, into given and
     into taken, [pairs] each; numbers are one array [pairs] per table, FORBIDDEN digits of `tables` included.
@@ -125,9 +124,7 @@ class Table:
 
     @cached_property
     def shares(self) -> tuple[Array, Array]:
-        """Return the share of the tensor that one rank has before and after the change of layout, two arrays [numbers]:
-        1 over the product of the sizes of the axes on which it is cut.
-        """
+        """Return the share of the tensor that one rank has before and after the change of layout: [numbers] each."""
         ones = np.ones(self.digits.shape[1])
         given, taken = self.places
         return ones * local(given, self.rates), ones * local(taken, self.rates)
@@ -261,8 +258,7 @@ def exposed_cost(
 def weight(
     source: Node, use: Port, *, flat: bool, amounts: tuple[float, float], regathers: bool, turns: float, times: float
 ) -> Weight:
-    """Return the link of a parameter to the port that uses it: four transfers as digits, [options of both], with
-    amounts.
+    """Return the link of a parameter to the port that uses it: four transfers as digits, with their amounts.
 
     amounts: of the whole weight and of its whole gradient. The gradient is kept sharded where the parameter's option
     shards it, else partial where the backward leaves it partial. A pair gets FORBIDDEN in the forward transfer if the
