@@ -13,7 +13,7 @@ from symconfig.cost.framework import Framework
 from symconfig.cost.work import PAIRED_HOST, inside_experts, is_dispatch, paired_collectives_s
 from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.megatron.behaviour import EXPERTS_HIDE, MEGATRON
-from symconfig.frameworks.megatron.behaviour import paired_collectives_s as overlapping
+from symconfig.frameworks.megatron.behaviour import beside_another as overlapping
 from symconfig.graph.derived import Collective, Phase
 from symconfig.graph.recompute import apply
 from symconfig.solve.costed import Costed
