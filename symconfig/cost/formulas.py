@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from symconfig.cost.lattice import Array
-from symconfig.cost.machine import Machine
+from symconfig.cost.machine import LEVELS, Machine
 from symconfig.cost.tape import greater, maximum, minimum
 from symconfig.schedule.schedules import warm_up
 
-LEVELS = 4
 GRAIN = 1e-3  # element: the smallest piece of what can be divided freely
 ROUNDING = 1e-9  # whole numbers must stay whole in floating point before they are rounded up or down
 # Share of the time of an overlapped collective that the work loses to it: NCCL's kernels hold compute units (24 to 32

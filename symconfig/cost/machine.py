@@ -39,6 +39,7 @@ COPY_SHARE = 0.89
 # input is quantised, transposed and padded by kernels of its own. fp8 then is as fast as bf16, as it is where both were
 # measured (Megatron-Bridge, Qwen3-30B and 235B: 3.25 and 3.23 s; 76.6 and 70.4 s).
 _GROUPED_CAST = {"hopper": 1.6}
+LEVELS = 4  # of a network that the formulas of collectives take
 Number = float | NDArray[np.float64]
 Constants = Mapping[str, Number]  # values of some of `cluster_constants`; arrays [n] where many are weighed at once
 _LINK_FIELDS = ("bandwidth_bytes_per_s", "latency_s", "oversubscription")
@@ -194,16 +195,16 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
 def levels_of(
     levels: Sequence[tuple[str, float, Number, Number, Number, bool]], values: Constants
 ) -> dict[str, Number]:
-    """Return the arguments of the collectives' formulas for four levels: size, bytes_per_s, latency_s and mesh of each.
+    """Return the arguments of the collectives' formulas by level: size, bytes_per_s, latency_s and mesh.
 
     levels: name, GPUs within, bytes/s on the wire, oversubscription, seconds of a message, and whether links are direct
     (mesh 1.0). The bandwidth is multiplied by the network's or the links' efficiency and divided by the
-    oversubscription. Fewer levels repeat the last one, of more the first four count; {} without any.
+    oversubscription. Fewer levels repeat the last one, of more the first ones count; {} without any.
     """
     result: dict[str, Number] = {}
     link = values["link_efficiency"]
     network = values.get("network_efficiency", link)
-    for index in range(4 if levels else 0):
+    for index in range(LEVELS if levels else 0):
         name, size, bandwidth, thin, latency, mesh = levels[min(index, len(levels) - 1)]
         result[f"level{index}_size"] = size
         result[f"level{index}_bytes_per_s"] = bandwidth * (network if name in NETWORK else link) / thin

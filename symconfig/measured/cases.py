@@ -121,6 +121,10 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         last_stage_layers=options.get("last_layers"),
         natural_routing=options.get("moe_routing") == "natural",
     )
+    unmeasured = None
+    if row.software is not None and not (program and program.measured):
+        what = "its code alone is known" if program else "it is not known here"
+        unmeasured = f"no run of {row.software.name} was measured, and {what}; predicted as {nearest}"
     taken, documented = tuple(options.taken.items()), tuple(options.documented.items())
     return Case(
         model=model,
@@ -132,31 +136,20 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         reason=assumption.reason,
         documented=documented,
         ignored=options.ignored,
-        unmeasured=_unmeasured(row, program, nearest),
+        unmeasured=unmeasured,
     )
 
 
-def _unmeasured(row: Row, program: Program | None, nearest: str) -> str | None:
-    """Return a sentence if no run of the row's software was measured, else None (also if it names no software)."""
-    if row.software is None or (program and program.measured):
-        return None
-    what = "its code alone is known" if program else "it is not known here"
-    return f"no run of {row.software.name} was measured, and {what}; predicted as {nearest}"
-
-
 def _others(c: Setup, row: Row, sizes: Sequence[int], chunks: Sequence[int]) -> tuple[Setup, ...]:
-    """Return the alternative configurations that divide the batch evenly, without `c` itself: all pairs of `sizes`
-    (micro-batch; only the first if the row states one) and `chunks` (vpp).
+    """Return the alternative configurations that can run, without `c` itself: pairs of `sizes` and `chunks`.
+
+    sizes: micro-batches; only the first if the row states one. chunks: vpp. The batch must divide into whole
+    microbatches, and with vpp > 1 these into groups of pp.
     """
     combinations = product(sizes if row.batch.micro is None else sizes[:1], chunks)
-    each = (replace(c, micro=size, vpp=n) for size, n in combinations)
-    return tuple(one for one in each if one != c and _runs(one))
-
-
-def _runs(c: Setup) -> bool:
-    """Return whether the batch divides into whole microbatches, and with vpp > 1 these are a multiple of pp."""
-    microbatches, left = divmod(c.global_batch, c.dp * c.micro)
-    return not left and (c.vpp == 1 or microbatches % c.pp == 0)
+    whole = (one for one in combinations if c.global_batch % (c.dp * one[0]) == 0)
+    each = (replace(c, micro=size, vpp=n) for size, n in whole if n == 1 or c.global_batch // (c.dp * size) % c.pp == 0)
+    return tuple(one for one in each if one != c)
 
 
 def _expert_tensor_parallel(row: Row, options: RowOptions) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost import formulas
-from symconfig.cost.machine import Number, constants, levels_of
+from symconfig.cost.machine import LEVELS, Number, constants, levels_of
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.graph.layout import Column, Kind, Truth, changes, cut, ever, where
@@ -25,7 +25,6 @@ from symconfig.graph.layout import Column, Kind, Truth, changes, cut, ever, wher
 Array = NDArray[np.float64]
 Group = int | NDArray[np.int64]  # numbers of `Groups`; 0: of no axis
 _MANY = 1e18  # bytes of which the latency is no part
-_LEVELS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +152,7 @@ def _group_levels(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tup
     inside = [groups.members.get(level.name, none) for level in mesh.levels]
     stride = mesh.levels[0].size / inside[0]
     result, reach = dict(numbers), inside[0]
-    for index in range(1, _LEVELS):
+    for index in range(1, LEVELS):
         if index < len(mesh.levels):
             reach = reach * inside[index]
         result[f"level{index}_size"] = stride * reach

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from symconfig.frameworks.constraint import Fixed
 from symconfig.frameworks.maturity import Option
@@ -62,9 +63,10 @@ _WHEN: dict[str, Callable[[Candidate], bool]] = {
 def table() -> tuple[Row, ...]:
     """Return every row of environment.json, cached; of several applicable rows with one name the first counts."""
     rows = json.loads(DATA.read_text(encoding="utf-8"))
-    return tuple(
-        Row(**{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}) for row in rows
-    )
+    lists: list[dict[str, Any]] = [
+        {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()} for row in rows
+    ]
+    return tuple(Row(**row) for row in lists)
 
 
 def used(plan: Plan) -> tuple[Option, ...]:
