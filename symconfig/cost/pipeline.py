@@ -163,8 +163,12 @@ def chunk_times(
     hidden = table.hidden[:, :, 0] @ counts.T  # [2, chunks]: a schedule that hides it takes it off again
     repeated_s = of.rerun[:, 0, 0]
     backward = of.back[:, 0, 0] - repeated_s - weight
-    if repeated:
-        repeated_s = repeated_s + _recomputed_s(table, alike, repeated)
+    if repeated:  # the difference of the second policy to the first, at the first point
+        change = np.subtract(*table.passes[SECONDS, ::-1, :, 0].sum(axis=0))
+        heads = [[kind for kind in chunk if is_layer(kind)][:repeated] for chunk in alike]
+        repeated_s = (
+            repeated_s + np.array([[float(head.count(kind)) for kind in table.kinds] for head in heads]) @ change
+        )
     where = np.array([alike.index(tuple(chunk)) for chunk in chunks]).reshape(setting.vpp, setting.pp).T
     between = messages(sums, points, setting)
     gathers, reduces, hide = overlap(setting)
@@ -200,15 +204,3 @@ def overlap(setting: Setting) -> tuple[Start, Start, Array]:
         return Start.APART if framework.gathers is Start.APART else Start.AHEAD, Start.AHEAD, hide
     hide[0] = framework.hide.data
     return Start.ON_DEMAND if framework.gathers is Start.ON_DEMAND else Start.APART, Start.AHEAD, hide
-
-
-def _recomputed_s(table: Table, chunks: Sequence[Chunk], layers: int) -> Array:
-    """Return the seconds that recomputing the first `layers` layers of each chunk adds: [chunks].
-
-    It is the difference of the table's second policy to the first, at its first point.
-    """
-    change = np.subtract(*table.passes[SECONDS, ::-1, :, 0].sum(axis=0))
-    heads = [[kind for kind in chunk if is_layer(kind)][:layers] for chunk in chunks]
-    counts = np.array([[head.count(kind) for kind in table.kinds] for head in heads], dtype=np.float64)
-    result: Array = counts @ change
-    return result

@@ -54,15 +54,20 @@ class Judged:
 def judge(
     source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None
 ) -> Judged:
-    """Return one row with its prediction. model, cluster: replace those that the row states. An alternative
-    configuration replaces the first one if it fits and is faster. `time` is of one stage's work if the row times a
-    stage, else of a step; None without a figure. Raises InputError if the row cannot be predicted or states no time,
-    memory, layer time or out-of-memory.
+    """Return one row with its prediction. model, cluster: replace those that the row states.
+
+    An alternative configuration replaces the first one, which need not fit, if it fits and is faster. `time` is of one
+    stage's work if the row times a stage, else of a step; None without a figure. Raises InputError if the row cannot be
+    predicted or states no time, memory, layer time or out-of-memory.
     """
     what = case(source, row, model, cluster)
     limit = what.cluster.gpu.memory_bytes.value
-    what, prediction = _fastest_fitting(what, limit)
-    stated = _stage_seconds(row, what) or _seconds(row, what)
+    prediction = predict(what.model, what.cluster, what.configuration)
+    for other in what.others:
+        tried = predict(what.model, what.cluster, other)
+        if tried.predicted.device_bytes <= limit and tried.predicted.step_s < prediction.predicted.step_s:
+            what, prediction = replace(what, configuration=other), tried
+    stated = _seconds(row, what)
     parts = _time_parts(row, what, prediction)
     seconds = prediction.predicted.step_s if timed_stage(row) is None else sum(parts.values())
     time = None if stated is None else (seconds, stated[1])
@@ -83,18 +88,6 @@ def judge(
     )
 
 
-def _fastest_fitting(what: Case, limit: float) -> tuple[Case, Prediction]:
-    """Return the case with the chosen configuration, and its prediction. Starts with the case's own, which need not
-    fit; an alternative replaces it if it fits the limit (bytes) and is faster than the one chosen so far.
-    """
-    prediction = predict(what.model, what.cluster, what.configuration)
-    for other in what.others:
-        tried = predict(what.model, what.cluster, other)
-        if tried.predicted.device_bytes <= limit and tried.predicted.step_s < prediction.predicted.step_s:
-            what, prediction = replace(what, configuration=other), tried
-    return what, prediction
-
-
 def timed_stage(row: Row) -> int | None:
     """Return the pipeline stage whose own time the row states, or None if it states a whole step."""
     return row.measured.stage if row.measured.stage_forward_ms is not None else None
@@ -113,27 +106,21 @@ def _time_parts(row: Row, what: Case, prediction: Prediction) -> Mapping[str, fl
     return parts | {"optimizer": float(mine.optimizer_s[0])}
 
 
-def _stage_seconds(row: Row, what: Case) -> tuple[str, float] | None:
-    """Return ("stage_forward_ms", seconds): the stage's microbatches x (forward + backward) plus optimizer, unstated
-    ones 0; None if the row does not time a stage. Raises InputError if the plan has fewer stages.
-    """
-    measured, c = row.measured, what.configuration
-    stage = timed_stage(row)
-    if stage is None:
-        return None
-    if stage >= c.pp:
-        raise InputError("the plan has fewer stages", field="measured.stage", got=str(stage), need=f"< {c.pp}")
-    passes = (measured.stage_forward_ms or 0.0) + (measured.stage_backward_ms or 0.0)
-    times = c.global_batch // (c.dp * c.micro)
-    return "stage_forward_ms", (times * passes + (measured.stage_optimizer_ms or 0.0)) / 1e3
-
-
 def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
-    """Return (figure, seconds of a step that follow from it) of the first figure that the row states; None without one.
-    Order: seconds, tokens/s per GPU, tokens/s, samples/s per GPU, FLOP/s or MFU as of `tokens_per_s_per_gpu`; seconds
-    and tokens/s per GPU also from `derived`, if not measured.
+    """Return (figure, seconds that follow from it) of the first figure that the row states; None without one.
+
+    Of a stage's work, if the row times a stage: its microbatches x (forward + backward), plus the optimizer;
+    InputError if the plan has fewer stages. Else of a step, in this order: seconds, tokens/s per GPU, tokens/s,
+    samples/s per GPU, FLOP/s or MFU as of `tokens_per_s_per_gpu`; seconds and tokens/s per GPU also from `derived`.
     """
     measured, computed, c = row.measured, row.derived, what.configuration
+    stage = timed_stage(row)
+    if stage is not None:
+        if stage >= c.pp:
+            raise InputError("the plan has fewer stages", field="measured.stage", got=str(stage), need=f"< {c.pp}")
+        passes = (measured.stage_forward_ms or 0.0) + (measured.stage_backward_ms or 0.0)
+        times = c.global_batch // (c.dp * c.micro)
+        return "stage_forward_ms", (times * passes + (measured.stage_optimizer_ms or 0.0)) / 1e3
     if seconds := measured.step_s or computed.step_s:
         return "step_s", seconds
     samples = c.global_batch

@@ -77,12 +77,6 @@ def network_stated(row: Row) -> str | None:
     return _understood(row.cluster.inter_node, None)
 
 
-def unread_network(row: Row) -> tuple[str, ...]:
-    """Return as `name: value` the row's texts on its links that state no understood speed."""
-    stated = {"inter_node": (row.cluster.inter_node, None), "intra_node": (row.cluster.intra_node, "gpu")}
-    return tuple(f"{name}: {text}" for name, (text, alone) in stated.items() if text and not _understood(text, alone))
-
-
 def _understood(text: str | None, alone: str | None) -> str | None:
     """Return the text if a speed can be parsed from it, else None. alone: unit that a bare speed is per."""
     try:
@@ -185,17 +179,22 @@ class RowOptions:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Return as `name: value` the row's own options that `option` has not been asked for so far, words that are not
-        understood, and link speeds that cannot be read. Options that are False, repeat another option, or have the
-        value that is predicted anyway, are left out.
+        """Return as `name: value` what the row states and no prediction takes in: options, words, link speeds.
+
+        They are its own options that `option` has not been asked for so far, words that are not understood, and link
+        speeds that cannot be read. Options that are False, repeat another option, or have the value that is predicted
+        anyway, are left out.
         """
-        values = ((name, self.stated[name]) for name in sorted(self._unused))
-        values = (each for each in values if not _as_predicted(*each))
-        return (
-            *(f"{name}: {value}" for name, value in values if value is not False),
-            *self._unread,
-            *unread_network(self.row),
-        )
+        left = []
+        for name in sorted(self._unused):
+            value, words = self.stated[name], _SAID_ELSEWHERE.get(name)
+            predicted = words is not None and (not words or known_word(value, words) is not None)
+            if value is not False and not predicted:
+                left.append(f"{name}: {value}")
+        stated = self.row.cluster
+        links = (("inter_node", stated.inter_node, None), ("intra_node", stated.intra_node, "gpu"))
+        speeds = (f"{name}: {text}" for name, text, alone in links if text and not _understood(text, alone))
+        return (*left, *self._unread, *speeds)
 
     def guess(self, name: str, value: object, matters: bool) -> None:
         """Record an assumed value as text if it matters and is not None: in `documented` if the source documents this
@@ -298,12 +297,6 @@ def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         first, last = (next(end for end in order if end is not None) for order in (ends, ends[::-1]))
         spelled["ends_as_layers"] = (int(first), int(last))
     return spelled, tuple(unread)
-
-
-def _as_predicted(name: str, value: Any) -> bool:
-    """Return whether an unread option repeats another one or has the value that is predicted anyway."""
-    words = _SAID_ELSEWHERE.get(name)
-    return words == () or (words is not None and known_word(value, words) is not None)
 
 
 def known_word(word: object, words: Iterable[Any]) -> Any:
