@@ -21,7 +21,7 @@ from symconfig.cost.tape import first_axis_max, maximum
 from symconfig.cost.weights import Weights, weights
 from symconfig.cost.work import (
     PAIRED_HOST,
-    collectives_s,
+    collective_s,
     exposed,
     graphed,
     host_seconds,
@@ -31,6 +31,7 @@ from symconfig.cost.work import (
     work_seconds,
 )
 from symconfig.graph.derived import DerivedBlock, Phase, Workspace
+from symconfig.graph.layout import Kind
 from symconfig.graph.operator import ELEMENT_BYTES, Element
 from symconfig.graph.recompute import Policy
 
@@ -193,10 +194,15 @@ def evaluate(
     mean rank's. With blocking launches the host's seconds are added to each operator, and one launch to each collective
     that takes time.
 
-    known: a cache of collectives' seconds, as in `collectives_s`, shared by the blocks of this lattice; it is filled.
-    None: no cache.
+    known: a cache of collectives' seconds, shared by the blocks of this lattice; it is filled. None: no cache.
     """
-    full = collectives_s(block.collectives, lattice, machine, framework, {} if known is None else known)
+    known, full = {} if known is None else known, tuple[Array, ...]()
+    for c in block.collectives:
+        same = (c.axes, c.elements, c.element, c.times, c.copies, c.groups, c.chosen_groups)
+        key = (c.kind if c.kind is Kind.ALL_TO_ALL else c.kind.passes, *same)  # tensor and phase cost nothing
+        if key not in known:
+            known[key] = collective_s(c, lattice, machine, framework)
+        full = (*full, known[key])
     held = lattice.stack([held.elements for held in block.held])
     inputs = machine.quantised_bytes if framework.engine else ELEMENT_BYTES[Element.ACTIVATION]
     element_bytes = ELEMENT_BYTES | {Element.MATMUL_INPUT: inputs}

@@ -235,24 +235,6 @@ def work_flops(work: Task, values: Mapping[str, float]) -> float:
     return sum(times * 2 * size.value(values) for size, _ in work.products)
 
 
-def collectives_s(
-    every: Sequence[Collective], lattice: Lattice, machine: Machine, framework: Framework, known: dict[object, Array]
-) -> tuple[Array, ...]:
-    """Return the seconds of each collective, all repetitions, before any overlap: [points] each.
-
-    The arrays may be shared, so the caller must not change them. known: a cache by the fields that the cost depends on
-    (not tensor and phase), for this lattice, machine and framework; it is filled.
-    """
-    result = []
-    for c in every:
-        kind = c.kind if c.kind is Kind.ALL_TO_ALL else c.kind.passes
-        same = (kind, c.axes, c.elements, c.element, c.times, c.copies, c.groups, c.chosen_groups)
-        if same not in known:
-            known[same] = collective_s(c, lattice, machine, framework)
-        result.append(known[same])
-    return tuple(result)
-
-
 def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
     """Return a collective's seconds before any overlap, all its repetitions together; 0 for a group of one: [points].
 

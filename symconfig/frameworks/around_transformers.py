@@ -26,7 +26,7 @@ RING = Constraint(
     source=_ULYSSES,
     example={"cp": 2, "cp_comm": "p2p"},
 )
-_OF_HEADS = partial(Constraint, about="cp", pins=("cp",), divides=True, source=_ULYSSES)
+_OF_HEADS = partial(Constraint, pins=("cp",), divides=True, source=_ULYSSES)
 ULYSSES_HEADS = _OF_HEADS(
     name="ulysses heads",
     predicate=lambda f, p: (p.cp > 1) & (f.num_attention_heads % p.cp != 0),
@@ -50,7 +50,7 @@ ULYSSES_SEQUENCE = Constraint(
     source=_ULYSSES,
     example=ULYSSES | {"seq_length": 2047},
 )
-_WITHOUT_CP = partial(Constraint, about="cp", pins=("cp=1",), source=_ULYSSES)
+_WITHOUT_CP = partial(Constraint, pins=("cp=1",), source=_ULYSSES)
 ULYSSES_LATENT = _WITHOUT_CP(
     name="ulysses latent",
     predicate=lambda f, p: (p.cp > 1) & f.latent,

@@ -19,7 +19,7 @@ BATCH = Constraint(
     source="megatron/core/num_microbatches_calculator.py; deepspeed/runtime/config.py, _batch_assertion",
     example={"global_batch": 12, "micro": 1},
 )
-OVER_TP = partial(Constraint, about="tp", pins=("tp",), divides=True)
+OVER_TP = partial(Constraint, pins=("tp",), divides=True)
 HEADS = OVER_TP(
     name="num_attention_heads",
     predicate=lambda f, p: f.num_attention_heads % p.tp != 0,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from symconfig.cost.framework import Framework
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend
@@ -193,16 +192,6 @@ def _data_parallel(row: Row, options: RowOptions, inner: int, pp: int, micro: in
     return dp
 
 
-def _in_groups(options: RowOptions, framework: Framework, replicas: int) -> Framework:
-    """Return the framework with optimizer_instances = max(1, replicas // group size), unchanged for a size below 0. The
-    size is the first nonzero one of zero1_group, fsdp_degree and, with hsdp, a node's GPUs, else -1. replicas: dp x cp.
-    """
-    inside = {"hsdp": options.row.cluster.gpus_per_node}.get(str(options.get("fsdp")))
-    groups = (options.get("zero1_group"), options.get("fsdp_degree"), inside)
-    size = next((size for size in groups if size), -1)
-    return framework if size < 0 else replace(framework, optimizer_instances=max(1, replicas // size))
-
-
 def _recompute(options: RowOptions, model: ModelDescriptor, pp: int) -> dict[str, Any]:
     """Return the recompute fields of a configuration; {} for a granularity other than full and selective…. full: the
     whole layer, with its layers (default 1) if the method is block or uniform. selective: the stated modules (default
@@ -329,9 +318,14 @@ def behaviour_of(options: RowOptions, name: str, replicas: int) -> dict[str, Any
     if stages and reduces and overlap.get("param_gather") is not False:
         base = replace(base, gathers=Start.ON_DEMAND)
     framework = switched(base, architecture, implementation)
+    # Ranks that share a whole optimizer state: -1 for all of them.
+    inside = {"hsdp": options.row.cluster.gpus_per_node}.get(str(options.get("fsdp")))
+    size = options.get("zero1_group") or options.get("fsdp_degree") or inside or -1
+    if size > 0:
+        framework = replace(framework, optimizer_instances=max(1, replicas // size))
     dispatcher = how.get("dispatcher")
     return {
-        "framework": _in_groups(options, framework, replicas),
+        "framework": framework,
         "overlap_tp_comm": implementation.cuts_products,
         "overlap_moe_a2a": implementation.pairs_microbatches,
         "moe_flex_backend": dispatcher if dispatcher in ("deepep", "hybridep") else None,

@@ -115,7 +115,9 @@ class _Stage:
         self.saved_s: list[float] = (saved * slow).tolist()
         self.hide: list[float] = np.broadcast_to(times.hide, times.forward.shape)[stage].tolist()
         # of a chunk's own first forward, with which its gather overlaps
-        self.overlapped_s = [share * own for share, own in zip(self.hide, self.seconds[FORWARD], strict=True)]
+        self.overlapped_s: list[float] = [
+            share * own for share, own in zip(self.hide, self.seconds[FORWARD], strict=True)
+        ]
         self.clock = self.until = 0.0
         self.starts: list[float] = []
         self.ends: list[float] = []

@@ -19,7 +19,7 @@ ETP = Constraint(
     source="deepspeed/module_inject/auto_ep_config.py, validate_autoep_config",
     example={"num_experts": 8, "model_type": "mixtral", "ep": 2, "etp": 2},
 )
-_WITHOUT_EP = partial(Constraint, about="ep", pins=("ep=1",))
+_WITHOUT_EP = partial(Constraint, pins=("ep=1",))
 NO_EXPERTS = _WITHOUT_EP(
     name="autoep without experts",
     predicate=lambda f, p: (p.ep > 1) & (f.num_experts == 0),
@@ -35,7 +35,7 @@ AUTOEP_PRESET = _WITHOUT_EP(
     source="deepspeed/module_inject/auto_ep_presets",
     example={"num_experts": 8, "model_type": "gpt_oss", "ep": 2},
 )
-_WITHOUT_TP = partial(Constraint, about="tp", pins=("tp=1",))
+_WITHOUT_TP = partial(Constraint, pins=("tp=1",))
 AUTOTP_MODEL = _WITHOUT_TP(
     name="autotp model",
     predicate=lambda f, p: (p.tp > 1) & ((f.num_experts > 0) | no(among(f.model_type, AUTOTP_MODELS))),
