@@ -30,7 +30,7 @@ from symconfig.cost.work import (
     paired_collectives_s,
     work_seconds,
 )
-from symconfig.graph.derived import DerivedBlock, Phase, Workspace
+from symconfig.graph.derived import DerivedBlock, Phase
 from symconfig.graph.layout import Kind
 from symconfig.graph.operator import ELEMENT_BYTES, Element
 from symconfig.graph.recompute import Policy
@@ -208,7 +208,12 @@ def evaluate(
     element_bytes = ELEMENT_BYTES | {Element.MATMUL_INPUT: inputs}
     sizes = np.array([[element_bytes[held.element]] for held in block.held]).reshape(-1, 1)
     uneven, busiest = Uneven.of(block, lattice), at_busiest(lattice)
-    spaces = [_workspace_bytes(space, busiest, framework) for space in block.workspaces]
+    spaces = []  # bytes that are alive only while an operator's backward runs
+    for space in block.workspaces:
+        moved = (busiest.value(size) * ELEMENT_BYTES[element] for size, element in space.moved)
+        spaces.append(sum(moved, np.zeros(lattice.points)))
+        if space.weight is not None and not (space.layer and framework.kept_gradient_buffers):
+            spaces[-1] = spaces[-1] + ELEMENT_BYTES[Element.ACTIVATION] * busiest.value(space.weight)
     work, host = (each(block, lattice, machine, framework) for each in (work_seconds, host_seconds))
     work, full = busiest_work_s(work, block, lattice), busiest_collectives_s(full, block, lattice)
     if framework.blocking_launches:
@@ -255,14 +260,6 @@ def with_overlap(cost: BlockCost, framework: Framework) -> BlockCost:
     hidden = replace(alone, comm_s=paired_collectives_s(cost.derived, shown, work, framework.hide.experts))
     less = alone.seconds() - hidden.seconds()
     return replace(hidden, hidden_s=maximum(less[:2] + less[2:], 0.0))
-
-
-def _workspace_bytes(space: Workspace, lattice: Lattice, framework: Framework) -> Array:
-    """Return the bytes alive only while an operator's backward runs: [points]."""
-    result: Array = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in space.moved), np.zeros(lattice.points))
-    if space.weight is not None and not (space.layer and framework.kept_gradient_buffers):
-        result = result + ELEMENT_BYTES[Element.ACTIVATION] * lattice.value(space.weight)
-    return result
 
 
 @dataclass(frozen=True)

@@ -97,11 +97,10 @@ class Fixed:
 
     def __eq__(self, other: object) -> bool:
         """Compare facts. UNKNOWN equals itself alone: asked for `==`, as a dataclass would do, it decides nothing."""
-        return self._known() == other._known() if isinstance(other, Fixed) else NotImplemented
-
-    def _known(self) -> tuple[tuple[Any] | None, ...]:
-        values = (getattr(self, name) for name in FIXED)
-        return tuple(None if value is UNKNOWN else (value,) for value in values)
+        if not isinstance(other, Fixed):
+            return NotImplemented
+        pairs = ((getattr(self, name), getattr(other, name)) for name in FIXED)
+        return all(a is b if a is UNKNOWN or b is UNKNOWN else a == b for a, b in pairs)
 
     @classmethod
     def of(

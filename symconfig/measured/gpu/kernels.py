@@ -283,7 +283,7 @@ def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[
         if left < (1 - OVERRUN) * budget_s:
             skipped.append(Skipped(what=kernel, reason="the budget of time was spent"))
             continue
-        row = _one(on, clock, kernel, max(left, 0.0) / (len(turns) - index))
+        row = _fastest(on, clock, kernel, max(left, 0.0) / (len(turns) - index))
         if isinstance(row, Row):
             rows.append(row)
         else:
@@ -291,7 +291,7 @@ def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[
     return KernelTimes(rig=rig, cluster=zoo_name(rig.product), rows=tuple(rows), skipped=tuple(skipped), notes=notes)
 
 
-def _one(on: Bench, clock: Clock, kernel: Kernel, share_s: float) -> Row | Skipped:
+def _fastest(on: Bench, clock: Clock, kernel: Kernel, share_s: float) -> Row | Skipped:
     """Return the time of a kernel's fastest implementation, each tried for an equal part of share_s, or why none can
     run (all distinct reasons).
     """
