@@ -14,7 +14,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError
-from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
+from symconfig.frameworks.known import TORCH_RELEASE
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.digests import digests
 from symconfig.plans.plan import (

@@ -20,7 +20,6 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.recipe import Recipe, RecipeFile, RecipeJob, every_recipe, load_recipes
 from symconfig.errors import InputError, SymconfigError
 from symconfig.frameworks.known import BACKENDS, facts_of
-from symconfig.frameworks.tables import options
 from symconfig.graph.count import parameters
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.plan import Candidate, Plan
@@ -162,7 +161,9 @@ def rows(task: tuple[Asked, bool]) -> list[Row]:
     pick = Pick(
         asked,
         words=_pick(plan.best),
-        unstable=tuple(one.name for one in options(BACKEND) if one.name in uses and one.standing(release) is not None),
+        unstable=tuple(
+            one.name for one in BACKENDS[BACKEND].options if one.name in uses and one.standing(release) is not None
+        ),
         families=len({family(one) for one in (plan.best, *plan.alternatives)}),
         memory=not plan.may_not_fit,
         shaken=robustness(plan) if shaken else (),
@@ -191,7 +192,7 @@ def used(plan: Plan) -> frozenset[str]:
 
 
 def _named(fixed: object, point: object) -> frozenset[str]:
-    return frozenset(option.name for option in options(BACKEND) if option.used(fixed, point))
+    return frozenset(option.name for option in BACKENDS[BACKEND].options if option.used(fixed, point))
 
 
 def _more(layout: str | None, recompute: str, modules: Iterable[str]) -> frozenset[str]:

@@ -142,7 +142,7 @@ def _model(job: GraphJob, cluster: ClusterDescriptor) -> Source:
     model's maximum, at most DEFAULT_SEQUENCE; attention: flash if the GPU has it, else unfused. Raises InputError with
     all problems, also without global_batch_size.
     """
-    from symconfig.frameworks.facts import flash
+    from symconfig.frameworks.constraint import flash
     from symconfig.graph.implementation import Implementation, Kernel
     from symconfig.graph.program.of_model import program
 

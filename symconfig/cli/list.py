@@ -130,13 +130,12 @@ def _options(_: argparse.Namespace, name: str | None) -> Shown:
     reason, source and versions (None if it is not in doubt). Raises InputError for an unknown name.
     """
     from symconfig.frameworks.known import BACKENDS
-    from symconfig.frameworks.tables import options
 
-    known = {one.name: one for backend in BACKENDS for one in options(backend)}
+    known = {one.name: one for backend in BACKENDS.values() for one in backend.options}
     data = [
         {
             **picked(one, "name", "label"),
-            "backends": [backend for backend in BACKENDS if one in options(backend)],
+            "backends": [name for name, backend in BACKENDS.items() if one in backend.options],
             "maturity": one.doubt and str(one.doubt.maturity),
             **{key: one.doubt and getattr(one.doubt, key) for key in ("why", "source", "since", "until")},
         }

@@ -107,7 +107,7 @@ def _print(arguments: argparse.Namespace, plan: Plan) -> int:
     compared with the machine or fitted to that number of processes. Raises InputError for words that `$(…)` would
     change, unless --null or --json is given; MismatchError.
     """
-    from symconfig.frameworks.entries import entry_of
+    from symconfig.frameworks.known import entry_of
     from symconfig.runs.start import started
 
     target = arguments.target or (plan.job.target if plan.job.target in with_words() else plan.best.target.backend)

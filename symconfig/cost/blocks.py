@@ -14,15 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost import formulas
-from symconfig.cost.collectives import beside_another, collectives_s, exposed
 from symconfig.cost.framework import Framework
-from symconfig.cost.lattice import Array, Lattice
+from symconfig.cost.lattice import Array, Lattice, Uneven, at_busiest, busiest_collectives_s, busiest_work_s
 from symconfig.cost.machine import Machine, Number
 from symconfig.cost.tape import first_axis_max, maximum
-from symconfig.cost.uneven import Uneven, at_busiest, exchanged, worked
 from symconfig.cost.weights import Weights, weights
-from symconfig.cost.work import PAIRED_HOST, graphed, host_seconds, inside_experts, is_dispatch, work_seconds
-from symconfig.graph.derived import DerivedBlock, Phase, Workspace
+from symconfig.cost.work import (
+    PAIRED_HOST,
+    collective_s,
+    exposed,
+    graphed,
+    host_seconds,
+    inside_experts,
+    is_dispatch,
+    paired_collectives_s,
+    work_seconds,
+)
+from symconfig.graph.derived import DerivedBlock, Phase
+from symconfig.graph.layout import Kind
 from symconfig.graph.operator import ELEMENT_BYTES, Element
 from symconfig.graph.recompute import Policy
 
@@ -40,7 +49,7 @@ class BlockCost:
     host_s: dict[tuple[str, Phase], Array]  # of the thread that launches it, without what graphs launch
     full_host_s: dict[tuple[str, Phase], Array]  # with it
     comm_s: tuple[Array, ...]  # exposed, per collective
-    full_comm_s: tuple[Array, ...]  # before hiding
+    full_comm_s: tuple[Array, ...]  # before any overlap
     held_bytes: tuple[Array, ...]
     workspace_bytes: Array  # of the operator that needs most
     weights: Weights
@@ -67,14 +76,6 @@ class BlockCost:
             uneven=self.uneven and self.uneven.at(chosen),
         )
 
-    def lean_bytes(self, policies: Policies, held: Array) -> Array:
-        """Return the bytes of tensors that every policy keeps on the GPU, so a lower bound of what any keeps: [points].
-
-        held: bytes of the tensors, [held, points].
-        """
-        result: Array = policies.always @ held
-        return result
-
     def uneven_bytes(self, policies: Policies, *, least: bool) -> Array:
         """Return the bytes that the busiest rank keeps on the GPU beyond the mean rank: [policies, points].
 
@@ -84,7 +85,7 @@ class BlockCost:
         if self.uneven is None:
             return np.zeros((1 if least else len(policies), self.boundary_bytes.size))
         beyond = self.uneven.beyond(np.array(self.held_bytes))
-        result: Array = self.lean_bytes(policies, beyond)[None] if least else policies.staying @ beyond
+        result: Array = (policies.always[None] if least else policies.staying) @ beyond
         return result
 
     def passes(self, policies: Policies, host_bytes_per_s: Number, framework: Framework) -> Array:
@@ -193,18 +194,28 @@ def evaluate(
     mean rank's. With blocking launches the host's seconds are added to each operator, and one launch to each collective
     that takes time.
 
-    known: a cache of collectives' seconds, as in `collectives_s`, shared by the blocks of this lattice; it is filled.
-    None: no cache.
+    known: a cache of collectives' seconds, shared by the blocks of this lattice; it is filled. None: no cache.
     """
-    full = collectives_s(block.collectives, lattice, machine, framework, {} if known is None else known)
+    known, full = {} if known is None else known, tuple[Array, ...]()
+    for c in block.collectives:
+        same = (c.axes, c.elements, c.element, c.times, c.copies, c.groups, c.chosen_groups)
+        key = (c.kind if c.kind is Kind.ALL_TO_ALL else c.kind.passes, *same)  # tensor and phase cost nothing
+        if key not in known:
+            known[key] = collective_s(c, lattice, machine, framework)
+        full = (*full, known[key])
     held = lattice.stack([held.elements for held in block.held])
     inputs = machine.quantised_bytes if framework.engine else ELEMENT_BYTES[Element.ACTIVATION]
     element_bytes = ELEMENT_BYTES | {Element.MATMUL_INPUT: inputs}
     sizes = np.array([[element_bytes[held.element]] for held in block.held]).reshape(-1, 1)
     uneven, busiest = Uneven.of(block, lattice), at_busiest(lattice)
-    spaces = [_workspace_bytes(space, busiest, framework) for space in block.workspaces]
+    spaces = []  # bytes that are alive only while an operator's backward runs
+    for space in block.workspaces:
+        moved = (busiest.value(size) * ELEMENT_BYTES[element] for size, element in space.moved)
+        spaces.append(sum(moved, np.zeros(lattice.points)))
+        if space.weight is not None and not (space.layer and framework.kept_gradient_buffers):
+            spaces[-1] = spaces[-1] + ELEMENT_BYTES[Element.ACTIVATION] * busiest.value(space.weight)
     work, host = (each(block, lattice, machine, framework) for each in (work_seconds, host_seconds))
-    work, full = worked(work, block, lattice), exchanged(full, block, lattice)
+    work, full = busiest_work_s(work, block, lattice), busiest_collectives_s(full, block, lattice)
     if framework.blocking_launches:
         work = {key: t + host[key] for key, t in work.items()}
         full = tuple(t + framework.host_kernel_s * (t > 0) for t in full)
@@ -226,47 +237,29 @@ def evaluate(
         paired=False,
         uneven=uneven,
     )
-    return hiding(bare, framework)
+    return with_overlap(bare, framework)
 
 
-def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
+def with_overlap(cost: BlockCost, framework: Framework) -> BlockCost:
     """Return a copy of a block's costs with this framework's overlap and CUDA graphs applied.
 
     cost: evaluated for a framework whose `evaluated` is the same. If the framework overlaps experts' all-to-alls with
-    another microbatch and the block has some, `paired` is set, their exposed seconds are those beside it, and
-    `hidden_s` is what that saves in forward and backward; else hidden_s is 0.
+    another microbatch and the block has some, `paired` is set, their exposed seconds are those beside it, `hidden_s` is
+    what that saves in forward and backward (else 0), and without graphs the host takes PAIRED_HOST times as long.
+    Operators that CUDA graphs replay cost the host nothing.
     """
     collectives, work = cost.derived.collectives, cost.work_s
     paired = framework.hide.experts > 0 and any(is_dispatch(c) for c in collectives)
-    cost = _replayed(cost, framework, paired)
+    replayed = graphed(cost.derived, framework) if framework.graphed else frozenset[str]()
+    longer = PAIRED_HOST if paired and not replayed else 1.0
+    host = {key: t * (0.0 if key[0] in replayed else longer) for key, t in cost.full_host_s.items()}
     shown = tuple(exposed(c, t, work, framework) for c, t in zip(collectives, cost.full_comm_s, strict=True))
-    alone = replace(cost, comm_s=shown, hidden_s=np.zeros_like(cost.hidden_s), paired=paired)
+    alone = replace(cost, host_s=host, comm_s=shown, hidden_s=np.zeros_like(cost.hidden_s), paired=paired)
     if not paired:
         return alone
-    hidden = replace(alone, comm_s=beside_another(cost.derived, shown, work, framework.hide.experts))
+    hidden = replace(alone, comm_s=paired_collectives_s(cost.derived, shown, work, framework.hide.experts))
     less = alone.seconds() - hidden.seconds()
     return replace(hidden, hidden_s=maximum(less[:2] + less[2:], 0.0))
-
-
-def _replayed(cost: BlockCost, framework: Framework, paired: bool) -> BlockCost:
-    """Return a copy of the costs with the host's seconds 0 for operators that CUDA graphs replay.
-
-    paired: another microbatch runs beside this one; if nothing is replayed, the host then takes PAIRED_HOST times
-    longer.
-    """
-    once = graphed(cost.derived, framework) if framework.graphed else frozenset[str]()
-    host, longer = cost.full_host_s, 1.0 if once else PAIRED_HOST
-    if once or paired:
-        host = {key: t * (0.0 if key[0] in once else longer) for key, t in host.items()}
-    return replace(cost, host_s=host)
-
-
-def _workspace_bytes(space: Workspace, lattice: Lattice, framework: Framework) -> Array:
-    """Return the bytes alive only while an operator's backward runs: [points]."""
-    result: Array = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in space.moved), np.zeros(lattice.points))
-    if space.weight is not None and not (space.layer and framework.kept_gradient_buffers):
-        result = result + ELEMENT_BYTES[Element.ACTIVATION] * lattice.value(space.weight)
-    return result
 
 
 @dataclass(frozen=True)
@@ -282,18 +275,19 @@ class Policies:
     def rerun(self, operators: tuple[str, ...]) -> Array:
         """Return 1 for each operator that a policy recomputes, else 0; cached: [policies, operators]."""
         if operators not in self.repeats:
-            self.repeats[operators] = _rows([[op in policy.rerun for op in operators] for policy in self.each])
+            rows = [[op in policy.rerun for op in operators] for policy in self.each]
+            self.repeats[operators] = np.array(rows, dtype=np.float64)
         return self.repeats[operators]
 
     @cached_property
     def offloaded(self) -> Array:
         """Return 1 for each tensor that a policy keeps in host memory, else 0: [policies, held]."""
-        return _rows([policy.offloaded for policy in self.each])
+        return np.array([policy.offloaded for policy in self.each], dtype=np.float64)
 
     @cached_property
     def staying(self) -> Array:
         """Return 1 for each tensor that a policy keeps on the GPU, else 0: [policies, held]."""
-        kept: Array = _rows([policy.kept for policy in self.each])
+        kept: Array = np.array([policy.kept for policy in self.each], dtype=np.float64)
         return kept - self.offloaded
 
     @cached_property
@@ -313,7 +307,3 @@ class Policies:
             for units in dict.fromkeys(policy.units for policy in self.each)
         }
         return np.array([most[policy.units] for policy in self.each])
-
-
-def _rows(bits: Sequence[Sequence[bool]]) -> Array:
-    return np.array(bits, dtype=np.float64)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost.collectives import ring
-from symconfig.cost.formulas import CONTENTION, overlapped_s
+from symconfig.cost.formulas import CONTENTION, overlapped_s, ring
 from symconfig.cost.framework import Together
 from symconfig.cost.lattice import Array
 from symconfig.cost.optimizer import Share, padding
@@ -85,7 +84,8 @@ def _moves_s(
     ):
         if not np.any(parts):
             continue
-        group = maximum(replicas / setting.instances, 1.0)  # of one instance: neighbours
+        instances = framework.optimizer_instances if setting.sharding.instances else 1
+        group = maximum(replicas / instances, 1.0)  # of one instance: neighbours
         numbers = {"dp": group, INSTANCES: replicas / group}
         ranks = math.prod(numbers[axis] for axis in axes)
         cuts = [math.prod(numbers[axis] ** power for axis, power in move.elements.powers) for move in moves]

@@ -1,7 +1,7 @@
-"""Closed forms of collectives, of the pipeline and of ZeRO's states, in NumPy.
+"""Closed forms of collectives, kernels and the pipeline, in NumPy.
 
 Arguments are float64 arrays, numbers or terms of a tape that broadcast together; on terms a formula leaves its symbols.
-They depend on neither framework nor hardware: both enter as numbers. Seconds, bytes, FLOP; a multiply-add is 2 FLOP.
+Framework and hardware enter as numbers. Seconds, bytes, FLOP; a multiply-add is 2 FLOP.
 """
 
 from __future__ import annotations
@@ -12,16 +12,32 @@ from typing import Any
 
 import numpy as np
 
+from symconfig.cost.lattice import Array
+from symconfig.cost.machine import LEVELS, Machine
 from symconfig.cost.tape import greater, maximum, minimum
 from symconfig.schedule.schedules import warm_up
 
-LEVELS = 4
 GRAIN = 1e-3  # element: the smallest piece of what can be divided freely
 ROUNDING = 1e-9  # whole numbers must stay whole in floating point before they are rounded up or down
 # Share of the time of an overlapped collective that the work loses to it: NCCL's kernels hold compute units (24 to 32
 # of 108 to 132), so that a matrix product needs another wave, and both want memory. Of 0.2, 0.3 and 0.45 it leaves the
 # smallest errors on sources left out of the fit.
 CONTENTION = 0.2
+# Output tiles that GEMM libraries use, with the rate of each over the best one's (a small tile reads its operands more
+# often), and the share of the prologue and epilogue that is exposed: several small tiles fit on a compute unit at once,
+# and one works while another loads or stores.
+TILES = (
+    (256, 128, 1.0, 1.0),
+    (128, 256, 1.0, 1.0),
+    (128, 128, 0.93, 0.5),
+    (64, 256, 0.87, 0.5),
+    (128, 64, 0.75, 0.25),
+    (64, 64, 0.6, 0.125),
+)
+# Keys that a kernel works on beyond those that a query attends to: it takes whole tiles of queries and keys, at the
+# diagonal and at both edges of a window, and its first and last tiles overlap with nothing.
+TILE_KEYS = 384.0
+CHANNELS = 128.0  # at which the attention's rates are given
 
 
 def _levels_of_group(ranks: Any, stride: Any, levels: dict[str, Any]) -> list[tuple[Any, Any, Any]]:
@@ -60,6 +76,14 @@ def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any, **levels: An
     # An all-reduce may run as a tree over the nodes; an all-gather or a reduce-scatter only as a ring, step after step.
     latency = (passes - 1.0) * minimum(ring, tree) + (2.0 - passes) * ring
     return passes * ((ranks - 1.0) / ranks * reduce(maximum, times) + latency)
+
+
+def ring(amount: Array, passes: float | Array, ranks: Array, stride: Array | float, machine: Machine) -> Array:
+    """Return the seconds of a ring collective; 0 for a group of one rank. Arguments are as of `formulas.ring_s`."""
+    several = ranks > 1
+    if not np.any(several):
+        return np.zeros(np.broadcast_shapes(*(np.shape(each) for each in (amount, passes, ranks, stride))))
+    return np.where(several, ring_s(amount, passes, ranks, stride, **machine.levels), 0.0)
 
 
 def all_to_all_s(
@@ -164,35 +188,7 @@ def in_flight(stage: Any, pp: Any, vpp: Any, num_microbatches: Any, group: Any) 
     return interleaved * chunks / vpp + (1.0 - interleaved) * minimum(num_microbatches, pp - stage)
 
 
-def states_bytes(
-    dense_parameters: Any,
-    expert_parameters: Any,
-    weight_bytes: Any,
-    gradient_bytes: Any,
-    optimizer_bytes: Any,
-    dense_shards: Any,
-    expert_shards: Any,
-    zero1: Any,
-    zero2: Any,
-    zero3: Any,
-    optimizer_on_device: Any,
-) -> Any:
-    """Return the bytes of weights, gradients and optimizer state on one rank by ZeRO (arXiv 1910.02054, table 1).
-
-    weight_bytes, gradient_bytes, optimizer_bytes: per parameter. dense_shards, expert_shards: ranks that share what is
-    sharded. zero1, zero2, zero3: 1 where states, gradients or weights are sharded, else 0. optimizer_on_device: the
-    share of the optimizer state that is not offloaded.
-    """
-
-    def sharded(switch: Any) -> Any:
-        dense = dense_parameters / (1.0 + switch * (dense_shards - 1.0))
-        return dense + expert_parameters / (1.0 + switch * (expert_shards - 1.0))
-
-    optimizer = optimizer_bytes * optimizer_on_device * sharded(zero1)
-    return weight_bytes * sharded(zero3) + gradient_bytes * sharded(zero2) + optimizer
-
-
-def dealt(whole: Any, ranks: Any, largest: Any, chunks: Any, bucket: Any) -> Any:
+def undivided_elements(whole: Any, ranks: Any, largest: Any, chunks: Any, bucket: Any) -> Any:
     """Return the elements on the busiest rank if matrices are assigned to ranks undivided, chunk by chunk.
 
     A chunk is cut into buckets of `bucket` elements, each given to the ranks with the fewest elements: the busiest gets
@@ -207,3 +203,61 @@ def dealt(whole: Any, ranks: Any, largest: Any, chunks: Any, bucket: Any) -> Any
     piece = maximum(largest, GRAIN) / 2.0
     even = piece * np.ceil(bucket / ranks / piece - ROUNDING)
     return chunks * (full * maximum(even, largest) + maximum(rest / ranks, minimum(rest, largest)))
+
+
+def product_s(
+    machine: Machine,
+    batch: Any,
+    m: Any,
+    n: Any,
+    k: Any,
+    *,
+    efficiency: Any,
+    element_bytes: Any,
+    peak_flops: Any = None,
+    cast_bytes: Any = 0.0,
+    launches: Any = 1.0,
+) -> Any:
+    """Return the seconds of `batch` products [m, k] x [k, n]: a roofline with tile and wave quantisation.
+
+    The fastest tile of TILES counts; K is split where tiles are fewer than compute units. efficiency: share of the
+    peak. element_bytes: per element of operands and result. peak_flops: of low precision; None for 16 bits. cast_bytes:
+    moved per element of the first operand before the product, whose seconds come on top, as kernel launches do.
+    """
+    # K/(K + K_half) stands for prologue and epilogue, which are no faster at low precision.
+    k_half = machine.k_half if peak_flops is None else machine.k_half * peak_flops / machine.high_peak_flops
+    peak = machine.high_peak_flops if peak_flops is None else peak_flops
+    units, width_s = machine.compute_units, machine.hbm_bytes_per_s
+    rows = {size: np.ceil(m / size) for size in (64, 128, 256)}
+    columns = {size: np.ceil(n / size) for size in (64, 128, 256)}
+    longest, area = np.floor(k / 1024), batch * m * n / units
+    fills = []
+    for height, width, rate, exposed in TILES:
+        tiles = batch * rows[height] * columns[width]
+        # With fewer tiles than units the library splits K, as long as each part keeps some length.
+        splits = maximum(1.0, minimum(np.floor(units / tiles + ROUNDING), longest))
+        waves = np.ceil(tiles * splits / units - ROUNDING)
+        fills.append(area * splits / waves * (rate / (height * width)) * k / (k + exposed * k_half))
+    compute = 2.0 * batch * m * n * k / (peak * efficiency * reduce(maximum, fills))
+    memory = element_bytes * batch * (m * k + k * n + m * n) / width_s
+    return maximum(compute, memory) + cast_bytes * batch * m * k / width_s + machine.launch_s * launches
+
+
+def attention_s(
+    machine: Machine, queries: Any, keys: Any, channels: float, forward: bool, *, launches: Any = 1.0
+) -> Array:
+    """Return the seconds of FlashAttention (arXiv 2205.14135): two products forward, or five backward, plus launches.
+
+    Each query costs TILE_KEYS more keys, and small heads a lower rate. queries: of all heads together. keys: attended
+    keys per query. channels: head size, the mean of both products.
+    """
+    flops = machine.attention_flops if forward else machine.attention_backward_flops
+    effective = (channels + machine.softmax_channels) * CHANNELS / (CHANNELS + machine.softmax_channels)
+    work = (2.0 if forward else 5.0) * 2.0 * queries * (keys + TILE_KEYS) * effective
+    result: Array = work / flops + machine.launch_s * launches
+    return result
+
+
+def traffic_s(machine: Machine, moved_bytes: Any) -> Any:
+    """Return the seconds of one kernel that is limited by memory bandwidth, its launch included."""
+    return moved_bytes / machine.hbm_bytes_per_s + machine.launch_s

@@ -230,19 +230,16 @@ class Framework:
         return -(-vocab_size // multiple) * multiple
 
     def stride(self, axes: tuple[str, ...], degrees: Mapping[str, Number]) -> Number:
-        """Return the distance in ranks between neighbours of a group: the product of the degrees inside it."""
-        result: Number = 1.0
-        for axis in self.inside(axes):
-            result = result * degrees[axis]
-        return result
+        """Return the distance in ranks between neighbours of a group over `axes`, [points] or a number.
 
-    def inside(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the axes of the rank grid that vary faster than all of `axes`; () for the innermost one.
-
-        The expert grid is used if it has the first axis, else the dense grid. Raises ValueError for an axis of neither.
+        It is the product of the degrees of the axes that vary faster in the rank grid: the expert grid if that has the
+        first axis, else the dense one. Raises ValueError for an axis of neither.
         """
         grid = EXPERT_GRID if axes[0] in EXPERT_GRID else DENSE_GRID
-        return grid[: min(grid.index(axis) for axis in axes)]
+        result: Number = 1.0
+        for axis in grid[: min(grid.index(axis) for axis in axes)]:
+            result = result * degrees[axis]
+        return result
 
 
 def element_bytes(framework: Framework, machine: Machine) -> Bytes:

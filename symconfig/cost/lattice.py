@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Task
 from symconfig.graph.monomial import Monomial
 
 Array = NDArray[np.float64]
-
-
-def pairs(first: NDArray[Any], second: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-    """Return the distinct pairs (first, second), ascending, [2, k], and for each point the index of its pair, [n].
-
-    first, second: non-negative whole numbers that broadcast to [n].
-    """
-    one, other = np.broadcast_arrays(first.astype(np.int64), second.astype(np.int64))
-    width = int(other.max(initial=0)) + 1
-    codes, which = np.unique(one * width + other, return_inverse=True)
-    return np.stack((codes // width, codes % width)), which
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +43,100 @@ class Lattice:
     def stack(self, monomials: list[Monomial]) -> Array:
         """Return the values of monomials, one row each: [len(monomials), points]."""
         return np.array([self.value(monomial) for monomial in monomials]).reshape(len(monomials), self.points)
+
+
+LOAD = "expert_imbalance"  # of a rank's slots
+# Numbers of a lattice: the load of the rank and layer that have most, over the mean; and what the rank that holds most
+# has beyond it in the mean of a stage's layers, were the model one stage. Layers differ in which rank is busy, so that
+# it grows with the root of the number of stages. And what all ranks wait for: the load of the rank that has most of a
+# layer, in the mean of the layers.
+OF_LAYER, OF_STAGE, OF_STEP = "busiest_layer_load", "busiest_stage_excess", "busiest_rank_load"
+
+
+@dataclass(frozen=True, slots=True)
+class Uneven:
+    """The imbalance of experts' loads in a block.
+
+    slots: 1 for each kept tensor that grows with a rank's load, else 0, [held]. layer, stage: the numbers `OF_LAYER`
+    and `OF_STAGE` of the lattice, [points].
+    """
+
+    slots: Array
+    layer: Array
+    stage: Array
+
+    @classmethod
+    def of(cls, block: DerivedBlock, lattice: Lattice) -> Uneven | None:
+        """Return the imbalance of a block's kept tensors; None if loads are even or no tensor grows with the load."""
+        slots = np.array([any(name == LOAD for name, _ in held.elements.powers) for held in block.held], dtype=float)
+        if OF_LAYER not in lattice.numbers or not slots.any():
+            return None
+        layer, stage = (np.broadcast_to(lattice.numbers[name], lattice.points) for name in (OF_LAYER, OF_STAGE))
+        return cls(slots, layer, stage)
+
+    def at(self, chosen: NDArray[np.intp]) -> Uneven:
+        """Return the imbalance at the selected points."""
+        return replace(self, layer=self.layer[chosen], stage=self.stage[chosen])
+
+    def busiest(self, held: Array) -> Array:
+        """Return the sizes of a block's tensors on the busiest rank of its layer: [held, points].
+
+        held: sizes on a rank with the mean load.
+        """
+        result: Array = held * (1.0 + np.outer(self.slots, self.layer - 1.0))
+        return result
+
+    def beyond(self, held: Array) -> Array:
+        """Return what the busiest rank keeps of a block's tensors beyond the mean, with a single stage: [held, points].
+
+        held: on a mean rank. The excess grows with the root of the number of stages.
+        """
+        result: Array = held * np.outer(self.slots, self.stage)
+        return result
+
+
+def at_busiest(lattice: Lattice) -> Lattice:
+    """Return the lattice with the expert load of the busiest rank and layer; unchanged if loads are even."""
+    if OF_LAYER not in lattice.numbers:
+        return lattice
+    return Lattice({**lattice.numbers, LOAD: lattice.numbers[LOAD] * lattice.numbers[OF_LAYER]}, lattice.points)
+
+
+Seconds = Mapping[tuple[str, Phase], Array]  # of operators
+
+
+def busiest_work_s(seconds: Seconds, block: DerivedBlock, lattice: Lattice) -> dict[tuple[str, Phase], Array]:
+    """Return the seconds of a block's operators on the rank that all others wait for, as a dict by (operator, phase).
+
+    The same seconds if loads are even. Else operators whose sizes include the load take longer in proportion: the last
+    tiles of experts with unequal numbers of tokens are half full on average. seconds: on a rank with the mean load.
+    """
+    if OF_STEP not in lattice.numbers:
+        return dict(seconds)
+    load, grow = lattice.numbers[OF_STEP], {work.op for work in block.work if LOAD in _symbols(work)}
+    return {key: t * load if key[0] in grow else t for key, t in seconds.items()}
+
+
+def _symbols(work: Task) -> set[str]:
+    """Return the names of all symbols in an operator's sizes."""
+    if isinstance(work, Matmul):
+        sizes = [work.batch, work.m, work.n, work.k]
+    elif isinstance(work, AttentionWork):
+        sizes = [work.queries, work.steps]
+    else:
+        sizes = [size for size, _ in (*work.moved, *work.products)]
+    return {name for size in sizes for name, _ in size.powers}
+
+
+def busiest_collectives_s(seconds: Sequence[Array], block: DerivedBlock, lattice: Lattice) -> tuple[Array, ...]:
+    """Return the seconds of a block's collectives on the rank that all others wait for, in order.
+
+    Those whose size includes the load take longer in proportion; all are unchanged if loads are even.
+    """
+    if OF_STEP not in lattice.numbers:
+        return tuple(seconds)
+    load = lattice.numbers[OF_STEP]
+    return tuple(
+        t * load if any(name == LOAD for name, _ in c.elements.powers) else t
+        for c, t in zip(block.collectives, seconds, strict=True)
+    )

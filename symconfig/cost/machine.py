@@ -39,8 +39,9 @@ COPY_SHARE = 0.89
 # input is quantised, transposed and padded by kernels of its own. fp8 then is as fast as bf16, as it is where both were
 # measured (Megatron-Bridge, Qwen3-30B and 235B: 3.25 and 3.23 s; 76.6 and 70.4 s).
 _GROUPED_CAST = {"hopper": 1.6}
+LEVELS = 4  # of a network that the formulas of collectives take
 Number = float | NDArray[np.float64]
-Constants = Mapping[str, Number]  # values of some of `stated`; arrays [n] where many are weighed at once
+Constants = Mapping[str, Number]  # values of some of `cluster_constants`; arrays [n] where many are weighed at once
 _LINK_FIELDS = ("bandwidth_bytes_per_s", "latency_s", "oversubscription")
 
 # PyTorch (ATen/cuda/CublasHandlePool.cpp): 8.1 MiB, on compute capability 9.0 32 MiB. Transformer Engine
@@ -92,23 +93,18 @@ class Machine:
 
 def constants(kernels: Kernels) -> dict[str, Number]:
     """Return the values of the kernels' constants by name, without those that are None."""
-    return {name: quantity.value for name, quantity in _kernel_constants(kernels).items()}
+    return {name: quantity.value for name, quantity in kernels if quantity is not None}
 
 
-def _kernel_constants(kernels: Kernels) -> dict[str, Quantity]:
-    stated = {name: getattr(kernels, name) for name in Kernels.model_fields}
-    return {name: quantity for name, quantity in stated.items() if quantity is not None}
-
-
-def stated(cluster: ClusterDescriptor) -> dict[str, Quantity]:
+def cluster_constants(cluster: ClusterDescriptor) -> dict[str, Quantity]:
     """Return the constants of a cluster for which `machine` takes other values, by name, without those that are None.
 
     Names are those of the kernels' fields; of links `<level>.<field>`, as `rail.latency_s`; and
     `host.link_bytes_per_s`.
     """
     links = {f"{level.name}.{name}": getattr(level, name) for level in cluster.levels for name in _LINK_FIELDS}
-    known = {name: quantity for name, quantity in links.items() if quantity is not None}
-    return _kernel_constants(cluster.kernels) | known | {"host.link_bytes_per_s": cluster.host.link_bytes_per_s}
+    every = {**dict(cluster.kernels), **links, "host.link_bytes_per_s": cluster.host.link_bytes_per_s}
+    return {name: quantity for name, quantity in every.items() if quantity is not None}
 
 
 def slowest(gpus: float) -> float:
@@ -127,7 +123,7 @@ def largest_deviate(count: float) -> float:
 def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None = None, gpus: int = 1) -> Machine:
     """Return the effective rates of one GPU of a cluster and of its links, after efficiencies and clock.
 
-    precision: of most matmuls. others: values that replace the cluster's constants, by the names of `stated`. gpus: of
+    precision: of most matmuls. others: values that replace the cluster's, by the names of `cluster_constants`. gpus: of
     the run; compute and memory rates are those of the slowest of as many. The host counts as an x86 server's, and the
     clock as 1, where the cluster does not state them.
 
@@ -138,7 +134,7 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
     peaks, pace = cluster.gpu.peak_flops, 1.0 + slowest(gpus)
     # Attention leaves the tensor cores idle for half of the time or more and stays below the limit.
     clock = cluster.gpu.clock.value if cluster.gpu.clock else 1.0
-    values = {name: quantity.value for name, quantity in stated(cluster).items()} | dict(others or {})
+    values = {name: quantity.value for name, quantity in cluster_constants(cluster).items()} | dict(others or {})
     peak: Quantity | None = getattr(peaks, precision)
     if peak is None:
         has = [name for name in ("bf16", "fp16", *LOW_PRECISION) if getattr(peaks, name) is not None]
@@ -150,6 +146,17 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
         )
     high = peaks.bf16 or peaks.fp16
     attention = high.value * values["attention_efficiency"] / pace
+    levels = [
+        (
+            level.name,
+            float(level.size) if level.size is not None else 1e12,
+            values[f"{level.name}.bandwidth_bytes_per_s"],
+            values.get(f"{level.name}.oversubscription", 1.0),
+            values[f"{level.name}.latency_s"],
+            level.mesh,
+        )
+        for level in cluster.levels
+    ]
     torch_workspace, engine_workspace = _WORKSPACES.get(cluster.gpu.architecture, _WORKSPACES["ampere"])
     return Machine(
         peak_flops=peak.value * clock / pace,
@@ -174,7 +181,7 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
         # One scale for all lets Blackwell's units read either way (Transformer Engine, is_non_tn_fp8_gemm_supported);
         # scales of blocks are along the sum, and so differ.
         quantised_copies=1.0 if precision == "fp8" and cluster.gpu.architecture == "blackwell" else 2.0,
-        levels=_levels(cluster, values),
+        levels=levels_of(levels, values),
         host_bytes_per_s=values["host.link_bytes_per_s"] * HOST_LINK_SHARE,
         launching=cluster.host.launching.value if cluster.host.launching else 1.0,
         memory_bytes=cluster.gpu.memory_bytes.value,
@@ -185,39 +192,19 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
     )
 
 
-def _levels(cluster: ClusterDescriptor, values: Constants) -> dict[str, Number]:
-    """Return the arguments of the collectives' formulas for a cluster's levels (see `levels_of`). Bandwidth is divided
-    by the oversubscription; a level without a size gets 1e12.
-    """
-    return levels_of(
-        [
-            (
-                level.name,
-                float(level.size) if level.size is not None else 1e12,
-                values[f"{level.name}.bandwidth_bytes_per_s"],
-                values.get(f"{level.name}.oversubscription", 1.0),
-                values[f"{level.name}.latency_s"],
-                level.mesh,
-            )
-            for level in cluster.levels
-        ],
-        values,
-    )
-
-
 def levels_of(
     levels: Sequence[tuple[str, float, Number, Number, Number, bool]], values: Constants
 ) -> dict[str, Number]:
-    """Return the arguments of the collectives' formulas for four levels: size, bytes_per_s, latency_s and mesh of each.
+    """Return the arguments of the collectives' formulas by level: size, bytes_per_s, latency_s and mesh.
 
     levels: name, GPUs within, bytes/s on the wire, oversubscription, seconds of a message, and whether links are direct
-    (mesh 1.0). Bandwidth is times the network's or the links' efficiency. Fewer levels repeat the last one, of more the
-    first four count; {} without any.
+    (mesh 1.0). The bandwidth is multiplied by the network's or the links' efficiency and divided by the
+    oversubscription. Fewer levels repeat the last one, of more the first ones count; {} without any.
     """
     result: dict[str, Number] = {}
     link = values["link_efficiency"]
     network = values.get("network_efficiency", link)
-    for index in range(4 if levels else 0):
+    for index in range(LEVELS if levels else 0):
         name, size, bandwidth, thin, latency, mesh = levels[min(index, len(levels) - 1)]
         result[f"level{index}_size"] = size
         result[f"level{index}_bytes_per_s"] = bandwidth * (network if name in NETWORK else link) / thin

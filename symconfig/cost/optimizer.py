@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from symconfig.cost import formulas
-from symconfig.cost.framework import Orthogonal
-from symconfig.cost.kernels import traffic_s
+from symconfig.cost.formulas import traffic_s
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Setting, Stages
 from symconfig.cost.tape import first_axis_max, maximum
@@ -61,20 +60,7 @@ def dense_shared(sums: Stages, points: ConfigurationSet, setting: Setting) -> Ar
     return shared
 
 
-def _bucket(ranks: Array | float, largest: Array, how: Orthogonal) -> Array:
-    """Return the elements at which a bucket of undivided matrices is closed, at least those of the largest matrix."""
-    least = maximum(how.bucket, how.bucket_of_rank * ranks)
-    result: Array = maximum(maximum(least, how.filled * ranks * largest), largest)
-    return result
-
-
-def elements_of_rank(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
-    """Return a rank's parameters if the optimizer state were sharded evenly; all without sharding: [s, n]."""
-    shared = Share(dense_shared(sums, points, setting), sums.expert)
-    return shared.on_rank(shards(points, setting, setting.sharding.state))
-
-
-def dealt(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
+def undivided_matrices(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
     """Return the elements of orthogonalised matrices on the busiest rank, [s, n]; all of them without a sharded state.
 
     All too where one rank shares the state, or the optimizer orthogonalises nothing. Else a chunk's matrices are
@@ -86,7 +72,9 @@ def dealt(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
         return Share(sums.matrix, sums.matrix_expert)
 
     def part(whole: Array, ranks: Array | float, largest: Array) -> Array:
-        several = formulas.dealt(whole, ranks, largest, sums.chunks, _bucket(ranks, largest, how))
+        # A bucket is closed at this number of elements, and holds the largest matrix at least.
+        bucket = maximum(maximum(how.bucket, how.bucket_of_rank * ranks), maximum(how.filled * ranks, 1.0) * largest)
+        several = formulas.undivided_elements(whole, ranks, largest, sums.chunks, bucket)
         return np.where(np.greater(ranks, 1), several, whole)
 
     over, over_experts = shards(points, setting, True)
@@ -105,7 +93,7 @@ def padding(sums: Stages, points: ConfigurationSet, setting: Setting) -> Share:
         nothing = np.zeros_like(sums.dense)
         return Share(nothing, nothing)
     over, over_experts = shards(points, setting, True)
-    held = dealt(sums, points, setting)
+    held = undivided_matrices(sums, points, setting)
     return Share(held.dense * over - sums.matrix, held.expert * over_experts - sums.matrix_expert)
 
 
@@ -120,14 +108,6 @@ def elementwise(sums: Stages, points: ConfigurationSet, setting: Setting) -> Sha
     return Share(dense - sums.matrix, sums.expert - sums.matrix_expert)
 
 
-def state_of_matrices(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
-    """Return the bytes of the busiest rank's optimizer state of orthogonalised matrices; 0 without any: [s, n]."""
-    if setting.framework.orthogonal is None:
-        return np.zeros_like(sums.dense)
-    result: Array = dealt(sums, points, setting).sum * setting.framework.orthogonal.state
-    return result
-
-
 def _orthogonalised_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array | float:
     """Return the seconds of orthogonalising the busiest rank's matrices and of their step's traffic: [s, n].
 
@@ -136,7 +116,7 @@ def _orthogonalised_s(sums: Stages, points: ConfigurationSet, setting: Setting) 
     how = setting.framework.orthogonal
     if how is None:
         return 0.0
-    held = dealt(sums, points, setting)
+    held = undivided_matrices(sums, points, setting)
     iterated = (
         _ratio(held.dense, sums.matrix) * sums.matrix_s + _ratio(held.expert, sums.matrix_expert) * sums.matrix_expert_s
     )

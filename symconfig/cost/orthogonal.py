@@ -6,14 +6,12 @@ G = X X', H = b G + c G G, X = a X + H X.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost.collectives import ring
-from symconfig.cost.framework import Framework, OverTensor
-from symconfig.cost.kernels import product_s
+from symconfig.cost.formulas import product_s, ring
+from symconfig.cost.framework import Framework, Orthogonal, OverTensor
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.cost.tape import maximum, minimum
@@ -56,11 +54,9 @@ def orthogonalised(shard: WeightShard, place: Place) -> bool:
     return shard.matrix and not (shard.frozen or shard.table or place.outermost)
 
 
-def products(short: Array, long: Array) -> Iterator[tuple[Array, Array, Array]]:
-    """Yield (rows, columns, summed length) of the three products of one Newton-Schulz iteration."""
-    yield short, short, long
-    yield short, short, short
-    yield short, long, short
+def products(short: Array, long: Array) -> tuple[tuple[Array, Array, Array], ...]:
+    """Return (rows, columns, summed length) of the three products of one Newton-Schulz iteration."""
+    return (short, short, long), (short, short, short), (short, long, short)
 
 
 def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> dict[str, Array]:
@@ -79,7 +75,7 @@ def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Fra
         kind = "_expert" if shard.expert else ""
         each = matrices(shard, lattice)
         one = each.rows * each.columns
-        seconds = iterations_s(each, shard.expert, lattice, machine, framework)
+        seconds = iterations_s(each, machine, framework.orthogonal)
         rows_by_name[f"matrix{kind}"] = rows_by_name[f"matrix{kind}"] + each.count * one
         rows_by_name[f"matrix{kind}_s"] = rows_by_name[f"matrix{kind}_s"] + each.count * seconds
         rows_by_name[f"largest_matrix{kind}"] = maximum(rows_by_name[f"largest_matrix{kind}"], one)
@@ -101,45 +97,32 @@ def matrices(shard: WeightShard, lattice: Lattice) -> Matrices:
     return Matrices(count, rows, columns, rows * (ranks if cut else 1.0), columns * (1.0 if cut else ranks))
 
 
-def iterations_s(each: Matrices, expert: bool, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
+def iterations_s(each: Matrices, machine: Machine, how: Orthogonal) -> Array:
     """Return the seconds of orthogonalising one matrix, communication between its ranks included: [points].
 
     By `over_tensor`: each tensor-parallel rank iterates on its own part; or gathers and iterates on the whole
-    (DUPLICATED); or the ranks share each product and all-reduce it (DISTRIBUTED). expert: the ranks are those of etp,
-    else of tp. AssertionError if the framework orthogonalises nothing.
+    (DUPLICATED); or the ranks share each product and all-reduce it (DISTRIBUTED). The ranks, of tp or of etp, are
+    neighbours in their rank grid.
     """
-    how = framework.orthogonal
-    assert how is not None
-    axis = "etp" if expert else "tp"
-    stride = framework.stride((axis,), lattice.numbers)
-    ranks = each.ranks
+
+    def iteration_s(short: Array, long: Array) -> Array:
+        """Return the seconds of one iteration on a matrix with these sides, [points]."""
+        seconds = (
+            product_s(machine, 1.0, m, n, k, efficiency=machine.efficiency, element_bytes=PRODUCT_BYTES)
+            for m, n, k in products(short, long)
+        )
+        result: Array = sum(seconds, np.zeros(np.broadcast_shapes(short.shape, long.shape)))
+        return result
+
     if how.over_tensor is OverTensor.DUPLICATED:
-        whole = GATHERED_BYTES * each.whole_rows * each.whole_columns
-        exchanged = ring(whole, 1.0, ranks, stride, machine)
-        return exchanged + how.iterations * _iteration_s(each.whole_rows, each.whole_columns, machine)
+        gathered_s = ring(GATHERED_BYTES * each.whole_rows * each.whole_columns, 1.0, each.ranks, 1.0, machine)
+        rows, columns = each.whole_rows, each.whole_columns
+        return gathered_s + how.iterations * iteration_s(minimum(rows, columns), maximum(rows, columns))
+    alone = iteration_s(minimum(each.rows, each.columns), maximum(each.rows, each.columns))
     if how.over_tensor is OverTensor.DISTRIBUTED:
         # The part's own side is summed over; the other one is as long as the matrix.
         cut = each.whole_rows > each.rows
         short, long = np.where(cut, each.columns, each.rows), np.where(cut, each.rows, each.columns)
-        split = _sum_of_products_s(products(short, long), short, long, machine)
-        summed = ring(PRODUCT_BYTES * short * short, 2.0, ranks, stride, machine)
-        alone = _iteration_s(each.rows, each.columns, machine)
-        result: Array = how.iterations * np.where(ranks > 1, split + summed, alone)
-        return result
-    return how.iterations * _iteration_s(each.rows, each.columns, machine)
-
-
-def _iteration_s(rows: Array, columns: Array, machine: Machine) -> Array:
-    """Return the seconds of one iteration on a matrix, transposed if it has more rows than columns: [points]."""
-    short, long = minimum(rows, columns), maximum(rows, columns)
-    return _sum_of_products_s(products(short, long), short, long, machine)
-
-
-def _sum_of_products_s(
-    shapes: Iterator[tuple[Array, Array, Array]], short: Array, long: Array, machine: Machine
-) -> Array:
-    """Return the seconds of products of shapes (m, n, k), one after the other, at the shape of short and long."""
-    result: Array = np.zeros(np.broadcast_shapes(short.shape, long.shape))
-    for m, n, k in shapes:
-        result = result + product_s(machine, 1.0, m, n, k, efficiency=machine.efficiency, element_bytes=PRODUCT_BYTES)
-    return result
+        summed_s = ring(PRODUCT_BYTES * short * short, 2.0, each.ranks, 1.0, machine)
+        alone = np.where(each.ranks > 1, iteration_s(short, long) + summed_s, alone)
+    return how.iterations * alone

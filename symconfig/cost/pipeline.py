@@ -12,12 +12,10 @@ import numpy as np
 
 from symconfig.cost import formulas
 from symconfig.cost.blocks import SECONDS
-from symconfig.cost.collectives import ring
 from symconfig.cost.exchange import exchange
-from symconfig.cost.formulas import CONTENTION
-from symconfig.cost.lattice import Array, pairs
-from symconfig.cost.shapes import StageShape
-from symconfig.cost.stages import Setting, Stages, stages
+from symconfig.cost.formulas import CONTENTION, ring
+from symconfig.cost.lattice import Array
+from symconfig.cost.stages import Setting, Stages, StageShape, stages
 from symconfig.cost.table import Table
 from symconfig.cost.tape import first_axis_max
 from symconfig.graph.derived import Phase
@@ -85,14 +83,15 @@ def in_flight(points: ConfigurationSet, setting: Setting) -> Array:
     result = np.array(np.broadcast_to(result, (len(pipelines.index), m.size)))
     # Of more microbatches than those of three groups no stage holds more.
     enough = np.minimum(m.astype(np.int64), (3 * np.maximum(setting.groups, pipelines.pp)).astype(np.int64))
-    different, which = pairs(pipelines.which, enough)
+    pairs = np.stack(np.broadcast_arrays(pipelines.which, enough))
+    different, which = np.unique(pairs, axis=1, return_inverse=True)
     for column, (place, count) in enumerate(different.T.tolist()):
         one = pipelines.each[place]
         group = setting.framework.microbatch_group or one.pp
         for row in range(len(result)):
             stage = one.stages[min(row, len(one.stages) - 1)]
             if len(set(stage.layers)) > 1:
-                result[row, which == column] = most_held(stage.index, stage.layers, one.pp, group, count)
+                result[row, which.reshape(-1) == column] = most_held(stage.index, stage.layers, one.pp, group, count)
     return result
 
 
@@ -164,8 +163,12 @@ def chunk_times(
     hidden = table.hidden[:, :, 0] @ counts.T  # [2, chunks]: a schedule that hides it takes it off again
     repeated_s = of.rerun[:, 0, 0]
     backward = of.back[:, 0, 0] - repeated_s - weight
-    if repeated:
-        repeated_s = repeated_s + _recomputed_s(table, alike, repeated)
+    if repeated:  # the difference of the second policy to the first, at the first point
+        change = np.subtract(*table.passes[SECONDS, ::-1, :, 0].sum(axis=0))
+        heads = [[kind for kind in chunk if is_layer(kind)][:repeated] for chunk in alike]
+        repeated_s = (
+            repeated_s + np.array([[float(head.count(kind)) for kind in table.kinds] for head in heads]) @ change
+        )
     where = np.array([alike.index(tuple(chunk)) for chunk in chunks]).reshape(setting.vpp, setting.pp).T
     between = messages(sums, points, setting)
     gathers, reduces, hide = overlap(setting)
@@ -201,15 +204,3 @@ def overlap(setting: Setting) -> tuple[Start, Start, Array]:
         return Start.APART if framework.gathers is Start.APART else Start.AHEAD, Start.AHEAD, hide
     hide[0] = framework.hide.data
     return Start.ON_DEMAND if framework.gathers is Start.ON_DEMAND else Start.APART, Start.AHEAD, hide
-
-
-def _recomputed_s(table: Table, chunks: Sequence[Chunk], layers: int) -> Array:
-    """Return the seconds that recomputing the first `layers` layers of each chunk adds: [chunks].
-
-    It is the difference of the table's second policy to the first, at its first point.
-    """
-    change = np.subtract(*table.passes[SECONDS, ::-1, :, 0].sum(axis=0))
-    heads = [[kind for kind in chunk if is_layer(kind)][:layers] for chunk in chunks]
-    counts = np.array([[head.count(kind) for kind in table.kinds] for head in heads], dtype=np.float64)
-    result: Array = counts @ change
-    return result

@@ -16,12 +16,132 @@ from symconfig.cost.blocks import KEPT, PASSES, TRANSIENT
 from symconfig.cost.framework import Bytes, Framework
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
-from symconfig.cost.shapes import Pipelines, StageShape
 from symconfig.cost.table import WEIGHTS, Table
 from symconfig.cost.tape import maximum
 from symconfig.graph.block import Place
+from symconfig.graph.parts import is_layer
 from symconfig.graph.sharding import Sharding
 from symconfig.plans.configuration import ZeroStage
+
+
+@dataclass(frozen=True, slots=True)
+class StageShape:
+    """A stage as counts of each kind, its place in the pipeline, and how many stages look the same in time.
+
+    layers: how many each of its chunks has, without the model's ends. together: how many are recomputed at once, and
+    of each kind, kept: how many begin such a group and so have their input kept; None: all.
+    """
+
+    index: int
+    counts: tuple[int, ...]
+    alike: int
+    layers: tuple[int, ...] = ()
+    together: int = 1
+    kept: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """One pipeline: stages, chunks of each stage, and the stage shapes that can bind."""
+
+    pp: int
+    vpp: int
+    stages: tuple[StageShape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pipelines:
+    """The pipelines of all points of an evaluation, as arrays.
+
+    Either all have several stages or none has, and either all have several chunks a stage or none has. What has fewer
+    stage shapes than others repeats its last one, which then stands for no further stage.
+
+    each: different ones; which: [n], the place of each point's in `each`; of a single one all arrays have n = 1.
+    pp, vpp: [n]. index, alike: [s, n]. counts, body: [s, kinds, n]; body without blocks whose input is not kept.
+    """
+
+    each: tuple[Pipeline, ...]
+    which: NDArray[np.intp]
+    pp: Array
+    vpp: Array
+    index: Array
+    alike: Array
+    counts: Array
+    body: Array
+
+    @staticmethod
+    def of(each: Sequence[Pipeline], which: NDArray[np.intp] | None = None) -> Pipelines:
+        """Return pipelines as arrays; one with fewer stage shapes than others repeats its last one, with `alike` 0.
+
+        which: the index into `each` of every point, [n]; None where there is only one, whose arrays then have n = 1.
+        """
+        most = max(len(one.stages) for one in each)
+        rows = [[*one.stages, *[one.stages[-1]] * (most - len(one.stages))] for one in each]
+
+        def array(values: Sequence[object]) -> Array:
+            """Return the pipelines' values stacked, points last: [x, ..., n] of [each, x, ...]."""
+            stacked = np.array(values, dtype=np.float64)
+            stacked = stacked.transpose(*range(1, stacked.ndim), 0)
+            return stacked if which is None else stacked[..., which]
+
+        return Pipelines(
+            each=tuple(each),
+            which=np.zeros(1, dtype=np.intp) if which is None else which,
+            pp=array([one.pp for one in each]),
+            vpp=array([one.vpp for one in each]),
+            index=array([[stage.index for stage in row] for row in rows]),
+            alike=array(
+                [
+                    [stage.alike * (place < len(one.stages)) for place, stage in enumerate(row)]
+                    for one, row in zip(each, rows, strict=True)
+                ]
+            ),
+            counts=array([[stage.counts for stage in row] for row in rows]),
+            body=array([[stage.kept or stage.counts for stage in row] for row in rows]),
+        )
+
+    def at(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Pipelines:
+        """Return the pipelines of the selected points; itself if there is a single pipeline."""
+        if len(self.each) == 1 and self.which.size == 1:
+            return self
+        arrays = ("which", "pp", "vpp", "index", "alike", "counts", "body")
+        return Pipelines(self.each, *(getattr(self, name)[..., chosen] for name in arrays))
+
+    @property
+    def several(self) -> bool:
+        """Return whether pipelines have several stages."""
+        return self.each[0].pp > 1
+
+    @property
+    def interleaved(self) -> bool:
+        """Return whether stages have several chunks."""
+        return self.each[0].vpp > 1
+
+    @property
+    def only(self) -> Pipeline:
+        """Return the single pipeline; raise ValueError if there are several."""
+        (one,) = self.each
+        return one
+
+
+def distinct(
+    counts: Sequence[tuple[int, ...]], chunks: Sequence[tuple[tuple[str, ...], ...]]
+) -> tuple[StageShape, ...]:
+    """Return the stages that can be the bottleneck: the first of those with equal chunks, and how many these are.
+
+    A later one holds the same weights and fewer microbatches in flight. Blocks must be equal in order, too: recompute
+    of the first layers depends on it. counts: blocks of each kind, chunks: kinds of blocks of each chunk, per stage.
+    """
+    alike: dict[tuple[tuple[str, ...], ...], list[int]] = {}
+    for index, stage in enumerate(chunks):
+        alike.setdefault(stage, []).append(index)
+    return tuple(StageShape(same[0], counts[same[0]], len(same), layers(stage)) for stage, same in alike.items())
+
+
+def layers(stage: Sequence[Sequence[str]]) -> tuple[int, ...]:
+    """Return the number of layers of each chunk, without embedding and output blocks."""
+    return tuple(sum(is_layer(kind) for kind in chunk) for chunk in stage)
+
 
 _PASSES = (*PASSES, "ends")  # of `Stages`
 # Rows of weights that a stage has the sum of, and those that it has the most of; `largest` is of all parameters.
@@ -58,11 +178,6 @@ class Setting:
     def sharding(self) -> Sharding:
         """Return which of weight, gradient and optimizer state this ZeRO stage shards over data-parallel ranks."""
         return self.framework.sharding(self.zero)
-
-    @property
-    def instances(self) -> int:
-        """Return how many groups of replicas hold a whole optimizer state each; 1 without optimizer instances."""
-        return self.framework.optimizer_instances if self.sharding.instances else 1
 
     @property
     def pp(self) -> int:
@@ -134,10 +249,6 @@ class Stages:
     boundary: Array  # [n]
     replicated: Array  # [n]: 1 where every tensor-parallel rank has the whole stream at a stage's border
 
-    def at(self, chosen: NDArray[np.intp]) -> Stages:
-        """Return the sums at the selected points: indices into the last axis of every array."""
-        return Stages(*(getattr(self, name)[..., chosen] for name in Stages.__slots__))
-
     def part(self, stages: slice) -> Stages:
         """Return the sums of a slice of the stage shapes; arrays [n] stay as they are."""
         sums = (getattr(self, name) for name in Stages.__slots__)
@@ -147,15 +258,6 @@ class Stages:
         """Return the sums under one recompute policy, whose axis keeps the length 1; weights stay as they are."""
         passes = {name: getattr(self, name)[:, row : row + 1] for name in _PASSES}
         return replace(self, **passes)
-
-    def shared(self, parts: Array | int) -> Stages:
-        """Return the sums divided by `parts`, a number or [n], except chunks, boundary and replicated.
-
-        Sizes of largest matrices become 0.
-        """
-        whole = ("chunks", "boundary", "replicated")
-        parted = Stages(*(getattr(self, name) / (1 if name in whole else parts) for name in Stages.__slots__))
-        return parted.divisible()
 
     def divisible(self) -> Stages:
         """Return the sums with the sizes of the largest orthogonalised matrices set to 0.
@@ -210,11 +312,8 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
     vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[look_up]
     has = counts > 0
     block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
-    most = dict(
-        zip(
-            _MOST, _max_over_present(has, np.stack([of.get(name, block) for name in _MOST])).swapaxes(0, 1), strict=True
-        )
-    )
+    largest = _max_over_present(has, np.stack([of.get(name, block) for name in _MOST]))
+    most = dict(zip(_MOST, largest.swapaxes(0, 1), strict=True))
     buffers = GRADIENT_BUFFER_BYTES * most.pop("buffers") + most.pop("workspaces")
     return Stages(
         **dict(zip(PASSES, sums, strict=False)),
@@ -264,7 +363,7 @@ def _transient_bytes(table: Table, pipelines: Pipelines, points: NDArray[np.intp
 def _max_over_present(has: NDArray[np.bool_], of_kinds: Array) -> Array:
     """Return the maximum over the kinds that a stage has at least one block of, at least 0: [*s, x, n].
 
-    has: whether it has a block of each kind, [*s, kinds, n]. of_kinds: [x, kinds, n].
+    has: whether a stage has a block of each kind, [*s, kinds, n]. of_kinds: [x, kinds, n].
     """
     result: Array = np.zeros(())
     for kind in range(has.shape[-2]):
@@ -275,11 +374,8 @@ def _max_over_present(has: NDArray[np.bool_], of_kinds: Array) -> Array:
 def _transient_together(table: Table, together: int, points: NDArray[np.intp], transient: Array) -> Array:
     """Return the bytes alive only during a backward pass if `together` consecutive layers are recomputed at once.
 
-    Only kinds that are layers change: [r, kinds, n], as `transient`, which is of a single layer and returned as it is
-    for together == 1.
+    Only kinds that are layers change: [r, kinds, n], as `transient`, which is of a single layer.
     """
-    if together == 1:
-        return transient
     spaces = np.array([block.workspace_bytes for block in table.blocks])[:, points]
     layer = np.array([[place is Place.LAYER] for place in table.places])
     entering = table.passes[KEPT][..., points]  # inputs of the layers after the first one

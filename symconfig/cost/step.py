@@ -20,16 +20,15 @@ from symconfig.cost.lattice import Array
 from symconfig.cost.optimizer import (
     Share,
     dense_shared,
-    elements_of_rank,
     elementwise,
     held_weights,
     optimizer_s,
     padding,
     shards,
-    state_of_matrices,
+    undivided_matrices,
 )
 from symconfig.cost.pipeline import in_flight, pipelined
-from symconfig.cost.stages import Offload, Setting, Stages, summed
+from symconfig.cost.stages import Setting, Stages, summed
 from symconfig.cost.table import Table
 from symconfig.cost.tape import maximum, minimum
 from symconfig.plans.configuration_set import ConfigurationSet
@@ -38,7 +37,6 @@ from symconfig.plans.configuration_set import ConfigurationSet
 # cpu_copys_map_grad; deepspeed/runtime/zero/stage_1_and_2.py, single_partition_of_fp32_groups' grad).
 HOST_GRADIENT_BYTES = 4.0
 HOST_SHARE = 0.8  # of the host memory may be pinned; the rest is for data loading and the system
-Column = Array | float
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,56 +162,46 @@ def states(sums: Stages, points: ConfigurationSet, setting: Setting) -> dict[str
     without their offloaded share.
     """
     sizes, sharding, offloads = setting.bytes, setting.sharding, setting.offload
-    dense, expert = dense_shared(sums, points, setting), sums.expert
-    ranks = shards(points, setting, True)
-    flat = (float(sharding.state), float(sharding.gradient), float(sharding.weight))
-
-    def each(of: Share, weight: float, gradient: Column, optimizer: float, device: Column) -> Array:
-        """Return the bytes of one kind of state at this ZeRO stage: [s, o, n].
-
-        gradient, device: [o, 1], or a number for all offloads. device: the share of the optimizer state on the GPU.
-        """
-        dense, expert = _each_offload(of.dense), _each_offload(of.expert)
-        result: Array = formulas.states_bytes(dense, expert, weight, gradient, optimizer, *ranks, *flat, device)
-        return result
-
-    every = Share(dense, expert)
+    every = Share(dense_shared(sums, points, setting), sums.expert)
     buffers = every + padding(sums, points, setting)
-    stored = shards(points, setting, sharding.weight)
+    stored, reduced, stepped = (
+        shards(points, setting, way) for way in (sharding.weight, sharding.gradient, sharding.state)
+    )
     resting = sizes.frozen + (sizes.frozen_rest if sharding.weight else 0.0)
     still = Share(sums.frozen * resting + sums.quantised * sizes.quantised, sums.frozen_expert * resting)
     tables = np.where(sums.frozen > 0, sums.vocabulary, 0.0)  # beside adapters all else is frozen
     trained = Share(sums.dense - (sums.vocabulary - tables), sums.expert).on_rank(stored)
     frozen = Share(sums.frozen - tables, sums.frozen_expert).on_rank(stored)
     copies = sizes.weight_cache * trained + sizes.frozen_cache * frozen
-    whole = each(buffers, sizes.weight, 0.0, 0.0, 0.0) + _each_offload(still.on_rank(stored) + copies)
+    whole = _each_offload(sizes.weight * buffers.on_rank(stored) + (still.on_rank(stored) + copies))
     # ZeRO-3 gathers a block while it computes it, and the next one, or more, ahead of time.
     rest = sums.dense + sums.expert + sums.frozen + sums.frozen_expert - sums.largest
     ahead = maximum(sums.largest, minimum(setting.framework.queued_elements / 2, rest))
     live = _each_offload(sizes.weight * (sums.largest + ahead)) if sharding.weight else np.zeros_like(whole)
-    gradients = each(buffers, 0.0, _column(_gradient_bytes(setting, offload) for offload in offloads), 0.0, 0.0)
+    # Sharded gradients are offloaded with the optimizer state by some frameworks.
+    follow = setting.framework.offloads_gradients and sharding.gradient
+    stay = _column(1.0 - offload.optimizer * follow for offload in offloads)
+    gradients = sizes.gradient * stay * _each_offload(buffers.on_rank(reduced))
     gradients = gradients + setting.framework.beside_bytes * _each_offload(every.sum)
     if setting.zero in setting.framework.added_gradients_at and sizes.gradient > sizes.weight:
         on_gpu = _column(offload.optimizer == 0 for offload in offloads)
         gradients = gradients + on_gpu * sizes.weight * _each_offload(every.sum)
     on_device = _column(1.0 - offload.optimizer for offload in offloads)
-    state = each(elementwise(sums, points, setting), 0.0, 0.0, sizes.optimizer, on_device)
+    state = sizes.optimizer * on_device * _each_offload(elementwise(sums, points, setting).on_rank(stepped))
+    if setting.framework.orthogonal is not None:
+        state = state + _each_offload(
+            undivided_matrices(sums, points, setting).sum * setting.framework.orthogonal.state
+        )
     return {
         "weights": np.where(_column(offload.weights for offload in offloads) > 0, live, whole + live),
         "gradients": gradients,
-        "optimizer state": state + _each_offload(state_of_matrices(sums, points, setting)),
+        "optimizer state": state,
     }
 
 
 def _column(values: Iterable[float]) -> Array:
     """Return one value for each offload as a column: [o, 1]."""
     return np.array([[1.0 * value] for value in values])
-
-
-def _gradient_bytes(setting: Setting, offload: Offload) -> float:
-    """Return the bytes of a gradient's element on the GPU: less where sharded gradients are offloaded, too."""
-    stays = not (setting.framework.offloads_gradients and setting.sharding.gradient)
-    return setting.bytes.gradient * (1.0 if stays else 1.0 - offload.optimizer)
 
 
 def bound_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
@@ -243,7 +231,8 @@ def host_bytes(sums: Stages, points: ConfigurationSet, setting: Setting) -> Arra
     The sum of offloaded activations of all microbatches in flight, on the stage with most, and, each on its largest
     stage, the offloaded share of optimizer state with its fp32 gradients, and weights if they are offloaded.
     """
-    mine = elements_of_rank(sums, points, setting).max(axis=0)
+    shared = Share(dense_shared(sums, points, setting), sums.expert)
+    mine = shared.on_rank(shards(points, setting, setting.sharding.state)).max(axis=0)
     weights = held_weights(sums, points, setting)
     state = setting.bytes.optimizer + HOST_GRADIENT_BYTES
     states = np.array([mine * offload.optimizer * state + weights * offload.weights for offload in setting.offload])

@@ -124,7 +124,7 @@ def bound_table(blocks: Sequence[BlockCost], policies: OfKinds) -> Table:
     for index, block in enumerate(blocks):
         seconds = block.seconds()
         passes[: len(seconds), 0, index] = seconds
-        passes[KEPT, 0, index] = block.lean_bytes(policies[block.derived.name], np.array(block.held_bytes))
+        passes[KEPT, 0, index] = policies[block.derived.name].always @ np.array(block.held_bytes)
         passes[TRANSIENT, 0, index] = block.workspace_bytes
     return _table(blocks, [Choice()], passes, policies, least=True)
 

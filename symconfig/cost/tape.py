@@ -20,24 +20,16 @@ Array = NDArray[np.float64]
 INPUT, NUMBER = "input", "number"
 
 
-def _ratio(a: Any, b: Any) -> Any:
-    return a / b
-
-
-def _above(a: Any, b: Any) -> Any:
-    return np.asarray(a > b, dtype=np.float64)
-
-
 # By operation: its value, and the derivatives of it by either argument, of the arguments and the value.
 _VALUES: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b,
     "subtract": lambda a, b: a - b,
     "multiply": lambda a, b: a * b,
-    "divide": _ratio,
+    "divide": lambda a, b: a / b,
     "power": lambda a, b: a**b,
     "maximum": np.maximum,
     "minimum": np.minimum,
-    "above": _above,
+    "above": lambda a, b: np.asarray(a > b, dtype=np.float64),
     "floor": np.floor,
     "ceiling": np.ceil,
     "log": np.log,

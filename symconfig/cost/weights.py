@@ -8,10 +8,9 @@ import numpy as np
 
 from symconfig.cost import orthogonal
 from symconfig.cost.framework import Framework
-from symconfig.cost.lattice import Array, Lattice
+from symconfig.cost.lattice import Array, Lattice, at_busiest
 from symconfig.cost.machine import Machine
 from symconfig.cost.tape import first_axis_max
-from symconfig.cost.uneven import at_busiest
 from symconfig.cost.work import inside_experts, is_dispatch
 from symconfig.graph.derived import DerivedBlock, WeightShard
 from symconfig.graph.implementation import Dispatch, ExpertKernels

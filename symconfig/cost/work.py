@@ -6,15 +6,25 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from symconfig.cost.formulas import (
+    CONTENTION,
+    all_to_all_s,
+    attention_s,
+    chunked_s,
+    overlapped_s,
+    product_s,
+    ring_s,
+    traffic_s,
+)
 from symconfig.cost.framework import Framework
-from symconfig.cost.kernels import attention_s, product_s, traffic_s
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.cost.tape import maximum, minimum
 from symconfig.graph.block import Place
 from symconfig.graph.derived import GRADIENTS, AttentionWork, Collective, DerivedBlock, Matmul, Phase, Task, Traffic
-from symconfig.graph.implementation import ExpertKernels
+from symconfig.graph.implementation import Dispatch, ExpertKernels
 from symconfig.graph.layout import Kind
+from symconfig.graph.monomial import Monomial
 from symconfig.graph.operator import ELEMENT_BYTES, Leg
 
 CACHEFUL = 2**14  # seconds worked out together: what they are made from stays in the cache
@@ -223,3 +233,79 @@ def work_flops(work: Task, values: Mapping[str, float]) -> float:
         channels = sum(values[name] for name in work.channels)
         return times * 2 * work.queries.value(values) * values[work.keys] * channels
     return sum(times * 2 * size.value(values) for size, _ in work.products)
+
+
+def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
+    """Return a collective's seconds before any overlap, all its repetitions together; 0 for a group of one: [points].
+
+    An all-to-all costs `all_to_all_s`; over ep, copies of a token for one rank travel once unless the dispatch is
+    SLOTS. A token dispatch with Dispatch.EVERYWHERE costs an all-gather of all tokens. All else is a ring.
+    """
+    ranks = lattice.value(Monomial.of(*c.axes))
+    several = ranks > 1
+    if not several.any():
+        return np.zeros(lattice.points)
+    stride = framework.stride(c.axes, lattice.numbers)
+    amount = lattice.value(c.elements) * ELEMENT_BYTES[c.element]
+    if c.kind is Kind.ALL_TO_ALL:
+        copies, groups, chosen = (lattice.value(size) for size in (c.copies, c.groups, c.chosen_groups))
+        dispatch = framework.implementation.experts.dispatch
+        if is_dispatch(c) and dispatch is Dispatch.EVERYWHERE:
+            everything = amount / copies * ranks
+            return np.where(several, ring_s(everything, 1, ranks, stride, **machine.levels) * c.times, 0.0)
+        once = float("ep" in c.axes and dispatch is not Dispatch.SLOTS)
+        seconds = all_to_all_s(amount, ranks, stride, copies, once, groups, chosen, **machine.levels)
+    else:
+        seconds = ring_s(amount, c.kind.passes, ranks, stride, **machine.levels)
+    return np.where(several, seconds * c.times, 0.0)
+
+
+def exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array], framework: Framework) -> Array:
+    """Return the exposed seconds of a collective beside the operator that it overlaps with: [points].
+
+    All of `seconds` if it overlaps with none, for an all-to-all, or if the framework overlaps nothing on its first axis
+    in this pass. Over tp as a whole (`overlapped_s`) unless products are cut into pieces; else piece by piece
+    (`chunked_s`).
+
+    work: seconds of every operator and phase.
+    """
+    axis = c.axes[0]
+    # What is cut into pieces in the forward is in the backward, too: the gradient's gather before the input's gradient.
+    direction = "forward" if c.phase is Phase.FORWARD or c.chunked else "backward"
+    hide: float = getattr(framework.hide, f"{axis}_{direction}", 0.0)
+    # The kernel beside an all-to-all needs all of what travels, while a ring brings keys one part after the other.
+    if c.behind is None or hide == 0.0 or c.kind is Kind.ALL_TO_ALL:
+        return seconds
+    pieces = framework.hide.tp_pieces if axis == "tp" else 1
+    if axis == "tp" and pieces == 1:
+        result: Array = overlapped_s(seconds, work[c.behind], hide)
+    else:
+        result = chunked_s(seconds, work[c.behind], hide, 1 / pieces if pieces > 1 else 0.0)
+    return result
+
+
+def paired_collectives_s(
+    block: DerivedBlock, seconds: tuple[Array, ...], work: dict[tuple[str, Phase], Array], hide: float
+) -> tuple[Array, ...]:
+    """Return each collective's exposed seconds while one microbatch runs forward and another backward through a layer.
+
+    Only the experts' all-to-alls change: each overlaps with the share `hide` of the other microbatch's work in the same
+    one of four turns, none of which begins before the last one has ended: combine's gradient beside what precedes the
+    experts forward, dispatch beside the experts backward, dispatch's gradient beside the experts forward, combine
+    beside what precedes the experts backward (Megatron-LM core_v0.14 to 0.19, model_chunk_schedule_plan.py,
+    TransformerLayerSchedulePlan.run). The share CONTENTION always stays exposed.
+
+    seconds: of each collective, exposed, [points]. work: of every operator and phase.
+    """
+    among = inside_experts(block)
+
+    def meanwhile(c: Collective) -> Array:
+        """Return the seconds of the other microbatch's work that runs in the same turn as a collective: [points]."""
+        ahead, inside = c.phase is Phase.FORWARD, c.leg is not Leg.BACK
+        turn = (key for key in work if (key[0] in among) is inside and (key[1] is Phase.FORWARD) is not ahead)
+        return sum((work[key] for key in turn), np.zeros_like(seconds[0]))
+
+    return tuple(
+        chunked_s(t, meanwhile(c), hide, CONTENTION) if is_dispatch(c) else t
+        for c, t in zip(block.collectives, seconds, strict=True)
+    )

@@ -22,12 +22,11 @@ RING = Constraint(
     predicate=lambda f, p: (p.cp > 1) & no(has(p.cp_comm, "a2a")),
     rule="sequences around a Transformers model are split by Ulysses",
     sentence="around a Transformers model sequences are split by Ulysses (a2a) only, not {p.cp_comm}",
-    about="cp_comm",
     pins=("cp_comm=a2a", "cp=1"),
     source=_ULYSSES,
     example={"cp": 2, "cp_comm": "p2p"},
 )
-_OF_HEADS = partial(Constraint, about="cp", pins=("cp",), divides=True, source=_ULYSSES)
+_OF_HEADS = partial(Constraint, pins=("cp",), divides=True, source=_ULYSSES)
 ULYSSES_HEADS = _OF_HEADS(
     name="ulysses heads",
     predicate=lambda f, p: (p.cp > 1) & (f.num_attention_heads % p.cp != 0),
@@ -47,12 +46,11 @@ ULYSSES_SEQUENCE = Constraint(
     predicate=lambda f, p: (p.cp > 1) & (p.seq_length % p.cp != 0),
     rule="the sequence must divide over cp",
     sentence="sequence length {p.seq_length} does not divide over cp {p.cp}",
-    about="cp",
     pins=("cp",),
     source=_ULYSSES,
     example=ULYSSES | {"seq_length": 2047},
 )
-_WITHOUT_CP = partial(Constraint, about="cp", pins=("cp=1",), source=_ULYSSES)
+_WITHOUT_CP = partial(Constraint, pins=("cp=1",), source=_ULYSSES)
 ULYSSES_LATENT = _WITHOUT_CP(
     name="ulysses latent",
     predicate=lambda f, p: (p.cp > 1) & f.latent,
@@ -93,7 +91,6 @@ PIPELINE = Constraint(
     predicate=lambda f, p: p.pp > 1,
     rule="a Transformers model is no PipelineModule",
     sentence="the model is one module of Transformers and no PipelineModule that a pipeline (pp {p.pp}) cuts",
-    about="pp",
     pins=("pp=1",),
     source="deepspeed/runtime/pipe/module.py; torch/distributed/pipelining",
     example={"pp": 2},
@@ -102,7 +99,6 @@ VIRTUAL_STAGES = Constraint(
     name="virtual stages",
     predicate=lambda f, p: p.vpp > 1,
     rule="a Transformers model has no interleaved pipeline",
-    about="vpp",
     pins=("vpp=1",),
     source="deepspeed/runtime/pipe/schedule.py; torch/distributed/pipelining",
     example={"pp": 2, "vpp": 2},
@@ -112,7 +108,6 @@ PRECISION = Constraint(
     predicate=lambda f, p: no(among(p.precision, frozenset(("bf16", "fp16")))),
     rule="a Transformers model is planned in bf16 and fp16",
     sentence="a Transformers model is planned in bf16 and fp16, not in {p.precision}",
-    about="precision",
     pins=("precision=bf16", "precision=fp16"),
     source="templates/deepspeed/train.py",
     example={"precision": "fp8"},
@@ -121,7 +116,6 @@ SELECTIVE = Constraint(
     name="selective recompute",
     predicate=lambda f, p: p.recompute == "selective",
     rule="Transformers recomputes whole layers only",
-    about="recompute",
     pins=("recompute=full", "recompute=none"),
     source="transformers/modeling_layers.py, GradientCheckpointingLayer",
     example={"recompute": "selective", "recompute_method": None, "recompute_layers": 1},
@@ -130,7 +124,6 @@ RECOMPUTED_CHUNKS = Constraint(
     name="recompute of several layers at once",
     predicate=lambda f, p: (p.recompute_method == "uniform") & (p.recompute_layers > 1),
     rule="Transformers recomputes layer by layer, not in chunks of several",
-    about="recompute",
     pins=("recompute=none",),
     source="transformers/modeling_layers.py, GradientCheckpointingLayer",
     example={"recompute": "full", "recompute_method": "uniform", "recompute_layers": 2},
@@ -139,7 +132,6 @@ ACTIVATION_OFFLOAD = Constraint(
     name="activation offload",
     predicate=lambda f, p: p.activation_offload,
     rule="activations of a Transformers model stay on the GPU",
-    about="activation_offload",
     pins=("activation_offload=0",),
     source="templates/deepspeed/train.py",
     example={"activation_offload": True},

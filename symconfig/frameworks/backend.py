@@ -15,9 +15,10 @@ from symconfig.descriptor.job import Backend as Name
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import AdapterTarget
+from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.maturity import Option
 from symconfig.plans.configuration import Precision, ZeroStage
 
-NEWEST = (99, 0)  # `Releases.minor` of a main branch
 _RELEASE = re.compile(r"\d{1,9}(\.\d{1,9})*")
 
 
@@ -82,6 +83,7 @@ class Backend:
 
     label: as its authors write it. program: what its own target starts, with whose options checkpoints are told.
     distribution: what pip calls it. usual: its behaviour in the cost model's terms, as files ask for it.
+    constraints: what no plan for it may have, of all releases. options: those that have a maturity.
     low_precisions: words beside bf16 and fp16 that `precision: auto` tries.
     adapters: its own program trains them; else another one does, of which `refused_adapters` speaks.
     refused_adapters: what keeps a model's adapters from being trained, as sentences: of a model and a target.
@@ -100,6 +102,8 @@ class Backend:
     releases: Releases
     told_by: Medium
     usual: Framework
+    constraints: tuple[Constraint, ...]
+    options: tuple[Option, ...]
     low_precisions: tuple[Precision, ...]
     adapters: bool
     refused_adapters: Callable[..., tuple[str, ...]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from symconfig.cost.framework import Framework
-from symconfig.frameworks.facts import flash
+from symconfig.frameworks.constraint import flash
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_REDUCTION, WIDE_FROZEN
 from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.known import FRAMEWORKS, OWN_LAYERS

@@ -22,7 +22,6 @@ def _only(column: str, values: tuple[Any, ...], wrong: Any, pins: str, rule: str
         name=f"no other {column}",
         predicate=lambda f, p: no(among(getattr(p, column), frozenset(values))),
         rule=rule,
-        about=pins.partition("=")[0],
         got=None if isinstance(wrong, bool) else f"{{p.{column}}}",
         pins=tuple(pins.split()),
         source=source,
@@ -54,7 +53,6 @@ def _samples(rule: str, source: str) -> Constraint:
         name="samples over replicas",
         predicate=lambda f, p: f.samples % p.dp != 0,
         rule=rule,
-        about="dp",
         got="{p.dp} for {f.samples} samples",
         pins=("dp",),
         source=source,
@@ -67,7 +65,6 @@ def _recomputed(predicate: Callable[[Any, Any], Any]) -> Constraint:
         name="recompute of some layers",
         predicate=predicate,
         rule="Transformers recomputes all layers or none",
-        about="recompute",
         got="the first {p.recompute_layers} of {f.num_hidden_layers}",
         pins=("recompute=none", "recompute=full"),
         source="transformers/modeling_layers.py, GradientCheckpointingLayer",
@@ -84,7 +81,6 @@ def _pairs(name: str, source: str) -> Constraint:
         name="whole pairs",
         predicate=lambda f, p: p.micro % f.per_example != 0,
         rule=f"{name} has whole pairs in a micro-batch",
-        about="mbs",
         got="{p.micro}",
         pins=("mbs",),
         source=source,
@@ -135,7 +131,6 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
             name="recompute of some layers",
             predicate=lambda f, p: (p.recompute_method == "block") | (p.recompute == "full") & (p.recompute_layers > 1),
             rule="NeMo-RL runs every layer again, one by one, or parts of all",
-            about="recompute",
             got="some layers",
             pins=("recompute=none", "recompute=selective"),
             source=_NEMO_RL,
@@ -155,7 +150,6 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
             sentence=(
                 "verl's workers do not pad the vocabulary, and {f.vocab_size:,} words cannot be split over tp {p.tp}"
             ),
-            about="tp",
             got="{p.tp}",
             pins=("tp",),
             source="megatron-bridge, GPTModelProvider.should_pad_vocab, which verl leaves off",
@@ -196,7 +190,6 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
             name="ulysses beside FSDP",
             predicate=lambda f, p: among(f.backend, _OF_FSDP) & (p.cp > 1),
             rule="Accelerate runs Ulysses with DeepSpeed alone",
-            about="cp",
             got="{p.cp}",
             pins=("cp=1",),
             source="accelerate/parallelism_config.py",
@@ -209,7 +202,6 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
             name="answers of a KL term",
             predicate=lambda f, p: f.reads_others & (p.micro < 2),
             rule="TRL makes the KL term of other answers of a micro-batch, of which it needs two",
-            about="mbs",
             got="{p.micro}",
             pins=("mbs=2..",),
             source=_TRL,
@@ -225,7 +217,6 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
                 among(f.model_type, frozenset(("nemotron_h",))) & (p.recompute != "none") & no(f.packed)
             ),
             rule="Axolotl recomputes layers of this family only where sequences are packed",
-            about="recompute",
             got="{p.recompute}",
             pins=("recompute=none",),
             source="Axolotl 0.18",
@@ -259,7 +250,6 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
             name="gradients in bf16",
             predicate=lambda f, p: (p.grad_bytes == 2) & no(among(p.precision, frozenset(("fp16",)))),
             rule="ms-swift accumulates and reduces the gradients of bf16 in fp32",
-            about="grad_dtype",
             pins=("grad_dtype=fp32",),
             source=_MS_SWIFT,
             example={"grad_bytes": 2, "precision": "bf16"},
@@ -268,10 +258,14 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
             name="gathered weights in mxfp8",
             predicate=lambda f, p: p.fp8_param_gather & (p.precision == "mxfp8"),
             rule="ms-swift has no argument for the buffer through which weights in mxfp8 are gathered",
-            about="fp8_param_gather",
             pins=("fp8_param_gather=off",),
             source=_MS_SWIFT,
             example={"fp8_param_gather": True, "precision": "mxfp8"},
         ),
     ),
 }  # fmt: skip
+
+
+def of_program(target: str | None) -> tuple[Constraint, ...]:
+    """Return the constraints of a target's program beside its framework's; () for None and a framework's own target."""
+    return PROGRAMS.get(target or "", ())

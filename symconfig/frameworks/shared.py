@@ -19,7 +19,7 @@ BATCH = Constraint(
     source="megatron/core/num_microbatches_calculator.py; deepspeed/runtime/config.py, _batch_assertion",
     example={"global_batch": 12, "micro": 1},
 )
-OVER_TP = partial(Constraint, about="tp", pins=("tp",), divides=True)
+OVER_TP = partial(Constraint, pins=("tp",), divides=True)
 HEADS = OVER_TP(
     name="num_attention_heads",
     predicate=lambda f, p: f.num_attention_heads % p.tp != 0,
@@ -49,7 +49,6 @@ EXPERTS = Constraint(
     predicate=lambda f, p: f.num_experts % p.ep != 0,
     rule="experts must divide over ep",
     sentence="{f.num_experts} experts do not divide over ep {p.ep}",
-    about="ep",
     pins=("ep",),
     divides=True,
     source="megatron/training/arguments.py, validate_args; deepspeed/module_inject/auto_ep_config.py",
@@ -60,7 +59,6 @@ EXPERT_WIDTH = Constraint(
     predicate=lambda f, p: f.moe_intermediate_size % p.etp != 0,
     rule="the experts' width must divide over etp",
     sentence="experts of width {f.moe_intermediate_size} cannot be split over etp {p.etp}",
-    about="etp",
     pins=("etp",),
     divides=True,
     source="megatron/core/transformer/moe/experts.py",
@@ -71,7 +69,6 @@ EXPERT_GRID = Constraint(
     predicate=lambda f, p: (f.num_experts > 0) & ((p.world_size // p.pp) % (p.ep * p.etp) != 0),
     rule="ep x etp must divide tp x cp x dp",
     sentence="ep {p.ep} x etp {p.etp} does not divide the GPUs of a pipeline stage",
-    about="ep",
     pins=("ep", "etp", "pp"),
     divides=True,
     source="megatron/core/parallel_state.py; Megatron-LM#1580",
@@ -81,7 +78,6 @@ CONTEXT_KERNEL = Constraint(
     name="context parallel kernel",
     predicate=lambda f, p: (p.cp > 1) & no(f.flash),
     rule="context parallelism needs flash attention, which this GPU or job does not have",
-    about="cp",
     got="{p.cp}",
     pins=("cp=1",),
     source="transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend",

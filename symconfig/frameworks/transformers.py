@@ -22,13 +22,9 @@ from symconfig.graph.implementation import (
     Routing,
 )
 
-
-def _each(rows: Mapping[NormKernel, str]) -> Mapping[str, NormKernel]:
-    return {kind: kernel for kernel, kinds in rows.items() for kind in words(kinds)}
-
-
-_NORMS = _each(
-    {
+_NORMS: Mapping[str, NormKernel] = {
+    kind: kernel
+    for kernel, kinds in {
         NormKernel.EAGER_WIDE: "afmoe deepseek_v4 flex_olmo flint gpt_oss olmo2 olmo3",
         NormKernel.EAGER_COPYING: """gemma gemma2 gemma3_text helium lara_mini nemotron_h
             qwen3_5_moe_text qwen3_5_text qwen3_next vaultgemma""",
@@ -36,8 +32,9 @@ _NORMS = _each(
         NormKernel.LAYER_WIDE: "olmo",
         NormKernel.LAYER_COPYING: "nemotron",
         NormKernel.LAYER_IN_TURN: "cohere cohere2 cohere2_moe",
-    }
-)
+    }.items()
+    for kind in words(kinds)
+}
 _CHAINED_GELU = words("codegen gpt-sw3 gpt2 gptj phi")  # activations.py:NewGELUActivation
 _JOINED_HEADS = words(
     """bloom codegen falcon gpt-sw3 gpt2 gpt_bigcode gpt_neox mpt phi3

@@ -22,7 +22,22 @@ from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.frameworks.kernels import kinds
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
-from symconfig.measured.flops import COUNTING, Counting
+
+
+class Counting(Strict):
+    """One source's way of counting FLOP; all count a multiply-add as 2, forward and backward.
+
+    causal: attention's products by the half that the mask leaves, or full. vocabulary: how many matrices of
+    vocabulary x hidden size count (the head; some count the embedding's look-up as another).
+    peak_tflops: what MFU is relative to; None: the GPU's dense peak at the row's precision.
+    """
+
+    causal: Literal["half", "full"] = "half"
+    vocabulary: Literal[0, 1, 2] = 1
+    peak_tflops: float | None = None
+
+
+COUNTING = Counting()  # symconfig's own way, for sources of which nothing is known
 
 
 class ModelDefault(Strict):

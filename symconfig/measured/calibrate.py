@@ -165,11 +165,16 @@ def _believed(cluster: ClusterDescriptor) -> Kernels:
 
 
 def _evaluator(rows: Sequence[Judged], kernels: Kernels, parameters: Sequence[Parameter]) -> Callable[[Array], Array]:
-    """Return a function from log constants [parameters, n] to log seconds [rows, n]. Constants that are not among the
-    parameters are those of `kernels`. For a row with alternatives, the fastest counts, chosen anew for each of the n,
-    whether or not it fits in memory.
+    """Return a function from log constants [parameters, n] to log seconds [rows, n].
+
+    Constants that are not among the parameters are those of `kernels`. Of a row's configuration and its alternatives
+    the fastest counts, chosen anew for each of the n, whether or not it fits in memory.
     """
-    timers = [_timers(item, kernels) for item in rows]
+    timers = []
+    for item in rows:
+        what, stage = item.case, timed_stage(item.row)
+        cluster = what.cluster.model_copy(update={"kernels": kernels})
+        timers.append([Timer(what.model, cluster, each, stage) for each in (what.configuration, *what.others)])
 
     def evaluate(theta: Array) -> Array:
         """Return log seconds [rows, n] at log constants [parameters, n]."""
@@ -181,14 +186,6 @@ def _evaluator(rows: Sequence[Judged], kernels: Kernels, parameters: Sequence[Pa
         return result
 
     return evaluate
-
-
-def _timers(item: Judged, kernels: Kernels) -> list[Timer]:
-    """Return a timer for the row's configuration and for each alternative that may have run instead."""
-    what = item.case
-    cluster = what.cluster.model_copy(update={"kernels": kernels})
-    stage = timed_stage(item.row)
-    return [Timer(what.model, cluster, configuration, stage) for configuration in (what.configuration, *what.others)]
 
 
 def with_fitted(kernels: Kernels, parameters: Sequence[Parameter], result: Fit, source: str) -> Kernels:

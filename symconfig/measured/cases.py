@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from symconfig.cost.framework import Framework
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend
@@ -21,8 +20,7 @@ from symconfig.frameworks.kernels import options
 from symconfig.frameworks.known import FRAMEWORKS, OWN_LAYERS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 from symconfig.frameworks.megatron.releases import megatron_release
-from symconfig.measured.assumptions import OF_FRAMEWORK, SIZES, Program, assumptions
-from symconfig.measured.flops import COUNTING, Counting
+from symconfig.measured.assumptions import COUNTING, OF_FRAMEWORK, SIZES, Counting, Program, assumptions
 from symconfig.measured.row_model import model_of
 from symconfig.measured.row_options import RowOptions, known_word
 from symconfig.plans.pipeline_layout import expanded
@@ -122,6 +120,10 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         last_stage_layers=options.get("last_layers"),
         natural_routing=options.get("moe_routing") == "natural",
     )
+    unmeasured = None
+    if row.software is not None and not (program and program.measured):
+        what = "its code alone is known" if program else "it is not known here"
+        unmeasured = f"no run of {row.software.name} was measured, and {what}; predicted as {nearest}"
     taken, documented = tuple(options.taken.items()), tuple(options.documented.items())
     return Case(
         model=model,
@@ -133,31 +135,20 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         reason=assumption.reason,
         documented=documented,
         ignored=options.ignored,
-        unmeasured=_unmeasured(row, program, nearest),
+        unmeasured=unmeasured,
     )
 
 
-def _unmeasured(row: Row, program: Program | None, nearest: str) -> str | None:
-    """Return a sentence if no run of the row's software was measured, else None (also if it names no software)."""
-    if row.software is None or (program and program.measured):
-        return None
-    what = "its code alone is known" if program else "it is not known here"
-    return f"no run of {row.software.name} was measured, and {what}; predicted as {nearest}"
-
-
 def _others(c: Setup, row: Row, sizes: Sequence[int], chunks: Sequence[int]) -> tuple[Setup, ...]:
-    """Return the alternative configurations that divide the batch evenly, without `c` itself: all pairs of `sizes`
-    (micro-batch; only the first if the row states one) and `chunks` (vpp).
+    """Return the alternative configurations that can run, without `c` itself: pairs of `sizes` and `chunks`.
+
+    sizes: micro-batches; only the first if the row states one. chunks: vpp. The batch must divide into whole
+    microbatches, and with vpp > 1 these into groups of pp.
     """
     combinations = product(sizes if row.batch.micro is None else sizes[:1], chunks)
-    each = (replace(c, micro=size, vpp=n) for size, n in combinations)
-    return tuple(one for one in each if one != c and _runs(one))
-
-
-def _runs(c: Setup) -> bool:
-    """Return whether the batch divides into whole microbatches, and with vpp > 1 these are a multiple of pp."""
-    microbatches, left = divmod(c.global_batch, c.dp * c.micro)
-    return not left and (c.vpp == 1 or microbatches % c.pp == 0)
+    whole = (one for one in combinations if c.global_batch % (c.dp * one[0]) == 0)
+    each = (replace(c, micro=size, vpp=n) for size, n in whole if n == 1 or c.global_batch // (c.dp * size) % c.pp == 0)
+    return tuple(one for one in each if one != c)
 
 
 def _expert_tensor_parallel(row: Row, options: RowOptions) -> int:
@@ -199,16 +190,6 @@ def _data_parallel(row: Row, options: RowOptions, inner: int, pp: int, micro: in
         dp = whole // micro
         options.guess("dp", dp, True)
     return dp
-
-
-def _in_groups(options: RowOptions, framework: Framework, replicas: int) -> Framework:
-    """Return the framework with optimizer_instances = max(1, replicas // group size), unchanged for a size below 0. The
-    size is the first nonzero one of zero1_group, fsdp_degree and, with hsdp, a node's GPUs, else -1. replicas: dp x cp.
-    """
-    inside = {"hsdp": options.row.cluster.gpus_per_node}.get(str(options.get("fsdp")))
-    groups = (options.get("zero1_group"), options.get("fsdp_degree"), inside)
-    size = next((size for size in groups if size), -1)
-    return framework if size < 0 else replace(framework, optimizer_instances=max(1, replicas // size))
 
 
 def _recompute(options: RowOptions, model: ModelDescriptor, pp: int) -> dict[str, Any]:
@@ -337,9 +318,14 @@ def behaviour_of(options: RowOptions, name: str, replicas: int) -> dict[str, Any
     if stages and reduces and overlap.get("param_gather") is not False:
         base = replace(base, gathers=Start.ON_DEMAND)
     framework = switched(base, architecture, implementation)
+    # Ranks that share a whole optimizer state: -1 for all of them.
+    inside = {"hsdp": options.row.cluster.gpus_per_node}.get(str(options.get("fsdp")))
+    size = options.get("zero1_group") or options.get("fsdp_degree") or inside or -1
+    if size > 0:
+        framework = replace(framework, optimizer_instances=max(1, replicas // size))
     dispatcher = how.get("dispatcher")
     return {
-        "framework": _in_groups(options, framework, replicas),
+        "framework": framework,
         "overlap_tp_comm": implementation.cuts_products,
         "overlap_moe_a2a": implementation.pairs_microbatches,
         "moe_flex_backend": dispatcher if dispatcher in ("deepep", "hybridep") else None,

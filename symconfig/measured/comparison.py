@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from symconfig.cost.lattice import Array
-from symconfig.cost.machine import stated
+from symconfig.cost.machine import cluster_constants
 from symconfig.descriptor.cluster import SHARES
 from symconfig.errors import InputError, Problem
 from symconfig.existing.audit.audit import Audit
@@ -220,7 +219,7 @@ def _text(value: object) -> str:
 
 def _causes(judged: Judged, measured_s: float) -> Iterator[Cause]:
     """Yield the assumptions that alone make the prediction the measured step, with a factor of at most MOST."""
-    known, c = stated(judged.plan.cluster), judged.run.configuration
+    known, c = cluster_constants(judged.plan.cluster), judged.run.configuration
     timer = Timer(judged.plan.model, judged.plan.cluster, c)
     (own,) = timer.step_seconds({}, 1)
     target = measured_s / judged.plan.best.predicted.step_s  # of the step that the timer has, as loads are uneven there
@@ -229,19 +228,14 @@ def _causes(judged: Judged, measured_s: float) -> Iterator[Cause]:
         if not rates:
             continue
         steps = timer.step_seconds({rate: known[rate].value * _FACTORS for rate in rates}, _FACTORS.size) / own
-        factor = _crossing(_FACTORS, steps, target)
+        if not float(steps.min()) < target < float(steps.max()):
+            continue
+        factor = float(np.exp(np.interp(-target, -steps, np.log(_FACTORS))))  # a step falls with the rate
         first = known[rates[-1] if c.precision not in ("bf16", "fp16") else rates[0]]
-        if factor is None or (rates[0] in SHARES and first.value * factor > 1.0):
+        if rates[0] in SHARES and first.value * factor > 1.0:
             continue
         yield Cause(name, first.value, first.value * factor, abs(math.log(factor)) / max(first.uncertainty, 0.01))
     yield from _imbalance(judged, measured_s)
-
-
-def _crossing(factors: Array, steps: Array, target: float) -> float | None:
-    """Return the factor, interpolated between two of `factors` [n], at which the falling `steps` [n] are `target`."""
-    if not float(steps.min()) < target < float(steps.max()):
-        return None
-    return float(np.exp(np.interp(-target, -steps, np.log(factors))))
 
 
 def _imbalance(judged: Judged, measured_s: float) -> Iterator[Cause]:

@@ -1,16 +1,24 @@
-"""One measured row beside its prediction."""
+"""One measured row beside its prediction; a rate in FLOP/s is turned back into seconds as its source counts FLOP."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from symconfig.cost.work import block_flops
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
+from symconfig.graph.attended import keys, visible
+from symconfig.graph.block import LAYER
+from symconfig.graph.derived import Phase
+from symconfig.graph.implementation import Implementation
+from symconfig.graph.model import derived, dim_sizes, sequence
+from symconfig.graph.scheme import Scheme
+from symconfig.measured.assumptions import Counting
 from symconfig.measured.cases import Case, case
-from symconfig.measured.flops import tokens_per_s_per_gpu
+from symconfig.solve.configuration import Setup
 from symconfig.solve.predict import Prediction, alone, as_found, predict
 from symconfig.units import GIB, MIB
 
@@ -46,15 +54,20 @@ class Judged:
 def judge(
     source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None
 ) -> Judged:
-    """Return one row with its prediction. model, cluster: replace those that the row states. An alternative
-    configuration replaces the first one if it fits and is faster. `time` is of one stage's work if the row times a
-    stage, else of a step; None without a figure. Raises InputError if the row cannot be predicted or states no time,
-    memory, layer time or out-of-memory.
+    """Return one row with its prediction. model, cluster: replace those that the row states.
+
+    An alternative configuration replaces the first one, which need not fit, if it fits and is faster. `time` is of one
+    stage's work if the row times a stage, else of a step; None without a figure. Raises InputError if the row cannot be
+    predicted or states no time, memory, layer time or out-of-memory.
     """
     what = case(source, row, model, cluster)
     limit = what.cluster.gpu.memory_bytes.value
-    what, prediction = _fastest_fitting(what, limit)
-    stated = _stage_seconds(row, what) or _seconds(row, what)
+    prediction = predict(what.model, what.cluster, what.configuration)
+    for other in what.others:
+        tried = predict(what.model, what.cluster, other)
+        if tried.predicted.device_bytes <= limit and tried.predicted.step_s < prediction.predicted.step_s:
+            what, prediction = replace(what, configuration=other), tried
+    stated = _seconds(row, what)
     parts = _time_parts(row, what, prediction)
     seconds = prediction.predicted.step_s if timed_stage(row) is None else sum(parts.values())
     time = None if stated is None else (seconds, stated[1])
@@ -75,18 +88,6 @@ def judge(
     )
 
 
-def _fastest_fitting(what: Case, limit: float) -> tuple[Case, Prediction]:
-    """Return the case with the chosen configuration, and its prediction. Starts with the case's own, which need not
-    fit; an alternative replaces it if it fits the limit (bytes) and is faster than the one chosen so far.
-    """
-    prediction = predict(what.model, what.cluster, what.configuration)
-    for other in what.others:
-        tried = predict(what.model, what.cluster, other)
-        if tried.predicted.device_bytes <= limit and tried.predicted.step_s < prediction.predicted.step_s:
-            what, prediction = replace(what, configuration=other), tried
-    return what, prediction
-
-
 def timed_stage(row: Row) -> int | None:
     """Return the pipeline stage whose own time the row states, or None if it states a whole step."""
     return row.measured.stage if row.measured.stage_forward_ms is not None else None
@@ -105,27 +106,21 @@ def _time_parts(row: Row, what: Case, prediction: Prediction) -> Mapping[str, fl
     return parts | {"optimizer": float(mine.optimizer_s[0])}
 
 
-def _stage_seconds(row: Row, what: Case) -> tuple[str, float] | None:
-    """Return ("stage_forward_ms", seconds): the stage's microbatches x (forward + backward) plus optimizer, unstated
-    ones 0; None if the row does not time a stage. Raises InputError if the plan has fewer stages.
-    """
-    measured, c = row.measured, what.configuration
-    stage = timed_stage(row)
-    if stage is None:
-        return None
-    if stage >= c.pp:
-        raise InputError("the plan has fewer stages", field="measured.stage", got=str(stage), need=f"< {c.pp}")
-    passes = (measured.stage_forward_ms or 0.0) + (measured.stage_backward_ms or 0.0)
-    times = c.global_batch // (c.dp * c.micro)
-    return "stage_forward_ms", (times * passes + (measured.stage_optimizer_ms or 0.0)) / 1e3
-
-
 def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
-    """Return (figure, seconds of a step that follow from it) of the first figure that the row states; None without one.
-    Order: seconds, tokens/s per GPU, tokens/s, samples/s per GPU, FLOP/s or MFU as of `tokens_per_s_per_gpu`; seconds
-    and tokens/s per GPU also from `derived`, if not measured.
+    """Return (figure, seconds that follow from it) of the first figure that the row states; None without one.
+
+    Of a stage's work, if the row times a stage: its microbatches x (forward + backward), plus the optimizer;
+    InputError if the plan has fewer stages. Else of a step, in this order: seconds, tokens/s per GPU, tokens/s,
+    samples/s per GPU, FLOP/s or MFU as of `tokens_per_s_per_gpu`; seconds and tokens/s per GPU also from `derived`.
     """
     measured, computed, c = row.measured, row.derived, what.configuration
+    stage = timed_stage(row)
+    if stage is not None:
+        if stage >= c.pp:
+            raise InputError("the plan has fewer stages", field="measured.stage", got=str(stage), need=f"< {c.pp}")
+        passes = (measured.stage_forward_ms or 0.0) + (measured.stage_backward_ms or 0.0)
+        times = c.global_batch // (c.dp * c.micro)
+        return "stage_forward_ms", (times * passes + (measured.stage_optimizer_ms or 0.0)) / 1e3
     if seconds := measured.step_s or computed.step_s:
         return "step_s", seconds
     samples = c.global_batch
@@ -184,4 +179,52 @@ def _memory(row: Row, prediction: Prediction) -> tuple[float, float] | None:
     if any(peaks):  # without weights, gradients and optimizer state; the worse of both ends
         live = sum(prediction.predicted.memory[name] for name in ACTIVE)
         return live, max(value or 0.0 for value in peaks) * MIB
+    return None
+
+
+def flops_per_token(
+    model: ModelDescriptor, seq_length: int, counting: Counting, repeated: Collection[str] = ()
+) -> float:
+    """Return the FLOP of one token, forward and backward, as the source counts attention's mask and vocabulary
+    matrices. repeated: modules whose recomputed forward also counts: with LAYER each layer's whole forward, with any
+    others that of attention's products alone; empty: none.
+    """
+    blocks, kinds = derived(model, Implementation(), Scheme(False)), sequence(model)
+    plain = dim_sizes(model) | {"seq_length": float(seq_length)}
+    attended = keys(model, seq_length) if counting.causal == "half" else visible(model, seq_length)
+    numbers = plain | attended
+    flops = block_flops(blocks, numbers)
+    if repeated:
+        once = block_flops(blocks, numbers, (Phase.FORWARD,))
+        no_attention = block_flops(blocks, plain | dict.fromkeys(attended, 0.0), (Phase.FORWARD,))
+        for kind in set(model.layer_kinds):
+            flops[kind] += once[kind] - (0.0 if LAYER in repeated else no_attention[kind])
+    matrix = 6 * model.hidden_size * model.vocab_size * seq_length
+    total = sum(flops[kind] for kind in kinds) + (counting.vocabulary - 1) * matrix
+    return total / seq_length
+
+
+def tokens_per_s_per_gpu(
+    row: Row, model: ModelDescriptor, c: Setup, peak_flops: float, counting: Counting
+) -> tuple[str, float] | None:
+    """Return (name, tokens/s per GPU) of the first figure that the row states and that is not 0; None if it states
+    none.
+
+    Order: TFLOP/s (measured, then derived), MFU (measured, else derived), hardware TFLOP/s, HFU; the last two also
+    count recomputed modules. peak_flops: FLOP/s that MFU and HFU are relative to, unless the source's counting has its
+    own.
+    """
+    measured, computed = row.measured, row.derived
+    peak = counting.peak_tflops * 1e12 if counting.peak_tflops else peak_flops
+    recomputed = {LAYER} if c.recompute == "full" else c.recompute_modules
+    stated = (
+        ("tflops_per_gpu", measured.tflops_per_gpu, 1e12, ()),
+        ("tflops_per_gpu", computed.tflops_per_gpu, 1e12, ()),
+        ("mfu", measured.mfu or computed.mfu, peak, ()),
+        ("hardware_tflops_per_gpu", measured.hardware_tflops_per_gpu, 1e12, recomputed),
+        ("hfu", measured.hfu, peak, recomputed),
+    )
+    for name, value, unit, repeated in stated:
+        if value:
+            return name, value * unit / flops_per_token(model, c.seq_length, counting, repeated)
     return None

@@ -55,11 +55,12 @@ def as_row(
         "cp": whole(log.config, "sequence_parallel_size"),
         "ep": whole(log.config, "expert_parallel.autoep_size"),
     }
+    printed = whole(names, "world_size") or whole(log.config, "world_size")
     fields: dict[str, Any] = {
         "id": Path(log.path).name,
         "task": "lora" if model is not None and model.adapter is not None else "pretrain",
         "model": _model(log, model),
-        "cluster": {"gpu": cluster.name, "gpus": _gpus(log, gpus)},
+        "cluster": {"gpu": cluster.name, "gpus": gpus or log.degrees.get("world") or printed},
         "software": {"name": log.framework},
         "parallel": _parallel(names, log) | {name: value for name, value in degrees.items() if value},
         "batch": _batch(log) | _stated(batch),
@@ -107,10 +108,6 @@ def _note(log: TrainingLog, model: ModelDescriptor | None) -> str | None:
     if not notes or model is not None:
         return None
     return f"the model has {' and '.join(notes)}, which only a named model brings"
-
-
-def _gpus(log: TrainingLog, gpus: int | None) -> int | None:
-    return gpus or log.degrees.get("world") or whole(log.arguments, "world_size") or whole(log.config, "world_size")
 
 
 def _degrees(fields: dict[str, Any], log: TrainingLog) -> None:

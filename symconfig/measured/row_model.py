@@ -13,6 +13,7 @@ from symconfig.descriptor.sections import Experts, LatentAttention
 from symconfig.descriptor.strict import Strict
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, nearest
+from symconfig.frameworks.megatron.adapters import FUSED
 from symconfig.measured.assumptions import Assumption, assumptions
 from symconfig.measured.row_options import RowOptions
 
@@ -25,8 +26,6 @@ def _fields(owner: type[Strict]) -> tuple[str, ...]:
 _EXPERTS, _LATENT = _fields(Experts), _fields(LatentAttention)
 _PLAIN = tuple(name for name in _fields(ModelDescriptor) if name not in ("name", *_LATENT))
 _ADAPTER = {"rank": "r", "alpha": "lora_alpha", "dropout": "lora_dropout", "targets": "target_modules"}
-# Megatron's names of fused layers -> ours.
-_TARGETS = {"linear_qkv": "qkv_proj", "linear_proj": "o_proj", "linear_fc1": "gate_up_proj", "linear_fc2": "down_proj"}
 
 
 def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
@@ -93,7 +92,7 @@ def _adapter(row: Row, assumption: Assumption) -> dict[str, Any]:
     adapter |= {ours: stated[theirs] for theirs, ours in _ADAPTER.items() if theirs in stated}
     if not adapter:
         raise InputError("rank and targets of LoRA are not stated", field="model.lora")
-    return adapter | {"target_modules": [_TARGETS.get(name, name) for name in adapter["target_modules"]]}
+    return adapter | {"target_modules": [FUSED.get(name, name) for name in adapter["target_modules"]]}
 
 
 def _check_shape(fields: dict[str, Any], name: str) -> None:

@@ -12,11 +12,10 @@ from symconfig.descriptor.job import Limits
 from symconfig.descriptor.measurements import Measurements, load_measurements
 from symconfig.errors import InputError
 from symconfig.measured.judge import Judged, judge
-from symconfig.measured.row_cluster import known
+from symconfig.measured.row_options import known
 from symconfig.solve import choice
 from symconfig.solve.budget import fitting
 from symconfig.solve.predict import as_found
-from symconfig.solve.prospect import Prospect
 from symconfig.solve.usual import usual
 
 TARGETS = "the file says `validate: false`: targets, not runs"
@@ -293,24 +292,16 @@ def kendall(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def chosen(judged: Sequence[Judged]) -> Judged:
-    """Return the run that the planner would choose among those whose probability to fit is at least 1 - the default
-    memory risk; if there are none, the one most likely to fit.
+    """Return the run that the planner would choose among those that fit within the default memory risk.
+
+    If there are none, the one that is most likely to fit.
     """
-    likely = [_fit_probability(item) for item in judged]
-    fit = [item for item, chance in zip(judged, likely, strict=True) if chance >= 1 - Limits().memory_risk]
-    if not fit:
-        return judged[likely.index(max(likely))]
-    points = [_candidate(item) for item in fit]
-    return fit[points.index(choice.first(points))]
-
-
-def _candidate(item: Judged) -> Prospect:
-    what, predicted = item.case, item.prediction.predicted
-    point = as_found(what.model, what.cluster, what.configuration)
-    request = replace(point.request, usual=usual(what.model, what.cluster, point.request.job))
-    return choice.scored(replace(point, request=request), predicted.step_s, predicted.device_bytes)
-
-
-def _fit_probability(item: Judged) -> float:
-    point = _candidate(item)
-    return fitting(point.request, point.machine, [item.prediction.predicted.peak_bytes], item.case.cluster)
+    likely, points = [], []
+    for item in judged:
+        what, predicted = item.case, item.prediction.predicted
+        point = as_found(what.model, what.cluster, what.configuration)
+        request = replace(point.request, usual=usual(what.model, what.cluster, point.request.job))
+        points.append(choice.scored(replace(point, request=request), predicted.step_s, predicted.device_bytes))
+        likely.append(fitting(request, point.machine, [predicted.peak_bytes], what.cluster))
+    fit = [point for point, chance in zip(points, likely, strict=True) if chance >= 1 - Limits().memory_risk]
+    return judged[points.index(choice.first(fit)) if fit else likely.index(max(likely))]

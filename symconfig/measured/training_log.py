@@ -84,6 +84,9 @@ _TRAINER_SETTINGS = {
     "gradient_accumulation_steps": re.compile(r"Gradient Accumulation steps = ([\d,]{1,12})"),
 }
 _OWN = re.compile(r"\b(\d+) ranks: tp (\d+), cp (\d+), dp (\d+); micro-batch (\d+) x (\d+) x \d+ sequences of (\d+)")
+_OWN_SIZES = ("world_size", "tensor_parallel.autotp_size", "sequence_parallel_size", "data_parallel_size",
+              "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "seq_length")  # fmt: skip
+_OF_BATCH = ("tensor_parallel.autotp_size", *_OWN_SIZES[3:6])  # DeepSpeed counts tensor-parallel ranks as data ranks
 _OWN_STEP = re.compile(rf"\bstep (\d{{1,12}}) loss \S+ lr \S+ time {_NUMBER} s tokens/s/GPU \S+ peak {_NUMBER} GiB")
 
 
@@ -192,16 +195,16 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
 
 
 def _steady(steps: list[Step], averaged: bool, batch: int | None, remarks: list[str]) -> Steady | None:
-    """Return the steady step as of `read_log`; None without a time after the warm-up. Add remarks on missing times and
-    on times left out. averaged: the steps are means over the run, of which the last counts, without warm-up. The first
-    time's interval is taken as long as that to the second. batch: sequences of a step if no step has them.
+    """Return the steady step as of `read_log`, None without a time after the warm-up; add remarks on times left out.
+
+    averaged: the steps are means over the run, of which the last counts, without warm-up. The first time's interval is
+    taken as long as that to the second. batch: sequences of a step if no step has them.
     """
     timed = [(step, step.seconds) for step in steps if step.seconds is not None]
+    if not timed and not any(step.samples_per_s for step in steps):
+        remarks.append("no step's time is printed, so there is no steady step time")
     if averaged or not timed:
-        if not timed and not any(step.samples_per_s for step in steps):
-            remarks.append("no step's time is printed, so there is no steady step time")
-        timed = timed[-1:]
-        rest = timed
+        timed = rest = timed[-1:]
     else:
         gap = steps[1].iteration - steps[0].iteration if len(steps) > 1 else 1
         begin = {later.iteration: step.iteration for step, later in pairwise(steps)}
@@ -228,9 +231,9 @@ def _steady(steps: list[Step], averaged: bool, batch: int | None, remarks: list[
 
 
 def _lines(path: Path, remarks: list[str]) -> Iterator[str]:
-    """Yield the lines of a plain or gzip file as text, without colours; progress bars give a line for each update, and
-    lines above _LONGEST bytes come in pieces, of which only the last is given.
+    """Yield the lines of a plain or gzip file as text, without colours; a progress bar gives a line for each update.
 
+    Of a line above _LONGEST bytes only the end is given.
     A last line without an end is left out, and so is what follows damage to an archive; both add a remark. Raises
     InputError for a file that cannot be read, is empty or is binary (its first line), or an archive without a readable
     line.
@@ -264,10 +267,11 @@ def _lines(path: Path, remarks: list[str]) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Reader:
-    """What was read so far. steps: by how they are printed, the best first, and iteration, of which the first counts.
+    """What was read so far.
 
-    block: lines left of the block of arguments. json: lines of a JSON that is being read. timers: seconds of each
-    report by Megatron's name.
+    steps: by how they are printed, the best first, and iteration, of which the first line counts: later ones are of
+    other ranks, or of steps that ran again after a restart. block: lines left of the block of arguments. json: lines
+    of a JSON that is being read. timers: seconds of each report by Megatron's name.
     """
 
     steps: dict[str, dict[int, Step]] = field(
@@ -285,12 +289,14 @@ class _Reader:
     timers: dict[str, list[float]] = field(default_factory=dict)
 
     def read(self, line: str) -> None:
-        """Add what one line prints: a step, memory, argument or setting. In a block of arguments (up to its end mark,
-        or _LONGEST_BLOCK lines) only arguments are read; the first out-of-memory is recorded with the last iteration so
-        far.
+        """Add what one line prints: a step, memory, an argument or a setting; in a block of arguments only those.
+
+        The first out-of-memory is recorded with the last iteration so far.
         """
         if self.block:
-            self._argument(line)
+            self.block -= 1
+            if match := _ARGUMENT.search(line):
+                self.arguments[match[1] or match[2]] = _value(match[3])
         elif self.json:
             self._more_json(_PREFIX.sub("", line, count=1))
         if not _WANTED.search(line):
@@ -303,23 +309,15 @@ class _Reader:
             if _OUT_OF_MEMORY.search(line) and self.out_of_memory is None:
                 self.out_of_memory = max((max(steps) for steps in self.steps.values() if steps), default=0)
 
-    def _add(self, kind: str, step: Step) -> None:
-        """Add a step unless its number was seen: another rank's line, or a step that ran again after a restart."""
-        self.steps[kind].setdefault(step.iteration, step)
-
     def _peak(self, rank: int | None, kind: str, peak_bytes: float) -> None:
         """Raise a rank's peak of a kind (allocated or reserved) to these bytes; 1e15 and more are ignored."""
         mine = self.peaks.setdefault(rank, {})
         if peak_bytes < 1e15:
             mine[kind] = max(mine.get(kind, 0.0), peak_bytes)
 
-    def _argument(self, line: str) -> None:
-        self.block -= 1
-        if match := _ARGUMENT.search(line):
-            self.arguments[match[1] or match[2]] = _value(match[3])
-
     def _megatron(self, line: str) -> None:
         """Add steps, memory, degrees and the vocabulary size that Megatron-LM prints; a line may hold several steps.
+
         Later degrees and vocabulary sizes replace earlier ones; a step without a time between 0 and 1e12 s is skipped.
         """
         for report in _MEMORY.finditer(line):
@@ -337,12 +335,13 @@ class _Reader:
                 rate, batch = _TFLOPS.search(part), _BATCH.search(part)
                 samples = int(batch[1]) or None if batch else None
                 tflops = _positive(rate[1]) if rate else None
-                self._add("step", Step(int(match[1]), seconds, samples, tflops_per_gpu=tflops))
+                step = Step(int(match[1]), seconds, samples, tflops_per_gpu=tflops)
+                self.steps["step"].setdefault(step.iteration, step)
 
     def _deepspeed(self, line: str) -> None:
-        """Add steps, memory and settings that DeepSpeed, the Trainer or symconfig's training script print, and set
-        `deepspeed`. The first value of a setting is kept, also over the script's head line; a printed JSON, once
-        complete, overrides.
+        """Add steps, memory and settings that DeepSpeed, the Trainer or symconfig's script print; set `deepspeed`.
+
+        The first value of a setting is kept, but a printed JSON, once complete, overrides.
         """
         rank = _RANK.search(line)
         of = int(next(group for group in rank.groups() if group)) if rank else None
@@ -357,21 +356,14 @@ class _Reader:
                 self.config.setdefault(name, _value(match[1].replace(",", "")))
         if match := _OWN.search(line):
             self.deepspeed = True
-            world, tp, cp, dp, micro, accumulate, length = (int(word[:9]) for word in match.groups())
-            self.config = {
-                "world_size": world,
-                "tensor_parallel.autotp_size": tp,
-                "sequence_parallel_size": cp,
-                "train_micro_batch_size_per_gpu": micro,
-                "gradient_accumulation_steps": accumulate,
-                "train_batch_size": micro * accumulate * dp * tp,
-                "seq_length": length,
-            } | self.config
+            sizes = dict(zip(_OWN_SIZES, (int(word[:9]) for word in match.groups()), strict=True))
+            self.config = {**sizes, "train_batch_size": math.prod(sizes[name] for name in _OF_BATCH)} | self.config
         for kind, pattern in (("step", _OWN_STEP), ("pipeline", _PIPELINE), ("throughput", _THROUGHPUT)):
             if (match := pattern.search(line)) and (number := _positive(match[2])):
                 self.deepspeed = True
                 rate = kind == "throughput"
-                self._add(kind, Step(int(match[1]), None if rate else number, samples_per_s=number if rate else None))
+                step = Step(int(match[1]), None if rate else number, samples_per_s=number if rate else None)
+                self.steps[kind].setdefault(step.iteration, step)
                 if kind == "step":
                     self._peak(of, "allocated", float(match[3]) * GIB)
         if match := _ALLOCATED.search(line):
@@ -383,11 +375,13 @@ class _Reader:
         if rates := {name: _positive(word) for name, word in _TRAINER.findall(line)}:
             steps = rates.get("steps")
             self.deepspeed = True
-            self._add("average", Step(0, 1 / steps if steps else None, samples_per_s=rates.get("samples")))
+            step = Step(0, 1 / steps if steps else None, samples_per_s=rates.get("samples"))
+            self.steps["average"].setdefault(0, step)
 
     def _more_json(self, line: str) -> None:
-        """Add a line to the JSON being read; once its braces close, or after _LONGEST_BLOCK // 2 lines, add it to the
-        settings under dotted keys and set `deepspeed`, or drop it if invalid.
+        """Add a line to the JSON being read; once its braces close, add it to `config`, or drop it if it is invalid.
+
+        Settings of a section have dotted keys. A JSON is also closed after _LONGEST_BLOCK // 2 lines.
         """
         self.json.append(line)
         whole = "\n".join(self.json)
@@ -399,13 +393,17 @@ class _Reader:
         except (ValueError, RecursionError):
             return
         self.deepspeed = True
-        self.config |= _flat(data)
+        for key, item in data.items():
+            self.config |= (
+                {f"{key}.{name}": value for name, value in item.items()} if isinstance(item, dict) else {key: item}
+            )
 
 
 def _value(word: str) -> Value:
     """Return a printed value as True, False, None, int (up to 18 digits), finite float, or else the text."""
-    if word in ("True", "False", "None"):
-        return {"True": True, "False": False, "None": None}[word]
+    words = {"True": True, "False": False, "None": None}
+    if word in words:
+        return words[word]
     if re.fullmatch(r"[+-]?\d{1,18}", word):
         return int(word)
     if re.fullmatch(r"[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?", word) and math.isfinite(float(word)):
@@ -417,12 +415,3 @@ def _positive(word: str, scale: float = 1.0) -> float | None:
     """Return a printed number times `scale`, or None if it is not between 0 and 1e12."""
     number = float(word) * scale
     return number if 0.0 < number < 1e12 else None
-
-
-def _flat(data: Mapping[str, Any], path: str = "", depth: int = 0) -> dict[str, Any]:
-    """Return nested mappings with dotted keys, up to eight levels deep; deeper ones and lists stay values."""
-    result: dict[str, Any] = {}
-    for key, item in data.items():
-        inside = isinstance(item, dict) and depth < 8
-        result |= _flat(item, f"{path}{key}.", depth + 1) if inside else {f"{path}{key}": item}
-    return result

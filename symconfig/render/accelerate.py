@@ -19,7 +19,7 @@ from symconfig.descriptor.config_writer import config_json
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
-from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
+from symconfig.frameworks.known import TORCH_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, shared, trainer
 from symconfig.render.files import File

@@ -14,7 +14,7 @@ from symconfig.descriptor.rl import OF_GROUPS, Rl
 from symconfig.descriptor.task import PLAIN, TASKS, Task
 from symconfig.descriptor.tuning import LOSSES, LossName, Preference
 from symconfig.errors import Problem
-from symconfig.frameworks.facts import Fixed
+from symconfig.frameworks.constraint import Fixed
 from symconfig.frameworks.megatron.hybrid import hybrid
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Plan

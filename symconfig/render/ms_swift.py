@@ -21,6 +21,7 @@ from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron import adapters, environment, flags
+from symconfig.frameworks.megatron.releases import between
 from symconfig.graph.parts import is_layer
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
@@ -198,7 +199,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         """Return a problem with ms-swift's refusal and the reason."""
         return Problem(f"{MS_SWIFT.refusal}: {why}", field=field, got=str(got), hint=hint, pins=pins)
 
-    if version == "main" or not flags.at_least(version, OLDEST):
+    if version == "main" or not between(version, OLDEST, None):
         why = f"mcore-bridge {BRIDGE_RELEASE} goes with Megatron-Core 0.16 to 0.19"
         yield refused("megatron_version", why, version, "--megatron-version core_v0.19")
     if plan.job.optimizer.name == "muon":

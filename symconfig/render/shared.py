@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.backend import Medium
-from symconfig.frameworks.constraint import Constraint, failing
+from symconfig.frameworks.constraint import Constraint, failing, in_force
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.known import BACKENDS, facts_of
-from symconfig.frameworks.tables import constraints, of_program
+from symconfig.frameworks.programs import of_program
 from symconfig.plans.plan import Plan
 
 
@@ -29,7 +29,7 @@ def refused(plan: Plan, backend: str, release: str) -> dict[Constraint, Problem]
 
     backend: the framework's name; the plan may be for another one.
     """
-    return _failed(plan, backend, constraints(backend, release))
+    return _failed(plan, backend, in_force(BACKENDS[backend].constraints, release))
 
 
 def _failed(plan: Plan, backend: str, table: tuple[Constraint, ...]) -> dict[Constraint, Problem]:

@@ -18,7 +18,7 @@ from symconfig.formats import verl as formats
 from symconfig.formats.keys import write
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed import adapters as peft
-from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
+from symconfig.frameworks.known import TORCH_RELEASE
 from symconfig.frameworks.megatron import adapters, environment
 from symconfig.plans.plan import Plan
 from symconfig.render import learning, summary

@@ -62,9 +62,8 @@ def sites() -> Iterator[dict[str, Any]]:
     launch.sh sets (`here`: None).
     """
     from symconfig.frameworks.known import BACKENDS
-    from symconfig.frameworks.tables import options
 
-    for option in (option for backend in BACKENDS for option in options(backend)):
+    for option in (option for backend in BACKENDS.values() for option in backend.options):
         for need in option.needs:
             wants: dict[str, bool | None] = {}
             if need.module is not None:

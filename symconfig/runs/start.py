@@ -16,10 +16,10 @@ from typing import Any, Literal, get_args
 
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.errors import InputError, Problem
-from symconfig.frameworks.backend import NEWEST, Backend, numbers
+from symconfig.frameworks.backend import Backend, numbers
 from symconfig.frameworks.deepspeed.releases import REQUIREMENTS
-from symconfig.frameworks.entries import ENTRIES, Entry, Name
-from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.known import BACKENDS, ENTRIES, Entry, Name
+from symconfig.frameworks.megatron.releases import NEWEST
 from symconfig.plans.file import HasPlan, loaded
 from symconfig.plans.plan import Plan
 from symconfig.render.summary import nodes

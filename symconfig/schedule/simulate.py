@@ -114,6 +114,10 @@ class _Stage:
         saved = np.zeros(shape.vpp) if times.paired is None else times.paired[stage] / 2.0
         self.saved_s: list[float] = (saved * slow).tolist()
         self.hide: list[float] = np.broadcast_to(times.hide, times.forward.shape)[stage].tolist()
+        # of a chunk's own first forward, with which its gather overlaps
+        self.overlapped_s: list[float] = [
+            share * own for share, own in zip(self.hide, self.seconds[FORWARD], strict=True)
+        ]
         self.clock = self.until = 0.0
         self.starts: list[float] = []
         self.ends: list[float] = []
@@ -129,8 +133,7 @@ class _Stage:
         self.windows.append(Window(kind, chunk, start_s, self.until))
 
     def _queue_gathers(self) -> None:
-        """Set `ready` for each chunk's first forward and, unless on demand, occupy the channel with the gathers in
-        their order.
+        """Set `ready` for each chunk's first forward and, unless on demand, occupy the channel with gathers in order.
 
         The time is when the gather ends, less what the forward overlaps with; if gathers run APART, when all end; on
         demand 0. Nothing without gathers.
@@ -146,17 +149,12 @@ class _Stage:
             self.ready[n] = 0.0
             if start is not Start.ON_DEMAND:
                 self._occupy("gather", chunk, self.until, gather)
-                self.ready[n] = self.until - self._overlapped_s(chunk)
+                self.ready[n] = self.until - self.overlapped_s[chunk // self.shape.pp]
         if start is Start.APART:
             self.ready = dict.fromkeys(self.ready, self.until)
 
-    def _overlapped_s(self, chunk: int) -> float:
-        """Return the seconds of a chunk's own first forward that its gather overlaps with."""
-        return self.hide[chunk // self.shape.pp] * self.seconds[FORWARD][chunk // self.shape.pp]
-
     def _place_reductions(self) -> None:
-        """Set `reductions`: after which task each chunk's reduction may start; after all tasks if APART. Nothing
-        without them.
+        """Set `reductions`: after which task each chunk's reduction may start, after all if APART; {} without any.
 
         That is i backwards after its last one on stage i, at most the last backward, so that all stages start together
         and what a reduction slows on one is not waited for on the next (Megatron-LM, --align-grad-reduce, on by
@@ -172,8 +170,7 @@ class _Stage:
             self.reductions[len(self.tasks) if self.times.reduces is Start.APART else n].append(chunk)
 
     def advance(self, arrived: list[float | None]) -> None:
-        """Run tasks until one waits for a message; record their starts, ends and the clock, and add their results to
-        `arrived`.
+        """Run tasks until one waits for a message; record starts, ends and the clock, and add results to `arrived`.
 
         A task starts when clock, message and, for a first forward, weights are there. It takes its seconds, busy_s more
         if a message came from another stage, and contention slows it while the channel is busy. Of a pair the forward
@@ -237,7 +234,7 @@ class _Stage:
             return max(clock, self.ready[n])
         chunk, start = self.tasks[n][1], max(clock, arrived_s, self.until)
         self._occupy("gather", chunk, start, self.times.gather)
-        return max(start, self.until - self._overlapped_s(chunk))
+        return max(start, self.until - self.overlapped_s[chunk // self.shape.pp])
 
     def _reduced(self, n: int, clock: float, own_s: float) -> float:
         """Queue the reductions that may start after task n and return the clock, later by contention times what

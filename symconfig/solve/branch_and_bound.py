@@ -40,8 +40,7 @@ from symconfig.cost.formulas import pipeline_s
 from symconfig.cost.framework import device_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
-from symconfig.cost.shapes import Pipeline, Pipelines, distinct
-from symconfig.cost.stages import Setting, Stages, stages
+from symconfig.cost.stages import Pipeline, Pipelines, Setting, Stages, distinct, stages
 from symconfig.cost.step import (
     HOST_SHARE,
     Extremes,

@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from symconfig.cost.framework import device_bytes, reserved_bytes
-from symconfig.cost.lattice import Array, Lattice
+from symconfig.cost.lattice import OF_LAYER, OF_STAGE, OF_STEP, Array, Lattice
 from symconfig.cost.step import host_bytes, total
-from symconfig.cost.uneven import OF_LAYER, OF_STAGE, OF_STEP
 from symconfig.cost.work import flops_per_token
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits

@@ -9,8 +9,7 @@ import numpy as np
 
 from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Array, Lattice
-from symconfig.cost.shapes import Pipeline, Pipelines, StageShape, layers
-from symconfig.cost.stages import Setting, Stages, stages
+from symconfig.cost.stages import Pipeline, Pipelines, Setting, Stages, StageShape, layers, stages
 from symconfig.cost.step import Cost, Extremes, evaluate, evaluate_block, memory_bytes, prefixed, time_s, total
 from symconfig.cost.table import Choice, Table, block_costs, resolve, table
 from symconfig.graph.model import derived, structure

@@ -10,11 +10,9 @@ import numpy as np
 
 from symconfig.descriptor.job import Job
 from symconfig.errors import Problem, Right, among
-from symconfig.frameworks.constraint import Constraint
-from symconfig.frameworks.facts import Fixed
+from symconfig.frameworks.constraint import Constraint, Fixed
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.maturity import ALL, Maturity, Option, closed
-from symconfig.frameworks.tables import options
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.options import FIELD_OF_PIN
 from symconfig.plans.plan import Candidate, Opened
@@ -30,7 +28,7 @@ def excluded(job: Job, fixed: Fixed, pins: Pins, has: ConfigurationSet = NOTHING
     Those in `job.without`, and those not stable in the job's release that the job does not allow (ALL: any) and neither
     its pins nor the columns `has` use.
     """
-    known = options(job.backend)
+    known = BACKENDS[job.backend].options
     pinned = (one.name for one in known if _is_pinned(one, job, fixed, pins) or one.used(fixed, has))
     return closed(known, BACKENDS[job.backend].releases.of(job), (*job.allow, *pinned), job.without)
 
@@ -40,7 +38,7 @@ def problems(job: Job) -> Iterator[Problem]:
 
     `allow` may also have ALL. The problem names similar options, or says that the framework has none.
     """
-    known = [option.name for option in options(job.backend)]
+    known = [option.name for option in BACKENDS[job.backend].options]
     for field, names, more in (("allow", job.allow, [ALL]), ("without", job.without, [])):
         for name in names:
             if name not in (*known, *more):
@@ -58,7 +56,7 @@ def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> t
     """
     release = BACKENDS[job.backend].releases.of(job)
     names = {constraint.name for constraint in excluded(job, fixed, pins)} - set(job.without)
-    known = {one.name: one.standing(release) for one in options(job.backend) if one.name in names}
+    known = {one.name: one.standing(release) for one in BACKENDS[job.backend].options if one.name in names}
     better = tuple[str, ...]()
     for maturity in Maturity:
         own = tuple(name for name, standing in known.items() if standing and standing.maturity is maturity)
@@ -79,7 +77,7 @@ def used(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> Iterator[O
     Nothing if the job allows all, and none for options that are not experimental in the job's release.
     """
     release, point = BACKENDS[job.backend].releases.of(job), candidate.configuration
-    for option in options(job.backend):
+    for option in BACKENDS[job.backend].options:
         known = option.standing(release)
         if known is not None and not {option.name, ALL} & set(job.allow) and option.used(fixed, point):
             is_pinned = _is_pinned(option, job, fixed, pins)

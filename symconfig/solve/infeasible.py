@@ -13,7 +13,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem, SymconfigError
-from symconfig.frameworks.tables import of_program
+from symconfig.frameworks.programs import of_program
 from symconfig.solve import candidate
 from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.pieces import recompute_choices

@@ -1,6 +1,6 @@
 """What the search may choose on a target: recompute, ZeRO stages, offload and stages, and the masks of its lattice.
 
-What a framework refuses is asked of its table of constraints (`frameworks/tables.py`).
+What a framework refuses is asked of its table of constraints (`Backend.constraints`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention
-from symconfig.frameworks.constraint import Constraint, failing, possible
-from symconfig.frameworks.facts import Fixed
+from symconfig.frameworks.constraint import Constraint, Fixed, failing, in_force, possible
+from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.hybrid import DELTA, hybrid
 from symconfig.frameworks.megatron.releases import (
     LAYOUT_MTP_ALONE_SINCE,
@@ -27,7 +27,6 @@ from symconfig.frameworks.megatron.releases import (
     RECOMPUTE_SINCE,
     megatron_release,
 )
-from symconfig.frameworks.tables import constraints
 from symconfig.graph.block import DISCARDING, LAYER
 from symconfig.graph.scheme import CpComm
 from symconfig.plans.configuration import ZERO_STAGES, ZeroStage
@@ -201,7 +200,9 @@ def limits(
     Constraints: the framework's as `narrowed`, then `closed`. In targets without model parallelism cp_comm p2p stands
     for no exchange.
     """
-    return _limits((*narrowed(backend, constraints(backend, version)), *closed), version, model, fixed)
+    return _limits(
+        (*narrowed(backend, in_force(BACKENDS[backend].constraints, version)), *closed), version, model, fixed
+    )
 
 
 @lru_cache(maxsize=32)

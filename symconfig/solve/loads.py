@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost.lattice import Array
+from symconfig.cost.lattice import LOAD, OF_LAYER, OF_STAGE, OF_STEP, Array
 from symconfig.cost.machine import largest_deviate
-from symconfig.cost.uneven import LOAD, OF_LAYER, OF_STAGE, OF_STEP
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts
 from symconfig.descriptor.task import Task

@@ -12,14 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.blocks import BlockCost, hiding
+from symconfig.cost.blocks import BlockCost, with_overlap
 from symconfig.cost.framework import Framework, element_bytes
-from symconfig.cost.lattice import Array
+from symconfig.cost.lattice import Array, busiest_work_s
 from symconfig.cost.machine import Machine
-from symconfig.cost.shapes import Pipelines
-from symconfig.cost.stages import Setting
+from symconfig.cost.stages import Pipelines, Setting
 from symconfig.cost.table import Choice, OfKinds, Table, block_costs, bound_table, resolve, table
-from symconfig.cost.uneven import worked
 from symconfig.cost.work import block_flops, work_seconds
 from symconfig.graph.block import LAYER, Place
 from symconfig.graph.model import derived, sequence
@@ -144,7 +142,7 @@ def computed_s(request: Request, machine: Machine, scheme: Scheme, grid: Configu
     seconds = np.zeros(grid.size)
     for kind, block in derived(request.model, request.framework.implementation, scheme).items():
         moving = block.on(Leg.OUT, Leg.BACK)
-        work = worked(work_seconds(block, where, machine, request.framework), block, where)
+        work = busiest_work_s(work_seconds(block, where, machine, request.framework), block, where)
         seconds += kinds.count(kind) * sum(t for (op, _), t in work.items() if op not in moving)
     result: Array = seconds * _spread(request, grid) * (1 - ROUNDING)
     return result
@@ -184,7 +182,7 @@ def _waits_for_host(costs: Sequence[BlockCost], framework: Framework) -> NDArray
     without = replace(framework, graphed=frozenset())
     replayed, eager = (
         np.array([cost.seconds()[:2].sum(axis=0) for cost in each])
-        for each in (layers, [hiding(cost, without) for cost in layers])
+        for each in (layers, [with_overlap(cost, without) for cost in layers])
     )
     saves: NDArray[np.bool_] = np.any(eager > replayed * (1 + ROUNDING), axis=0)
     return saves

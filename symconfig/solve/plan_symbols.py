@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Any
 
 from symconfig import install
+from symconfig.cost.lattice import LOAD, OF_STEP
 from symconfig.cost.machine import Machine
 from symconfig.cost.tape import INPUT, NUMBER, Array, Tape, Term
-from symconfig.cost.uneven import LOAD, OF_STEP
 from symconfig.errors import InputError, Problem, among
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.restore import restore

@@ -15,8 +15,7 @@ import numpy as np
 from symconfig.cost.blocks import TRANSIENT
 from symconfig.cost.framework import device_bytes
 from symconfig.cost.pipeline import messages
-from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
-from symconfig.cost.stages import GRADIENT_BUFFER_BYTES, stages
+from symconfig.cost.stages import GRADIENT_BUFFER_BYTES, Pipeline, Pipelines, StageShape, stages
 from symconfig.cost.step import HOST_SHARE, host_bytes, states
 from symconfig.cost.table import WEIGHTS
 from symconfig.graph.model import sequence

@@ -14,7 +14,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.task import WITH_OR_WITHOUT
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
-from symconfig.frameworks.facts import NO_FLASH
+from symconfig.frameworks.constraint import NO_FLASH
 from symconfig.frameworks.known import BACKENDS, facts_of
 from symconfig.graph.model import sequence
 from symconfig.install import VERSION

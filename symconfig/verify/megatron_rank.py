@@ -13,7 +13,7 @@ from symconfig.descriptor.layers import NO_MIXER
 from symconfig.errors import Problem, SymconfigError
 from symconfig.format import count, seconds
 from symconfig.frameworks.megatron.environment import used
-from symconfig.frameworks.megatron.flags import at_least
+from symconfig.frameworks.megatron.releases import between
 from symconfig.plans.plan import Plan
 from symconfig.solve.costed import costed
 from symconfig.units import MIB
@@ -61,7 +61,7 @@ def unbuilt(plan: Plan) -> str | None:
     """Return why the plan's ranks cannot be built, or None if they can: a release before BUILDERS_SINCE, or an
     optimizer other than Adam with master weights and moments in fp32.
     """
-    if not at_least(plan.best.target.version, BUILDERS_SINCE):
+    if not between(plan.best.target.version, BUILDERS_SINCE, None):
         return f"with {plan.best.target.version}: ranks are built with the builders of {BUILDERS_SINCE} and later"
     optimizer = plan.job.optimizer
     if optimizer.usual:

@@ -12,13 +12,13 @@ import pytest
 
 from symconfig.cost import optimizer
 from symconfig.cost import stages as of_stages
+from symconfig.cost.lattice import Uneven
 from symconfig.cost.machine import machine
 from symconfig.cost.pipeline import overlap
 from symconfig.cost.stages import stages
 from symconfig.cost.step import Extremes, bound_bytes, bound_s, evaluate, evaluate_block, prefixed, states, total
 from symconfig.cost.table import Choice, bound_table, resolve, table
 from symconfig.cost.tape import Tape
-from symconfig.cost.uneven import Uneven
 from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InputError
 from symconfig.frameworks.kernels import changed
@@ -99,9 +99,7 @@ def test_when_stages_gather_and_what_of_a_pass_is_beside_it(gathers: Start, vpp:
     assert share.tolist() == ([[0.8], [0.0]] if vpp == 1 else [[0.0, 0.0]] * 2)
 
 
-@pytest.mark.parametrize(
-    "does", [divmod, operator.mod, operator.floordiv, operator.sub, operator.truediv, operator.pow]
-)
+@pytest.mark.parametrize("does", [operator.mod, operator.floordiv, operator.sub, operator.truediv, operator.pow])
 def test_a_term_behind_a_number_is_as_the_number(does: Any) -> None:
     found, meant = does(7.0, Tape().symbol("x", 2.0)), does(7.0, 2.0)
     assert (-Tape().symbol("x", 2.0)).value == -2.0

@@ -9,9 +9,8 @@ import pytest
 
 from symconfig.cost import formulas
 from symconfig.cost.blocks import Policies
-from symconfig.cost.collectives import beside_another
 from symconfig.cost.framework import Framework
-from symconfig.cost.work import PAIRED_HOST, inside_experts, is_dispatch
+from symconfig.cost.work import PAIRED_HOST, inside_experts, is_dispatch, paired_collectives_s
 from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.megatron.behaviour import EXPERTS_HIDE, MEGATRON
 from symconfig.frameworks.megatron.behaviour import beside_another as overlapping
@@ -71,7 +70,7 @@ def shown(work: list[float], sent: list[float], hide: float = 1.0) -> float:
     times = {(w.op, w.phase): np.zeros(1) for w in block.work}
     times |= {(first[name].op, first[name].phase): np.array([t]) for name, t in zip(WORK, work, strict=True)}
     before = tuple(np.array([sent[turn(c)]]) if is_dispatch(c) else np.zeros(1) for c in block.collectives)
-    return float(sum(t[0] for t in beside_another(block, before, times, hide)))
+    return float(sum(t[0] for t in paired_collectives_s(block, before, times, hide)))
 
 
 @pytest.mark.parametrize(

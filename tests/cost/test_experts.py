@@ -10,9 +10,8 @@ import pytest
 from symconfig.cost import formulas
 from symconfig.cost.blocks import BlockCost, Policies, evaluate
 from symconfig.cost.framework import Framework
-from symconfig.cost.lattice import Lattice
+from symconfig.cost.lattice import LOAD, OF_STEP, Lattice
 from symconfig.cost.machine import machine
-from symconfig.cost.uneven import LOAD, OF_STEP
 from symconfig.cost.work import is_dispatch
 from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON

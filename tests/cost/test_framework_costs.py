@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from symconfig.cost.formulas import TILE_KEYS
 from symconfig.cost.framework import Framework
-from symconfig.cost.kernels import TILE_KEYS
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
 from symconfig.cost.work import work_seconds

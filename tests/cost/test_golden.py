@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from symconfig.cost.kernels import attention_s, product_s
+from symconfig.cost.formulas import attention_s, product_s
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine, slowest
 from symconfig.cost.step import HOST_SHARE, states

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from symconfig.cost import formulas
-from symconfig.cost.collectives import collective_s
-from symconfig.cost.kernels import product_s
+from symconfig.cost.formulas import product_s
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
-from symconfig.cost.work import flops_per_token
+from symconfig.cost.work import collective_s, flops_per_token
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron.behaviour import MEGATRON

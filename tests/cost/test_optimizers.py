@@ -150,7 +150,8 @@ def of_weight(
     shard = next(shard for shard in derived.weights if shard.name == f"{name}.weight")
     each = matrices(shard, lattice)
     gpu = machine(load_cluster("h100"), "bf16")
-    seconds = iterations_s(each, False, lattice, gpu, framework)
+    assert framework.orthogonal is not None
+    seconds = iterations_s(each, gpu, framework.orthogonal)
     assert (each.whole_rows * each.whole_columns).item() == lattice.value(shard.whole).item()
     return each.rows.item(), each.columns.item(), seconds.item()
 
@@ -182,7 +183,7 @@ def test_the_longest_part_is_that_of_dealing_weight_by_weight(stage: str, ranks:
     }[stage]
     largest = max(sizes)
     bucket = max(BUCKET, BUCKET_OF_RANK * ranks, FILLED * ranks * largest)
-    mine = float(formulas.dealt(float(sum(sizes)), ranks, largest, 1.0, bucket))
+    mine = float(formulas.undivided_elements(float(sum(sizes)), ranks, largest, 1.0, bucket))
     real = longest_part(sizes, ranks)
     assert 0.83 * real <= mine <= 1.6 * real
 

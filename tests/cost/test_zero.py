@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from symconfig.cost import formulas
+from symconfig.cost import formulas, step
 from symconfig.cost.exchange import exchange
-from symconfig.cost.framework import Hide, Together
+from symconfig.cost.framework import Bytes, Hide, Together
 from symconfig.cost.lattice import Array
+from symconfig.cost.stages import Stages
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.block import LAYER
@@ -36,12 +39,16 @@ TABLE_1 = {
     (1e12, 16): (4750, 2875, 1000),
     (1e12, 1024): (4011, 2013, 15.6),
 }
-PAPER = (2.0, 2.0, 12.0)
+PAPER = Bytes(weight=2.0, gradient=2.0, optimizer=12.0)
 
 
-def states(parameters: float, shards: float, stage: int, sizes: tuple[float, float, float]) -> float:
-    switches = [float(stage >= limit) for limit in (1, 2, 3)]
-    return float(formulas.states_bytes(parameters, 0.0, *sizes, shards, 1.0, *switches, 1.0))
+def states(parameters: float, ranks: int, stage: int, sizes: Bytes) -> float:
+    """Bytes of all model states on a rank, of as many dense parameters in one block."""
+    found = cost(tiny(), dp=8, zero=stage, backend="deepspeed", habits={"all_reduced_gradients": False})
+    nothing = {name: np.zeros((1, 1)) for name in Stages.__slots__}
+    sums = Stages(**nothing | {"dense": np.array([[parameters]])})
+    points = found.points.having(dp=np.array([float(ranks)]))
+    return float(sum(part.sum() for part in step.states(sums, points, replace(found.setting, bytes=sizes)).values()))
 
 
 @pytest.mark.parametrize(("parameters", "ranks"), TABLE_1)

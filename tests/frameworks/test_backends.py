@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.frameworks.backend import NEWEST, numbers
-from symconfig.frameworks.deepspeed.backend import DEEPSPEED
-from symconfig.frameworks.fsdp.backend import FSDP
+from symconfig.frameworks.backend import numbers
 from symconfig.frameworks.known import BACKENDS
-from symconfig.frameworks.megatron.backend import MEGATRON
+from symconfig.frameworks.megatron.releases import NEWEST
 from tests.sample_models import sample_model
+
+MEGATRON, DEEPSPEED, FSDP = (BACKENDS[name] for name in ("megatron", "deepspeed", "fsdp"))
 
 
 def test_each_goes_by_its_name() -> None:
     assert {name: backend.name for name, backend in BACKENDS.items()} == {name: name for name in BACKENDS}
-    assert (BACKENDS["megatron"], BACKENDS["deepspeed"], BACKENDS["fsdp"]) == (MEGATRON, DEEPSPEED, FSDP)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,8 @@ from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.refused import example_options, expressible, fails
 from symconfig.existing.rules.rule import BASE
 from symconfig.format import picked
-from symconfig.frameworks.constraint import Constraint, Verdict, failing, in_force
+from symconfig.frameworks.constraint import FIXED, Constraint, Fixed, Verdict, failing, in_force
 from symconfig.frameworks.deepspeed.constraints import DEEPSPEED
-from symconfig.frameworks.facts import FIXED, Fixed
 from symconfig.frameworks.fsdp.constraints import FSDP
 from symconfig.frameworks.known import BACKENDS, FRAMEWORKS
 from symconfig.frameworks.megatron import constraints as table
@@ -281,7 +280,9 @@ def test_a_new_constraint_of_a_release_is_read_by_all(monkeypatch: pytest.Monkey
         source="nowhere",
         example={"tp": 4},
     )
-    monkeypatch.setattr(table, "MEGATRON", (*table.MEGATRON, new))
+    every = (*table.MEGATRON, new)
+    monkeypatch.setattr(table, "MEGATRON", every)
+    monkeypatch.setitem(BACKENDS, "megatron", replace(BACKENDS["megatron"], constraints=every))
     plan = sample_plan("llama2-13b", "h100", tp=4, dp=2, pp=1)
     for version, there in (("core_v0.17.1", False), ("core_v0.18.2", True), ("core_v0.19.0", True)):
         asked = limits_of("megatron", version, plan.model)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from symconfig.frameworks.constraint import FIXED, Fixed
 from symconfig.frameworks.deepspeed import maturity as deepspeed
 from symconfig.frameworks.deepspeed.constraints import DEEPSPEED
-from symconfig.frameworks.facts import FIXED, Fixed
 from symconfig.frameworks.maturity import Maturity, Option
 from symconfig.frameworks.megatron.constraints import MEGATRON
 from symconfig.frameworks.megatron.flags import flags, versions

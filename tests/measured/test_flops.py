@@ -9,8 +9,9 @@ import pytest
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.block import LAYER
+from symconfig.measured.assumptions import Counting
 from symconfig.measured.cases import case
-from symconfig.measured.flops import Counting, flops_per_token, tokens_per_s_per_gpu
+from symconfig.measured.judge import flops_per_token, tokens_per_s_per_gpu
 from tests.measured.support import published
 
 FULL = Counting(causal="full")

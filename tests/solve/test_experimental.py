@@ -9,10 +9,9 @@ import pytest
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
-from symconfig.frameworks.facts import Fixed
-from symconfig.frameworks.known import facts
+from symconfig.frameworks.constraint import Fixed
+from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.frameworks.maturity import ALL
-from symconfig.frameworks.tables import options
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.experimental import needed
 from symconfig.solve.pins import parse
@@ -28,7 +27,7 @@ def used(plan: Plan, candidate: Candidate) -> set[str]:
     fixed = facts("megatron", plan.model, plan.cluster.gpu.architecture, joined=plan.cluster.joined_gpus)
     return {
         option.name
-        for option in options("megatron")
+        for option in BACKENDS["megatron"].options
         if option.standing("core_v0.19.0") and option.used(fixed, candidate.configuration)
     }
 

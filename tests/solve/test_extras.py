@@ -10,10 +10,10 @@ import pytest
 
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
-from symconfig.frameworks.constraint import Verdict
+from symconfig.frameworks.constraint import Verdict, in_force
 from symconfig.frameworks.extras import in_effect, on, put_on
+from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.frameworks.tables import constraints
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.candidate import described
@@ -74,7 +74,7 @@ def test_plans_have_nothing_that_the_release_refuses_and_are_restored(
         point = one.configuration
         assert not [
             c.name
-            for c in constraints("megatron", plan.best.target.version)
+            for c in in_force(BACKENDS["megatron"].constraints, plan.best.target.version)
             if c.verdict(fixed, point) is Verdict.FAILS
         ]
         found = restore(plan, one)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from symconfig.cost.uneven import OF_LAYER, OF_STAGE, OF_STEP
+from symconfig.cost.lattice import OF_LAYER, OF_STAGE, OF_STEP
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.plans.plan import Plan

@@ -15,7 +15,6 @@ from symconfig.descriptor.training import Training
 from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL, SEVERITIES, Group
 from symconfig.existing.rules import deepspeed, megatron
 from symconfig.existing.rules.rule import BASE, Finding, Rule
-from symconfig.frameworks import tables
 from symconfig.frameworks.backend import Backend
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.maturity import Maturity, Option, Standing
@@ -107,7 +106,7 @@ def options() -> dict[str, str]:
 
 def _options_of(backend: Backend) -> Iterator[str]:
     yield f"# {backend.label}\n"
-    for option in tables.options(backend.name):
+    for option in backend.options:
         yield from _option(option)
 
 

@@ -25,11 +25,13 @@ from symconfig.cost.partition.links import (
     digits,
     every,
     exposed_cost,
+    held_bytes,
+    moved_cost,
     states,
     weight,
 )
 from symconfig.cost.partition.rates import Array, Prices, Rate, buffered
-from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
+from symconfig.cost.partition.work import Passes, Rows, held, inner_cost, passed, work
 from symconfig.graph.layout import FLAT, cut
 from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Link, Net, Node, Port
@@ -108,8 +110,9 @@ class Costs:
 
     @cached_property
     def rates_of_weights(self) -> tuple[tuple[Rate, ...], ...]:
-        """Return the rates of a weight's four transfers, in the order of `Weight.transfers`: reduction and update, once
-        a step, are in buffers of all weights.
+        """Return the rates of a weight's four transfers, in the order of `Weight.transfers`.
+
+        Reduction and update, once a step, are in buffers of all weights and so have no fixed part.
         """
         once = buffered(self.rates)
         return (self.rates, self.rates, once, once)
@@ -119,19 +122,38 @@ class Costs:
         return self.objective is Objective.TIME
 
     def node(self, index: int, rows: Rows) -> NodeCost:
-        """Return the costs of all instances of a node, without its links, for each row (an option per mesh axis):
-        [rows].
+        """Return the costs of all microbatches and instances of a node without its links: [rows]; 0 for a copy.
 
-        A parameter's optimizer step and state, or an operator's computation, own collectives and saved outputs. All 0
-        for a copy.
+        rows: an option per mesh axis. Of a parameter, `cost` is its share of the one kernel that steps all weights (0
+        if frozen), `memory` weight, gradient and optimizer state. Of an operator, `cost` is computation and the
+        collectives within it, forward (twice if recomputed) and backward, `memory` saved outputs and residues of all
+        instances alive at once (saved inputs belong to links), `transient` twice the bytes of one instance's tensors.
+        `relative` is of the parameter or of the operator's outputs.
         """
-        node = self.net.nodes[index]
+        node, training = self.net.nodes[index], self.training
+        none = np.zeros(len(rows))
         if node.parameter is not None:
-            return self._parameter(node, rows)
-        if node.copy:
-            zero = np.zeros(len(rows))
-            return NodeCost(zero, zero, zero, zero)
-        return self._operator(node, rows)
+            port, cost = node.ports[0], none
+            if self.timed and node.parameter.trainable:
+                state = self._shares(node, rows)[2]
+                cost = port.elements * state * self.framework.adam_bytes / self.machine.hbm_bytes_per_s
+            relative = none if self.timed else self._relative_memory(port, rows)
+            weight, gradient, state = self.stored(node, rows)
+            return NodeCost(node.times * cost, node.times * (weight + gradient + state), none, node.times * relative)
+        if node.operator is None:
+            return NodeCost(none, none, none, none)
+        own = self.passes(node, rows)
+        exchanged = inner_cost(self.net.program, node, rows, self.rates, per_element=not self.timed)
+        cost = self.forwards(node) * (own.forward + exchanged.forward) + own.backward + exchanged.backward
+        saved, outputs = node.operator.saved, len(node.operator.inputs)
+        each = held(node.ports, rows, self.rates)
+        kept = [at >= outputs and port.tensor.name in saved for at, port in enumerate(node.ports)]
+        memory = each[kept].sum(axis=0) * self.alive(node.times, node.run)
+        times, relative = training.turns * node.times, none
+        if not self.timed:
+            made = node.ports[outputs : outputs + len(node.operator.outputs)]
+            relative = sum((self._relative_memory(port, rows) for port in made), none)
+        return NodeCost(times * cost, memory, 2.0 * each.sum(axis=0), times * relative)
 
     def passes(self, node: Node, rows: Rows) -> Passes:
         """Return the seconds of one instance of an operator in one microbatch, forward and backward: [rows] each.
@@ -151,80 +173,32 @@ class Costs:
             known = self._passes[id(node)] = rows, passes
         return known[1]
 
-    def _operator(self, node: Node, rows: Rows) -> NodeCost:
-        """Return an operator's costs of all microbatches and instances: [rows].
-
-        cost: computation and the collectives within it, forward (twice if recomputed) and backward. memory: saved
-        outputs and residues, of all instances that are alive at once; saved inputs belong to links. transient: twice
-        the bytes of all tensors of one instance. relative: 0 for `time`, else the sum over its outputs of
-        `_relative_memory`.
-        """
-        assert node.operator is not None
-        forwards = self.forwards(node)
-        own = self.passes(node, rows)
-        exchanged = inside(self.net.program, node, rows, self.rates, per_element=not self.timed)
-        cost = forwards * (own.forward + exchanged.forward) + own.backward + exchanged.backward
-        saved, outputs = node.operator.saved, len(node.operator.inputs)
-        each = held(node.ports, rows, self.rates)
-        kept = [at >= outputs and port.tensor.name in saved for at, port in enumerate(node.ports)]
-        bytes_held, moved = each[kept].sum(axis=0) * self.kept_times(node), each.sum(axis=0)
-        times, relative = self.training.turns * node.times, np.zeros(len(rows))
-        if not self.timed:
-            made = node.ports[outputs : outputs + len(node.operator.outputs)]
-            relative = sum((self._relative_memory(port, rows) for port in made), relative)
-        return NodeCost(times * cost, bytes_held, 2.0 * moved, times * relative)
-
     def forwards(self, node: Node) -> float:
         """Return how often an operator runs forward in a microbatch: 2.0 if it is recomputed, else 1.0."""
-        return 2.0 if self._is_recomputed(node) else 1.0
+        return 2.0 if self.training.keep is Keep.BORDERS and node.run >= 0 else 1.0
 
-    def _is_recomputed(self, node: Node) -> bool:
-        return self.training.keep is Keep.BORDERS and node.run >= 0
+    def alive(self, times: int, run: int) -> float:
+        """Return of how many instances, of `times` in all, saved tensors are alive at once.
 
-    def kept_times(self, node: Node) -> float:
-        """Return for how many instances a node's saved tensors are alive at once: if recomputed one instance of the
-        repeat, of one microbatch; else all, of `training.alive` microbatches.
+        run: the repeat that they are in, -1 for none. If it is recomputed, those of one instance of the repeat and one
+        microbatch are; else all, of `training.alive` microbatches.
         """
-        repeats = self._is_recomputed(node)
-        return node.times / self.net.instances[node.run] if repeats else float(node.times * self.training.alive)
+        if self.training.keep is Keep.BORDERS and run >= 0:
+            return times / self.net.instances[run]
+        return float(times * self.training.alive)
 
     def _relative_memory(self, port: Port, rows: Rows) -> Array:
         """Return the sum over dims of the size on one rank, divided by the sizes of all axes that lie FLAT: [rows]."""
-        places = port.forward[rows]
-        total = np.zeros(len(rows))
-        for position, size in enumerate(port.sizes):
-            share = np.full(len(rows), float(size))
-            for axis, rate in enumerate(self.rates):
-                share = np.where(places[:, axis] == position, share / rate.size, share)
-            total = total + share
-        for axis, rate in enumerate(self.rates):
-            total = np.where(places[:, axis] == FLAT, total / rate.size, total)
-        return total
-
-    def _parameter(self, node: Node, rows: Rows) -> NodeCost:
-        """Return a parameter's costs of all its instances: [rows].
-
-        cost: seconds of the optimizer's step on the local state, its share of the one kernel that steps all; 0 if
-        frozen or for `symtensor`. memory: weight, gradient and optimizer state. transient: 0. relative:
-        `_relative_memory` for `symtensor`, frozen ones too; else 0.
-        """
-        assert node.parameter is not None
-        port = node.ports[0]
-        weight, gradient, state = self.stored(node, rows)
-        memory, shares = weight + gradient + state, self._shares(node, rows)
-        cost = relative = np.zeros(len(rows))
-        if not self.timed:
-            relative = self._relative_memory(port, rows)
-        elif node.parameter.trainable:
-            cost = port.elements * shares[2] * self.framework.adam_bytes / self.machine.hbm_bytes_per_s
-        return NodeCost(node.times * cost, node.times * memory, np.zeros(len(rows)), node.times * relative)
+        places, sizes = port.forward[rows], np.array([rate.size for rate in self.rates], dtype=np.float64)
+        parts = np.where(places[..., None] == np.arange(len(port.sizes)), sizes[:, None], 1.0).prod(axis=1)
+        flat = np.where(places == FLAT, sizes, 1.0).prod(axis=1)
+        result: Array = (np.array(port.sizes) / parts).sum(axis=1) / flat
+        return result
 
     def stored(self, node: Node, rows: Rows) -> tuple[Array, Array, Array]:
-        """Return one rank's bytes of a parameter's weight, gradient and optimizer state, one instance, for each row (an
-        option per mesh axis): [rows] each.
+        """Return a rank's bytes of weight, gradient and optimizer state of one instance of a parameter: [rows] each.
 
-        Each is divided by the axes that shard it (flat or along a dim). Gradient and state are 0 if it is not
-        trainable.
+        Each is divided by the axes that shard it, flat or along a dim. Gradient and state are 0 if it is frozen.
         """
         port, sizes = node.ports[0], self.framework.bytes
         size = port.elements
@@ -237,9 +211,7 @@ class Costs:
         )
 
     def _shares(self, node: Node, rows: Rows) -> Array:
-        """Return the shares of a parameter's weight, gradient and optimizer state that one rank holds, each 1 over the
-        product of the axes that shard it: [3, rows].
-        """
+        """Return the shares of a parameter's weight, gradient and optimizer state that one rank holds: [3, rows]."""
         places = np.array(states(node, rows))
         result: Array = np.where(cut(places), [1.0 / rate.size for rate in self.rates], 1.0).prod(axis=-1)
         return result
@@ -255,8 +227,7 @@ class Costs:
         return (*self.link(index, first, second), back, there)
 
     def _indistinguishable(self, index: int, rows: Rows, end: bool) -> tuple[Rows, Rows]:
-        """Return one row of each group of rows with equal costs on the link, and the group of each row: [groups, axes],
-        [rows].
+        """Return a row of each group of rows that cost the same on a link, [groups, axes], and the rows' groups.
 
         end: the rows are the consumer's, else the producer's. Rows are grouped by the layouts of the link's tensor on
         all axes; of a parameter's consumer also by the seconds that hide its transfers. A parameter's own rows are not
@@ -287,7 +258,7 @@ class Costs:
             # most pairs split what the other row does not: they are left out before anything is worked out
             where, numbers = codes_where(rule.transfers[0][0], [at for at, _ in rule.transfers], given, taken)
             each = zip(self.rates_of_weights, rule.transfers, strict=True)
-            amounts = (every(rates).cost(amount) for rates, (_, amount) in each)
+            amounts = (moved_cost(every(rates), amount) for rates, (_, amount) in each)
             moved = [cost.take(number) for cost, number in zip(amounts, numbers, strict=True)]
             cost = np.full((len(given), len(taken)), np.inf)
             cost[where] = rule.times * exposed_cost(
@@ -300,33 +271,32 @@ class Costs:
             )
             return LinkCost(cost, np.broadcast_to(0.0, cost.shape))
         there = codes(rule.there, given, taken)
-        cost, kept = rule.cost(table, False).take(there), rule.memory(table).take(there)
+        cost, kept = rule.cost(table, False).take(there), held_bytes(table, rule.kept).take(there)
         if any(leg.backward for leg in rule.legs):
             cost += rule.cost(table, True).take(codes(rule.back, given, taken))
         return LinkCost(cost, kept)
 
     def rule(self, index: int) -> Activation | Weight:
-        """Return the link as digits of its pairs of options, with amounts and counts; cached."""
-        known = self._rules.get(index)
-        if known is None:
-            known = self._rules[index] = self._make_rule(self.net.links[index])
-        return known
-
-    def _make_rule(self, link: Link) -> Activation | Weight:
-        """Return a link's rule: a Weight if its producer is a parameter, else (operator or copy) an Activation.
+        """Return a link's digits, amounts and counts, cached: a Weight if its producer is a parameter.
 
         A weight is gathered again for the backward if its consumer is a copy, or an operator with a backward and
         another input that has a gradient.
         """
+        if (known := self._rules.get(index)) is not None:
+            return known
+        link = self.net.links[index]
         source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
         port, use = source.ports[link.given], sink.ports[link.taken]
         if source.parameter is None:
             there = digits(port.forward[:, None], use.forward)
             back = digits(use.backward, port.backward[:, None])
-            return Activation(there, back, self.legs(link), self._kept(link), float(link.times))
+            size = port.bytes * self.alive(link.times, sink.run if link.inside else -1)
+            kept = Kept(size, self._keeps_shards(link), link.covered) if self.holds(link) else None
+            self._rules[index] = Activation(there, back, self._legs(link), kept, float(link.times))
+            return self._rules[index]
         op = sink.operator
         others = (at for at in range(len(op.inputs)) if at != link.taken) if op is not None else ()
-        return weight(
+        self._rules[index] = weight(
             source,
             use,
             flat=self.flat,
@@ -335,6 +305,7 @@ class Costs:
             turns=float(self.training.turns),
             times=float(link.times),
         )
+        return self._rules[index]
 
     def overlappable_s(self, sink: Node, taken: Rows) -> tuple[Array, Array]:
         """Return the seconds of forward and of backward that a weight's collectives may overlap with: [rows]."""
@@ -342,9 +313,10 @@ class Costs:
         return self.framework.hide.data * own.forward, self.framework.hide.data * own.backward
 
     def _amount(self, port: Port, element_bytes: float) -> float:
+        """Return a whole tensor's bytes, or for the objective `symtensor` its elements."""
         return port.elements * (element_bytes if self.timed else 1.0)
 
-    def legs(self, link: Link) -> tuple[Leg, ...]:
+    def _legs(self, link: Link) -> tuple[Leg, ...]:
         """Return the transfers of an activation (or of a parameter's copy) over a link in each microbatch.
 
         FORWARD always; RECOMPUTED with Keep.BORDERS inside a repeat; KEPT if the tensor is a copy of a weight, or (only
@@ -366,31 +338,14 @@ class Costs:
             legs.append(Leg(Phase.BACKWARD, True, back_amount, turns))
         return tuple(legs)
 
-    def _kept(self, link: Link) -> Kept | None:
-        """Return what a link's consumer keeps for its backward, bytes of all instances alive at once; None if it keeps
-        nothing.
-        """
-        if not self.holds(link):
-            return None
-        port, sink = self.net.nodes[link.producer].ports[link.given], self.net.nodes[link.consumer]
-        size = port.bytes * self.link_times(link, sink)
-        return Kept(size, self._keeps_shards(link), link.covered)
-
     def holds(self, link: Link) -> bool:
         """Return whether a link's tensor is kept: for the backward, or to recompute a repeated part from it."""
         return link.saved or (link.enters and self.training.keep is Keep.BORDERS)
 
     def _keeps_shards(self, link: Link) -> bool:
-        """Return whether an all-gathered tensor is kept as its shard: always with Keep.SHARDS, with Keep.BORDERS only
-        on links that are not inside a repeat's instance, never with Keep.USED.
-        """
+        """Return whether an all-gathered tensor is kept as its shard; with Keep.BORDERS only between instances."""
         keep = self.training.keep
         return keep is Keep.SHARDS or (keep is Keep.BORDERS and not link.inside)
-
-    def link_times(self, link: Link, sink: Node) -> float:
-        if self.training.keep is Keep.BORDERS and link.inside and sink.run >= 0:
-            return link.times / self.net.instances[sink.run]
-        return float(link.times * self.training.alive)
 
 
 def floor_bytes(costs: Costs, gpus: int) -> float:
@@ -417,10 +372,11 @@ def kept_bytes(costs: Costs) -> list[tuple[str, float]]:
             saved = [
                 port for port in node.ports[len(node.operator.inputs) :] if port.tensor.name in node.operator.saved
             ]
-            result += [(f"tensor {port.tensor.name}", port.bytes * costs.kept_times(node)) for port in saved]
+            alive = costs.alive(node.times, node.run)
+            result += [(f"tensor {port.tensor.name}", port.bytes * alive) for port in saved]
     for link in net.links:
         if costs.holds(link) and not link.covered:
-            port = net.nodes[link.producer].ports[link.given]
-            size = port.bytes * costs.link_times(link, net.nodes[link.consumer])
+            port, run = net.nodes[link.producer].ports[link.given], net.nodes[link.consumer].run
+            size = port.bytes * costs.alive(link.times, run if link.inside else -1)
             result.append((f"tensor {port.tensor.name}", size))
     return result

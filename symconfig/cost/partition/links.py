@@ -7,8 +7,8 @@ with an entry for each number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from symconfig.graph.sharding import Layouts, Phase, Way
 Numbers = NDArray[np.int64]
 Pairs = tuple[Numbers, Numbers]  # places of one row and of the other
 BASE = 10
-_MOST_KNOWN = 128  # arrays of a table: some 10 MB
+_MOST_KNOWN = 128  # arrays that are cached of a kind: some 10 MB
 FORBIDDEN = 9  # the digit of what is ruled out
 # By digit, one pair of places that stands for all that are alike: (given, taken).
 _PAIRS = (
@@ -76,8 +76,7 @@ def codes(table: Numbers, given: Rows, taken: Rows) -> Numbers:
 
 
 def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Rows) -> tuple[Pairs, list[Numbers]]:
-    """Return the pairs of rows without a FORBIDDEN digit in `able`, and their numbers (see `codes`) by each of
-    `tables`.
+    """Return the pairs of rows without a FORBIDDEN digit in `able`, and their numbers (as of `codes`) by each table.
 
     able, tables: digits, [options of the producer, options of the consumer]. Pairs are two index arrays, into given and
     into taken, [pairs] each; numbers are one array [pairs] per table, FORBIDDEN digits of `tables` included.
@@ -90,12 +89,11 @@ def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Ro
     return (first, second), [table[given[first], taken[second]] @ powers for table in tables]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
-    """Properties of all numbers of layout pairs, [numbers], each its own index. known: a cache of arrays by key."""
+    """Properties of all numbers of layout pairs, [numbers], each its own index. `every` makes one for equal rates."""
 
     rates: tuple[Rate, ...]
-    known: dict[Hashable, Array] = field(default_factory=dict)
 
     @cached_property
     def digits(self) -> Numbers:
@@ -126,40 +124,54 @@ class Table:
 
     @cached_property
     def shares(self) -> tuple[Array, Array]:
-        """Return the share of the tensor that one rank has before and after the change of layout, two arrays [numbers]:
-        1 over the product of the sizes of the axes on which it is cut.
-        """
+        """Return the share of the tensor that one rank has before and after the change of layout: [numbers] each."""
         ones = np.ones(self.digits.shape[1])
         given, taken = self.places
         return ones * local(given, self.rates), ones * local(taken, self.rates)
-
-    def cost(self, amount: float) -> Array:
-        """Return the cost of each number's change of layout (a decimal digit per mesh axis) for a tensor of `amount` in
-        all, bytes or elements: [numbers]. Infinite where a digit is FORBIDDEN. Cached by amount.
-        """
-
-        def changed() -> Array:
-            return np.where(self.forbidden, np.inf, change(*self.places, amount, self.rates))
-
-        return self.once(amount, changed)
-
-    def once(self, what: Hashable, make: Callable[[], Array]) -> Array:
-        """Return the array cached under the key `what`; on a miss compute it by `make` and cache it.
-
-        The cache is emptied first if it holds _MOST_KNOWN arrays. Every caller gets the same array, not a copy.
-        """
-        result = self.known.get(what)
-        if result is None:
-            if len(self.known) >= _MOST_KNOWN:
-                self.known.clear()
-            result = self.known[what] = make()
-        return result
 
 
 @lru_cache(maxsize=8)
 def every(rates: tuple[Rate, ...]) -> Table:
     """Return the table of all numbers with as many digits as there are axes, cached."""
     return Table(rates)
+
+
+@lru_cache(maxsize=_MOST_KNOWN)
+def moved_cost(table: Table, amount: float) -> Array:
+    """Return the cost of each number's change of layout for a tensor of `amount` in all, bytes or elements: [numbers].
+
+    Infinite where a digit is FORBIDDEN. Cached: every caller gets the same array.
+    """
+    return np.where(table.forbidden, np.inf, change(*table.places, amount, table.rates))
+
+
+@lru_cache(maxsize=_MOST_KNOWN)
+def legs_cost(table: Table, legs: tuple[Leg, ...], times: float) -> Array:
+    """Return the cost per step of some legs of a link with `times` instances, by number of the layout pair: [numbers].
+
+    A `gathered` leg counts only where the change is nothing but an all-gather. Cached; zeros without legs.
+    """
+    total = np.zeros(table.digits.shape[1])
+    for leg in legs:
+        cost = leg.times * moved_cost(table, leg.amount)
+        total = total + (np.where(table.gathered, cost, 0.0) if leg.gathered else cost)
+    return times * total
+
+
+@lru_cache(maxsize=_MOST_KNOWN)
+def held_bytes(table: Table, kept: Kept | None) -> Array:
+    """Return the bytes that a consumer keeps on a rank for its backward, by number of the layout pair: [numbers].
+
+    `kept.size` times the share after the change of layout, or with `kept.shards` the share before it where the tensor
+    is all-gathered. If the producer's copy is kept, too (`covered`), 0 where that copy serves: the layout does not
+    change or, with `shards`, is only gathered. Cached; zeros if nothing is kept.
+    """
+    if kept is None:
+        return np.zeros(table.digits.shape[1])
+    (given, share), same = table.shares, table.same
+    if kept.shards:
+        share, same = np.where(table.gathered, given, share), same | table.gathered
+    return kept.size * (np.where(same, 0.0, share) if kept.covered else share)
 
 
 class Leg(NamedTuple):
@@ -203,40 +215,8 @@ class Activation:
     times: float
 
     def cost(self, table: Table, backward: bool) -> Array:
-        """Return the cost per step of the link's forward legs, or with `backward` of its gradient's legs: [numbers].
-
-        By number of the layout pair, summed over legs, their times per step and the link's instances; a `gathered` leg
-        counts only where the change is nothing but an all-gather. Cached in the table; zeros without such legs.
-        """
-        legs = tuple(leg for leg in self.legs if leg.backward == backward)
-
-        def summed() -> Array:
-            total = np.zeros(table.digits.shape[1])
-            for leg in legs:
-                cost = leg.times * table.cost(leg.amount)
-                total = total + (np.where(table.gathered, cost, 0.0) if leg.gathered else cost)
-            return self.times * total
-
-        return table.once((legs, self.times), summed)
-
-    def memory(self, table: Table) -> Array:
-        """Return the bytes that the consumer keeps on a rank for its backward, by number of the layout pair: [numbers].
-
-        Zeros if `kept` is None. Else `kept.size` times the share after the change of layout, or with `kept.shards` the
-        share before it where the tensor is all-gathered. If the producer's copy is kept, too (`covered`), 0 where that
-        copy serves: the layout does not change or, with `shards`, is only gathered. Cached in the table.
-        """
-        kept = self.kept
-        if kept is None:
-            return np.zeros(table.digits.shape[1])
-
-        def held() -> Array:
-            (given, share), same = table.shares, table.same
-            if kept.shards:
-                share, same = np.where(table.gathered, given, share), same | table.gathered
-            return kept.size * (np.where(same, 0.0, share) if kept.covered else share)
-
-        return table.once(kept, held)
+        """Return the cost per step of the forward legs, or else of the gradient's: [numbers], as of `legs_cost`."""
+        return legs_cost(table, tuple(leg for leg in self.legs if leg.backward == backward), self.times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +258,7 @@ def exposed_cost(
 def weight(
     source: Node, use: Port, *, flat: bool, amounts: tuple[float, float], regathers: bool, turns: float, times: float
 ) -> Weight:
-    """Return the link of a parameter to the port that uses it: four transfers as digits, [options of both], with
-    amounts.
+    """Return the link of a parameter to the port that uses it: four transfers as digits, with their amounts.
 
     amounts: of the whole weight and of its whole gradient. The gradient is kept sharded where the parameter's option
     shards it, else partial where the backward leaves it partial. A pair gets FORBIDDEN in the forward transfer if the

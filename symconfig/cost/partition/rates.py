@@ -1,5 +1,7 @@
-"""What moving bytes along the axes of a mesh costs: seconds, or elements as the source paper counts them; and the
-collectives that bring a tensor from one layout into another, for many pairs of layouts at once."""
+"""The cost of collectives along the axes of a mesh: seconds, or elements as the source paper counts them.
+
+Also the collectives that bring a tensor from one layout into another, for many pairs of layouts at once.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost import formulas
-from symconfig.cost.machine import Number, constants, levels_of
+from symconfig.cost.machine import LEVELS, Number, constants, levels_of
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.graph.layout import Column, Kind, Truth, changes, cut, ever, where
@@ -23,7 +25,6 @@ from symconfig.graph.layout import Column, Kind, Truth, changes, cut, ever, wher
 Array = NDArray[np.float64]
 Group = int | NDArray[np.int64]  # numbers of `Groups`; 0: of no axis
 _MANY = 1e18  # bytes of which the latency is no part
-_LEVELS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,10 @@ class Rate:
     send: Prices
 
     def cost(self, kind: Kind, amount: Array | float, group: Group = 0) -> Array:
-        """Return the cost of a collective over the axis and `group` (number of axes; 0: none) less that over `group`
-        alone.
+        """Return the cost of a collective over the axis and `group`, less that over `group` alone: the shape of both.
 
-        Kinds other than ALL_REDUCE and ALL_TO_ALL cost as all-gathers, SEND too.
+        group: the number of a group of other axes, see `Groups`; 0 for none. Kinds other than ALL_REDUCE and ALL_TO_ALL
+        cost as all-gathers, SEND too.
         """
         prices = {Kind.ALL_REDUCE: self.by_all_reduce, Kind.ALL_TO_ALL: self.by_all_to_all}.get(kind, self.by_ring)
         return prices(amount, group + self.step) - prices(amount, group)
@@ -81,11 +82,7 @@ class Groups:
 
     @classmethod
     def of(cls, axes: Sequence[Axis]) -> Groups:
-        """Return all groups that subsets of the axes can make up, numbered from 0, the group of no axis.
-
-        Axes of one level and size are interchangeable, so a group's number is the sum of its axes' steps, and `members`
-        holds per level the product of the sizes of the group's axes on it: [groups].
-        """
+        """Return the groups of these axes; a group's number is the sum of its axes' steps, 0 for no axis."""
         alike = Counter((axis.level, axis.size) for axis in axes)
         step, count, members = dict[tuple[str, int], int](), 1, {level: np.ones(1, np.int64) for level, _ in alike}
         for (level, size), times in alike.items():
@@ -145,8 +142,7 @@ def _message_s(size: int, stride: int, numbers: dict[str, Number]) -> Prices:
 
 
 def _group_levels(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tuple[Array, Array, dict[str, Number]]:
-    """Return ranks and stride of each group, [groups], and a copy of the levels' arguments whose sizes from level 1 on
-    are replaced by arrays, [groups].
+    """Return ranks and stride of each group, [groups], and the levels' arguments with sizes of each group from level 1.
 
     The formulas take ranks at even distances. The stride is the innermost domain's size over the group's members in it;
     the size of an outer level is that stride times the group's members up to the level, not all GPUs of the level.
@@ -156,7 +152,7 @@ def _group_levels(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tup
     inside = [groups.members.get(level.name, none) for level in mesh.levels]
     stride = mesh.levels[0].size / inside[0]
     result, reach = dict(numbers), inside[0]
-    for index in range(1, _LEVELS):
+    for index in range(1, LEVELS):
         if index < len(mesh.levels):
             reach = reach * inside[index]
         result[f"level{index}_size"] = stride * reach
@@ -181,8 +177,9 @@ def buffered(rates: Sequence[Rate]) -> tuple[Rate, ...]:
 
 
 def elements(axes: Sequence[Axis]) -> tuple[Rate, ...]:
-    """Return the rate of each axis in elements sent, the source paper's Cost_comm: of a group of n ranks a share (n -
-    1) / n of the amount, twice for an all-reduce, and the whole amount for a send. No fixed part.
+    """Return the rate of each axis in elements sent, the source paper's Cost_comm, without a fixed part.
+
+    Of a group of n ranks a share (n - 1) / n of the amount, twice for an all-reduce; for a send the whole amount.
     """
     groups = Groups.of(axes)
     shares = 1.0 - 1.0 / groups.ranks

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.kernels import attention_s, product_s, traffic_s
+from symconfig.cost.formulas import attention_s, product_s, traffic_s
 from symconfig.cost.machine import Machine
 from symconfig.cost.partition.rates import Array, Move, Prices, Rate, together
 from symconfig.graph.layout import PARTIAL, Kind
@@ -33,8 +33,9 @@ class Passes:
 
 
 def parts(node: Node, rows: Rows, rates: Sequence[Rate]) -> Mapping[str, Array]:
-    """Return, by loop, into how many parts each row (an option per mesh axis) splits it, [rows]: the product of the
-    sizes of the axes whose option splits the loop. Loops that no option of the node splits are absent.
+    """Return by loop the number of parts into which each row (an option per mesh axis) splits it: [rows].
+
+    It is the product of the sizes of the axes whose option splits the loop. Loops that no option splits are absent.
     """
     if not node.splits:
         return {}
@@ -42,8 +43,9 @@ def parts(node: Node, rows: Rows, rates: Sequence[Rate]) -> Mapping[str, Array]:
 
 
 def counted(those: NDArray[np.bool_], rows: Rows, rates: Sequence[Rate]) -> Array:
-    """Return for each row, an option per mesh axis, the product of the sizes of the axes whose option is marked in
-    `those` (last axis: options), 1 if none is: [..., rows].
+    """Return for each row the product of the sizes of the axes whose option is marked, 1 if none is: [..., rows].
+
+    those: the marked options, [..., options]. rows: an option per mesh axis.
     """
     sizes = np.array([rate.size for rate in rates], dtype=np.float64)
     result: Array = np.where(those[..., rows], sizes, 1.0).prod(axis=-1)
@@ -51,10 +53,9 @@ def counted(those: NDArray[np.bool_], rows: Rows, rates: Sequence[Rate]) -> Arra
 
 
 def held(ports: Sequence[Port], rows: Rows, rates: Sequence[Rate]) -> Array:
-    """Return the bytes of each port's tensor on one rank for each row (an option per mesh axis), forward: [ports,
-    rows].
+    """Return the bytes of each port's tensor on one rank in the forward pass: [ports, rows].
 
-    Only axes that shard a dim divide the bytes; WHOLE, PARTIAL and FLAT do not.
+    rows: an option per mesh axis. Only axes that shard a dim divide the bytes; WHOLE, PARTIAL and FLAT do not.
     """
     sizes = np.array([port.bytes for port in ports])
     cuts = np.array([port.forward for port in ports]) >= 0
@@ -99,8 +100,9 @@ def work(
 
 
 def _product(op: Operator, extent: Extent, machine: Machine) -> Passes:
-    """Return the seconds of a matmul forward, and backward the sum of the products for the gradients of its first and
-    second input, without those of inputs that get none (0 if neither does): [rows] each.
+    """Return the seconds of a matmul forward, and backward of the products for its inputs' gradients: [rows] each.
+
+    An input that gets no gradient has no such product.
     """
     forwards = op.factors.of(extent)
     of_first, of_second = forwards.gradients
@@ -140,8 +142,7 @@ def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> 
 
 
 def passed(node: Node, rows: Rows, rates: Sequence[Rate], between: Prices) -> Passes:
-    """Return the seconds per microbatch of a pipeline's RECEIVE or SEND operator on one rank, forward and backward:
-    [rows].
+    """Return the seconds per microbatch of a pipeline's RECEIVE or SEND on one rank, forward and backward: [rows] each.
 
     between: seconds of a message by bytes. What is received (forward at RECEIVE, the gradient at SEND) has the bytes of
     this rank's layout; what is sent is the whole tensor divided by the GPUs of all axes, since replicas send equal
@@ -167,22 +168,23 @@ class Inner(NamedTuple):
     backward: bool
 
 
-def inside(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Passes:
-    """Return the cost per microbatch of the collectives within an operator (see `exchanged`): [rows], forward and
-    backward.
+def inner_cost(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Passes:
+    """Return the cost per microbatch of an operator's `inner_collectives`, forward and backward: [rows] each.
 
     A collective counts `repeats` times in the rows where it happens; in the backward only if it runs there, too.
     per_element: amounts are elements instead of bytes.
     """
     forward, backward = np.zeros(len(rows)), np.zeros(len(rows))
-    for move, repeats, returns in exchanged(program, node, rows, rates, per_element):
+    for move, repeats, returns in inner_collectives(program, node, rows, rates, per_element):
         once = np.where(move.happens, repeats * move.cost, 0.0)
         forward = forward + once
         backward = backward + (once if returns else 0.0)
     return Passes(forward, backward)
 
 
-def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Iterator[Inner]:
+def inner_collectives(
+    program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_element: bool
+) -> Iterator[Inner]:
     """Yield the collectives within an operator, each along one mesh axis, in this order:
 
     1. all-reduces (forward only) of outputs that are outputs of the program and partial in the row;

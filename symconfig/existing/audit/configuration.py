@@ -28,10 +28,9 @@ from symconfig.existing.rules import rl as rl_rules
 from symconfig.existing.rules.deepspeed import DeepSpeedFacts
 from symconfig.existing.rules.facts import MegatronFacts, meant
 from symconfig.existing.rules.rule import Finding, findings
-from symconfig.frameworks.deepspeed.backend import DEEPSPEED
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron import mindspeed
-from symconfig.frameworks.megatron.backend import MEGATRON
 from symconfig.frameworks.megatron.flags import first_with, flags, resolve
 
 # What a recipe decides, and changes memory or time: any of the destinations says it. The model may be named instead.
@@ -128,7 +127,7 @@ class MegatronConfiguration(Configuration):
     """
 
     backend = "megatron"
-    label = MEGATRON.label
+    label = BACKENDS["megatron"].label
     dealt = False
     apart = 0
     mindspeed = False  # whether its options are those of MindSpeed, too
@@ -227,7 +226,9 @@ class DeepSpeedConfiguration(Configuration):
         super().__init__(reading, supplied)
         known = reading.deepspeed is not None or _names_deepspeed(reading) or accelerate_settings(reading).config
         self.backend = "deepspeed" if known else UNKNOWN
-        self.label = DEEPSPEED.label if known else "a trainer that is not known: nothing is concluded from it"
+        self.label = (
+            BACKENDS["deepspeed"].label if known else "a trainer that is not known: nothing is concluded from it"
+        )
         self.version = DEEPSPEED_RELEASE if known else ""
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
@@ -261,7 +262,7 @@ class RlConfiguration(MegatronConfiguration):
         self.dealt = bool(self.settings) and tuners.program(reading) is not None
         self.label = f"{reader.trainer.name} with {reader.workers.name} workers"
         if reader.workers.options:
-            self.label += f" of {MEGATRON.label}"
+            self.label += f" of {BACKENDS['megatron'].label}"
         else:
             self.backend, self.version, self.version_given = reader.workers.name, reader.trainer.release, True
         self.version_guessed = not self.version_given

@@ -23,7 +23,7 @@ from symconfig.format import percent, picked
 from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.extras import in_effect, put_on
 from symconfig.frameworks.kernels import changed
-from symconfig.frameworks.tables import options
+from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.implementation import Dispatch
 from symconfig.plans.configuration import FIELDS
 from symconfig.plans.plan import Plan
@@ -79,7 +79,7 @@ def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ..
 
     framework: the one that the plan was searched with.
     """
-    if options(better.best.target.backend):
+    if BACKENDS[better.best.target.backend].options:
         had, wanted = judged.run.configuration, in_effect(better.best.configuration)
         framework = put_on(framework, better.cluster.gpu.architecture, wanted, had)
     now = judged.run.configuration

@@ -18,7 +18,7 @@ from symconfig.existing.recover.deepspeed_json import mismatches as trainer_mism
 from symconfig.existing.rules.rule import Check, Finding, Language, Lookup, Row, Rule, rules_of
 from symconfig.formats.deepspeed import stage_of
 from symconfig.frameworks import around_transformers, shared
-from symconfig.frameworks.constraint import Constraint, failing
+from symconfig.frameworks.constraint import Constraint, Fixed, failing
 from symconfig.frameworks.deepspeed import constraints
 from symconfig.frameworks.deepspeed.keys import (
     ACCUMULATION,
@@ -31,7 +31,6 @@ from symconfig.frameworks.deepspeed.keys import (
     mismatches,
     schema,
 )
-from symconfig.frameworks.facts import Fixed
 from symconfig.plans.configuration_set import ConfigurationSet
 
 Json = dict[str, Any]

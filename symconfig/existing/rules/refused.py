@@ -14,8 +14,7 @@ from symconfig.existing.rules.rule import GPUS_PER_NODE, UNSHARDED, Rule, Severi
 from symconfig.formats import megatron
 from symconfig.formats.megatron_run import BY_FIELD, GRAPHED_MODULES
 from symconfig.frameworks import shared
-from symconfig.frameworks.constraint import Constraint, Verdict, failing, in_force
-from symconfig.frameworks.facts import NO_FLASH, Fixed
+from symconfig.frameworks.constraint import NO_FLASH, Constraint, Fixed, Verdict, failing, in_force
 from symconfig.frameworks.megatron import constraints as table
 from symconfig.frameworks.megatron import option_constraints as options_table
 from symconfig.frameworks.megatron import options, sparse

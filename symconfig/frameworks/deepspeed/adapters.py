@@ -39,7 +39,12 @@ def _names(kind: str) -> Mapping[str, tuple[str, ...]]:
     from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK
 
     layers = _layers().get(SAME_NETWORK.get(kind, kind), ())
-    rows = {module: (*_fused(stems), *stems) for layer in layers for module, stems in layer.items()}
+    rows = {
+        # a layer with all parts of a fused target is that target
+        module: (*(whole for whole, parts in _FUSED.items() if parts <= set(stems)), *stems)
+        for layer in layers
+        for module, stems in layer.items()
+    }
     names: dict[str, tuple[str, ...]] = {}
     for module, stems in rows.items():
         target = stems[0]
@@ -64,11 +69,6 @@ def _layers() -> Mapping[str, Sequence[Mapping[str, Sequence[str]]]]:
     return layers
 
 
-def _fused(stems: Sequence[str]) -> tuple[str, ...]:
-    """Return the name of the fused target whose parts are all among the stems; () if there is none."""
-    return tuple(whole for whole, parts in _FUSED.items() if parts <= set(stems))
-
-
 def _unique_suffix(module: str, target: str, rows: Mapping[str, tuple[str, ...]]) -> str:
     """Return the shortest suffix of a module's name, in whole words, that no other layer's name ends with.
 
@@ -79,7 +79,7 @@ def _unique_suffix(module: str, target: str, rows: Mapping[str, tuple[str, ...]]
     others = [
         other
         for other, stems in rows.items()
-        if not stems[0].startswith("expert_") and not _is_target(stems[0], target)
+        if not stems[0].startswith("expert_") and stems[0] not in (target, f"shared_{target}")
     ]
     for start in range(len(words) - 1, -1, -1):
         end = ".".join(words[start:])
@@ -87,10 +87,6 @@ def _unique_suffix(module: str, target: str, rows: Mapping[str, tuple[str, ...]]
         if alone and not end.isdigit():  # which would be a layer's
             return end
     return module
-
-
-def _is_target(stem: str, target: str) -> bool:
-    return stem in (target, f"shared_{target}")
 
 
 def fuses(model: ModelDescriptor) -> frozenset[AdapterTarget]:

@@ -15,12 +15,11 @@ ETP = Constraint(
     predicate=lambda f, p: p.etp > 1,
     rule="AutoEP has no tensor parallelism inside an expert",
     sentence="DeepSpeed has no tensor parallelism inside an expert (got etp {p.etp})",
-    about="etp",
     pins=("etp=1",),
     source="deepspeed/module_inject/auto_ep_config.py, validate_autoep_config",
     example={"num_experts": 8, "model_type": "mixtral", "ep": 2, "etp": 2},
 )
-_WITHOUT_EP = partial(Constraint, about="ep", pins=("ep=1",))
+_WITHOUT_EP = partial(Constraint, pins=("ep=1",))
 NO_EXPERTS = _WITHOUT_EP(
     name="autoep without experts",
     predicate=lambda f, p: (p.ep > 1) & (f.num_experts == 0),
@@ -36,7 +35,7 @@ AUTOEP_PRESET = _WITHOUT_EP(
     source="deepspeed/module_inject/auto_ep_presets",
     example={"num_experts": 8, "model_type": "gpt_oss", "ep": 2},
 )
-_WITHOUT_TP = partial(Constraint, about="tp", pins=("tp=1",))
+_WITHOUT_TP = partial(Constraint, pins=("tp=1",))
 AUTOTP_MODEL = _WITHOUT_TP(
     name="autotp model",
     predicate=lambda f, p: (p.tp > 1) & ((f.num_experts > 0) | no(among(f.model_type, AUTOTP_MODELS))),
@@ -57,7 +56,6 @@ ULYSSES_WINDOW = Constraint(
     name="ulysses window",
     predicate=lambda f, p: (p.cp > 1) & (f.sliding_window > 0) & (f.sliding_window < p.seq_length),
     rule="Ulysses drops the mask of a sliding window",
-    about="cp",
     pins=("cp=1",),
     source="deepspeed/runtime/sequence_parallel/ulysses_sp.py",
     example=ULYSSES | {"sliding_window": 1024},
@@ -66,7 +64,6 @@ ULYSSES_NORM = Constraint(
     name="ulysses norm",
     predicate=lambda f, p: (p.cp > 1) & (p.zero_stage == 1) & (p.grad_bytes == 4) & (p.optimizer_offload == 0),
     rule="ZeRO-1 with fp32 gradients does not go with Ulysses",
-    about="zero",
     pins=("zero=2..", "cp=1", "zero=0"),
     source="deepspeed/runtime/bf16_optimizer.py",
     example=ULYSSES | {"zero_stage": 1, "grad_bytes": 4, "optimizer_offload": 0.0},
@@ -108,7 +105,6 @@ PARAM_OFFLOAD = Constraint(
     predicate=lambda f, p: p.param_offload & (p.zero_stage != 3),
     rule="parameters can be offloaded at ZeRO-3 only",
     sentence="parameters can be offloaded at ZeRO-3 only (got stage {p.zero_stage})",
-    about="zero",
     pins=("zero=3",),
     source="deepspeed/runtime/zero/config.py",
     example={"zero_stage": 2, "param_offload": True, "optimizer_offload": 1.0},
@@ -118,7 +114,6 @@ PARTIAL_OFFLOAD = Constraint(
     predicate=lambda f, p: (p.optimizer_offload > 0) & (p.optimizer_offload < 1) & (p.zero_stage != 3),
     rule="a part of the optimizer state can be offloaded at ZeRO-3 only",
     sentence="a part of the optimizer state can be offloaded at ZeRO-3 only (got stage {p.zero_stage})",
-    about="optimizer_offload",
     pins=("optimizer_offload=1", "optimizer_offload=0", "zero=3"),
     source="deepspeed/runtime/zero/offload_config.py, ratio",
     example={"zero_stage": 2, "param_offload": False, "optimizer_offload": 0.5},
@@ -137,7 +132,6 @@ GROUPS = Constraint(
     predicate=lambda f, p: p.instances > 1,
     rule="one group of all ranks shares what ZeRO cuts",
     sentence="DeepSpeed's files are written for one group of shards, not for {p.instances}",
-    about="instances",
     hint="--backend fsdp",
     pins=("instances=1",),
     source="deepspeed/runtime/zero/mics.py is a way of its own, which is not written",
@@ -147,7 +141,6 @@ SEQUENCE_PARALLEL = Constraint(
     name="sequence parallel",
     predicate=lambda f, p: p.sequence_parallel,
     rule="AutoTP has no sequence parallelism between its regions",
-    about="sp",
     pins=("sp=0",),
     source="deepspeed/module_inject/layers.py",
     example={"tp": 2, "sequence_parallel": True},
@@ -156,7 +149,6 @@ MOE_OVERLAP = Constraint(
     name="expert overlap",
     predicate=lambda f, p: p.overlap_moe_a2a,
     rule="AutoEP waits for the experts' all-to-all",
-    about="moe_overlap",
     hint="--backend megatron",
     pins=("moe_overlap=off",),
     source="deepspeed/module_inject/auto_ep_layer.py",
@@ -166,7 +158,6 @@ WHOLE_GRADIENTS = Constraint(
     name="gradients without ZeRO",
     predicate=lambda f, p: (p.zero_stage == 0) & (p.grad_bytes != 2),
     rule="without ZeRO, gradients have the weights' precision",
-    about="zero",
     pins=("zero=1..",),
     source="deepspeed/runtime/engine.py",
     example={"zero_stage": 0, "grad_bytes": 4},
@@ -198,7 +189,6 @@ OFFLOADED_OTHER = Constraint(
     predicate=lambda f, p: (p.optimizer_offload > 0) & among(f.optimizer, frozenset(("adam8bit", "adafactor", "sgd"))),
     rule="only adam moves to the host",
     sentence="only DeepSpeed's own Adam moves to the host, and {f.optimizer} is none of its own",
-    about="optimizer_offload",
     pins=("optimizer_offload=0",),
     source="deepspeed/runtime/engine.py, zero_force_ds_cpu_optimizer",
     example={"optimizer": "adam8bit", "optimizer_offload": 1.0, "zero_stage": 3, "param_offload": False},

@@ -7,11 +7,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from symconfig.frameworks.facts import Fixed
+from symconfig.frameworks.constraint import Fixed
 from symconfig.frameworks.maturity import Option
 from symconfig.frameworks.megatron import flags
 from symconfig.frameworks.megatron.maturity import OPTIONS
+from symconfig.frameworks.megatron.releases import between
 from symconfig.plans.plan import Candidate, Plan
 
 DATA = Path(__file__).with_name("environment.json")
@@ -61,16 +63,10 @@ _WHEN: dict[str, Callable[[Candidate], bool]] = {
 def table() -> tuple[Row, ...]:
     """Return every row of environment.json, cached; of several applicable rows with one name the first counts."""
     rows = json.loads(DATA.read_text(encoding="utf-8"))
-    return tuple(
-        Row(
-            **{
-                **row,
-                "architectures": tuple(row["architectures"]),
-                "refused": tuple(row["refused"]) if "refused" in row else None,
-            }
-        )
-        for row in rows
-    )
+    lists: list[dict[str, Any]] = [
+        {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()} for row in rows
+    ]
+    return tuple(Row(**row) for row in lists)
 
 
 def used(plan: Plan) -> tuple[Option, ...]:
@@ -91,19 +87,12 @@ def applying(
 ) -> tuple[Row, ...]:
     """Return the rows that apply to a version and a GPU architecture; of one name only the first.
 
-    A row without since or until is not bounded there. when: decides for a name of the column `when` whether it holds.
-    options: names of the options in use; rows of other options are left out. An unknown version raises InputError.
+    when: decides for a name of the column `when` whether it holds. options: names of the options in use; rows of other
+    options are left out. An unknown version raises InputError.
     """
-    order = flags.versions()
-    version = order.index(flags.resolve(megatron_version))
-    rows: dict[str, Row] = {}
+    version, rows = flags.resolve(megatron_version), dict[str, Row]()
     for row in table():
-        in_range = (
-            (order.index(row.since) if row.since else 0)
-            <= version
-            <= (order.index(row.until) if row.until else len(order))
-        )
-        wanted = row.option is None or row.option in options
-        if in_range and wanted and architecture in row.architectures and when(row.when):
+        in_force = between(version, row.since, row.until) and architecture in row.architectures
+        if in_force and (row.option is None or row.option in options) and when(row.when):
             rows.setdefault(row.name, row)
     return tuple(rows.values())

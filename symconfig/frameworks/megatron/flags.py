@@ -231,12 +231,6 @@ def resolve(version: str) -> str:
     )
 
 
-def at_least(release: str, since: str) -> bool:
-    """Return whether a release is `since` or later; raise InputError for one that is not in the table."""
-    known = versions()
-    return known.index(resolve(release)) >= known.index(resolve(since))
-
-
 @cache
 def flags(version: str) -> FlagTable:
     """Return the options of one version, cached; raise InputError for a version that is not in the table."""
@@ -271,7 +265,7 @@ def option(table: FlagTable, dest: str, value: object = True) -> str:
     """
     wanted = ("false",) if value is False else ("true", "store")
     spelled = "--" + dest.replace("_", "-")
-    named = sorted(_of_dest(table.version).get(dest, ()), key=lambda flag: flag.name != spelled)
+    named = sorted(_by_dest(table.version).get(dest, ()), key=lambda flag: flag.name != spelled)
     for flag in named:
         if flag.kind in wanted:
             return flag.name
@@ -282,10 +276,10 @@ def option(table: FlagTable, dest: str, value: object = True) -> str:
 
 
 @cache
-def _of_dest(version: str) -> dict[str, tuple[Flag, ...]]:
-    by_dest: dict[str, tuple[Flag, ...]] = {}
+def _by_dest(version: str) -> dict[str, list[Flag]]:
+    by_dest: dict[str, list[Flag]] = {}
     for flag in flags(version).flags.values():
-        by_dest[flag.dest] = (*by_dest.get(flag.dest, ()), flag)
+        by_dest.setdefault(flag.dest, []).append(flag)
     return by_dest
 
 

@@ -28,15 +28,8 @@ MLPS = MappingProxyType({Mlp.DENSE: "-", Mlp.MOE: "E", Mlp.NONE: ""})
 STAGE, PREDICTION = "|", "/"
 
 # Sizes of blocks by the option's destination. Those of MIXED go with either model, those of STATE with HybridModel.
-DELTA_SIZES = MappingProxyType(
-    {
-        "linear_num_key_heads": "linear_num_key_heads",
-        "linear_num_value_heads": "linear_num_value_heads",
-        "linear_key_head_dim": "linear_key_head_dim",
-        "linear_value_head_dim": "linear_value_head_dim",
-        "linear_conv_kernel_dim": "linear_conv_kernel_dim",
-    }
-)
+_OF_DELTA = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim", "conv_kernel_dim")
+DELTA_SIZES = MappingProxyType({f"linear_{name}": f"linear_{name}" for name in _OF_DELTA})
 MAMBA_SIZES = MappingProxyType(
     {
         "mamba_num_heads": "mamba_num_heads",

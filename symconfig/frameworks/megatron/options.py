@@ -14,12 +14,10 @@ from symconfig.frameworks.behaviour import Switches, switched, usual
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON, MEGATRON_LOCAL, Graphed, TransformerImpl
 from symconfig.frameworks.megatron.flags import Value, first_with, flags
 from symconfig.frameworks.megatron.releases import NO_ENGINE, SHARDING_STAGES
-from symconfig.frameworks.optimizers import stepping
+from symconfig.frameworks.optimizers import WIDTHS, stepping
 from symconfig.graph.implementation import Kernel
 from symconfig.plans.configuration import Precision, ZeroStage
 from symconfig.schedule.timeline import Start
-
-_WIDTHS = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 
 
 def by_destination(given: Mapping[str, Value]) -> dict[str, Value]:
@@ -99,7 +97,7 @@ def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:
     if names.get("grad_reduce_in_bf16"):
         return 2
     half = names.get("fp16") and not names.get("bf16")
-    narrow = _WIDTHS.get(str(names.get("main_grads_dtype")).removeprefix("torch.")) == 2
+    narrow = WIDTHS.get(str(names.get("main_grads_dtype")).removeprefix("torch.")) == 2
     return 2 if (half or narrow) and not names.get("accumulate_allreduce_grads_in_fp32") else 4
 
 

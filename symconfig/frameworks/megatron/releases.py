@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
-from symconfig.frameworks.backend import NEWEST
 from symconfig.plans.configuration import ZeroStage
 
+NEWEST = (99, 0)  # `Releases.minor` of a main branch
 # Valid names of Megatron-LM's --recompute-modules, and the version in which each appeared (transformer_config.py).
 RECOMPUTE_SINCE = {
     "core_attn": "core_v0.12.1",

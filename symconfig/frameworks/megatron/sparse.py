@@ -70,7 +70,6 @@ SPARSE_CONSTRAINTS: tuple[Constraint, ...] = (
         predicate=lambda f, p: f.indexed & (p.cp > 1) & no(has(p.cp_comm, "all_gather")),
         rule="context parallelism of sparse attention gathers keys",
         sentence="context parallelism of sparse attention gathers keys, and has no {p.cp_comm}",
-        about="cp_comm",
         got="{p.cp_comm}",
         pins=("cp_comm=all_gather", "cp=1"),
         since=SINCE,
@@ -83,7 +82,6 @@ SPARSE_CONSTRAINTS: tuple[Constraint, ...] = (
         rule="keys that an indexer chose are not sent to another stage",
         sentence="layers read keys that an indexer of another layer chose, which are not sent to another of pp {p.pp} "
         "stages",
-        about="pp",
         pins=("pp=1",),
         since=SINCE,
         source="megatron/core/models/gpt/experimental_attention_variant_module_specs.py, "

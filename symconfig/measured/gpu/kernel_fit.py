@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from symconfig.cost.kernels import traffic_s
+from symconfig.cost.formulas import traffic_s
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Constants, constants, machine
 from symconfig.cost.work import work_seconds

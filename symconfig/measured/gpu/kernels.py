@@ -8,7 +8,6 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -243,21 +242,17 @@ def zoo_name(product: str) -> str | None:
 def measure_kernels(
     torch: Any, device: str, budget_s: float, progress: Progress, kernels: Sequence[Kernel] | None = None
 ) -> KernelTimes:
-    """Measure kernels (None: `wanted_kernels`) for about budget_s seconds; those that cannot run or are too late are
-    listed with the reason. progress: called with a text and the completed share.
+    """Measure kernels (None: `wanted_kernels`) for about budget_s seconds, on a CPU with one thread.
+
+    Those that cannot run or are too late are listed with the reason. progress: called with a text and the completed
+    share.
     """
-    with _alone(torch, device) as on:
-        return _measured(on, budget_s, progress, wanted_kernels(on) if kernels is None else kernels)
-
-
-@contextmanager
-def _alone(torch: Any, device: str) -> Iterator[Bench]:
-    """Yield the device to measure on; a CPU is limited to one thread within the block."""
     threads = torch.get_num_threads()
     if device == "cpu":
         torch.set_num_threads(1)
     try:
-        yield bench(torch, device)
+        on = bench(torch, device)
+        return _measured(on, budget_s, progress, wanted_kernels(on) if kernels is None else kernels)
     finally:
         torch.set_num_threads(threads)
 
@@ -288,7 +283,7 @@ def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[
         if left < (1 - OVERRUN) * budget_s:
             skipped.append(Skipped(what=kernel, reason="the budget of time was spent"))
             continue
-        row = _one(on, clock, kernel, max(left, 0.0) / (len(turns) - index))
+        row = _fastest(on, clock, kernel, max(left, 0.0) / (len(turns) - index))
         if isinstance(row, Row):
             rows.append(row)
         else:
@@ -296,7 +291,7 @@ def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[
     return KernelTimes(rig=rig, cluster=zoo_name(rig.product), rows=tuple(rows), skipped=tuple(skipped), notes=notes)
 
 
-def _one(on: Bench, clock: Clock, kernel: Kernel, share_s: float) -> Row | Skipped:
+def _fastest(on: Bench, clock: Clock, kernel: Kernel, share_s: float) -> Row | Skipped:
     """Return the time of a kernel's fastest implementation, each tried for an equal part of share_s, or why none can
     run (all distinct reasons).
     """

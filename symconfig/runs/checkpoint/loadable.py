@@ -11,9 +11,8 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts
 from symconfig.errors import InputError, nearest
 from symconfig.frameworks.backend import Kind
-from symconfig.frameworks.known import BACKENDS
-from symconfig.frameworks.megatron.backend import optimizer as unasked
-from symconfig.frameworks.megatron.flags import at_least
+from symconfig.frameworks.known import BACKENDS, megatron_optimizer
+from symconfig.frameworks.megatron.releases import between
 from symconfig.plans.configuration import ZERO_STAGES, Configuration, ZeroStage
 from symconfig.plans.plan import Plan, Target
 from symconfig.runs.checkpoint.facts import closes, holding
@@ -69,7 +68,11 @@ def named(name: str | None, plan: Plan) -> Kind:
         what = f"is no checkpoint of {target.backend} {target.version}"
         need = f"one of {', '.join(known)}"
         raise InputError(what, field="kind", got=repr(name), need=need, hint=nearest(name, known))
-    usual = unasked(plan.best.configuration.zero_stage, target.version) if table().formats[first].optimizer else ""
+    usual = (
+        megatron_optimizer(plan.best.configuration.zero_stage, target.version)
+        if table().formats[first].optimizer
+        else ""
+    )
     return Kind(first, optimizer or usual)
 
 
@@ -85,11 +88,6 @@ def kinds(plan: Plan) -> tuple[str, ...]:
         for optimizer in [way for way, span in entry.optimizer.items() if between(release, span.since, span.until)]
         or [""]
     )
-
-
-def between(release: str, since: str | None, until: str | None) -> bool:
-    """Return whether a release lies within bounds, both included; a bound of None is open."""
-    return (since is None or at_least(release, since)) and (until is None or at_least(until, release))
 
 
 def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:

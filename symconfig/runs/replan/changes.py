@@ -16,8 +16,8 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.audit.steps import DECISIONS, changes, differs, moved
 from symconfig.frameworks.constraint import failing
 from symconfig.frameworks.extras import in_effect
+from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.option_constraints import GATHERED_FORMATS
-from symconfig.frameworks.tables import options
 from symconfig.plans.configuration import Configuration, Precision
 from symconfig.plans.options import EXTRAS, Extra
 from symconfig.plans.plan import Candidate, Plan
@@ -162,7 +162,7 @@ def _refused(prospect: Prospect) -> str:
     experimental options are not counted, because a pin may enable them.
     """
     limits, point = prospect.request.limits, prospect.configuration
-    young = {option.name for option in options(prospect.request.job.backend)}
+    young = {option.name for option in BACKENDS[prospect.request.job.backend].options}
     more = (one for one in failing(limits.table, limits.fixed, point) if one.name not in young)
     return next((one.sentence_at(limits.fixed, point) for one in (*prospect.refused(), *more)), "")
 

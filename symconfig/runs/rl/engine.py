@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from symconfig.cost.collectives import ring
+from symconfig.cost.formulas import ring
 from symconfig.cost.machine import Machine
 from symconfig.descriptor.layers import Mlp, Pairs
 from symconfig.descriptor.model import ModelDescriptor

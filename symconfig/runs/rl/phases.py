@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from symconfig.cost.collectives import ring
+from symconfig.cost.formulas import ring
 from symconfig.descriptor.rl import Rl
 from symconfig.existing.recover.rl.step import Read
 from symconfig.graph.count import parameters

@@ -11,9 +11,8 @@ import numpy as np
 from symconfig.cost.blocks import KEPT, TRANSIENT
 from symconfig.cost.exchange import gathered_s
 from symconfig.cost.framework import Stepping, reserved_bytes
-from symconfig.cost.lattice import Array
+from symconfig.cost.lattice import OF_LAYER, Array
 from symconfig.cost.table import Choice
-from symconfig.cost.uneven import OF_LAYER
 from symconfig.graph.count import largest_trained, parameters
 from symconfig.graph.parts import is_layer
 from symconfig.plans.plan import Candidate, Plan

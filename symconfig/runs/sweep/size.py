@@ -13,7 +13,8 @@ from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
-from symconfig.measured.flops import COUNTING, flops_per_token
+from symconfig.measured.assumptions import COUNTING
+from symconfig.measured.judge import flops_per_token
 from symconfig.runs.sweep import run
 from symconfig.runs.sweep.columns import HOUR_S, Value
 from symconfig.runs.sweep.job import Ids, Point, with_defaults

@@ -12,7 +12,7 @@ import numpy as np
 from symconfig.cost.partition.costs import Costs, Keep
 from symconfig.cost.partition.links import Activation, Numbers, Weight, is_gather, pair_of
 from symconfig.cost.partition.rates import Move, Rate, moves, total
-from symconfig.cost.partition.work import exchanged
+from symconfig.cost.partition.work import inner_collectives
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.layout import Kind
 from symconfig.graph.program.net import Link
@@ -123,7 +123,7 @@ def _within_operators(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterato
             continue
         recomputes = costs.training.keep is Keep.BORDERS and node.run >= 0
         some, often = np.array([row], dtype=np.int64), float(costs.training.turns * node.times)
-        every = list(exchanged(costs.net.program, node, some, costs.rates, per_element=not costs.timed))
+        every = list(inner_collectives(costs.net.program, node, some, costs.rates, per_element=not costs.timed))
         names = (node.operator.outputs[0].name, node.name, node.name)
         for phase in (Phase.FORWARD, *([Phase.RECOMPUTED] if recomputes else []), Phase.BACKWARD):
             inner = [(move, often * n) for move, n, returns in every if returns or phase is not Phase.BACKWARD]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.partition.costs import Costs
-from symconfig.cost.partition.links import BASE, Activation, Weight, every, exposed_cost
+from symconfig.cost.partition.links import BASE, Activation, Weight, every, exposed_cost, held_bytes, moved_cost
 from symconfig.cost.partition.work import Rows, counted
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.operator import Work
@@ -55,12 +55,12 @@ class Lines:
             _Lookup(net, [(n, rule.there, rule.cost(table, False)) for n, rule in moved], len(axes)),
             _Lookup(net, [(n, rule.back, rule.cost(table, True)) for n, rule in moved], len(axes)),
         ]
-        self.kept = _Lookup(net, [(n, rule.there, rule.memory(table)) for n, rule in moved], len(axes))
+        self.kept = _Lookup(net, [(n, rule.there, held_bytes(table, rule.kept)) for n, rule in moved], len(axes))
         weights = [(number, rule) for number, rule in rules if isinstance(rule, Weight)]
         self.weights = [
             _Lookup(
                 net,
-                [(n, rule.transfers[way][0], every(rates).cost(rule.transfers[way][1])) for n, rule in weights],
+                [(n, rule.transfers[way][0], moved_cost(every(rates), rule.transfers[way][1])) for n, rule in weights],
                 len(axes),
             )
             for way, rates in enumerate(costs.rates_of_weights)

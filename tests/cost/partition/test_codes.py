@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symconfig.cost.partition.links import FORBIDDEN, codes, digits, every
+from symconfig.cost.partition.links import FORBIDDEN, codes, digits, every, moved_cost
 from symconfig.cost.partition.rates import Prices, Rate, change, local
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE
 
@@ -39,7 +39,7 @@ def test_a_number_has_the_cost_and_the_shares_of_its_layouts(some: list[tuple[in
     both = zip((given_rows, taken_rows), ((-1, 1), (1, -1)), strict=True)
     a, b = ([PLACES[column].reshape(shape) for column in r.T] for r, shape in both)
     table, at = every(speeds), codes(digits(PLACES[:, None], PLACES), given_rows, taken_rows)
-    np.testing.assert_allclose(table.cost(AMOUNT)[at], np.zeros(at.shape) + change(a, b, AMOUNT, speeds), 1e-12)
+    np.testing.assert_allclose(moved_cost(table, AMOUNT)[at], np.zeros(at.shape) + change(a, b, AMOUNT, speeds), 1e-12)
     for share, places in zip(table.shares, (a, b), strict=True):
         np.testing.assert_allclose(share[at], np.zeros(at.shape) + local(places, speeds))
     same = np.logical_and.reduce([np.zeros(at.shape, bool) | (x == y) for x, y in zip(a, b, strict=True)])
@@ -49,4 +49,4 @@ def test_a_number_has_the_cost_and_the_shares_of_its_layouts(some: list[tuple[in
 def test_what_is_forbidden_costs_without_end_and_nothing_else_does() -> None:
     table = every(rates(2))
     forbidden = (table.digits == FORBIDDEN).any(axis=0)
-    np.testing.assert_array_equal(np.isinf(table.cost(AMOUNT)), forbidden)
+    np.testing.assert_array_equal(np.isinf(moved_cost(table, AMOUNT)), forbidden)

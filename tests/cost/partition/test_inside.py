@@ -8,7 +8,7 @@ import pytest
 from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Objective, Training
-from symconfig.cost.partition.work import Inner, exchanged, inside
+from symconfig.cost.partition.work import Inner, inner_collectives, inner_cost
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.frameworks.megatron.behaviour import MEGATRON
@@ -37,7 +37,7 @@ def chosen(of: Net, name: str, *options: str) -> tuple[int, np.ndarray]:
 def listed(of: Net, name: str, *options: str, per_element: bool = False) -> list[tuple[Kind, int, float, int, bool]]:
     """Kind, axis, amount, how often and whether backward, too."""
     index, row = chosen(of, name, *options)
-    every: list[Inner] = list(exchanged(of.program, of.nodes[index], row, SPEEDS, per_element))
+    every: list[Inner] = list(inner_collectives(of.program, of.nodes[index], row, SPEEDS, per_element))
     return [
         (one.move.kind, one.move.axis, float(np.max(one.move.amount)), one.repeats, one.backward)
         for one in every
@@ -74,7 +74,7 @@ def test_neighbours_along_one_dim_send_at_the_same_time() -> None:
     """The slowest of the links counts, forward and backward."""
     index, row = chosen(IMAGES, "conv2", "i", "i")
     sides = 2 * 32 * 8 * 16 * 2.0
-    found = inside(IMAGES.program, IMAGES.nodes[index], row, SPEEDS, per_element=False)
+    found = inner_cost(IMAGES.program, IMAGES.nodes[index], row, SPEEDS, per_element=False)
     assert found.forward == found.backward == pytest.approx(max(rate.send(sides) for rate in SPEEDS))
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.frameworks.constraint import Constraint, Verdict, in_force
-from symconfig.frameworks.facts import Fixed
+from symconfig.frameworks.constraint import Constraint, Fixed, Verdict, in_force
 from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.frameworks.megatron.option_constraints import (
     DEEPEP_SIZES,

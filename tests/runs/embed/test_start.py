@@ -19,7 +19,7 @@ from symconfig.api.planning import PlanResult
 from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InputError
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
-from symconfig.frameworks.entries import ENTRIES
+from symconfig.frameworks.known import ENTRIES
 from symconfig.plans.file import loaded
 from symconfig.runs import start
 from symconfig.runs.start import RANK, Gpu, MismatchError, Surroundings, look, mismatches, started

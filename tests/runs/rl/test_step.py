@@ -13,7 +13,7 @@ import pytest
 
 import symconfig
 from symconfig.cli.main import main
-from symconfig.cost.uneven import OF_LAYER
+from symconfig.cost.lattice import OF_LAYER
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.format import picked, seconds
 from symconfig.graph.count import parameters

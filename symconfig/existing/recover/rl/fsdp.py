@@ -17,9 +17,8 @@ from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Described, Run
 from symconfig.frameworks.behaviour import LIGER, PROGRAMS, Switches, switched
 from symconfig.frameworks.extras import gradient_bytes
-from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, FSDP
-from symconfig.frameworks.known import built
+from symconfig.frameworks.known import TORCH_RELEASE, built
 from symconfig.plans.configuration import Precision, ZeroStage
 from symconfig.plans.plan import Target
 from symconfig.solve.configuration import Setup
