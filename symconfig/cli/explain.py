@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.report.timeline import chart_data, simulated, stage_rows, trace
     from symconfig.solve.explain import explain
     from symconfig.solve.plan_symbols import symbolic
-    from symconfig.solve.restore import retraced
+    from symconfig.solve.predict import retraced
 
     problems = arguments.problems
     if not arguments.timeline:

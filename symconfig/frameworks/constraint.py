@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from symconfig.errors import Problem
 from symconfig.frameworks.facts import FIXED, Fixed
 from symconfig.frameworks.megatron.releases import between
-from symconfig.plans.configuration import Configuration
+from symconfig.plans.configuration import FIELD_OF_PIN, Configuration
 from symconfig.plans.configuration_set import COLUMNS, ConfigurationSet
-from symconfig.plans.options import FIELD_OF_PIN
 from symconfig.plans.unknown import UNKNOWN, Unknown
 
 

@@ -18,7 +18,7 @@ from symconfig.graph.derived import Phase
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import derived, dim_sizes, sequence
 from symconfig.graph.scheme import Scheme
-from symconfig.solve.configuration import Setup
+from symconfig.solve.prospect import Setup
 
 
 class Counting(Strict):

@@ -13,7 +13,7 @@ from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Described
 from symconfig.format import count, gib, grouped, microbatches, seconds, several, signed
 from symconfig.graph.count import parameters
-from symconfig.plans.beside import DEGREES
+from symconfig.plans.configuration import DEGREES
 from symconfig.plans.plan import Plan
 from symconfig.report import rl, table
 from symconfig.report.estimate import SPENT, certainty, stages

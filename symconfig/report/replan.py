@@ -9,7 +9,7 @@ from typing import Any
 from symconfig.descriptor.document import shorten
 from symconfig.format import count, percent, picked, seconds, words
 from symconfig.frameworks.known import BACKENDS
-from symconfig.plans.beside import caveats
+from symconfig.plans.sentences import caveats
 from symconfig.report import table
 from symconfig.report.checkpoint import verdict
 from symconfig.report.grid import Block, Grid, present, titled

@@ -12,7 +12,7 @@ from symconfig.plans.mixed import Alone, MixedCandidate, MixedPlan, hosted
 from symconfig.render import megatron, target_of
 from symconfig.runs.best import prepared, solved, supported
 from symconfig.solve.extras import check_pins
-from symconfig.solve.mixed.candidate import described
+from symconfig.solve.mixed.across import described
 from symconfig.solve.mixed.search import search
 from symconfig.solve.pins import DEGREES, parse
 

@@ -56,8 +56,7 @@ from symconfig.cost.table import Table
 from symconfig.graph.model import sequence
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.configuration_set import ConfigurationSet
-from symconfig.solve.choice import recomputed_and_offloaded, unusual_degrees, unusual_recompute
-from symconfig.solve.incumbents import NEARLY, Incumbents
+from symconfig.solve.choice import NEARLY, Incumbents, recomputed_and_offloaded, unusual_degrees, unusual_recompute
 from symconfig.solve.pieces import PLAIN, WHOLE, Piece, computed_s, pieces, pipelines_of, settings
 from symconfig.solve.prospect import Prospect, effective, recomputing, stages_of_split
 from symconfig.solve.space import Request, points, priced, schemes

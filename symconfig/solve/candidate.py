@@ -18,16 +18,13 @@ from symconfig.format import gib
 from symconfig.graph.model import sequence
 from symconfig.plans.configuration import DEGREES, Configuration
 from symconfig.plans.plan import Candidate, Predicted, Stage, Standing, Target
-from symconfig.solve.budget import device_budget, fitting
-from symconfig.solve.choice import complexity, unusual
-from symconfig.solve.costed import Costed, costed, detailed, sizes, table_of
-from symconfig.solve.incumbents import Incumbents
-from symconfig.solve.interval import NINE_IN_TEN, interval, spread_over
+from symconfig.solve.choice import Incumbents, complexity, unusual
+from symconfig.solve.costed import Costed, costed, detailed, refined_time, sizes, table_of
+from symconfig.solve.interval import NINE_IN_TEN, device_budget, fitting, interval, spread_over
 from symconfig.solve.loads import EVERY, uneven, waited
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import constants
 from symconfig.solve.stages import ROUNDING
-from symconfig.solve.timeline import refined_time
 from symconfig.units import significant
 
 FULL = 0.85  # share of the budget above which a plan counts as limited by memory

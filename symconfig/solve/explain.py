@@ -21,8 +21,8 @@ from symconfig.graph.operator import ELEMENT_BYTES, Operator, Weight
 from symconfig.graph.recompute import Policy, apply
 from symconfig.plans.plan import Plan
 from symconfig.solve.costed import costed
+from symconfig.solve.predict import restore
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.restore import restore
 from symconfig.solve.space import lattice
 from symconfig.units import MIB
 

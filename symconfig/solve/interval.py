@@ -8,22 +8,60 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from statistics import NormalDist, median
+from statistics import NormalDist, fmean, median
 from typing import Any, Literal
 
 import numpy as np
 
+from symconfig.cost.framework import device_bytes, largest_peak_bytes
 from symconfig.cost.lattice import Array
+from symconfig.cost.machine import Machine
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.format import count, several
 from symconfig.graph.count import parameters
-from symconfig.solve.kin import Relative, posterior
+from symconfig.solve.space import Request
+
+Path = tuple[object, ...]  # from the root down; as many names as there are levels
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """An observed member; value: its deviation from the root's mean; variance: of the observation's error."""
+
+    path: Path
+    value: float
+    variance: float
+
+
+def posterior(path: Path, seen: Sequence[Relative], variances: Sequence[float]) -> tuple[float, float]:
+    """Return (mean, variance) of a member given observed relatives, as deviations from the root's mean.
+
+    The best linear estimate (Gaussian process) if two members covary by the levels that their paths share. variances:
+    of each level, from the root down; each path has as many names. Without relatives the mean is 0.
+    """
+    among = np.array([[_shared(a.path, b.path, variances) for b in seen] for a in seen]).reshape(len(seen), len(seen))
+    among += np.diag([each.variance for each in seen])
+    mine = np.array([_shared(path, each.path, variances) for each in seen])
+    weights = np.linalg.solve(among, mine)
+    mean = float(weights @ np.array([each.value for each in seen]))
+    return mean, float(_shared(path, path, variances) - weights @ mine)
+
+
+def _shared(a: Path, b: Path, variances: Sequence[float]) -> float:
+    """Return the covariance of two members: the sum of the variances of the levels before their paths first differ."""
+    result = 0.0
+    for mine, other, variance in zip(a, b, variances, strict=True):
+        if mine != other:
+            break
+        result += variance
+    return result
+
 
 Quantity = Literal["time", "memory"]
 KINDS = {
@@ -213,3 +251,33 @@ def spread_over(ratios: Array, quantity: Quantity, cluster: ClusterDescriptor, m
     errors = [quantile(quantity, cluster, model, share) for share in shares]
     low, high = np.quantile(np.outer(errors, ratios), NINE_IN_TEN)
     return replace(plain, low=min(float(low), 1.0), high=max(float(high), 1.0))
+
+
+MEMORY_RISK = "memory_risk"  # a job's limit, and the name of a plan's note that no plan meets it
+NO_LIMIT = 1.0  # memory risk that means no limit
+
+
+def peak_budget(request: Request, machine: Machine) -> float:
+    """Return the largest predicted peak, in allocated bytes, that keeps the job's memory margin and memory risk.
+
+    The lesser of what both leave; without a `request.surprise` the margin's.
+    """
+    framework, whole = request.framework, machine.memory_bytes
+    margin = largest_peak_bytes(request.job.limits.usable_bytes(whole), machine, framework)
+    return min(margin, largest_peak_bytes(whole, machine, framework) / request.surprise) if request.surprise else margin
+
+
+def device_budget(request: Request, machine: Machine) -> float:
+    """Return `peak_budget` as bytes in use on the device, allocator and context included."""
+    return device_bytes(peak_budget(request, machine), machine, request.framework)
+
+
+def fitting(request: Request, machine: Machine, peak_bytes: Iterable[float], cluster: ClusterDescriptor) -> float:
+    """Return the probability that a plan does not run out of GPU memory: the mean over its predicted peaks in bytes."""
+    room = largest_peak_bytes(machine.memory_bytes, machine, request.framework)
+    return fmean(chance("memory", cluster, request.model, room / peak) for peak in peak_bytes)
+
+
+def surprise(model: ModelDescriptor, cluster: ClusterDescriptor, risk: float) -> float | None:
+    """Return the ratio of measured to predicted peak exceeded with probability `risk`; None if risk is 1 or more."""
+    return None if risk >= NO_LIMIT else quantile("memory", cluster, model, 1.0 - risk)

@@ -28,7 +28,7 @@ from symconfig.graph.scheme import Scheme
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.pipeline_layout import expanded
-from symconfig.solve.budget import peak_budget
+from symconfig.solve.interval import peak_budget
 from symconfig.solve.limits import offloaded, policies
 from symconfig.solve.space import Refused, Request, admitted, among, constants, divisors, interleaved, lattice
 from symconfig.solve.split import most_chunks

@@ -21,15 +21,13 @@ from symconfig.cost.step import HOST_SHARE, host_bytes, states
 from symconfig.cost.table import WEIGHTS
 from symconfig.graph.model import sequence
 from symconfig.schedule.schedules import held
-from symconfig.solve.budget import peak_budget
-from symconfig.solve.choice import scored
-from symconfig.solve.costed import Costed, costed
-from symconfig.solve.incumbents import Incumbents
+from symconfig.solve.choice import Incumbents, scored
+from symconfig.solve.costed import Costed, costed, refined_s
+from symconfig.solve.interval import peak_budget
 from symconfig.solve.pieces import PLAIN, WHOLE, recompute_choices
 from symconfig.solve.prospect import Prospect, recomputing
 from symconfig.solve.split import plainest
 from symconfig.solve.stages import Array, Blocks, StageProblem, fastest_cut
-from symconfig.solve.timeline import refined_s
 
 
 def refine(weighed: Incumbents) -> int:

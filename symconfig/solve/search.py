@@ -20,21 +20,18 @@ from symconfig.graph.model import sequence
 from symconfig.install import VERSION
 from symconfig.plans import pipeline_layout
 from symconfig.plans.plan import Candidate, MeasuredRun, Opened, OtherPlans, Plan, Search
-from symconfig.solve import candidate, experimental
-from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT
-from symconfig.solve.choice import ranked
-from symconfig.solve.configuration import Setup
-from symconfig.solve.extras import check_pins
-from symconfig.solve.incumbents import Incumbents
+from symconfig.solve import candidate
+from symconfig.solve.choice import Incumbents, ranked
+from symconfig.solve.extras import allowing, check_pins, needed_options, unknown_options, used_experimental
 from symconfig.solve.infeasible import infeasible
+from symconfig.solve.interval import MEMORY_RISK, NO_LIMIT
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import Pins, parse
-from symconfig.solve.prospect import Prospect
-from symconfig.solve.run import Progress, fits, run, space, too_large, weigh_all
+from symconfig.solve.prospect import Prospect, Setup
+from symconfig.solve.run import Progress, fits, run, space, too_large, weigh_all, with_defaults
 from symconfig.solve.space import divisors
 from symconfig.solve.split import laid_out, most_chunks, plainest
 from symconfig.solve.usual import UNPROVEN, Best, measured_runs, real_data_ratios
-from symconfig.solve.whole import filled
 
 
 def search(
@@ -82,8 +79,8 @@ def relaxations(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) ->
     yield from (job, *risky)
     for one in (job, *risky):
         fixed, pins = facts_of(model, cluster, one), parse(one.pins)
-        if names := experimental.needed(one, fixed, pins, lambda trial: fits(model, cluster, trial)):
-            yield experimental.allowing(one, *names)
+        if names := needed_options(one, fixed, pins, lambda trial: fits(model, cluster, trial)):
+            yield allowing(one, *names)
 
 
 def _whole_nodes(gpus: int, each: int) -> str:
@@ -124,12 +121,12 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
         raise InfeasibleError(
             [Problem(reason, field="adapter", hint=" or ".join(others) or None) for reason in reasons]
         )
-    problems += experimental.problems(job)
+    problems += unknown_options(job)
     pins = parse(job.pins)
     problems += _pinned(model, job, pins, space(model, cluster, job, pins))
     if problems:
         raise InputError(problems)
-    return filled(model, cluster, job)
+    return with_defaults(model, cluster, job)
 
 
 def _pinned(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
@@ -251,7 +248,7 @@ def _plan(
         simulated=weighed.simulated,
         opened=(
             *_at_risk(best, cluster, job),
-            *experimental.used(job, facts_of(model, cluster, job), parse(job.pins), chosen[0]),
+            *used_experimental(job, facts_of(model, cluster, job), parse(job.pins), chosen[0]),
         ),
         best_score_s=candidate.tidy(min(each.score for each in weighed.best)),
     )

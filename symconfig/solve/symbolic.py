@@ -17,10 +17,9 @@ from symconfig.cost.table import Table, block_costs, resolve, table
 from symconfig.cost.tape import Array, Tape, Term
 from symconfig.graph.model import derived
 from symconfig.plans.configuration_set import ConfigurationSet
-from symconfig.solve.costed import choices_of, costed, detailed
+from symconfig.solve.costed import BUBBLE, EXCHANGE, STAGES, choices_of, costed, detailed, refined_time
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, loads, priced
-from symconfig.solve.timeline import BUBBLE, EXCHANGE, STAGES, refined_time
 
 # Constants of a framework that become symbols; the others are choices or shares and stay numbers.
 FRAMEWORK = (

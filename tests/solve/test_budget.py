@@ -9,9 +9,8 @@ import pytest
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InfeasibleError
-from symconfig.solve.budget import NO_LIMIT, fitting, surprise
-from symconfig.solve.interval import chance, interval, quantile
-from symconfig.solve.restore import restore
+from symconfig.solve.interval import NO_LIMIT, chance, fitting, interval, quantile, surprise
+from symconfig.solve.predict import restore
 from symconfig.solve.search import search
 from tests.solve.naive import job, tight, tiny
 

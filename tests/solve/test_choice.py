@@ -20,12 +20,11 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.table import summary
 from symconfig.resources import data_dir
 from symconfig.solve.choice import TIE, Family, complexity, family, first, scored
-from symconfig.solve.costed import costed
+from symconfig.solve.costed import costed, refined_s
+from symconfig.solve.predict import restore
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.restore import restore
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved, search
-from symconfig.solve.timeline import refined_s
 from symconfig.solve.usual import REAL_DATA, usual
 from tests.solve.naive import tight
 from tests.solve.test_brute_force import CASES, nested_loops

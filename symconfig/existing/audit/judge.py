@@ -23,10 +23,10 @@ from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedPhase, surprised
-from symconfig.solve.budget import surprise
 from symconfig.solve.estimate import Estimate, priced
+from symconfig.solve.interval import surprise
 from symconfig.solve.predict import as_found
-from symconfig.solve.whole import whole
+from symconfig.solve.run import with_training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     Raises InputError if degrees do not divide the model (as `Impossible`), or for values that no job can have.
     """
     model = run.described.model
-    job = whole(model, job_of(run, cluster, limits))
+    job = with_training(model, job_of(run, cluster, limits))
     prospect = as_found(model, cluster, run.configuration, job)
     fixed, point = prospect.request.limits.fixed, prospect.configuration
     # Other constraints that refuse it do not keep a run from being predicted.

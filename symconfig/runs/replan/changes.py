@@ -18,15 +18,13 @@ from symconfig.frameworks.megatron.option_constraints import GATHERED_FORMATS
 from symconfig.frameworks.tables import options
 from symconfig.plans.configuration import Configuration, Precision
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.solve.configuration import Setup
-from symconfig.solve.costed import costed
+from symconfig.solve.costed import costed, refined_s
 from symconfig.solve.extras import switched_on
 from symconfig.solve.pins import parse
 from symconfig.solve.predict import as_found
-from symconfig.solve.prospect import Prospect, effective
+from symconfig.solve.prospect import Prospect, Setup, effective
 from symconfig.solve.run import request
 from symconfig.solve.space import Request
-from symconfig.solve.timeline import refined_s
 from symconfig.units import GIB
 
 SEQUENCE = "sequence parallel"  # of the decisions

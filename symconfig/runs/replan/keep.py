@@ -15,8 +15,7 @@ from itertools import combinations
 
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.frameworks.extras import in_effect
-from symconfig.plans.configuration import Configuration
-from symconfig.plans.options import EXTRAS, Extra
+from symconfig.plans.configuration import EXTRAS, Configuration, Extra
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.checkpoint import Loadable, Verdict
 from symconfig.solve.extras import values_of

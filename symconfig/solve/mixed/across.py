@@ -5,7 +5,7 @@ Nothing is priced here: the candidate is worked out once on either kind, and eve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,16 +20,21 @@ from symconfig.cost.pipeline import Messages, messages
 from symconfig.cost.stages import Setting, Stages
 from symconfig.cost.step import HOST_SHARE, apart_s, host_bytes
 from symconfig.cost.table import Table
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.mixed import MixedCluster
 from symconfig.graph.model import sequence
 from symconfig.graph.parts import is_layer
 from symconfig.plans.configuration_set import ConfigurationSet
+from symconfig.plans.mixed import Host, MixedCandidate, Span
+from symconfig.plans.plan import Predicted
 from symconfig.schedule.simulate import simulate
 from symconfig.schedule.timeline import Timeline, Times
-from symconfig.solve.budget import peak_budget
-from symconfig.solve.costed import Costed, detailed, table_alone
+from symconfig.solve.candidate import made, predicted, tidy
+from symconfig.solve.costed import BUBBLE, EXCHANGE, Costed, detailed, shape, table_alone, times, without_exchange
+from symconfig.solve.interval import peak_budget
 from symconfig.solve.prospect import Prospect, recomputing
 from symconfig.solve.split import Split
-from symconfig.solve.timeline import BUBBLE, EXCHANGE, shape, times, without_exchange
+from symconfig.solve.stages import layers
 
 
 @dataclass(frozen=True)
@@ -37,12 +42,13 @@ class Across:
     """A candidate whose first `ahead` stages are on one kind of GPU, and the others on another.
 
     candidates: the same one as if all stages were on the first kind, and on the second. border: the machine for
-    messages between the kinds.
+    messages between the kinds. order: indices of the cluster's kinds along the pipeline.
     """
 
     candidates: tuple[Prospect, Prospect]
     ahead: int
     border: Machine
+    order: tuple[int, int] = (0, 1)
 
     def laid(self, split: Split, block_layers: int) -> Across:
         """Return a copy with other layers per stage and `block_layers` recomputed; its vpp is that of the split."""
@@ -285,3 +291,59 @@ def shared_s(one: Array, other: Array, stages: tuple[int, int]) -> float:
     """
     ratio = float(np.min(np.divide(other, one)))
     return ratio * float(np.sum(one)) / (stages[1] + ratio * stages[0])
+
+
+def described(across: Across, mixed: MixedCluster, jobs: Sequence[Job]) -> MixedCandidate:
+    """Return the candidate of a mixed plan with one host per kind, in pipeline order.
+
+    The prediction is that of the kind whose GPUs are fuller, relative to their usable memory; its step interval spans
+    both kinds', its MFU is against their mean peak, its host memory the larger. Degrees, options and backend are the
+    first kind's. jobs: the job as resolved for each kind of the cluster.
+    """
+    each = [_predicted(across, mixed, kind) for kind in (0, 1)]
+    hosts = [_host(across, mixed, jobs, kind, each[kind]) for kind in (0, 1)]
+    tightest = max((0, 1), key=lambda kind: each[kind].device_bytes / hosts[kind].usable_bytes)
+    spans = [one.interval["step_s"] for one in each]
+    interval = {**each[tightest].interval, "step_s": (min(low for low, _ in spans), max(high for _, high in spans))}
+    what = replace(
+        each[tightest],
+        interval=interval,
+        mfu=tidy(each[0].model_tflops_per_gpu * 1e12 / _peak_flops(across, mixed)),
+        host_bytes=max(one.host_bytes for one in each),
+    )
+    allocated = [across.parts[kind].peaks[stage] for stage, kind in enumerate(across.kinds)]
+    return MixedCandidate(made(across.candidates[0], jobs[0], allocated, what), (hosts[0], hosts[1]))
+
+
+def _predicted(across: Across, mixed: MixedCluster, kind: int) -> Predicted:
+    """Return the prediction of the step of both kinds with the memory of the fullest stage on one.
+
+    kind: 0 for the first in the pipeline, 1 for the second.
+    """
+    mine = [stage for stage, on in enumerate(across.kinds) if on == kind]
+    worst = max(mine, key=lambda stage: across.peaks[stage])
+    cluster = mixed.shares[across.order[kind]].cluster
+    return predicted(across.candidates[kind], across.parts[kind], cluster, across.time, worst)
+
+
+def _host(across: Across, mixed: MixedCluster, jobs: Sequence[Job], kind: int, what: Predicted) -> Host:
+    """Return the stages, nodes and layers of a kind in pipeline order, with its prediction and usable bytes."""
+    share = mixed.shares[across.order[kind]]
+    mine = [stage for stage, on in enumerate(across.kinds) if on == kind]
+    before = 0 if kind == 0 else mixed.shares[across.order[0]].nodes
+    memory = share.cluster.gpu.memory_bytes.value
+    return Host(
+        share=share,
+        stages=Span(mine[0], mine[-1]),
+        nodes=Span(before, before + share.nodes - 1),
+        layers=tuple(sum(map(layers, across.split.stage(stage))) for stage in mine),
+        predicted=what,
+        usable_bytes=jobs[across.order[kind]].limits.usable_bytes(memory),
+    )
+
+
+def _peak_flops(across: Across, mixed: MixedCluster) -> float:
+    """Return the mean peak FLOP/s of all GPUs in the plan's precision."""
+    precision = across.candidates[0].request.precision
+    whole = sum(share.gpus * getattr(share.cluster.gpu.peak_flops, precision).value for share in mixed.shares)
+    return float(whole / mixed.gpus)

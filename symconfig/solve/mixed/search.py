@@ -20,8 +20,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.plans.configuration import Precision
 from symconfig.solve.branch_and_bound import branch_and_bound
-from symconfig.solve.choice import Family, family
-from symconfig.solve.incumbents import Incumbents
+from symconfig.solve.choice import Family, Incumbents, family
 from symconfig.solve.infeasible import with_pins
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.pieces import PLAIN, WHOLE, recompute_choices
@@ -46,14 +45,6 @@ ORDERS = ((0, 1), (1, 0))  # of the cluster's kinds along the pipeline
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """A candidate over both kinds. order: indices of the cluster's kinds along the pipeline."""
-
-    across: Across
-    order: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
 class Mix:
     """The result of a search over two kinds. ranked: the best candidate of each family, the fastest first.
 
@@ -61,7 +52,7 @@ class Mix:
     that fit; laid: number of candidates whose layers were distributed over both kinds.
     """
 
-    ranked: tuple[Placed, ...]
+    ranked: tuple[Across, ...]
     jobs: tuple[Job, ...]
     candidates: int
     feasible: int
@@ -120,7 +111,7 @@ class _Solving:
     jobs: tuple[Job, ...]
     pins: Pins
     fronts: list[tuple[Prospect, tuple[Request, Request]]] = field(default_factory=list)
-    best: dict[Family, Placed] = field(default_factory=dict)
+    best: dict[Family, Across] = field(default_factory=dict)
     candidates: int = 0
     feasible: int = 0
     laid: int = 0
@@ -135,11 +126,11 @@ class _Solving:
     @property
     def best_s(self) -> float:
         """Return the fastest step so far in seconds; infinite before the first."""
-        return min((placed.across.step_s for placed in self.best.values()), default=float("inf"))
+        return min((across.step_s for across in self.best.values()), default=float("inf"))
 
-    def ranked(self) -> list[Placed]:
+    def ranked(self) -> list[Across]:
         """Return the best candidate of each family, the fastest first."""
-        return sorted(self.best.values(), key=lambda placed: (placed.across.step_s, placed.across.candidates[0].order))
+        return sorted(self.best.values(), key=lambda across: (across.step_s, across.candidates[0].order))
 
     def _requests(self, precision: Precision, pins: Pins) -> list[tuple[Request, Request]]:
         """Return pairs of requests with the same options on the first and the second kind; others are left out.
@@ -200,23 +191,15 @@ class _Solving:
                 )
             if front.step_s > FAR * self.best_s:
                 continue
-            for across, order in self._orders_and_policies(front, pair):
+            mine = family(front)
+            for across in self._orders_and_policies(front, pair):
                 self.laid += 1
-                self._keep(best_layers(across, self._below_s(front)), order)
+                known_s = self.best[mine].step_s if mine in self.best else float("inf")
+                if better := best_layers(across, min(FAR * self.best_s, known_s)):
+                    self.best[mine] = better
 
-    def _below_s(self, front: Prospect) -> float:
-        """Return the step in seconds that a candidate must beat: its family's best and FAR times the best of all."""
-        mine = self.best.get(family(front))
-        return min(FAR * self.best_s, float("inf") if mine is None else mine.across.step_s)
-
-    def _keep(self, across: Across | None, order: tuple[int, int]) -> None:
-        if across is not None and across.step_s < self._below_s(across.candidates[0]):
-            self.best[family(across.candidates[0])] = Placed(across, order)
-
-    def _orders_and_policies(
-        self, front: Prospect, pair: tuple[Request, Request]
-    ) -> Iterator[tuple[Across, tuple[int, int]]]:
-        """Yield (candidate over both kinds, order) for both orders of the kinds and each recompute policy.
+    def _orders_and_policies(self, front: Prospect, pair: tuple[Request, Request]) -> Iterator[Across]:
+        """Yield the candidate over both kinds for both orders of the kinds and each recompute policy.
 
         Policies that a constraint refuses on either kind are left out; if both kinds have the same cluster there is one
         order.
@@ -231,7 +214,7 @@ class _Solving:
                 continue
             for order in ORDERS[:1] if same else ORDERS:
                 ahead = shares[order[0]].gpus * front.configuration.pp // self.mixed.gpus
-                yield Across((both[order[0]], both[order[1]]), ahead, between), order
+                yield Across((both[order[0]], both[order[1]]), ahead, between, order)
 
 
 def _policies(front: Prospect) -> Iterator[Prospect]:
