@@ -6,17 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from symconfig.cost.table import Choice
 from symconfig.frameworks.extras import on
-from symconfig.graph.block import LAYER
 from symconfig.plans.configuration import Precision
-from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.space import Refused, Request
+from symconfig.solve.space import Refused
 from symconfig.solve.usual import premium
 
 TIE = 1.02  # times the best score: plans up to here count as equally fast
@@ -76,35 +71,10 @@ def scored(prospect: Prospect, step_s: float, device_bytes: float) -> Prospect:
 
 
 def unusual(prospect: Prospect) -> tuple[str, ...]:
-    """Return the names of a candidate's choices that are rare in published layouts of such models; empty without data.
-
-    Degrees and micro-batch beyond their quantiles, then a rare kind of recompute, then rare switches that are on.
-    """
-    request, p = prospect.request, prospect.configuration
-    if request.usual is None:
-        return ()
-    beyond = request.usual.beyond(tp=p.tp, pp=p.pp, vpp=p.vpp, cp=p.cp, ep=p.ep, micro=p.micro)
-    kind = recompute_kind(prospect.choice, prospect.block_layers)
-    recomputed = [f"{kind} recompute"] if request.usual.recomputes(kind) else []
-    return (*(name for name, is_beyond in beyond.items() if is_beyond), *recomputed, *_switched(request))
-
-
-def unusual_degrees(request: Request, points: ConfigurationSet, pp: object, vpp: object) -> NDArray[np.intp]:
-    """Return the number of unusual degrees and switches per point, [n]; zeros without data on published layouts.
-
-    Micro-batch and its tokens count as degrees. pp, vpp: numbers or arrays that broadcast to [n].
-    """
-    if request.usual is None:
-        return np.zeros(points.size, dtype=np.intp)
-    beyond = request.usual.beyond(tp=points.tp, pp=pp, vpp=vpp, cp=points.cp, ep=points.ep, micro=points.micro)
-    every = [np.broadcast_to(each, points.size) for each in beyond.values()]
-    return np.array(np.sum(every, axis=0), dtype=np.intp) + np.intp(len(_switched(request)))
-
-
-def unusual_recompute(request: Request, choices: Sequence[Choice]) -> NDArray[np.intp]:
-    """Return 1 for each policy whose kind of recompute is unusual, else 0, [r]."""
-    kinds = map(recompute_kind, choices)
-    return np.array([int(request.usual is not None and request.usual.recomputes(kind)) for kind in kinds], np.intp)
+    """Return the names of a candidate's choices that are rare in published layouts; empty without data on them."""
+    c, usual = prospect.configuration, prospect.request.usual
+    rare = {} if usual is None else usual.rare_choices(c, prospect.request.configuration, c.recompute)
+    return tuple(name for name, is_rare in rare.items() if is_rare)
 
 
 def complexity(prospect: Prospect) -> int:
@@ -130,26 +100,6 @@ def complexity(prospect: Prospect) -> int:
 def recomputed_and_offloaded(choice: Choice, *, some_layers: bool = False) -> int:
     """Return 0 to 3: one each for recompute, for recompute of some layers only, and for activation offload."""
     return bool(choice.modules or some_layers) + some_layers + bool(choice.offload)
-
-
-def recompute_kind(choice: Choice, block_layers: int = 0) -> str:
-    """Return "none", "selective" or "full"; recompute of the first `block_layers` layers is full."""
-    if block_layers or LAYER in choice.modules:
-        return "full"
-    return "selective" if choice.modules else "none"
-
-
-def _switched(request: Request) -> list[str]:
-    """Return the names of switches that are on and rare in published layouts; empty without such data.
-
-    Switches: CUDA graphs, flex dispatcher, user buffers (`overlap_tp_comm`).
-    """
-    options = request.configuration
-    if request.usual is None:
-        return []
-    return request.usual.switched(
-        graphs=options.cuda_graphs != "none", flex=bool(options.moe_flex_backend), user_buffers=options.overlap_tp_comm
-    )
 
 
 KEPT_WITHIN = 1.1  # times the best score: families up to here are kept in addition to those shown

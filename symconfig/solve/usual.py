@@ -20,6 +20,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.count import parameters
+from symconfig.plans.configuration import Configuration
 from symconfig.resources import data_dir
 
 SAME_SIZE = 0.02  # relative difference in parameters of one model, from vocabulary padding
@@ -108,30 +109,31 @@ class Usual:
     joined: int
     seq_length: int
 
-    def beyond(self, *, tp: Any, pp: Any, vpp: Any, cp: Any, ep: Any, micro: Any) -> dict[str, Any]:
-        """Return by name whether a choice exceeds what published layouts have: bools, or [n] for arrays.
+    def rare_choices(self, c: Any, options: Configuration, recompute: Any) -> dict[str, Any]:
+        """Return by name whether published layouts hardly have a choice: bools, or arrays that broadcast together.
 
-        Names: degrees, "micro-batch", "tokens of a micro-batch" (per rank of cp), "tp beyond fast links" (tp >
-        `joined`). Without data on a degree it is never exceeded. cp may also be as large as the sequence length over
-        the most tokens.
+        Degrees, micro-batch and its tokens per rank of cp beyond `largest` (never without data; cp may also be as large
+        as the sequence length over the most tokens), tp beyond `joined`, recompute, and switches that are on.
+
+        Args:
+            c: configurations, with degrees and `micro` as numbers or arrays [n].
+            options: has the switches.
+            recompute: kind of recompute ("none", "selective" or "full"), one or an array.
         """
-        sizes = {"tp": tp, "pp": pp, "vpp": vpp, "ep": ep, "micro-batch": micro}
-        larger = {name: size > self.largest.get(name, inf) for name, size in sizes.items()}
+        sizes = {"tp": c.tp, "pp": c.pp, "vpp": c.vpp, "ep": c.ep, "micro-batch": c.micro}
+        rare = {name: size > self.largest.get(name, inf) for name, size in sizes.items()}
         tokens = self.largest.get("tokens", inf)
-        larger["tokens of a micro-batch"] = micro * self.seq_length > tokens * cp
+        rare["tokens of a micro-batch"] = c.micro * self.seq_length > tokens * c.cp
         # A longer sequence needs more ranks than the published layouts have.
-        larger["cp"] = cp > max(self.largest.get("cp", inf), self.seq_length / tokens)
-        larger["tp beyond fast links"] = tp > self.joined
-        return larger
-
-    def switched(self, *, graphs: bool, flex: bool, user_buffers: bool) -> list[str]:
-        """Return the names of the switches that are on and that fewer than 3 % of published layouts have."""
-        on = {"graphs": graphs, "flex": flex, "user_buffers": user_buffers}
-        return [FLAGS[name] for name, is_on in on.items() if is_on and name in self.rare]
-
-    def recomputes(self, kind: str) -> bool:
-        """Return whether fewer than 3 % of published layouts use this kind of recompute; False for "none"."""
-        return kind != "none" and kind in self.rare
+        rare["cp"] = c.cp > max(self.largest.get("cp", inf), self.seq_length / tokens)
+        rare["tp beyond fast links"] = c.tp > self.joined
+        rare |= {f"{kind} recompute": recompute == kind for kind in ("selective", "full") if kind in self.rare}
+        on = {
+            "graphs": options.cuda_graphs != "none",
+            "flex": bool(options.moe_flex_backend),
+            "user_buffers": options.overlap_tp_comm,
+        }
+        return rare | {FLAGS[name]: is_on for name, is_on in on.items() if name in self.rare}
 
 
 def premium(unusual: Any) -> Array:
