@@ -201,18 +201,12 @@ def flat(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, ...]]
                 values[names[at]] = _IDLE[names[at]]
 
     read({name: data[name] for name in SECTIONS if name in data}, ())
-    missing = [path for name, path in PLACES.items() if name not in values and name not in _OPTIONAL]
+    missing = [path for name, path in PLACES.items() if name not in values]
     return {name: value for name, value in values.items() if name not in ("num_microbatches", "schedule")}, missing
 
 
 SECTIONS = ("parallel", "batch", "options")
 _IDLE = {"cp_comm": "p2p", "recompute_layers": 1}  # None in plan.json where they have no effect
-# What older plans of the same schema lack.
-_OPTIONAL = frozenset(FIELDS[FIELDS.index("first_stage_layers") :]) | {
-    "overlap_moe_a2a", "recompute_modules", "recompute_method", "recompute_layers"
-}  # fmt: skip
-
-
 SWITCH: Mapping[str, bool] = {"0": False, "off": False, "false": False, "1": True, "on": True, "true": True}
 
 

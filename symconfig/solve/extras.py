@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, product
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -79,7 +79,9 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
         wanted.append(now)
     runs = [one for one in wanted if plain.limits.runs(**extras.columns(one), precision=plain.precision)]
     if not runs:
-        _refuse_together(plain, wanted[0])
+        lacks = plain.limits.lacking(**extras.columns(wanted[0]), precision=plain.precision)[0]
+        pinned = [f"{extra.pin}={plain.job.pins[extra.pin]}" for extra in EXTRAS if plain.pins.fixes(extra.pin)]
+        raise InputError(Problem(lacks.rule, field="pins", got=", ".join(pinned), hint=lacks.hint))
     return tuple(_separate(switched_on(plain, one, architecture), runs) for one in runs)
 
 
@@ -117,25 +119,20 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     if extra.still and not one_length(plain.job, plain.seq_length):
         yield usual
         return
-    others = [value for value in known if value != usual and _runs(extra, value, plain)]
+    zero = extra.fixed.get("zero_stage")  # which must be possible, from that one up
+    able = zero is None or any(plain.pins.allows("zero", stage) for stage in plain.limits.zero[zero:])
+    others = [
+        value
+        for value in known
+        if able and value != usual and plain.limits.runs(**_columns(extra, value), precision=plain.precision)
+    ]
     if not extra.alone:
         yield usual
         yield from others[-1:] if extra.whole else others
         return
     yield from others[-1:]
-    sharded = extra.fixed.get("zero_stage", 0) > 0
-    if not others or sharded or _rules_out_more(extra, others[-1], plain.limits, plain.precision):
+    if not others or zero or _rules_out_more(extra, others[-1], plain.limits, plain.precision):
         yield usual
-
-
-def _runs(extra: Extra, value: Any, plain: Request) -> bool:
-    """Return whether the target supports a value of the option at some degrees.
-
-    False if the option needs a ZeRO stage and the pins exclude all from that one up.
-    """
-    zero = extra.fixed.get("zero_stage")
-    pinned_out = zero is not None and not any(plain.pins.allows("zero", stage) for stage in plain.limits.zero[zero:])
-    return not pinned_out and plain.limits.runs(**_columns(extra, value), precision=plain.precision)
 
 
 def _rules_out_more(extra: Extra, value: Any, limits: Limits, precision: str) -> bool:
@@ -146,13 +143,10 @@ def _rules_out_more(extra: Extra, value: Any, limits: Limits, precision: str) ->
     """
     columns = {name: meaning for name, meaning in _columns(extra, value).items() if name not in extra.fixed}
     one, other = (limits.choosing({**chosen, "precision": precision}) for chosen in ({}, columns))
-    fewest = extra.fixed.get("zero_stage", 0)
+    fewest, may_lose = extra.fixed.get("zero_stage", 0), ("modules", "full_recompute", "activation_offload")
     return one.offloads[fewest:] != other.offloads[fewest:] or any(
-        getattr(one, name) != getattr(other, name) for name in _MAY_LOSE
+        getattr(one, name) != getattr(other, name) for name in (*may_lose, "least_stages", "least_chunks")
     )
-
-
-_MAY_LOSE = ("modules", "full_recompute", "activation_offload", "least_stages", "least_chunks")
 
 
 def facts(pins: Pins, name: str) -> dict[str, Any]:
@@ -227,13 +221,6 @@ def _refuse_pins(plain: Request) -> None:
         if extra is not None and ways and plain.job.backend not in extra.of:
             hint = " or ".join(f"--backend {backend}" for backend in BACKENDS if backend in extra.of)
             raise InputError(Problem("is no option of this framework", field=at, got=got, hint=hint))
-
-
-def _refuse_together(plain: Request, options: Configuration) -> NoReturn:
-    """Raise InputError with the first constraint that refuses these options together, and all pins of options."""
-    lacks = plain.limits.lacking(**extras.columns(options), precision=plain.precision)[0]
-    pinned = [f"{extra.pin}={plain.job.pins[extra.pin]}" for extra in EXTRAS if plain.pins.fixes(extra.pin)]
-    raise InputError(Problem(lacks.rule, field="pins", got=", ".join(pinned), hint=lacks.hint))
 
 
 NOTHING_KNOWN = ConfigurationSet()

@@ -33,7 +33,7 @@ from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect, Setup
 from symconfig.solve.run import request
 from symconfig.solve.space import Request
-from symconfig.solve.split import Split, even, laid_out, uneven
+from symconfig.solve.split import Split, even, laid_out, of_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,8 @@ def _split(model: ModelDescriptor, c: Configuration) -> Split:
     at_start, at_end = (c.account_for_embedding, c.account_for_loss) if c.pp > 1 else (False, False)
     split = laid_out(sequence(model), c.pp, c.pipeline_layout) if c.pipeline_layout else None
     if c.pp > 1 and (c.first_stage_layers or c.last_stage_layers):
-        split = split or uneven(sequence(model), c.pp, c.vpp, c.first_stage_layers, c.last_stage_layers)
+        first, last = c.first_stage_layers, c.last_stage_layers
+        split = split or of_counts(sequence(model), c.pp, c.vpp, first=first, last=last)
     split = split or even(sequence(model), c.pp, c.vpp, at_start, at_end)
     if split is not None:
         return split
