@@ -165,33 +165,29 @@ def facts(pins: Pins, name: str) -> dict[str, Any]:
     return {FIELD_OF_PIN.get(name, name): word.partition(":")[0] if on is None else on}
 
 
-def _violated_pins(pins: Pins, candidate: Candidate) -> list[str]:
-    """Return the names of pins that a candidate does not meet; empty if it meets all.
-
-    A name may come twice. Of the dispatcher only the flex backend is compared; cp_comm is not compared at cp = 1. A
-    layout is compared chunk by chunk, pinned recompute modules as a set.
-    """
-    has = candidate.configuration
-    how = {"moe_dispatcher"} | ({"cp_comm"} if has.cp == 1 else set())
-    laid = [pipeline_layout.letters(chunk) for chunk in candidate.chunks]
-    ranges = (name for name in pins.ranges if not pins.allows(name, getattr(has, FIELD_OF_PIN.get(name, name))))
-    words = (
-        name
-        for name in (*pins.words, "optimizer_offload")
-        if any(getattr(has, column) != value for column, value in facts(pins, name).items() if column not in how)
-    )
-    wrong = {
-        "recompute": pins.modules and pins.modules != set(has.recompute_modules),
-        "layout": pins.layout is not None and pipeline_layout.expanded(pins.layout) != laid,
-    }
-    return [*ranges, *words, *(name for name, is_wrong in wrong.items() if is_wrong)]
-
-
 def check_pins(job: Job, pins: Pins, candidates: Iterable[Candidate]) -> None:
-    """Raise InfeasibleError with one problem per pin that some candidate does not meet; else do nothing."""
-    if names := dict.fromkeys(name for one in candidates for name in _violated_pins(pins, one)):
+    """Raise InfeasibleError with one problem per pin that some candidate does not meet; else do nothing.
+
+    Of the dispatcher only the flex backend is compared; cp_comm is not compared at cp = 1. A layout is compared chunk
+    by chunk, pinned recompute modules as a set.
+    """
+    missed: dict[str, None] = {}
+    for candidate in candidates:
+        has = candidate.configuration
+        ignored = {"moe_dispatcher"} | ({"cp_comm"} if has.cp == 1 else set())
+        laid = [pipeline_layout.letters(chunk) for chunk in candidate.chunks]
+        words = {name: facts(pins, name).items() for name in (*pins.words, "optimizer_offload")}
+        wrong = {name: not pins.allows(name, getattr(has, FIELD_OF_PIN.get(name, name))) for name in pins.ranges}
+        wrong |= {
+            name: any(getattr(has, column) != value for column, value in columns if column not in ignored)
+            for name, columns in words.items()
+        }
+        wrong["recompute"] = wrong.get("recompute") or bool(pins.modules and pins.modules != {*has.recompute_modules})
+        wrong["layout"] = pins.layout is not None and pipeline_layout.expanded(pins.layout) != laid
+        missed |= dict.fromkeys(name for name, is_wrong in wrong.items() if is_wrong)
+    if missed:
         what = "no plan was found that has it"
-        raise InfeasibleError([Problem(what, field=f"pins.{name}", got=job.pins[name]) for name in names])
+        raise InfeasibleError([Problem(what, field=f"pins.{name}", got=job.pins[name]) for name in missed])
 
 
 def _refuse_pins(plain: Request) -> None:

@@ -67,14 +67,11 @@ class Piece:
         """Return the largest predicted peak that a plan may have, in allocated bytes."""
         return peak_budget(self.request, self.machine)
 
-    def blocks(self, chosen: NDArray[np.intp]) -> tuple[BlockCost, ...]:
-        """Return the costs of every kind of block at some of the points."""
-        return tuple(cost.at(self.places[chosen]) for cost in self.costs)
-
     def table(self, chosen: NDArray[np.intp]) -> tuple[Table, NDArray[np.intp]]:
         """Return (table, rows): costs under all policies at the distinct points of `chosen`, and the row of each."""
         some, rows = np.unique(chosen, return_inverse=True)
-        return table(self.blocks(some), self.choices, self.policies, self.machine, self.request.framework), rows
+        blocks = tuple(cost.at(self.places[some]) for cost in self.costs)
+        return table(blocks, self.choices, self.policies, self.machine, self.request.framework), rows
 
 
 def pieces(

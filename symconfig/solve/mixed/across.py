@@ -22,8 +22,6 @@ from symconfig.cost.step import HOST_SHARE, apart_s, host_bytes
 from symconfig.cost.table import Table
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.mixed import MixedCluster
-from symconfig.graph.model import sequence
-from symconfig.graph.parts import is_layer
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.mixed import Host, MixedCandidate, Span
 from symconfig.plans.plan import Predicted
@@ -92,18 +90,6 @@ class Across:
         """Return the costs as if all stages were on the first kind, and on the second. Cached."""
         one, other = (detailed(candidate, table) for candidate, table in zip(self.candidates, self.tables, strict=True))
         return one, other
-
-    @property
-    def floor_s(self) -> float:
-        """Return a lower bound of the step in seconds for any distribution of layers.
-
-        Only transformer layers count, without recompute; the optimizer does not.
-        """
-        places = [
-            self.tables[0].kinds.index(kind) for kind in sequence(self.candidates[0].request.model) if is_layer(kind)
-        ]
-        one, other = (table.seconds[0, places, 0] for table in self.tables)
-        return self.num_microbatches * shared_s(one, other, (self.ahead, self.pp - self.ahead))
 
     def least_s(self, split: Split) -> float:
         """Return a lower bound of the step in seconds with the layers of `split`, from the blocks' own seconds."""
@@ -281,16 +267,6 @@ class Across:
         if paired is None or not self.candidates[0].beside_another:
             return 0.0
         return float(formulas.alone_s(paired[stage].sum(), m, self.split.vpp, group))
-
-
-def shared_s(one: Array, other: Array, stages: tuple[int, int]) -> float:
-    """Return a lower bound of the slowest stage in seconds for any distribution of layers, which may be split in parts.
-
-    one, other: seconds of every layer on the first and on the second kind; stages: number of stages on each. Every
-    layer counts as having the least ratio of the second kind's seconds to the first's.
-    """
-    ratio = float(np.min(np.divide(other, one)))
-    return ratio * float(np.sum(one)) / (stages[1] + ratio * stages[0])
 
 
 def described(across: Across, mixed: MixedCluster, jobs: Sequence[Job]) -> MixedCandidate:

@@ -6,7 +6,7 @@ both kinds in both orders, each stage priced and its memory judged on its own ki
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any
@@ -253,22 +253,9 @@ def best_layers(across: Across, below_s: float) -> Across | None:
     None if nothing fits below `below_s` seconds. Tried are the split that it has, then those of the stage solver
     (`_proposed`) unless a layout is pinned.
     """
-    if across.floor_s >= below_s:
-        return None
+    best, pinned = None, across.candidates[0].request.pins.layout is not None
     own = across.laid(across.split, across.candidates[0].block_layers)
-    best = _fastest(across, [own], below_s)
-    if across.candidates[0].request.pins.layout is not None:
-        return best
-    return _fastest(across, _proposed(across), below_s if best is None else best.step_s) or best
-
-
-def _fastest(across: Across, layouts: Iterable[Across], below_s: float) -> Across | None:
-    """Return the layout with the fastest step that fits; None if none that fits is below `below_s` seconds.
-
-    across: priced with the same degrees and policy, for a lower bound of each layout, which is tested first.
-    """
-    best = None
-    for one in layouts:
+    for one in (own, *(() if pinned else _proposed(across))):
         if across.least_s(one.split) < below_s and one.fits and one.step_s < below_s:
             best, below_s = one, one.step_s
     return best
