@@ -169,7 +169,7 @@ def _usual(
 
     Quantiles are of layouts as similar in size as possible, rare switches and recompute of those of all sizes.
     """
-    kind = [row for row in layouts() if row.experts == experts]
+    kind = [row for row in _rows(PUBLISHED, Layout) if row.experts == experts]
     alike: Sequence[Callable[[Layout], bool]] = (
         lambda row: (row.generation, row.task, row.backend) == (generation, task, backend),
         lambda row: (row.generation, row.task) == (generation, task),
@@ -181,8 +181,11 @@ def _usual(
         for same in alike
         for far in DOUBLINGS
     ]
-    sized = _first(kind, nested)
-    flagged = _first(kind, alike)  # counted over all sizes
+    # The rows of the first condition that ENOUGH of them meet; switches are counted over all sizes.
+    sized, flagged = (
+        next((rows for condition in conditions if len(rows := list(filter(condition, kind))) >= ENOUGH), [])
+        for conditions in (nested, alike)
+    )
     columns = {
         **{name: [getattr(row, name) for row in sized] for name in ("tp", "pp", "vpp", "cp", "ep")},
         "micro-batch": [row.micro for row in sized],
@@ -192,12 +195,6 @@ def _usual(
     return Usual(largest=largest, rare=frozenset(_rare(flagged)), joined=joined, seq_length=seq_length)
 
 
-def _first(rows: Sequence[Layout], alike: Sequence[Callable[[Layout], bool]]) -> list[Layout]:
-    """Return the rows that meet the first condition met by at least ENOUGH rows; empty if none is."""
-    chosen = ([row for row in rows if condition(row)] for condition in alike)
-    return next((each for each in chosen if len(each) >= ENOUGH), [])
-
-
 def _rare(rows: Sequence[Layout]) -> Iterator[str]:
     """Yield the kinds of recompute and the switches that a share below RARE of the rows has.
 
@@ -205,36 +202,16 @@ def _rare(rows: Sequence[Layout]) -> Iterator[str]:
     only.
     """
     stated = [row.recompute for row in rows if row.recompute]
-    yield from (kind for kind in ("selective", "full") if len(stated) >= ENOUGH and _few(stated.count(kind), stated))
+    counts = {kind: (stated.count(kind), len(stated)) for kind in ("selective", "full")}
     # User buffers matter only with tensor parallelism, a dispatcher only with expert parallelism.
-    for name, useful in (
-        ("graphs", rows),
-        ("flex", [row for row in rows if row.ep > 1]),
-        ("user_buffers", [row for row in rows if row.tp > 1]),
-    ):
-        if len(useful) >= ENOUGH and _few(sum(getattr(row, name) for row in useful), useful):
-            yield name
+    experts, tensor = [row for row in rows if row.ep > 1], [row for row in rows if row.tp > 1]
+    for name, useful in (("graphs", rows), ("flex", experts), ("user_buffers", tensor)):
+        counts[name] = sum(getattr(row, name) for row in useful), len(useful)
+    yield from (name for name, (have, all_) in counts.items() if all_ >= ENOUGH and have < RARE * all_)
 
 
-def _few(count: int, of: Sequence[object]) -> bool:
-    return count < RARE * len(of)
-
-
-@cache
-def layouts() -> tuple[Layout, ...]:
-    """Return the published layouts from model_zoo/published.csv. Cached."""
-    return tuple(_rows(PUBLISHED, Layout))
-
-
-@cache
-def measured() -> tuple[Best, ...]:
-    """Return the best measured runs from model_zoo/measured.csv. Cached."""
-    return tuple(_rows(MEASURED, Best))
-
-
-@cache
 def real_data_ratios() -> tuple[float, ...]:
-    """Return measured over predicted seconds of fine-tuning runs on packed real data, in rising order. Cached."""
+    """Return measured over predicted seconds of fine-tuning runs on packed real data, in rising order."""
     return tuple(sorted(row.ratio for row in _rows(REAL_DATA, RealData)))
 
 
@@ -247,7 +224,7 @@ def measured_runs(model: ModelDescriptor, cluster: ClusterDescriptor, task: str)
     total, pretrained = parameters(model, with_mtp=False).total, task == "pretrain"
     return [
         run
-        for run in measured()
+        for run in _rows(MEASURED, Best)
         if run.gpu == cluster.gpu.product
         and run.layers == model.num_hidden_layers
         and abs(run.parameters / total - 1) < SAME_SIZE
@@ -256,9 +233,10 @@ def measured_runs(model: ModelDescriptor, cluster: ClusterDescriptor, task: str)
     ]
 
 
-def _rows(name: str, kind: type[Row]) -> Iterator[Row]:
-    """Yield the rows of a CSV file of model_zoo, each field converted to the type that its class states."""
+@cache
+def _rows(name: str, kind: type[Row]) -> tuple[Row, ...]:
+    """Return the rows of a CSV file of model_zoo, each field converted to the type that its class states. Cached."""
     types = get_type_hints(kind)
     with (data_dir("model_zoo") / name).open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            yield kind(**{field: types[field](text) for field, text in row.items()})
+        rows = csv.DictReader(file)
+        return tuple(kind(**{field: types[field](text) for field, text in row.items()}) for row in rows)

@@ -123,12 +123,9 @@ class Across:
     @property
     def fits(self) -> bool:
         """Return whether every stage fits in its kind's GPU memory, and offloaded states in its hosts' memory."""
-        return max(self.excess) <= 0 and all(map(self._fits_host, (0, 1)))
-
-    def _fits_host(self, kind: int) -> bool:
-        sums, setting = self.own(kind)
-        room = self.candidates[kind].machine.host_memory_bytes_per_gpu * HOST_SHARE
-        return bool(host_bytes(sums, self.parts[kind].points, setting).max() <= room)
+        rooms = (candidate.machine.host_memory_bytes_per_gpu * HOST_SHARE for candidate in self.candidates)
+        pinned = (host_bytes(sums, self.parts[0].points, setting) for sums, setting in map(self.own, (0, 1)))
+        return max(self.excess) <= 0 and all(one.max() <= room for one, room in zip(pinned, rooms, strict=True))
 
     @cached_property
     def links_s(self) -> tuple[float, float, float]:
@@ -144,11 +141,6 @@ class Across:
             for parts, machine in zip((*self.parts, self.parts[0]), machines, strict=True)
         )
 
-    def link_s(self, stage: int, other: int) -> float:
-        """Return the seconds of a message from stage `other` to `stage`; `other` wraps around."""
-        kind = self.kinds[stage]
-        return self.links_s[kind if kind == self.kinds[other % self.pp] else 2]
-
     @cached_property
     def arrivals_s(self) -> tuple[Array, Array]:
         """Return the seconds that each chunk waits for its activation, and for its gradient, [pp, vpp] each. Cached.
@@ -156,8 +148,9 @@ class Across:
         They are those of a message from the stage before, and after, with wrap-around; 0 for the activation of the
         model's first chunk and the gradient of its last.
         """
+        kinds = np.array(self.kinds)
         into, back = (
-            np.array([[self.link_s(stage, stage + way)] * self.split.vpp for stage in range(self.pp)])
+            np.array(self.links_s)[np.where(kinds == np.roll(kinds, -way), kinds, 2)][:, None].repeat(self.split.vpp, 1)
             for way in (-1, 1)
         )
         into[0, 0] = back[-1, -1] = 0.0  # the model's first chunk receives no activation, its last one no gradient

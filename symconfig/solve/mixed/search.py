@@ -44,66 +44,48 @@ _LEAST = ("size", "bytes_per_s")  # suffixes of numbers of a level of which less
 ORDERS = ((0, 1), (1, 0))  # of the cluster's kinds along the pipeline
 
 
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """The result of a search over two kinds. ranked: the best candidate of each family, the fastest first.
-
-    jobs: the job as resolved for each kind. candidates, feasible: numbers evaluated on the mean machine, and of those
-    that fit; laid: number of candidates whose layers were distributed over both kinds.
-    """
-
-    ranked: tuple[Across, ...]
-    jobs: tuple[Job, ...]
-    candidates: int
-    feasible: int
-    laid: int
-
-
 def pipelines(mixed: MixedCluster) -> list[int]:
     """Return the numbers of stages for which each kind hosts whole stages, in rising order."""
     together = gcd(*(share.gpus for share in mixed.shares))
     return [mixed.gpus // each for each in reversed(divisors(together))]
 
 
-def search(
-    model: ModelDescriptor,
-    mixed: MixedCluster,
-    job: Job,
-    *,
-    top: int = 5,
-    progress: Progress | None = None,
-) -> Mix:
-    """Return the fastest plans over both kinds, up to `top` from different families of degrees, and counts.
+def search(model: ModelDescriptor, mixed: MixedCluster, job: Job, progress: Progress | None = None) -> MixedSearch:
+    """Return the finished search for the fastest plans over both kinds.
 
-    Searches every precision and number of stages on a mean machine, then distributes the layers of the best over both
-    kinds. gpus of the job is replaced by that of the cluster. Raises InputError for a job that can never run, and
-    InfeasibleError if nothing fits.
+    Every precision and number of stages is searched on a mean machine, then the layers of the best are distributed over
+    both kinds. gpus of the job is replaced by that of the cluster; an open precision is bf16 if both have it, else fp16.
+    Raises InputError for a job that can never run, and InfeasibleError if nothing fits.
     """
-    agreed = job.model_copy(update={"precision": _precision(mixed, job), "gpus": mixed.gpus})
-    jobs = tuple(resolved(model, share.cluster, agreed) for share in mixed.shares)
-    solving = _Solving(model, mixed, jobs, parse(job.pins))
-    for precision in solving.precisions:
-        for pp in pipelines(mixed):
-            solving.weigh(precision, pp, progress)
-    solving.lay_out(progress)
-    if not solving.best:
-        raise _nothing(mixed, solving, with_pins(job))
-    return Mix(tuple(solving.ranked()[:top]), jobs, solving.candidates, solving.feasible, solving.laid)
-
-
-def _precision(mixed: MixedCluster, job: Job) -> str:
-    """Return the job's precision, else bf16 if both kinds have it, else fp16."""
-    if job.precision is not None:
-        return job.precision
     every = all(share.cluster.gpu.peak_flops.bf16 is not None for share in mixed.shares)
-    return "bf16" if every else "fp16"
+    precision = job.precision or ("bf16" if every else "fp16")
+    agreed = job.model_copy(update={"precision": precision, "gpus": mixed.gpus})
+    jobs = tuple(resolved(model, share.cluster, agreed) for share in mixed.shares)
+    solving = MixedSearch(model, mixed, jobs, parse(job.pins))
+    one, other = (precisions(share.cluster, own, solving.pins) for share, own in zip(mixed.shares, jobs, strict=True))
+    for name in (name for name in one if name in other):
+        for pp in pipelines(mixed):
+            solving.weigh(name, pp, progress)
+    solving.lay_out(progress)
+    if solving.best:
+        return solving
+    stages, pinned = ", ".join(map(str, pipelines(mixed))), with_pins(job)
+    if not solving.candidates:
+        what = f"no pipeline lies over both kinds{pinned}: each hosts whole stages of as many GPUs"
+        need = f"a model that goes with {stages} stages"
+        raise InfeasibleError(what, field="cluster", got=mixed.name, need=need)
+    what = f"no pipeline of {stages} stages fits in the memory of both kinds{pinned}"
+    hint = "each kind by itself, more GPUs, or --memory-risk 1"
+    raise InfeasibleError(what, field="cluster", got=mixed.name, hint=hint)
 
 
 @dataclass(slots=True)
-class _Solving:
-    """The state of a search. fronts: the best candidates on the mean machine, each with its request on either kind.
+class MixedSearch:
+    """The state of a search over two kinds. jobs: the job as resolved for each.
 
-    best: the fastest candidate over both kinds of each family.
+    fronts: the best candidates on the mean machine, each with its request on either kind. best: the fastest candidate
+    over both kinds of each family. candidates, feasible: numbers evaluated on the mean machine, and of those that fit;
+    laid: number of candidates whose layers were distributed over both kinds.
     """
 
     model: ModelDescriptor
@@ -117,17 +99,11 @@ class _Solving:
     laid: int = 0
 
     @property
-    def precisions(self) -> list[Precision]:
-        """Return the precisions that both kinds support and the pins allow."""
-        clusters = [share.cluster for share in self.mixed.shares]
-        one, other = (precisions(*each, self.pins) for each in zip(clusters, self.jobs, strict=True))
-        return [name for name in one if name in other]
-
-    @property
     def best_s(self) -> float:
         """Return the fastest step so far in seconds; infinite before the first."""
         return min((across.step_s for across in self.best.values()), default=float("inf"))
 
+    @property
     def ranked(self) -> list[Across]:
         """Return the best candidate of each family, the fastest first."""
         return sorted(self.best.values(), key=lambda across: (across.step_s, across.candidates[0].order))
@@ -230,21 +206,6 @@ def _policies(front: Prospect) -> Iterator[Prospect]:
     )
     if front.request.limits.block_recompute and Choice() in choices and WHOLE in choices and not front.block_layers:
         yield front.having(**recomputing(WHOLE, 1))
-
-
-def _nothing(mixed: MixedCluster, solving: _Solving, pinned: str) -> InfeasibleError:
-    """Return the error why there is no plan: nothing fits in memory, or no candidate was evaluated at all.
-
-    The latter says that stages must not be shared between kinds and need as many GPUs each. pinned: text on the pins.
-    """
-    stages = ", ".join(map(str, pipelines(mixed)))
-    if not solving.candidates:
-        what = f"no pipeline lies over both kinds{pinned}: each hosts whole stages of as many GPUs"
-        need = f"a model that goes with {stages} stages"
-        return InfeasibleError(what, field="cluster", got=mixed.name, need=need)
-    what = f"no pipeline of {stages} stages fits in the memory of both kinds{pinned}"
-    hint = "each kind by itself, more GPUs, or --memory-risk 1"
-    return InfeasibleError(what, field="cluster", got=mixed.name, hint=hint)
 
 
 def best_layers(across: Across, below_s: float) -> Across | None:
