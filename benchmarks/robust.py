@@ -10,13 +10,11 @@ from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.frameworks.extras import gradient_bytes
 from symconfig.plans.plan import Plan
 from symconfig.solve.choice import family
-from symconfig.solve.configuration import Setup
-from symconfig.solve.costed import costed
-from symconfig.solve.prospect import Prospect
-from symconfig.solve.restore import restore
+from symconfig.solve.costed import costed, refined_s
+from symconfig.solve.predict import restore
+from symconfig.solve.prospect import Prospect, Setup
 from symconfig.solve.run import usual_of
 from symconfig.solve.search import search
-from symconfig.solve.timeline import refined_s
 
 SLOWER_NETWORK = 0.8  # of its rate
 LATER_S = 0.3e-3  # more for each microbatch of a stage

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.cost.table import Choice
-from symconfig.solve.configuration import Setup
-from symconfig.solve.prospect import recomputing
+from symconfig.solve.prospect import Setup, recomputing
 
 
 def configuration(*, zero: int = 0, modules: frozenset[str] = frozenset(), **fields: Any) -> Setup:

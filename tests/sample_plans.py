@@ -26,7 +26,7 @@ from symconfig.plans.plan import (
     Target,
 )
 from symconfig.plans.rl import PlannedPhase, PlannedRl
-from symconfig.solve.whole import whole
+from symconfig.solve.run import with_training
 from tests.sample_models import sample_cluster as sample_cluster
 from tests.sample_models import sample_model as sample_model
 
@@ -126,7 +126,7 @@ def _whole(model: ModelDescriptor, job: Job) -> Job:
     """Derive what the training leaves open. A model with a field that only a test gives it, of which no graph can be
     built, has the rates of 7 billion parameters."""
     try:
-        return whole(model, job)
+        return with_training(model, job)
     except (InputError, AttributeError):
         return job.model_copy(update={"training": derived(job.training, "pretrain", 7e9)})
 

@@ -25,8 +25,9 @@ from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.listed import layout_words
 from symconfig.runs.replan import changes
-from symconfig.solve import candidate, experimental
+from symconfig.solve import candidate
 from symconfig.solve.choice import ranked
+from symconfig.solve.extras import used_experimental
 from symconfig.solve.pins import agree, parse
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved, search
@@ -139,7 +140,7 @@ def _pinned(plan: Plan, pins: Mapping[str, str]) -> Pinned:
     (fastest,) = ranked(every, 1)
     fixed, mine = facts_of(plan.model, plan.cluster, plan.job), parse(plan.job.pins)
     pinned = candidate.described(fastest, plan.cluster, job)
-    own, needed = ({one.name for one in experimental.used(plan.job, fixed, mine, each)} for each in (plan.best, pinned))
+    own, needed = ({one.name for one in used_experimental(plan.job, fixed, mine, each)} for each in (plan.best, pinned))
     loss = pinned.predicted.step_s / plan.best.predicted.step_s - 1
     return Pinned(loss, opens=tuple(sorted(needed - own)))
 

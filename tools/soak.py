@@ -31,7 +31,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed as render_deepspeed
 from symconfig.render import megatron as render_megatron
 from symconfig.render import own_target
-from symconfig.solve.whole import filled
+from symconfig.solve.run import with_defaults
 from symconfig.verify import deepspeed, megatron, megatron_source
 from symconfig.verify.checks import Check, Stopwatch
 from tests.altered_models import altered
@@ -116,7 +116,7 @@ def plans(job: dict[str, Any], told: Told, draw: random.Random) -> list[Plan]:
             return []
         one, every = found.plan, (found.best, *found.alternatives)
         asked = [one.job.model_copy(update={"training": Training(**_run(draw))}) for _ in range(RUNS)]
-        whole = [filled(one.model, one.cluster, job) for job in asked]
+        whole = [with_defaults(one.model, one.cluster, job) for job in asked]
         every = [replace(one, job=job, best=best, alternatives=()) for best in every for job in whole]
     except SymconfigError as error:
         told.jobs["infeasible" if error.exit_code == 1 else "bad input"] += 1

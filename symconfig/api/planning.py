@@ -392,10 +392,11 @@ def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
     """Return lines on the run that the files start: a learning rate that was derived (if so), then the target's own:
     training fields that are not passed on, missing checkpoints.
     """
+    from symconfig.descriptor import learning_rate
     from symconfig.render import sources
-    from symconfig.solve import whole
+    from symconfig.solve.run import learning_rate_key
 
-    chosen = whole.short(plan)
+    chosen = learning_rate.short(plan.training, *learning_rate_key(plan.task, plan.model))
     (target,) = sources(wanted.of_plan(plan), (), wanted.templates)
     return (*([chosen] if chosen else []), *target.remarks(plan))
 

@@ -18,7 +18,7 @@ def run_explain(arguments: argparse.Namespace) -> int:
     from symconfig.report.timeline import chart_data, simulated, stage_rows, trace
     from symconfig.solve.explain import explain
     from symconfig.solve.plan_symbols import symbolic
-    from symconfig.solve.restore import retraced
+    from symconfig.solve.predict import retraced
 
     problems = arguments.problems
     if not arguments.timeline:

@@ -39,9 +39,9 @@ def run_plan(arguments: argparse.Namespace) -> int:
     from symconfig.api import planning as api
     from symconfig.cli.job import as_options, request
     from symconfig.descriptor.mixed import mixed_of
+    from symconfig.plans.sentences import batch_nearby
     from symconfig.report.rl import blocks as of_step
     from symconfig.report.table import blocks
-    from symconfig.solve.near_batch import batch_nearby
 
     problems = arguments.problems
     out = folder(arguments)

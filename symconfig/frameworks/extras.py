@@ -10,8 +10,7 @@ from symconfig.format import picked
 from symconfig.frameworks.behaviour import Switches, switched
 from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, Graphed
-from symconfig.plans.configuration import Configuration
-from symconfig.plans.options import EXTRAS
+from symconfig.plans.configuration import EXTRAS, Configuration
 
 NAMES = tuple(one.name for one in EXTRAS)
 _GRAPHS: dict[Graphed, str] = {

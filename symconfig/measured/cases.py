@@ -25,7 +25,7 @@ from symconfig.measured.row_model import model_of
 from symconfig.measured.row_options import RowOptions, known_word
 from symconfig.plans.pipeline_layout import expanded
 from symconfig.schedule.timeline import Start
-from symconfig.solve.configuration import Setup
+from symconfig.solve.prospect import Setup
 
 # Words of a model's name -> what such a run holds beside what its arguments state.
 _UNSTATED = {"distill": "a teacher"}

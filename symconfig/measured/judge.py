@@ -18,8 +18,8 @@ from symconfig.graph.model import derived, dim_sizes, sequence
 from symconfig.graph.scheme import Scheme
 from symconfig.measured.assumptions import Counting
 from symconfig.measured.cases import Case, case
-from symconfig.solve.configuration import Setup
 from symconfig.solve.predict import Prediction, alone, as_found, predict
+from symconfig.solve.prospect import Setup
 from symconfig.units import GIB, MIB
 
 ACTIVE = ("activations", "head and loss", "working set")  # parts of memory beside the model's states

@@ -21,7 +21,7 @@ from symconfig.descriptor.strict import PositiveInt, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.resources import data_dir
-from symconfig.solve.kin import Relative, posterior
+from symconfig.solve.interval import Relative, posterior
 from symconfig.units import significant
 
 # What is believed of any GPU: value, and how far GPUs differ from it as a relative standard deviation.

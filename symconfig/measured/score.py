@@ -14,7 +14,7 @@ from symconfig.errors import InputError
 from symconfig.measured.judge import Judged, judge
 from symconfig.measured.row_options import known
 from symconfig.solve import choice
-from symconfig.solve.budget import fitting
+from symconfig.solve.interval import fitting
 from symconfig.solve.predict import as_found
 from symconfig.solve.usual import usual
 

@@ -49,11 +49,11 @@ class ConfigurationSet:
         return self._each(lambda column: column[chosen])
 
     def as_floats(self, chosen: NDArray[Any] | slice = slice(None), **given: Values | int) -> Self:
-        """Return the selected configurations with arrays of numbers as float64; integers' products could overflow.
+        """Return the selected configurations with arrays of numbers as float64, of objects as they are.
 
-        given: columns that replace these, not converted.
+        Products of integers could overflow. given: columns that replace these, not converted.
         """
-        return self._each(lambda column: _priced(column[chosen]), **given)
+        return self._each(lambda c: c[chosen] if c.dtype.hasobject else c[chosen].astype(np.float64), **given)
 
     def _each(self, change: Callable[[Values], Values], **given: Values | int) -> Self:
         columns = ((name, getattr(self, name)) for name in COLUMNS)
@@ -87,8 +87,3 @@ class ConfigurationSet:
         """Return the number of replicas of each expert within a pipeline stage."""
         replicas: Values = self.tp * self.cp * self.dp / (self.ep * self.etp)
         return replicas
-
-
-def _priced(column: Values) -> Values:
-    """Return a column as float64; a column of objects as it is."""
-    return column if column.dtype.hasobject else column.astype(np.float64)

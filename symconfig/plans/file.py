@@ -23,7 +23,7 @@ from symconfig.descriptor.json_strict import parse_json_strict
 from symconfig.descriptor.training import WholeTraining
 from symconfig.descriptor.validate import problems as descriptor_problems
 from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem
-from symconfig.plans.configuration import PLACES, SECTIONS, Configuration, flat
+from symconfig.plans.configuration import PLACES, SECTIONS, flat
 from symconfig.plans.digests import HISTORY, INPUTS, SOMETIMES, VERSION, digest, signed
 from symconfig.plans.history import History
 from symconfig.plans.plan import SCHEMA, Candidate, OtherPlans, Plan, Search
@@ -217,64 +217,48 @@ def _read(document: Document) -> tuple[Plan | None, list[Problem]]:
     return Plan(**made, symconfig_version=version, **{name: getattr(parts, name) for name in _PLANNED}), []
 
 
-_RETIRED = ("narrowed", "free_step_s")  # of `search`, in older plans of the schema
-
-
 def _flattened(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyPath]]:
     """Return (plain data with the sections of each candidate as one flat `configuration`, paths that are missing)."""
     missing = list[KeyPath]()
 
+    def sections(one: Mapping[str, Any], *path: str | int) -> dict[str, Any]:
+        values, lacking = flat(one)
+        missing.extend((*path, *place) for place in lacking)
+        return values
+
     def candidate(one: Any, *path: str | int) -> Any:
         if not isinstance(one, Mapping):
             return one
-        values, lacking = flat(one)
-        missing.extend((*path, *place) for place in lacking)
+        values = sections(one, *path)
         if "configuration" in one:  # which no candidate has: an unknown field, at its own place
             values["configuration"] = one["configuration"]
         return {**{name: value for name, value in one.items() if name not in SECTIONS}, "configuration": values}
 
     plain = {**data, "best": candidate(data.get("best"), "best")}
-    if isinstance(data.get("search"), Mapping):
-        plain["search"] = {name: value for name, value in data["search"].items() if name not in _RETIRED}
     if isinstance(data.get("alternatives"), list):
         plain["alternatives"] = [candidate(one, "alternatives", at) for at, one in enumerate(data["alternatives"])]
     if isinstance(beside := data.get("beside"), Mapping):
         others = {name: candidate(beside.get(name), "beside", name) for name in ("fastest", "published")}
         plain["beside"] = {**beside, **{name: one for name, one in others.items() if name in beside}}
 
-    def with_critic(step: Any, actor: Any, at: int) -> Any:
-        """Return a step with its critic as one configuration: the actor's batch, and dp of the GPUs that it has."""
-        if not isinstance(step, Mapping) or "critic_options" not in step or not isinstance(actor, Mapping):
-            return step
-        others = {name: value for name, value in step.items() if name != "critic_options"}
-        if step["critic_options"] is None:
-            return {**others, "critic": None}
-        values, lacking = flat({"parallel": step.get("critic"), "options": step["critic_options"]})
-        heads = {"parallel": "critic", "options": "critic_options"}
-        missing.extend(
-            ("rl", at, heads[place[0]], *place[1:]) for place in lacking if place[0] in heads and place[-1] != "dp"
-        )
-        try:
-            gpus = data["inputs"]["job"]["rl"].get("critic_gpus") or Configuration(**actor["configuration"]).world_size
-            values["dp"] = max(1, gpus // (values["tp"] * values["pp"] * values["cp"]))
-        except (AttributeError, KeyError, TypeError, ZeroDivisionError):
-            pass  # what is wrong there has a problem of its own
-        return {**others, "critic": {**actor["configuration"], **values}}
-
-    actors = [plain["best"], *(plain.get("alternatives") or ())]
     if isinstance(data.get("rl"), list):
-        each = enumerate(zip(data["rl"], actors, strict=False))
-        plain["rl"] = [with_critic(step, actor, at) for at, (step, actor) in each]
+        plain["rl"] = [
+            {**step, "critic": sections(step["critic"], "rl", at, "critic")}
+            if isinstance(step, Mapping) and isinstance(step.get("critic"), Mapping)
+            else step
+            for at, step in enumerate(data["rl"])
+        ]
     return plain, missing
 
 
 def _place(path: KeyPath) -> KeyPath:
     """Return the path in plan.json of a path in the data that `_flattened` returns."""
-    if "configuration" not in path[:-1]:
-        return path
-    at = path.index("configuration")
-    name = str(path[at + 1])
-    return (*path[:at], *PLACES.get(name, tuple(name.split("."))), *path[at + 2 :])
+    for section, above in (("configuration", 0), ("critic", 1)):  # a critic keeps its own name above its sections
+        if section in path[:-1]:
+            at = path.index(section)
+            name = str(path[at + 1])
+            return (*path[: at + above], *PLACES.get(name, tuple(name.split("."))), *path[at + 2 :])
+    return path
 
 
 @cache

@@ -42,18 +42,14 @@ def written(chunks: Sequence[Sequence[str]]) -> str:
 
 def compact(chunks: Sequence[str]) -> str:
     """Return the layout string of chunks of letters, repetitions shortened: Et*7|(t*8|)*14t*7L."""
-    *body, last = map(_counted, chunks)
-    runs = ((text, sum(1 for _ in same)) for text, same in groupby(body))
-    return "".join(_shorter(f"{text}|" * count, f"({text}|)*{count}") for text, count in runs) + last
 
+    def shorter(plain: str, repeated: str) -> str:
+        return repeated if len(repeated) <= len(plain) else plain
 
-def _counted(chunk: str) -> str:
-    runs = ((letter, sum(1 for _ in same)) for letter, same in groupby(chunk))
-    return "".join(_shorter(letter * count, f"{letter}*{count}") for letter, count in runs)
-
-
-def _shorter(plain: str, repeated: str) -> str:
-    return repeated if len(repeated) <= len(plain) else plain
+    runs = ([(letter, sum(1 for _ in same)) for letter, same in groupby(chunk)] for chunk in chunks)
+    *body, last = ("".join(shorter(letter * n, f"{letter}*{n}") for letter, n in each) for each in runs)
+    repeats = ((text, sum(1 for _ in same)) for text, same in groupby(body))
+    return "".join(shorter(f"{text}|" * n, f"({text}|)*{n}") for text, n in repeats) + last
 
 
 def expanded(layout: str) -> list[str]:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict
 
-from symconfig.format import picked
 from symconfig.plans.configuration import Configuration
 
 # Where the reference is while it is not read: on the GPU; on the host, from which it comes whole, layer by layer, or in
@@ -110,14 +109,5 @@ class PlannedRl(PlannedStep):
         return next((each.tokens for each in self.phases if each.name == READING), 0) or self.tokens_per_gpu
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plain data as it stands in plan.json: of the critic, degrees but dp, and options."""
-        data: dict[str, Any] = {}
-        for name, value in asdict(self).items():
-            data[name] = value
-            if name == "critic":
-                data[name] = {} if self.critic is None else picked(self.critic, *OF_CRITIC)
-                data["critic_options"] = None if self.critic is None else self.critic.to_dict()["options"]
-        return data
-
-
-OF_CRITIC = ("tp", "pp", "vpp", "cp", "ep", "etp")  # degrees of a critic that a plan records
+        """Return the plain data as it stands in plan.json, the critic in the sections of a configuration."""
+        return {**asdict(self), "critic": None if self.critic is None else self.critic.to_dict()}

@@ -34,12 +34,10 @@ class Unknown:
     __hash__ = object.__hash__
 
     def __and__(self, other: Any) -> Any:
-        return other if isinstance(other, Unknown) or not _any(other) else self
+        return other if isinstance(other, Unknown) or not np.any(other) else self
 
     def __or__(self, other: Any) -> Any:
-        return (
-            other if isinstance(other, Unknown) or (other.all() if isinstance(other, np.ndarray) else other) else self
-        )
+        return other if isinstance(other, Unknown) or np.all(other) else self
 
     __rand__, __ror__ = __and__, __or__
 
@@ -51,10 +49,6 @@ class Unknown:
 
 
 UNKNOWN: Final = Unknown()
-
-
-def _any(value: Any) -> Any:
-    return value.any() if isinstance(value, np.ndarray) else value
 
 
 def no(value: Any) -> Any:

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from symconfig.format import count, percent, seconds, several
 from symconfig.format import gib as gib_number
 from symconfig.frameworks.megatron import environment
-from symconfig.plans.alike import stages_alike
-from symconfig.plans.beside import beyond, opened
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.searched import searched
+from symconfig.plans.sentences import beyond, opened, searched, stage_rows
 from symconfig.units import GIB
 
 _DEGREES = (
@@ -202,11 +200,7 @@ def options(best: Candidate) -> tuple[Row, ...]:
 
 def stages(best: Candidate) -> tuple[Row, ...]:
     """Return a row for each group of equal stages: layers by virtual stage, recompute, peak memory or its range."""
-    rows = []
-    for each in stages_alike(best.stages):
-        least, most = gib(each.least_bytes), gib(each.most_bytes)
-        rows.append(Row(each.name, (each.holds, each.recompute, most if least == most else f"{least} to {most}")))
-    return tuple(rows)
+    return tuple(Row(numbers, tuple(others)) for numbers, *others in stage_rows(best.stages, gib))
 
 
 def memory(plan: Plan) -> tuple[Row, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
+from symconfig.descriptor import learning_rate
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.task import PREFERRING, Task
 from symconfig.descriptor.training import Training
@@ -24,7 +25,7 @@ from symconfig.render.learning import Compares, Learns
 from symconfig.render.shared import program_problems
 from symconfig.render.summary import Want
 from symconfig.resources import data_dir
-from symconfig.solve import whole
+from symconfig.solve.run import learning_rate_key
 
 LAUNCH = "launch.sh"  # what a target writes for its launchers to start
 _ELSEWHERE = {**dict.fromkeys(PREFERRING, "--target llamafactory"), "rl": "--target verl"}
@@ -321,7 +322,10 @@ def common(
         "nodes": summary.nodes(plan),
         "summary": summary.words(plan, wants),
         "starts": tuple(starts),
-        "passed_on": (*whole.why(plan), *(source.remarks(plan) if source else ())),
+        "passed_on": (
+            *learning_rate.why(plan.training, *learning_rate_key(plan.task, plan.model)),
+            *(source.remarks(plan) if source else ()),
+        ),
         "saving": source.saving if source else None,
         "phases": summary.phases(plan),
         "predicted_for": summary.predicted_for(plan, source.assumes.get("backend", "") if source else ""),

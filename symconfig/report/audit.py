@@ -23,7 +23,7 @@ from symconfig.existing.rules.rule import Finding
 from symconfig.format import count, gib, grouped, microbatches, picked, seconds, several, signed
 from symconfig.graph.count import parameters
 from symconfig.install import VERSION
-from symconfig.plans.beside import DEGREES
+from symconfig.plans.configuration import DEGREES
 from symconfig.plans.plan import Plan
 from symconfig.report import rl, table
 from symconfig.report.estimate import SPENT, certainty, stages

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from symconfig.format import count, either, gib, percent, picked, seconds, several
-from symconfig.plans.beside import caveats
 from symconfig.plans.configuration import DEGREES
 from symconfig.plans.plan import Candidate
+from symconfig.plans.sentences import caveats
 from symconfig.render.several import node_folder
 from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.runs.checkpoint import Checkpoint, Loadable, Step, Verdict

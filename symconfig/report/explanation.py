@@ -8,8 +8,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from symconfig.format import clean, gib, grouped, mib, milliseconds, picked
-from symconfig.plans.alike import stages_alike
 from symconfig.plans.plan import Plan
+from symconfig.plans.sentences import stage_rows
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.rl import whole_step
 from symconfig.report.table import footer, headline, loss, parts, ranking, ranking_reasons
@@ -21,12 +21,8 @@ if TYPE_CHECKING:
 
 def stages(plan: Plan) -> Grid:
     """Return the table of pipeline stages: layers, recomputation, peak GiB; equal neighbours share a row."""
-    rows = []
-    for each in stages_alike(plan.best.stages):
-        least, most = gib(each.least_bytes), gib(each.most_bytes)
-        rows.append((each.name, each.holds, each.recompute, most if least == most else f"{least} to {most}"))
     heads = ("stage", "holds, virtual stages apart by |", "recompute", "peak GiB")
-    return Grid(heads, tuple(rows), left=(1, 2), title="Pipeline stages")
+    return Grid(heads, tuple(stage_rows(plan.best.stages, gib)), left=(1, 2), title="Pipeline stages")
 
 
 def blocks(plan: Plan) -> list[Block]:

@@ -17,7 +17,7 @@ from symconfig.descriptor.document import shorten
 from symconfig.descriptor.load import zoo_models
 from symconfig.existing.audit.audit import Audit
 from symconfig.format import count, gib, masked, microbatches, percent, seconds, words
-from symconfig.plans.beside import DEGREES
+from symconfig.plans.configuration import DEGREES
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report import audit as report
 from symconfig.report.grid import Block, Grid, condensed

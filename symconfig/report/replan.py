@@ -10,8 +10,8 @@ from typing import Any
 from symconfig.descriptor.document import shorten
 from symconfig.format import count, gib, percent, picked, seconds, signed, words
 from symconfig.frameworks.known import BACKENDS
-from symconfig.plans.beside import caveats
 from symconfig.plans.plan import Plan
+from symconfig.plans.sentences import caveats
 from symconfig.report import table
 from symconfig.report.checkpoint import verdict
 from symconfig.report.grid import Block, Grid, present, titled

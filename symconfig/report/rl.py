@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from symconfig.format import count, gib, percent, seconds, several
+from symconfig.plans.configuration import DEGREES
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.rl import OF_CRITIC, PlannedRl
+from symconfig.plans.rl import PlannedRl
 from symconfig.render import own_target, summary
 from symconfig.report.grid import Block, Grid
 
@@ -126,7 +127,9 @@ def _sentences(plan: Plan, *, suggests: bool = True) -> list[str]:
 def _critic(actor: Candidate, step: PlannedRl) -> str:
     """Return the sentence on the critic's degrees and recomputation that differ from the actor's."""
     one, other = step.critic or actor.configuration, actor.configuration
-    own = {name: str(getattr(one, name)) for name in OF_CRITIC if getattr(one, name) != getattr(other, name)}
+    own = {
+        name: str(getattr(one, name)) for name in DEGREES if name != "dp" and getattr(one, name) != getattr(other, name)
+    }
     if one.recompute_text != other.recompute_text:
         own["recompute"] = one.recompute_text
     if not own:

@@ -12,10 +12,10 @@ from symconfig.format import count, gib, percent, seconds, signed, words
 from symconfig.frameworks import extras
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.count import parameters
-from symconfig.plans.beside import DEGREES, caveats
+from symconfig.plans.configuration import DEGREES
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan, Predicted
-from symconfig.plans.searched import left_out, searched
+from symconfig.plans.sentences import caveats, left_out, searched
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.rl import whole_step
 from symconfig.solve.candidate import FULL

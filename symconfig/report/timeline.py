@@ -19,9 +19,8 @@ from symconfig.format import count, gib, microbatches, percent, seconds
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.grid import Grid, markdown_rows
 from symconfig.schedule.timeline import Event, Timeline
-from symconfig.solve.costed import costed
-from symconfig.solve.restore import restore, retraced
-from symconfig.solve.timeline import idle, refined_time, stage_memory, timeline
+from symconfig.solve.costed import costed, idle, refined_time, stage_memory, timeline
+from symconfig.solve.predict import restore, retraced
 from symconfig.units import GIB
 
 TRACE = "trace.json"

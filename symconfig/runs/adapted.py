@@ -16,7 +16,7 @@ from symconfig.errors import InputError, Problem, nearest
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.count import ATTENTION, MLP, Targets, layers, targets
 from symconfig.render import target_of
-from symconfig.solve.whole import USUAL_LENGTH
+from symconfig.solve.run import USUAL_LENGTH
 
 # Megatron-Bridge's names of the layers that it adapts by default (megatron-bridge 0.3.1, peft/lora.py, LoRA).
 _OF_BRIDGE = {

@@ -14,13 +14,12 @@ from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigErro
 from symconfig.frameworks.behaviour import PROGRAMS
 from symconfig.frameworks.known import BACKENDS, built
 from symconfig.frameworks.megatron.adapters import as_laid
-from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.sketch import sketch
+from symconfig.plans.plan import Candidate, Plan, sketch
 from symconfig.render import target_of, targets
 from symconfig.render.target import Target
 from symconfig.runs.adapted import as_trained
 from symconfig.solve.pins import agree
-from symconfig.solve.whole import filled
+from symconfig.solve.run import with_defaults
 
 TOP = 5  # default number of plans to return
 # Fields of a job that the planner never decides. A model's own fields are such, too.
@@ -196,7 +195,7 @@ def unsupported(
     target = target or target_of(model, job)
     job = target.assuming(job)
     model = built(model, job.backend)
-    job = filled(model, cluster, job)
+    job = with_defaults(model, cluster, job)
     try:
         target.checked_variables(sketch(model, cluster, job, BACKENDS[job.backend].releases.of(job)))
     except InfeasibleError as error:

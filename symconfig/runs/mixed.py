@@ -12,7 +12,7 @@ from symconfig.plans.mixed import Alone, MixedCandidate, MixedPlan, hosted
 from symconfig.render import megatron, target_of
 from symconfig.runs.best import prepared, solved, supported
 from symconfig.solve.extras import check_pins
-from symconfig.solve.mixed.candidate import described
+from symconfig.solve.mixed.across import described
 from symconfig.solve.mixed.search import search
 from symconfig.solve.pins import DEGREES, parse
 
@@ -44,9 +44,9 @@ def mixed_plan(
     if problems := list(_refused(model, cluster, job)):  # the next target that can be told the model is another one
         raise InputError(problems)
     job = supported(model, first, job, writes=writes)
-    mix = search(model, cluster, job, top=top, progress=progress)
+    mix = search(model, cluster, job, progress)
     job = mix.jobs[0].model_copy(update={"cluster": cluster.name})
-    every = [described(placed, cluster, mix.jobs) for placed in mix.ranked]
+    every = [described(placed, cluster, mix.jobs) for placed in mix.ranked[:top]]
     check_pins(job, parse(job.pins), (each.candidate for each in every))
     able, reasons = [], list[Problem]()
     for each in every:

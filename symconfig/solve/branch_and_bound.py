@@ -1,8 +1,8 @@
 """The degree search: branch and bound over the lattice of one job, best bound first.
 
 Problem: of every configuration that no constraint refuses, that the pins allow and whose peak is within the budget
-(`budget.peak_budget`), find those with the least score, which is the seconds of a step times a premium of 1 or more for
-unusual choices (`choice.scored`): the best of each family of degrees (`choice.Family`). Nothing is sampled.
+(`interval.peak_budget`), find those with the least score, which is the seconds of a step times a premium of 1 or more
+for unusual choices (`choice.scored`): the best of each family of degrees (`choice.Family`). Nothing is sampled.
 
 The levels, in the order in which their choices are fixed. A lower bound holds for all that lies below its level:
 
@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +55,7 @@ from symconfig.cost.table import Table
 from symconfig.graph.model import sequence
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.configuration_set import ConfigurationSet
-from symconfig.solve.choice import recomputed_and_offloaded, unusual_degrees, unusual_recompute
-from symconfig.solve.incumbents import NEARLY, Incumbents
+from symconfig.solve.choice import NEARLY, Incumbents, recomputed_and_offloaded
 from symconfig.solve.pieces import PLAIN, WHOLE, Piece, computed_s, pieces, pipelines_of, settings
 from symconfig.solve.prospect import Prospect, effective, recomputing, stages_of_split
 from symconfig.solve.space import Request, points, priced, schemes
@@ -108,10 +107,13 @@ class Result:
         the flattened [r, o]. If there are fewer rows than policies, they count as full recompute (of the first layers).
         """
         batch, request = self.batch, self.batch.piece.request
-        of_points = unusual_degrees(request, batch.points, batch.points.pp, batch.setting.pipelines.vpp)
         by_block = len(self.step_s) < len(batch.table.policies)
         policies = (WHOLE,) * len(self.step_s) if by_block else batch.table.policies
-        count = unusual_recompute(request, policies)[:, None, None] + of_points
+        kinds = [str(recomputing(policy)["recompute"]) for policy in policies]
+        points, rare = batch.points.having(vpp=batch.setting.pipelines.vpp), dict[str, Any]()
+        if request.usual is not None:
+            rare = request.usual.rare_choices(points, request.configuration, np.array(kinds)[:, None, None])
+        count = sum((each * np.intp(1) for each in rare.values()), np.intp(0))
         score = np.where(able, self.step_s * premium(count), np.inf).reshape(-1, self.step_s.shape[-1])
         less = np.add.outer(
             [recomputed_and_offloaded(policy) for policy in policies],
@@ -201,11 +203,12 @@ def _batches(piece: Piece, found: Incumbents) -> Iterator[Batch]:
     constraints refuse are counted in `found.refused`.
     """
     request, kinds, laid = piece.request, sequence(piece.request.model), []
-    every = sorted(pipelines_of(piece, found.refused), key=_kind)
-    for _, alike in groupby(every, key=_kind):
+    every = list(pipelines_of(piece, found.refused))
+    for several, interleaved in ((False, False), (True, False), (True, True)):
         each = [
             (split, chosen)
-            for pp, vpp, chosen in alike
+            for pp, vpp, chosen in every
+            if (pp > 1, vpp > 1) == (several, interleaved)
             for split in splits(kinds, pp, vpp, piece.balance, request.limits.layouts, request.pins.layout)
         ]
         if not each:
@@ -224,10 +227,6 @@ def _batches(piece: Piece, found: Incumbents) -> Iterator[Batch]:
                 break
             part = slice(start, start + LAID)
             yield from _sharded(piece, some, which[part], chosen[part], found)
-
-
-def _kind(pipeline: tuple[int, int, NDArray[np.intp]]) -> tuple[bool, bool]:
-    return pipeline[0] > 1, pipeline[1] > 1
 
 
 def _even_s(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp], chosen: NDArray[np.intp]) -> Array:
@@ -271,14 +270,17 @@ def _sharded(
     bound = bound_s(low, where, runnable[0][0]) if runnable else np.full(chosen.size, np.inf)
     order = np.argsort(bound, kind="stable")
     for setting, runs in runnable if bound.min() <= found.cutoff_s else ():
-        may, floor = _may_fit(piece, low, where, setting, runs)
+        floor = bound_bytes(low, where, setting)  # [offloads, points]
+        may = runs & (floor <= piece.budget * np.where(pipelines.pp > 1, NEARLY, 1.0))
+        if may.any():
+            may &= host_bytes(low, where, setting)[0] <= piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
         fits = np.asarray(may.any(axis=0))
         found.refused.add("memory", "even full recompute and offload leave too little memory", where, ~fits & runs)
         least, alive = bound * (1 - ROUNDING), order[fits[order]]
         if not found.any_will_do and runs.any() and not fits.any() and not found.families:
             # to report by how much nothing fits
-            lean = int(np.where(runs, floor, np.inf).argmin())
-            least_bytes = device_bytes(float(floor[lean]), piece.machine, request.framework)
+            lean = int(np.where(runs, floor[-1], np.inf).argmin())
+            least_bytes = device_bytes(float(floor[-1, lean]), piece.machine, request.framework)
             if found.leanest is None or least_bytes < found.leanest.device_bytes:
                 alive, least[lean] = np.array([lean]), 0.0
         width = max(1, BATCH // (len(piece.choices) * len(setting.offload)))
@@ -301,22 +303,6 @@ def _sharded(
             )
 
 
-def _may_fit(
-    piece: Piece, low: Stages, where: ConfigurationSet, setting: Setting, runs: NDArray[np.bool_]
-) -> tuple[NDArray[np.bool_], Array]:
-    """Return (may fit [o, n], bytes [n]): a mask for each offload, and a lower bound of each point's peak GPU memory.
-
-    The bytes are those under the last offload. A point may fit if the target can run it (`runs`, [n]), its bound is
-    within the budget (NEARLY times the budget with several stages), and its bound of host memory is within HOST_SHARE
-    of the host's.
-    """
-    floor = bound_bytes(low, where, setting)
-    may: NDArray[np.bool_] = runs & (floor <= piece.budget * np.where(setting.pipelines.pp > 1, NEARLY, 1.0))
-    if may.any():
-        may &= host_bytes(low, where, setting)[0] <= piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
-    return may, floor[-1]
-
-
 def _evaluate(batch: Batch, found: Incumbents) -> None:
     """Evaluate all policies and offloads of a batch and add candidates and counts to `found`, which is mutated.
 
@@ -334,7 +320,17 @@ def _evaluate(batch: Batch, found: Incumbents) -> None:
     if {PLAIN, WHOLE} <= {*piece.choices} and limits.block_recompute and several.any():
         keep, repeated = piece.choices.index(PLAIN), piece.choices.index(WHOLE)
         extremes = Extremes(keep, repeated, batch.table, batch.rows, batch.sums, cost.policy(keep))
-        block = evaluate_block(extremes, batch.points, setting, _prefixes(batch), piece.budget)
+        # The blocks of each kind among the first layers of every stage's chunks, for each pipeline that there is.
+        present, which = np.unique(setting.pipelines.which, return_inverse=True)
+        first_layers = [
+            [
+                _first_layers(batch.splits[place], stage.index, batch.table.kinds, limits.every_nth)
+                for stage in setting.pipelines.each[place].stages
+            ]
+            for place in present
+        ]
+        prefixes = prefixed(first_layers, which, len(setting.pipelines.index))
+        block = evaluate_block(extremes, batch.points, setting, prefixes, piece.budget)
         step = np.where(block.layers > 0, block.cost.step_s, np.inf)
         peak = np.broadcast_to(block.cost.peak_bytes, step.shape)
         tried = [split.repeated(every_nth=limits.every_nth) for split in batch.splits]
@@ -378,24 +374,7 @@ def _result(batch: Batch, sums: Stages, step_s: Array, peak_bytes: Array, layers
     return Result(batch, step_s, peak_bytes, layers, fits, (peak_bytes <= budget) & runs)
 
 
-def _prefixes(batch: Batch) -> Array:
-    """Return the blocks of each kind among the first n layers of every stage's chunks, [s, n, kinds, points].
-
-    n: each number of recomputed layers that `Split.repeated` has, padded by `prefixed`.
-    """
-    pipelines, every_nth = batch.setting.pipelines, batch.piece.request.limits.every_nth
-    present, which = np.unique(pipelines.which, return_inverse=True)
-    each = [
-        [
-            _prefix(batch.splits[place], stage.index, batch.table.kinds, every_nth)
-            for stage in pipelines.each[place].stages
-        ]
-        for place in present
-    ]
-    return prefixed(each, which, len(pipelines.index))
-
-
 @lru_cache(maxsize=4096)
-def _prefix(split: Split, stage: int, kinds: tuple[str, ...], every_nth: bool) -> tuple[tuple[int, ...], ...]:
+def _first_layers(split: Split, stage: int, kinds: tuple[str, ...], every_nth: bool) -> tuple[tuple[int, ...], ...]:
     """Return the blocks of each kind among the first n layers of a stage's chunks, for each n that is tried. Cached."""
     return tuple(split.first_layers_of(stage, kinds, n) for n in split.repeated(every_nth=every_nth))

@@ -15,18 +15,15 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
 from symconfig.format import gib
 from symconfig.graph.model import sequence
-from symconfig.plans.configuration import DEGREES, Configuration
-from symconfig.plans.plan import Candidate, Predicted, Stage, Standing, Target
-from symconfig.solve.budget import device_budget, fitting
-from symconfig.solve.choice import complexity, unusual
-from symconfig.solve.costed import Costed, costed, detailed, sizes, table_of
-from symconfig.solve.incumbents import Incumbents
-from symconfig.solve.interval import NINE_IN_TEN, interval, spread_over
+from symconfig.plans.configuration import DEGREES
+from symconfig.plans.plan import Candidate, Predicted, Stage, Target
+from symconfig.solve.choice import Incumbents
+from symconfig.solve.costed import Costed, costed, detailed, refined_time, sizes, table_of
+from symconfig.solve.interval import NINE_IN_TEN, device_budget, fitting, interval, spread_over
 from symconfig.solve.loads import EVERY, uneven, waited
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import constants
 from symconfig.solve.stages import ROUNDING
-from symconfig.solve.timeline import refined_time
 from symconfig.units import significant
 
 FULL = 0.85  # share of the budget above which a plan counts as limited by memory
@@ -35,16 +32,18 @@ FULL = 0.85  # share of the budget above which a plan counts as limited by memor
 def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bool = False) -> Candidate:
     """Return the plan's candidate for a search's candidate, priced under even expert loads (`prospect.even`).
 
-    Intervals include uneven expert loads (`_of_loads`). best: also set `balanced_step_s`, the step with balanced
-    routing (None without experts or at ep 1); else it is None.
+    Intervals include uneven expert loads (`_with_uneven_loads`). best: also set `balanced_step_s`, the step with an
+    expert imbalance of 1 (None without experts or at ep 1); else it is None.
     """
     prospect = prospect.even
-    parts = costed(prospect)
-    what = replace(
-        predicted(prospect, parts, cluster), balanced_step_s=_balanced_s(prospect, cluster) if best else None
-    )
-    what = _of_loads(prospect, parts, what, cluster)
-    return made(prospect, job, parts.peaks, what)
+    parts, balanced_s = costed(prospect), None
+    if best and prospect.request.model.experts is not None and prospect.configuration.ep > 1:
+        request = prospect.request
+        limits = request.job.limits.model_copy(update={"expert_imbalance": 1.0})
+        balanced = replace(prospect, request=replace(request, job=request.job.model_copy(update={"limits": limits})))
+        balanced_s = tidy(sum(refined_time(balanced, costed(balanced)).values()))
+    what = replace(predicted(prospect, parts, cluster), balanced_step_s=balanced_s)
+    return made(prospect, job, parts.peaks, _with_uneven_loads(prospect, parts, what, cluster))
 
 
 def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
@@ -75,17 +74,7 @@ def fits(prospect: Prospect, cluster: ClusterDescriptor) -> float:
     return fitting(prospect.request, prospect.machine, peaks, cluster)
 
 
-def standing(prospect: Prospect, cluster: ClusterDescriptor) -> Standing:
-    """Return what ranks a candidate: score in seconds, unusual choices, complexity, probability to fit."""
-    return Standing(
-        score_s=tidy(prospect.score),
-        unusual=unusual(prospect),
-        complexity=complexity(prospect),
-        fits=tidy(fits(prospect, cluster)),
-    )
-
-
-def _of_loads(prospect: Prospect, parts: Costed, what: Predicted, cluster: ClusterDescriptor) -> Predicted:
+def _with_uneven_loads(prospect: Prospect, parts: Costed, what: Predicted, cluster: ClusterDescriptor) -> Predicted:
     """Return the prediction with intervals that include uneven expert loads, and the range of loads in `untrained`.
 
     interval: step, peak and device bytes, replaced. untrained: (5 %, 95 %) of the load of the fullest rank, of a layer,
@@ -133,36 +122,18 @@ def made(prospect: Prospect, job: Job, allocated: Sequence[float], what: Predict
 
     allocated: peak bytes by stage. The backend is the job's; all else comes from `prospect`.
     """
-    split, recompute = prospect.split, describe(prospect.configuration)
+    split, c = prospect.split, prospect.configuration
+    recompute: str = c.recompute
+    if recompute == "selective":
+        recompute += ": " + ", ".join(c.recompute_modules)
+    elif recompute == "full" and c.recompute_method != "uniform":
+        recompute += f", first {c.recompute_layers} layers of each virtual stage"
     return Candidate(
         Target(job.backend, prospect.request.version),
         prospect.configuration,
         tuple(Stage(split.stage(i), recompute, tidy(peak)) for i, peak in enumerate(allocated)),
         what,
     )
-
-
-def _balanced_s(prospect: Prospect, cluster: ClusterDescriptor) -> float | None:
-    """Return the predicted step in seconds with an expert imbalance of 1; None for a dense model or ep = 1."""
-    job = prospect.request.job
-    if prospect.request.model.experts is None or prospect.configuration.ep == 1:
-        return None
-    limits = job.limits.model_copy(update={"expert_imbalance": 1.0})
-    request = replace(prospect.request, job=job.model_copy(update={"limits": limits}))
-    balanced = replace(prospect, request=request)
-    return tidy(predicted(balanced, costed(balanced), cluster).step_s)
-
-
-def describe(c: Configuration) -> str:
-    """Return the recompute of a stage as text: "none", "full", "selective: core_attn, …".
-
-    Full recompute by block is "full, first n layers of each virtual stage".
-    """
-    if c.recompute == "selective":
-        return "selective: " + ", ".join(c.recompute_modules)
-    if c.recompute == "full" and c.recompute_method != "uniform":
-        return f"full, first {c.recompute_layers} layers of each virtual stage"
-    return c.recompute
 
 
 def predicted(

@@ -4,19 +4,14 @@ with fewer options and axes, then the better score."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass, field, replace
 
 from symconfig.cost.table import Choice
 from symconfig.frameworks.extras import on
-from symconfig.graph.block import LAYER
 from symconfig.plans.configuration import Precision
-from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.space import Request
+from symconfig.solve.space import Refused
 from symconfig.solve.usual import premium
 
 TIE = 1.02  # times the best score: plans up to here count as equally fast
@@ -76,35 +71,10 @@ def scored(prospect: Prospect, step_s: float, device_bytes: float) -> Prospect:
 
 
 def unusual(prospect: Prospect) -> tuple[str, ...]:
-    """Return the names of a candidate's choices that are rare in published layouts of such models; empty without data.
-
-    Degrees and micro-batch beyond their quantiles, then a rare kind of recompute, then rare switches that are on.
-    """
-    request, p = prospect.request, prospect.configuration
-    if request.usual is None:
-        return ()
-    beyond = request.usual.beyond(tp=p.tp, pp=p.pp, vpp=p.vpp, cp=p.cp, ep=p.ep, micro=p.micro)
-    kind = recompute_kind(prospect.choice, prospect.block_layers)
-    recomputed = [f"{kind} recompute"] if request.usual.recomputes(kind) else []
-    return (*(name for name, is_beyond in beyond.items() if is_beyond), *recomputed, *_switched(request))
-
-
-def unusual_degrees(request: Request, points: ConfigurationSet, pp: object, vpp: object) -> NDArray[np.intp]:
-    """Return the number of unusual degrees and switches per point, [n]; zeros without data on published layouts.
-
-    Micro-batch and its tokens count as degrees. pp, vpp: numbers or arrays that broadcast to [n].
-    """
-    if request.usual is None:
-        return np.zeros(points.size, dtype=np.intp)
-    beyond = request.usual.beyond(tp=points.tp, pp=pp, vpp=vpp, cp=points.cp, ep=points.ep, micro=points.micro)
-    every = [np.broadcast_to(each, points.size) for each in beyond.values()]
-    return np.array(np.sum(every, axis=0), dtype=np.intp) + np.intp(len(_switched(request)))
-
-
-def unusual_recompute(request: Request, choices: Sequence[Choice]) -> NDArray[np.intp]:
-    """Return 1 for each policy whose kind of recompute is unusual, else 0, [r]."""
-    kinds = map(recompute_kind, choices)
-    return np.array([int(request.usual is not None and request.usual.recomputes(kind)) for kind in kinds], np.intp)
+    """Return the names of a candidate's choices that are rare in published layouts; empty without data on them."""
+    c, usual = prospect.configuration, prospect.request.usual
+    rare = {} if usual is None else usual.rare_choices(c, prospect.request.configuration, c.recompute)
+    return tuple(name for name, is_rare in rare.items() if is_rare)
 
 
 def complexity(prospect: Prospect) -> int:
@@ -132,21 +102,80 @@ def recomputed_and_offloaded(choice: Choice, *, some_layers: bool = False) -> in
     return bool(choice.modules or some_layers) + some_layers + bool(choice.offload)
 
 
-def recompute_kind(choice: Choice, block_layers: int = 0) -> str:
-    """Return "none", "selective" or "full"; recompute of the first `block_layers` layers is full."""
-    if block_layers or LAYER in choice.modules:
-        return "full"
-    return "selective" if choice.modules else "none"
+KEPT_WITHIN = 1.1  # times the best score: families up to here are kept in addition to those shown
+NEARLY = 1.1  # times the budget: a candidate up to here may fit with other layers per stage
+MOST_NEARLY = 8  # such candidates that are kept
 
 
-def _switched(request: Request) -> list[str]:
-    """Return the names of switches that are on and rare in published layouts; empty without such data.
+@dataclass(slots=True)
+class Incumbents:
+    """The state of a search: its best candidates and counts.
 
-    Switches: CUDA graphs, flex dispatcher, user buffers (`overlap_tp_comm`).
+    top: number of families to keep; shown: number of families kept however slow they are, others only if near the best.
+    families: for each family and micro-batch the best candidate by complexity. nearly: candidates that do not fit but
+    may with other layers per stage, the best first. leanest: the one of least memory, while none fits. exhaustive: do
+    not prune by bounds. any_will_do: stop at the first plan that fits.
     """
-    options = request.configuration
-    if request.usual is None:
-        return []
-    return request.usual.switched(
-        graphs=options.cuda_graphs != "none", flex=bool(options.moe_flex_backend), user_buffers=options.overlap_tp_comm
-    )
+
+    top: int
+    shown: int
+    exhaustive: bool = False
+    any_will_do: bool = False
+    families: dict[tuple[Family, int], dict[int, Prospect]] = field(default_factory=dict)
+    nearly: list[Prospect] = field(default_factory=list)
+    leanest: Prospect | None = None
+    candidates: int = 0
+    feasible: int = 0
+    simulated: int = 0
+    refused: Refused = field(default_factory=Refused)
+    worst_s: float = float("inf")  # score that a candidate must beat to be shown
+
+    @property
+    def cutoff_s(self) -> float:
+        """Return the lower bound above which a branch is pruned; infinite for an exhaustive search."""
+        return float("inf") if self.exhaustive else self.worst_s
+
+    def add(self, prospect: Prospect) -> None:
+        """Add a candidate unless one of its family and micro-batch is at least as simple and as good; update `worst_s`.
+
+        Those of the same family and micro-batch that it dominates are removed; then, with more than `top` families, the
+        worst if it is beyond TIE times the best score. worst_s: the last family's score once there are `top`; with
+        `shown` families at most the larger of the score of number `shown` and KEPT_WITHIN times the best; at least TIE
+        times the best.
+        """
+        plain, mine = (
+            complexity(prospect),
+            self.families.setdefault((family(prospect), prospect.configuration.micro), {}),
+        )
+        if any(level <= plain and known.order <= prospect.order for level, known in mine.items()):
+            return
+        for level in [level for level, known in mine.items() if level >= plain and prospect.order <= known.order]:
+            del mine[level]
+        mine[plain] = prospect
+        scores = sorted(_best(each).score for each in self.families.values())
+        if len(self.families) > self.top and scores[-1] > TIE * scores[0]:
+            del self.families[max(self.families, key=lambda name: _best(self.families[name]).order)]
+            scores.pop()
+        # Set what a candidate must beat: the last of the families, or where enough of them are near the best, all that
+        # is not near.
+        last = scores[-1] if len(scores) >= self.top else float("inf")
+        if len(scores) >= self.shown:
+            last = min(last, max(scores[self.shown - 1], KEPT_WITHIN * scores[0]))
+        self.worst_s = max(last, TIE * scores[0])  # all that may be taken for the best
+
+    @property
+    def best(self) -> list[Prospect]:
+        """Return all incumbents, the best score first."""
+        return sorted((prospect for each in self.families.values() for prospect in each.values()), key=_order)
+
+    def add_nearly(self, prospect: Prospect) -> None:
+        """Add a candidate that does not fit with its layers per stage; only the MOST_NEARLY best are kept."""
+        self.nearly = sorted([*self.nearly, prospect], key=_order)[:MOST_NEARLY]
+
+
+def _best(each: dict[int, Prospect]) -> Prospect:
+    return min(each.values(), key=_order)
+
+
+def _order(prospect: Prospect) -> tuple[object, ...]:
+    return prospect.order

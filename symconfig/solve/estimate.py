@@ -21,18 +21,16 @@ from symconfig.frameworks.extras import NAMES, gradient_bytes, put_on
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.scheme import CpComm
 from symconfig.install import VERSION
-from symconfig.plans.configuration import ZERO_STAGES, Configuration
-from symconfig.plans.options import EXTRAS
+from symconfig.plans.configuration import EXTRAS, ZERO_STAGES, Configuration
 from symconfig.plans.pipeline_layout import expanded
 from symconfig.plans.plan import Candidate, Plan, Search
 from symconfig.solve.candidate import described
-from symconfig.solve.configuration import Setup
 from symconfig.solve.costed import costed
 from symconfig.solve.extras import values_of
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import ENDS, Pins, parse
 from symconfig.solve.predict import as_found
-from symconfig.solve.prospect import Prospect, effective, recomputing
+from symconfig.solve.prospect import Prospect, Setup, effective, recomputing
 from symconfig.solve.run import precisions, space, usual_of
 
 _MESH = ("tp", "pp", "cp")

@@ -21,8 +21,8 @@ from symconfig.graph.operator import ELEMENT_BYTES, Operator, Weight
 from symconfig.graph.recompute import Policy, apply
 from symconfig.plans.plan import Plan
 from symconfig.solve.costed import costed
+from symconfig.solve.predict import restore
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.restore import restore
 from symconfig.solve.space import lattice
 from symconfig.units import MIB
 
@@ -294,7 +294,11 @@ def _lines(block: Block, grid: _Grid) -> Iterator[StrategyLine]:
         collectives = (
             one
             for collective in moved.get(name, ())
-            for one in grid.exchanged(collective.kind, collective.axes, _phase(collective.phase))
+            for one in grid.exchanged(
+                collective.kind,
+                collective.axes,
+                "backward" if collective.phase is Phase.WEIGHT else collective.phase.value,
+            )
         )
         readers = tuple((other, tuple(names)) for other, names in used.items())
         yield StrategyLine(name, False, tensor.dims, made, readers, tuple(dict.fromkeys(collectives)))
@@ -302,10 +306,6 @@ def _lines(block: Block, grid: _Grid) -> Iterator[StrategyLine]:
         for weight in op.weights:
             if not weight.shared:
                 yield _weight(op, weight, grid)
-
-
-def _phase(phase: Phase) -> str:
-    return "backward" if phase is Phase.WEIGHT else phase.value
 
 
 def _weight(op: Operator, weight: Weight, grid: _Grid) -> StrategyLine:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
-from typing import Any, NoReturn
+from itertools import count, product
+from typing import Any
+
+import numpy as np
 
 from symconfig.descriptor.job import Job
-from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.errors import InfeasibleError, InputError, Problem, Right, among
 from symconfig.format import picked
 from symconfig.frameworks import extras
+from symconfig.frameworks.constraint import Constraint, Fixed
 from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.maturity import ALL, Maturity, closed
 from symconfig.plans import pipeline_layout
-from symconfig.plans.configuration import Configuration
-from symconfig.plans.options import EXTRAS, FIELD_OF_PIN, Extra
-from symconfig.plans.plan import Candidate
-from symconfig.plans.searched import one_length
+from symconfig.plans.configuration import EXTRAS, FIELD_OF_PIN, Configuration, Extra
+from symconfig.plans.configuration_set import ConfigurationSet
+from symconfig.plans.plan import Candidate, Opened
+from symconfig.plans.sentences import one_length
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import Pins
 from symconfig.solve.space import Request, divisors
@@ -73,7 +77,9 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
         wanted.append(now)
     runs = [one for one in wanted if plain.limits.runs(**extras.columns(one), precision=plain.precision)]
     if not runs:
-        _refuse_together(plain, wanted[0])
+        lacks = plain.limits.lacking(**extras.columns(wanted[0]), precision=plain.precision)[0]
+        pinned = [f"{extra.pin}={plain.job.pins[extra.pin]}" for extra in EXTRAS if plain.pins.fixes(extra.pin)]
+        raise InputError(Problem(lacks.rule, field="pins", got=", ".join(pinned), hint=lacks.hint))
     return tuple(_separate(switched_on(plain, one, architecture), runs) for one in runs)
 
 
@@ -111,25 +117,20 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     if extra.still and not one_length(plain.job, plain.seq_length):
         yield usual
         return
-    others = [value for value in known if value != usual and _runs(extra, value, plain)]
+    zero = extra.fixed.get("zero_stage")  # which must be possible, from that one up
+    able = zero is None or any(plain.pins.allows("zero", stage) for stage in plain.limits.zero[zero:])
+    others = [
+        value
+        for value in known
+        if able and value != usual and plain.limits.runs(**_columns(extra, value), precision=plain.precision)
+    ]
     if not extra.alone:
         yield usual
         yield from others[-1:] if extra.whole else others
         return
     yield from others[-1:]
-    sharded = extra.fixed.get("zero_stage", 0) > 0
-    if not others or sharded or _rules_out_more(extra, others[-1], plain.limits, plain.precision):
+    if not others or zero or _rules_out_more(extra, others[-1], plain.limits, plain.precision):
         yield usual
-
-
-def _runs(extra: Extra, value: Any, plain: Request) -> bool:
-    """Return whether the target supports a value of the option at some degrees.
-
-    False if the option needs a ZeRO stage and the pins exclude all from that one up.
-    """
-    zero = extra.fixed.get("zero_stage")
-    pinned_out = zero is not None and not any(plain.pins.allows("zero", stage) for stage in plain.limits.zero[zero:])
-    return not pinned_out and plain.limits.runs(**_columns(extra, value), precision=plain.precision)
 
 
 def _rules_out_more(extra: Extra, value: Any, limits: Limits, precision: str) -> bool:
@@ -140,13 +141,10 @@ def _rules_out_more(extra: Extra, value: Any, limits: Limits, precision: str) ->
     """
     columns = {name: meaning for name, meaning in _columns(extra, value).items() if name not in extra.fixed}
     one, other = (limits.choosing({**chosen, "precision": precision}) for chosen in ({}, columns))
-    fewest = extra.fixed.get("zero_stage", 0)
+    fewest, may_lose = extra.fixed.get("zero_stage", 0), ("modules", "full_recompute", "activation_offload")
     return one.offloads[fewest:] != other.offloads[fewest:] or any(
-        getattr(one, name) != getattr(other, name) for name in _MAY_LOSE
+        getattr(one, name) != getattr(other, name) for name in (*may_lose, "least_stages", "least_chunks")
     )
-
-
-_MAY_LOSE = ("modules", "full_recompute", "activation_offload", "least_stages", "least_chunks")
 
 
 def facts(pins: Pins, name: str) -> dict[str, Any]:
@@ -165,33 +163,29 @@ def facts(pins: Pins, name: str) -> dict[str, Any]:
     return {FIELD_OF_PIN.get(name, name): word.partition(":")[0] if on is None else on}
 
 
-def _violated_pins(pins: Pins, candidate: Candidate) -> list[str]:
-    """Return the names of pins that a candidate does not meet; empty if it meets all.
-
-    A name may come twice. Of the dispatcher only the flex backend is compared; cp_comm is not compared at cp = 1. A
-    layout is compared chunk by chunk, pinned recompute modules as a set.
-    """
-    has = candidate.configuration
-    how = {"moe_dispatcher"} | ({"cp_comm"} if has.cp == 1 else set())
-    laid = [pipeline_layout.letters(chunk) for chunk in candidate.chunks]
-    ranges = (name for name in pins.ranges if not pins.allows(name, getattr(has, FIELD_OF_PIN.get(name, name))))
-    words = (
-        name
-        for name in (*pins.words, "optimizer_offload")
-        if any(getattr(has, column) != value for column, value in facts(pins, name).items() if column not in how)
-    )
-    wrong = {
-        "recompute": pins.modules and pins.modules != set(has.recompute_modules),
-        "layout": pins.layout is not None and pipeline_layout.expanded(pins.layout) != laid,
-    }
-    return [*ranges, *words, *(name for name, is_wrong in wrong.items() if is_wrong)]
-
-
 def check_pins(job: Job, pins: Pins, candidates: Iterable[Candidate]) -> None:
-    """Raise InfeasibleError with one problem per pin that some candidate does not meet; else do nothing."""
-    if names := dict.fromkeys(name for one in candidates for name in _violated_pins(pins, one)):
+    """Raise InfeasibleError with one problem per pin that some candidate does not meet; else do nothing.
+
+    Of the dispatcher only the flex backend is compared; cp_comm is not compared at cp = 1. A layout is compared chunk
+    by chunk, pinned recompute modules as a set.
+    """
+    missed: dict[str, None] = {}
+    for candidate in candidates:
+        has = candidate.configuration
+        ignored = {"moe_dispatcher"} | ({"cp_comm"} if has.cp == 1 else set())
+        laid = [pipeline_layout.letters(chunk) for chunk in candidate.chunks]
+        words = {name: facts(pins, name).items() for name in (*pins.words, "optimizer_offload")}
+        wrong = {name: not pins.allows(name, getattr(has, FIELD_OF_PIN.get(name, name))) for name in pins.ranges}
+        wrong |= {
+            name: any(getattr(has, column) != value for column, value in columns if column not in ignored)
+            for name, columns in words.items()
+        }
+        wrong["recompute"] = wrong.get("recompute") or bool(pins.modules and pins.modules != {*has.recompute_modules})
+        wrong["layout"] = pins.layout is not None and pipeline_layout.expanded(pins.layout) != laid
+        missed |= dict.fromkeys(name for name, is_wrong in wrong.items() if is_wrong)
+    if missed:
         what = "no plan was found that has it"
-        raise InfeasibleError([Problem(what, field=f"pins.{name}", got=job.pins[name]) for name in names])
+        raise InfeasibleError([Problem(what, field=f"pins.{name}", got=job.pins[name]) for name in missed])
 
 
 def _refuse_pins(plain: Request) -> None:
@@ -223,8 +217,90 @@ def _refuse_pins(plain: Request) -> None:
             raise InputError(Problem("is no option of this framework", field=at, got=got, hint=hint))
 
 
-def _refuse_together(plain: Request, options: Configuration) -> NoReturn:
-    """Raise InputError with the first constraint that refuses these options together, and all pins of options."""
-    lacks = plain.limits.lacking(**extras.columns(options), precision=plain.precision)[0]
-    pinned = [f"{extra.pin}={plain.job.pins[extra.pin]}" for extra in EXTRAS if plain.pins.fixes(extra.pin)]
-    raise InputError(Problem(lacks.rule, field="pins", got=", ".join(pinned), hint=lacks.hint))
+NOTHING_KNOWN = ConfigurationSet()
+
+
+def excluded_options(
+    job: Job, fixed: Fixed, pins: Pins, has: ConfigurationSet = NOTHING_KNOWN
+) -> tuple[Constraint, ...]:
+    """Return the constraints that keep a search from some of a framework's options.
+
+    Those in `job.without`, and those not stable in the job's release that the job does not allow (ALL: any) and neither
+    its pins nor the columns `has` use.
+    """
+    known = BACKENDS[job.backend].options
+    pinned = pinned_columns(job, pins)
+    wanted = (one.name for one in known if one.used(fixed, pinned) or one.used(fixed, has))
+    return closed(known, BACKENDS[job.backend].releases.of(job), (*job.allow, *wanted), job.without)
+
+
+def unknown_options(job: Job) -> Iterator[Problem]:
+    """Yield a problem for each name in the job's `allow` and `without` that is no option of its framework.
+
+    `allow` may also have ALL. The problem names similar options, or says that the framework has none.
+    """
+    known = [option.name for option in BACKENDS[job.backend].options]
+    for field, names, more in (("allow", job.allow, [ALL]), ("without", job.without, [])):
+        for name in names:
+            if name not in (*known, *more):
+                right: Right = {"need": "none: it has no options to open or close"}
+                right = among(name, [*known, *more]) if known else right
+                yield Problem("is no option of this framework", field=field, got=name, **right)
+
+
+def needed_options(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> tuple[str, ...]:
+    """Return the names of experimental options without which nothing fits; those in `job.without` are never among them.
+
+    fits: whether a job has any plan; called repeatedly. Maturities are added in order until something fits. Of the last
+    one only options each of which is enough with the maturities before are returned; all of it if no single one is. All
+    excluded options if nothing fits with them either.
+    """
+    release = BACKENDS[job.backend].releases.of(job)
+    names = {constraint.name for constraint in excluded_options(job, fixed, pins)} - set(job.without)
+    known = {one.name: one.standing(release) for one in BACKENDS[job.backend].options if one.name in names}
+    better = tuple[str, ...]()
+    for maturity in Maturity:
+        own = tuple(name for name, standing in known.items() if standing and standing.maturity is maturity)
+        if own and fits(allowing(job, *better, *own)):
+            return (*better, *(tuple(name for name in own if fits(allowing(job, *better, name))) or own))
+        better = (*better, *own)
+    return better
+
+
+def allowing(job: Job, *names: str) -> Job:
+    """Return a copy of the job that allows these options, too."""
+    return job.model_copy(update={"allow": (*job.allow, *names)})
+
+
+def used_experimental(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> Iterator[Opened]:
+    """Yield the experimental options that a candidate uses and its job does not allow by name; pinned ones are marked.
+
+    Nothing if the job allows all, and none for options that are not experimental in the job's release.
+    """
+    release, pinned = BACKENDS[job.backend].releases.of(job), pinned_columns(job, pins)
+    for option in BACKENDS[job.backend].options:
+        known = option.standing(release)
+        if (
+            known is not None
+            and not {option.name, ALL} & set(job.allow)
+            and option.used(fixed, candidate.configuration)
+        ):
+            yield Opened(option.name, option.label, str(known.maturity), known.why, option.used(fixed, pinned))
+
+
+def pinned_columns(job: Job, pins: Pins) -> ConfigurationSet:
+    """Return the columns that every plan with these pins has: words, the offloaded share, the sequence length, ranges.
+
+    A range becomes an array along its own axis, up to the GPUs or the global batch, whichever is larger. A precision
+    not pinned is the job's, else bf16. Columns that are None are left out.
+    """
+    most = max(int(job.gpus) if job.gpus != "auto" else 1, job.global_batch_size)
+    axes, words = count(), dict[str, object](seq_length=job.seq_length)
+    for name, (low, high) in pins.ranges.items():
+        values, axis = np.arange(low, min(high, max(most, low)) + 1), next(axes)
+        words[FIELD_OF_PIN.get(name, name)] = values.reshape(-1, *(1 for _ in range(axis)))
+    for name in (*pins.words, "optimizer_offload"):
+        words |= facts(pins, name)
+    if words.get("precision", "auto") == "auto":
+        words["precision"] = "bf16" if job.precision in (None, "auto") else job.precision
+    return ConfigurationSet(**{name: value for name, value in words.items() if value is not None})

@@ -15,7 +15,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem, SymconfigError
 from symconfig.frameworks.programs import of_program
 from symconfig.solve import candidate
-from symconfig.solve.incumbents import Incumbents
+from symconfig.solve.choice import Incumbents
 from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.pins import parse
 from symconfig.solve.run import fits, precisions, requests

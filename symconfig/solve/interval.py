@@ -1,29 +1,34 @@
 """How far a prediction may be off: what measured runs did that nothing was fitted to.
 
 data/accuracy.json is written by `make accuracy` from published runs. Its ratios are measured over predicted, each
-predicted by constants that were fitted without the run's source, and it says how runs and sources spread.
+predicted by constants that were fitted without the run's source, and it says how runs and sources spread: a tree of
+normal distributions (kind of model, GPU, source), each a deviation of its own. From it follow intervals, and the
+memory that a plan may be predicted to take at a given risk.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from statistics import NormalDist, median
-from typing import Any, Literal
+from itertools import takewhile
+from statistics import NormalDist, fmean, median
+from typing import Literal
 
 import numpy as np
 
+from symconfig.cost.framework import device_bytes, largest_peak_bytes
 from symconfig.cost.lattice import Array
+from symconfig.cost.machine import Machine
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.format import count, several
 from symconfig.graph.count import parameters
-from symconfig.solve.kin import Relative, posterior
+from symconfig.solve.space import Request
 
 Quantity = Literal["time", "memory"]
 KINDS = {
@@ -49,6 +54,8 @@ UNMEASURED_BLOCKS = 0.1
 ANNOUNCED = 0.15
 NO_GPU = ""  # stands for the architecture of a GPU that nobody has measured
 OF_MEDIAN = math.pi / 2  # variance of a median of many normal deviates, over that of their mean
+MEMORY_RISK = "memory_risk"  # a job's limit, and the name of a plan's note that no plan meets it
+NO_LIMIT = 1.0  # memory risk that means no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +67,6 @@ class Ratios:
     kind: str
     source: str
     measured: tuple[float, ...]
-
-    @property
-    def middle(self) -> float:
-        """Return the natural logarithm of the median ratio."""
-        return math.log(median(self.measured))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +103,45 @@ def kind(model: ModelDescriptor) -> str:
     return "dense" if model.experts is None else "experts"
 
 
-def own_blocks(model: ModelDescriptor) -> bool:
-    """Return whether some layers have a mixer block, such as a state-space one, in place of attention or beside it."""
-    return any(mixer.block != NO_MIXER for mixer in model.mixers)
-
-
-@cache
-def _data() -> Any:
-    return json.loads((files("symconfig.solve") / "data" / "accuracy.json").read_text(encoding="utf-8"))
-
-
 @cache
 def recorded(quantity: Quantity) -> tuple[tuple[Ratios, ...], Spread]:
     """Return (ratios, spread) of one quantity from the data file. Cached."""
-    ratios = (Ratios(**{**each, "measured": tuple(each["measured"])}) for each in _data()["ratios"])
-    return tuple(each for each in ratios if each.quantity == quantity), Spread(**_data()["spread"][quantity])
+    data = json.loads((files("symconfig.solve") / "data" / "accuracy.json").read_text(encoding="utf-8"))
+    ratios = (Ratios(**{**each, "measured": tuple(each["measured"])}) for each in data["ratios"])
+    return tuple(each for each in ratios if each.quantity == quantity), Spread(**data["spread"][quantity])
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """An observed member of a tree of normal distributions.
+
+    path: names of the levels above it, from the root down, and its own. value: its deviation from the root's mean;
+    variance: of the observation's error.
+    """
+
+    path: tuple[object, ...]
+    value: float
+    variance: float
+
+
+def posterior(path: tuple[object, ...], seen: Sequence[Relative], variances: Sequence[float]) -> tuple[float, float]:
+    """Return (mean, variance) of a member given observed relatives, as deviations from the root's mean.
+
+    The best linear estimate (Gaussian process): two members covary by the variances of the levels before their paths
+    first differ. variances: of each level, from the root down; each path has as many names. Without relatives the mean
+    is 0.
+    """
+
+    def covariance(one: tuple[object, ...], other: tuple[object, ...]) -> float:
+        same = takewhile(lambda level: level[0] == level[1], zip(one, other, variances, strict=True))
+        return sum((variance for _, _, variance in same), 0.0)
+
+    among = np.array([[covariance(a.path, b.path) for b in seen] for a in seen]).reshape(len(seen), len(seen))
+    among += np.diag([each.variance for each in seen])
+    mine = np.array([covariance(path, each.path) for each in seen])
+    weights = np.linalg.solve(among, mine)
+    mean = float(weights @ np.array([each.value for each in seen]))
+    return mean, float(covariance(path, path) - weights @ mine)
 
 
 def expected(seen: Sequence[Ratios], run: float, source: float, gpu: str, kind_of_model: str) -> tuple[float, float]:
@@ -125,79 +151,61 @@ def expected(seen: Sequence[Ratios], run: float, source: float, gpu: str, kind_o
     is divided by SHARES over kind, GPU and source. gpu: an architecture. The deviation includes that of the run.
     """
     known = [
-        Relative((each.kind, each.gpu, each.source), each.middle, OF_MEDIAN * run**2 / len(each.measured))
+        Relative(
+            (each.kind, each.gpu, each.source),
+            math.log(median(each.measured)),
+            OF_MEDIAN * run**2 / len(each.measured),
+        )
         for each in seen
     ]
     mean, variance = posterior((kind_of_model, gpu, ""), known, [share * source**2 for share in SHARES])
     return mean, math.sqrt(variance + run**2)
 
 
-@cache
-def _log_ratio(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool) -> NormalDist:
-    """Return the normal distribution of the log of measured over predicted for one run of an unseen source. Cached.
+def errors(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> NormalDist:
+    """Return the distribution of the natural log of measured over predicted, for one run of an unseen source.
 
     Its deviation is scaled by the recorded reach of the kind of model, so that the 90 % interval covers 90 % of such
-    runs. own_blocks: add UNMEASURED_BLOCKS to it in quadrature, for the time only.
+    runs. For the time, UNMEASURED_BLOCKS and ANNOUNCED are added in quadrature where they apply.
     """
+    return _errors(quantity, _architecture(cluster), kind(model), _has_mixers(model))
+
+
+@cache
+def _errors(quantity: Quantity, gpu: str, kind_of_model: str, has_mixers: bool) -> NormalDist:
     seen, spread = recorded(quantity)
     mean, deviation = expected(seen, spread.run, spread.source, gpu, kind_of_model)
-    unmeasured = (UNMEASURED_BLOCKS * own_blocks, ANNOUNCED * (gpu == NO_GPU)) if quantity == "time" else ()
-    more = math.hypot(*unmeasured)
-    return NormalDist(mean, math.hypot(deviation * spread.reach[kind_of_model] / _DEVIATIONS, more))
+    unmeasured = (UNMEASURED_BLOCKS * has_mixers, ANNOUNCED * (gpu == NO_GPU)) if quantity == "time" else ()
+    return NormalDist(mean, math.hypot(deviation * spread.reach[kind_of_model] / _DEVIATIONS, *unmeasured))
 
 
-def _gpu(cluster: ClusterDescriptor) -> str:
+def _architecture(cluster: ClusterDescriptor) -> str:
     """Return the architecture by which runs are looked up; NO_GPU if the cluster's GPU is announced only."""
     return NO_GPU if cluster.announced else cluster.gpu.architecture
 
 
-def chance(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor, factor: float) -> float:
-    """Return the probability that a measured value is at most `factor` times its prediction."""
-    return _log_ratio(quantity, _gpu(cluster), kind(model), own_blocks(model)).cdf(math.log(factor))
+def _has_mixers(model: ModelDescriptor) -> bool:
+    """Return whether some layers have a mixer block, such as a state-space one, in place of attention or beside it."""
+    return any(mixer.block != NO_MIXER for mixer in model.mixers)
 
 
-def quantile(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor, probability: float) -> float:
-    """Return the ratio of measured to predicted that is not exceeded with this probability."""
-    return math.exp(_log_ratio(quantity, _gpu(cluster), kind(model), own_blocks(model)).inv_cdf(probability))
-
-
-@cache
-def _factors(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool, more: float) -> Interval:
-    """Return the 90 % interval of measured over predicted, widened on one side to include 1 if it does not. Cached.
-
-    gpu: an architecture. more: standard deviation of the log ratio to add in quadrature. own_blocks: also named in the
-    basis, for the time only.
-    """
-    deviates = _log_ratio(quantity, gpu, kind_of_model, own_blocks)
-    reach = _DEVIATIONS * math.hypot(deviates.stdev, more)
-    low, high = (math.exp(deviates.mean + side * reach) for side in (-1.0, 1.0))
-    # The interval always contains the prediction: a bias of the runs widens it on one side only.
-    basis = _basis(recorded(quantity)[0], gpu, kind_of_model)
-    if own_blocks and quantity == "time":
-        basis += "; of none with such blocks in attention's place"
-    return Interval(min(low, 1.0), max(high, 1.0), basis)
-
-
-def _basis(seen: Sequence[Ratios], gpu: str, kind_of_model: str) -> str:
-    """Return on which runs an interval is based, as text: number of runs, models, GPUs and number of sources.
-
-    The runs are those of the same kind on the same GPU, else of the same kind, else all.
-    """
-    alike = [each for each in seen if each.kind == kind_of_model]
-    same = [each for each in alike if each.gpu == gpu]
-    models = KINDS[kind_of_model]
-    where = f"{models} on {gpu} GPUs" if same else f"{models} on other GPUs" if alike else "other models"
-    runs = same or alike or seen
-    n, sources = sum(len(each.measured) for each in runs), len({each.source for each in runs})
-    return f"runs by others: {count(n)} of {where}, from {several(sources, 'source')}"
-
-
-def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor, more: float = 0.0) -> Interval:
+def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:
     """Return the 90 % interval of measured over predicted for this kind of model and GPU architecture.
 
-    With few runs of the same kind it relies on those of others. more: standard deviation of the log ratio to add.
+    It is widened on one side to include 1 if it does not. Its basis says on which runs it relies: those of the same
+    kind on the same GPU, else of the same kind, else all.
     """
-    return _factors(quantity, _gpu(cluster), kind(model), own_blocks(model), more)
+    deviates, (seen, _), gpu = errors(quantity, cluster, model), recorded(quantity), _architecture(cluster)
+    low, high = (math.exp(deviates.mean + side * _DEVIATIONS * deviates.stdev) for side in (-1.0, 1.0))
+    alike = [each for each in seen if each.kind == kind(model)]
+    same = [each for each in alike if each.gpu == gpu]
+    models, runs = KINDS[kind(model)], same or alike or seen
+    where = f"{models} on {gpu} GPUs" if same else f"{models} on other GPUs" if alike else "other models"
+    measured, sources = sum(len(each.measured) for each in runs), len({each.source for each in runs})
+    basis = f"runs by others: {count(measured)} of {where}, from {several(sources, 'source')}"
+    if quantity == "time" and _has_mixers(model):
+        basis += "; of none with such blocks in attention's place"
+    return Interval(min(low, 1.0), max(high, 1.0), basis)
 
 
 def spread_over(ratios: Array, quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:
@@ -206,10 +214,36 @@ def spread_over(ratios: Array, quantity: Quantity, cluster: ClusterDescriptor, m
     ratios: equally probable outcomes over the prediction, [n], each multiplied with the errors of `interval`. If all
     are equal, even other than 1, the plain interval is returned.
     """
-    plain = interval(quantity, cluster, model)
+    plain, deviates = interval(quantity, cluster, model), errors(quantity, cluster, model)
     if np.ptp(ratios) == 0.0:
         return plain
     shares = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
-    errors = [quantile(quantity, cluster, model, share) for share in shares]
-    low, high = np.quantile(np.outer(errors, ratios), NINE_IN_TEN)
+    low, high = np.quantile(np.outer([math.exp(deviates.inv_cdf(share)) for share in shares], ratios), NINE_IN_TEN)
     return replace(plain, low=min(float(low), 1.0), high=max(float(high), 1.0))
+
+
+def peak_budget(request: Request, machine: Machine) -> float:
+    """Return the largest predicted peak, in allocated bytes, that keeps the job's memory margin and memory risk.
+
+    The lesser of what both leave; without a `request.surprise` the margin's.
+    """
+    framework, whole = request.framework, machine.memory_bytes
+    margin = largest_peak_bytes(request.job.limits.usable_bytes(whole), machine, framework)
+    return min(margin, largest_peak_bytes(whole, machine, framework) / request.surprise) if request.surprise else margin
+
+
+def device_budget(request: Request, machine: Machine) -> float:
+    """Return `peak_budget` as bytes in use on the device, allocator and context included."""
+    return device_bytes(peak_budget(request, machine), machine, request.framework)
+
+
+def fitting(request: Request, machine: Machine, peak_bytes: Iterable[float], cluster: ClusterDescriptor) -> float:
+    """Return the probability that a plan does not run out of GPU memory: the mean over its predicted peaks in bytes."""
+    room = largest_peak_bytes(machine.memory_bytes, machine, request.framework)
+    of = errors("memory", cluster, request.model)
+    return fmean(of.cdf(math.log(room / peak)) for peak in peak_bytes)
+
+
+def surprise(model: ModelDescriptor, cluster: ClusterDescriptor, risk: float) -> float | None:
+    """Return the ratio of measured to predicted peak exceeded with probability `risk`; None if risk is 1 or more."""
+    return None if risk >= NO_LIMIT else math.exp(errors("memory", cluster, model).inv_cdf(1.0 - risk))

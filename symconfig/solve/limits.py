@@ -65,19 +65,22 @@ class Limits:
     chosen: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
-    def left(self) -> tuple[Constraint, ...]:
-        """Return the constraints that a point may still fail, given the chosen columns. Cached."""
-        return possible(self.table, self.fixed, ConfigurationSet(**self.chosen))
-
-    @cached_property
     def refusals(self) -> tuple[Constraint, ...]:
-        """Return those of `left` that are checked per point of the lattice. Cached."""
-        return tuple(one for one in self.left if not _chosen(one))
+        """Return the constraints that are checked per point of the lattice, given the chosen columns. Cached.
+
+        Left out are those that depend only on columns that the search chooses apart from the lattice.
+        """
+        columns = ((one, one.asks.intersection(COLUMNS)) for one in self._left)
+        return tuple(one for one, asked in columns if not asked or not asked <= _CHOSEN)
 
     @cached_property
     def interleaved(self) -> tuple[Constraint, ...]:
-        """Return those of `left` that depend on the chunks per stage, to check again with several. Cached."""
-        return tuple(one for one in self.left if "vpp" in one.asks)
+        """Return the constraints that depend on the chunks per stage, to check again with several. Cached."""
+        return tuple(one for one in self._left if "vpp" in one.asks)
+
+    @cached_property
+    def _left(self) -> tuple[Constraint, ...]:
+        return possible(self.table, self.fixed, ConfigurationSet(**self.chosen))
 
     @cached_property
     def sharded(self) -> tuple[tuple[Constraint, ...], ...]:
@@ -171,12 +174,6 @@ class Limits:
             for one in every
             if self.runs(zero_stage=zero, optimizer_offload=one.optimizer, param_offload=one.weights)
         )
-
-
-def _chosen(constraint: Constraint) -> bool:
-    """Return whether a constraint depends only on columns that the search chooses apart from the lattice."""
-    columns = constraint.asks.intersection(COLUMNS)
-    return bool(columns) and columns <= _CHOSEN
 
 
 _OFFLOADED = frozenset(

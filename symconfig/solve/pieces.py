@@ -26,7 +26,7 @@ from symconfig.graph.scheme import Scheme
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.pipeline_layout import expanded
-from symconfig.solve.budget import peak_budget
+from symconfig.solve.interval import peak_budget
 from symconfig.solve.limits import offloaded, policies
 from symconfig.solve.space import Refused, Request, admitted, among, constants, divisors, interleaved, lattice
 from symconfig.solve.split import most_chunks
@@ -65,14 +65,11 @@ class Piece:
         """Return the largest predicted peak that a plan may have, in allocated bytes."""
         return peak_budget(self.request, self.machine)
 
-    def blocks(self, chosen: NDArray[np.intp]) -> tuple[BlockCost, ...]:
-        """Return the costs of every kind of block at some of the points."""
-        return tuple(cost.at(self.places[chosen]) for cost in self.costs)
-
     def table(self, chosen: NDArray[np.intp]) -> tuple[Table, NDArray[np.intp]]:
         """Return (table, rows): costs under all policies at the distinct points of `chosen`, and the row of each."""
         some, rows = np.unique(chosen, return_inverse=True)
-        return table(self.blocks(some), self.choices, self.policies, self.machine, self.request.framework), rows
+        blocks = tuple(cost.at(self.places[some]) for cost in self.costs)
+        return table(blocks, self.choices, self.policies, self.machine, self.request.framework), rows
 
 
 def pieces(

@@ -9,7 +9,7 @@ from typing import Any
 
 from symconfig.descriptor.job import PIN_NAMES
 from symconfig.errors import InputError, Problem, among, nearest
-from symconfig.plans.options import EXTRAS, SWITCH
+from symconfig.plans.configuration import EXTRAS, SWITCH
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero", "instances")
 WORDS: Mapping[str, tuple[str, ...]] = {

@@ -15,7 +15,7 @@ from symconfig.cost.machine import Machine
 from symconfig.cost.tape import INPUT, NUMBER, Array, Tape, Term
 from symconfig.errors import InputError, Problem, among
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.solve.restore import restore
+from symconfig.solve.predict import restore
 from symconfig.solve.symbolic import FRAMEWORK, At, Traced, traced
 
 _LONGEST = 40  # most operations of a formula: parts of longer ones get a name

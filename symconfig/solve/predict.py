@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,22 +18,22 @@ from symconfig.descriptor.job import Job, Limits
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError
+from symconfig.frameworks.extras import in_effect
 from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.graph.model import sequence, shares_heads
 from symconfig.graph.parts import is_layer
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.configuration import Configuration
-from symconfig.plans.plan import Predicted
+from symconfig.plans.plan import Candidate, Plan, Predicted
 from symconfig.solve.candidate import predicted
-from symconfig.solve.configuration import Setup
-from symconfig.solve.costed import costed, sizes
+from symconfig.solve.costed import costed, refined_time, sizes
 from symconfig.solve.extras import switched_on
 from symconfig.solve.limits import limits
 from symconfig.solve.pins import parse
-from symconfig.solve.prospect import Prospect
+from symconfig.solve.prospect import Prospect, Setup
+from symconfig.solve.run import request
 from symconfig.solve.space import Request
-from symconfig.solve.split import Split, even, laid_out, uneven
-from symconfig.solve.timeline import refined_time
+from symconfig.solve.split import Split, even, laid_out, of_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,8 @@ def _split(model: ModelDescriptor, c: Configuration) -> Split:
     at_start, at_end = (c.account_for_embedding, c.account_for_loss) if c.pp > 1 else (False, False)
     split = laid_out(sequence(model), c.pp, c.pipeline_layout) if c.pipeline_layout else None
     if c.pp > 1 and (c.first_stage_layers or c.last_stage_layers):
-        split = split or uneven(sequence(model), c.pp, c.vpp, c.first_stage_layers, c.last_stage_layers)
+        first, last = c.first_stage_layers, c.last_stage_layers
+        split = split or of_counts(sequence(model), c.pp, c.vpp, first=first, last=last)
     split = split or even(sequence(model), c.pp, c.vpp, at_start, at_end)
     if split is not None:
         return split
@@ -218,3 +220,30 @@ def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone
         parts.points.num_microbatches,
         {name: float(part[stage, 0, 0, 0]) for name, part in parts.cost.memory.items()},
     )
+
+
+@contextmanager
+def retraced(file: str) -> Iterator[None]:
+    """Turn errors in the `with` block into an InputError that the plan of this file cannot be computed again.
+
+    Those are LookupError, ValueError, ArithmeticError and AttributeError; others, such as InputError, pass through.
+    """
+    try:
+        yield
+    except (LookupError, ValueError, ArithmeticError, AttributeError) as error:
+        what = f"holds a plan that this version cannot retrace ({type(error).__name__}: {error})"
+        raise InputError(what, file=file, hint="plan again with this version of symconfig") from None
+
+
+def restore(plan: Plan, candidate: Candidate) -> Prospect:
+    """Return the candidate of a plan as the search had it, with its predicted step and bytes, the step also as score.
+
+    The framework is that of the candidate's backend, with the candidate's options. Raises InputError if pins or degrees
+    are not possible any more.
+    """
+    predicted = candidate.predicted
+    job = plan.job.model_copy(update={"backend": candidate.target.backend})  # `render --target` may have chosen another
+    base = request(plan.model, plan.cluster, job, candidate.configuration.precision, parse(job.pins))
+    base = switched_on(base, in_effect(candidate.configuration), plan.cluster.gpu.architecture)
+    point = at_point(base, plan.cluster, candidate.configuration)
+    return replace(point, step_s=predicted.step_s, device_bytes=predicted.device_bytes, score=predicted.step_s)

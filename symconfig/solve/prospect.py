@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
+from symconfig.cost.framework import Framework
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice
+from symconfig.descriptor.job import Backend, Packing
 from symconfig.format import picked
 from symconfig.frameworks.constraint import Constraint, failing
 from symconfig.frameworks.extras import NAMES, on
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.block import LAYER
 from symconfig.graph.scheme import Scheme
-from symconfig.plans.configuration import DEGREES, Configuration
+from symconfig.plans.configuration import DEGREES, FIELDS, Configuration
 from symconfig.plans.configuration_set import ConfigurationSet
+from symconfig.plans.plan import Candidate
 from symconfig.schedule.timeline import Start
 from symconfig.solve.limits import offloaded
 from symconfig.solve.space import Request, shared
@@ -172,3 +176,28 @@ def effective(c: Configuration, request: Request) -> Configuration:
         moe_dispatcher=("flex" if options.moe_flex_backend else "alltoall") if experts else None,
         moe_flex_backend=options.moe_flex_backend if experts else None,
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup(Configuration):
+    """A configuration of a training run. framework: its cost model, usually a known one with `dataclasses.replace`.
+
+    natural_routing: routers are not forced to balance. version: None: the one that symconfig writes for.
+    """
+
+    framework: Framework = MEGATRON
+    natural_routing: bool = False
+    packing: Packing | None = None
+    backend: Backend = "megatron"
+    version: str | None = None
+
+    @classmethod
+    def of(cls, candidate: Candidate, framework: Framework, **more: Any) -> Self:
+        """Return a candidate's configuration with its framework's behaviour, and further fields, which win."""
+        target = picked(candidate.target, "backend", "version")
+        return cls(**picked(candidate.configuration, *FIELDS) | target | {"framework": framework} | more)
+
+    @property
+    def plain(self) -> Configuration:
+        """Return the configuration alone."""
+        return Configuration(**picked(self, *FIELDS))

@@ -20,15 +20,13 @@ from symconfig.cost.step import HOST_SHARE, host_bytes, states
 from symconfig.cost.table import WEIGHTS
 from symconfig.graph.model import sequence
 from symconfig.schedule.schedules import held
-from symconfig.solve.budget import peak_budget
-from symconfig.solve.choice import scored
-from symconfig.solve.costed import Costed, costed
-from symconfig.solve.incumbents import Incumbents
+from symconfig.solve.choice import Incumbents, scored
+from symconfig.solve.costed import Costed, costed, refined_s
+from symconfig.solve.interval import peak_budget
 from symconfig.solve.pieces import PLAIN, WHOLE, recompute_choices
 from symconfig.solve.prospect import Prospect, recomputing
 from symconfig.solve.split import plainest
 from symconfig.solve.stages import Array, Blocks, StageProblem, fastest_cut
-from symconfig.solve.timeline import refined_s
 
 
 def refine(weighed: Incumbents) -> int:
@@ -44,7 +42,8 @@ def refine(weighed: Incumbents) -> int:
         parts = costed(prospect)
         own = [(prospect, parts)] if _fits(prospect, parts) else []
         for each, its in (*own, *_with_fastest_layers(prospect, parts)):
-            weighed.add(_simulated(each, its))
+            device = device_bytes(max(its.peaks), each.machine, each.request.framework)
+            weighed.add(scored(each, refined_s(each, its), device))
             simulated += 1
     return simulated
 
@@ -63,7 +62,10 @@ def _with_fastest_layers(prospect: Prospect, parts: Costed) -> Iterator[tuple[Pr
         prospect = prospect.having(**recomputing(WHOLE, prospect.split.longest_chunk))
         parts = costed(prospect)
     least = int(PLAIN not in recompute_choices(request))
-    problem = fewest_recomputed(stage_problem(prospect, parts), least)
+    received = np.full(pp, 2.0 * prospect.split.vpp)  # messages: two per chunk, of the first and the last one less
+    received[[0, -1]] -= 1
+    message_s = float(messages(parts.sums, parts.points, parts.setting).busy_s[0])
+    problem = fewest_recomputed(stages_of([prospect], [parts], (0,) * pp, received * message_s), least)
     chunks = fastest_cut(problem)
     split = None if chunks is None else plainest(pp, chunks, request.limits.layouts)
     if split is None or (split == prospect.split and problem.first == prospect.block_layers):
@@ -92,25 +94,6 @@ def _fits(prospect: Prospect, parts: Costed) -> bool:
     room = prospect.machine.host_memory_bytes_per_gpu * HOST_SHARE
     on_host = host_bytes(parts.sums, parts.points, parts.setting).max()
     return max(parts.peaks) <= peak_budget(prospect.request, prospect.machine) and bool(on_host <= room)
-
-
-def _simulated(prospect: Prospect, parts: Costed) -> Prospect:
-    """Return the candidate with its simulated step in seconds, device bytes of the fullest stage, and score."""
-    step = refined_s(prospect, parts)
-    device = device_bytes(max(parts.peaks), prospect.machine, prospect.request.framework)
-    return scored(prospect, step, device)
-
-
-def stage_problem(prospect: Prospect, parts: Costed) -> StageProblem:
-    """Return the problem of distributing layers for a candidate's degrees and policy on one kind of GPU.
-
-    Its layers per stage do not matter. A stage waits for two messages per chunk, the first and the last for one less.
-    """
-    pp, vpp = prospect.split.pp, prospect.split.vpp
-    received = np.full(pp, 2.0 * vpp)
-    received[[0, -1]] -= 1
-    message_s = float(messages(parts.sums, parts.points, parts.setting).busy_s[0])
-    return stages_of([prospect], [parts], (0,) * pp, received * message_s)
 
 
 def stages_of(

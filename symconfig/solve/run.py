@@ -8,10 +8,14 @@ from dataclasses import replace
 from symconfig.cost.framework import Framework
 from symconfig.cost.machine import machine
 from symconfig.cost.step import HOST_SHARE
+from symconfig.descriptor import learning_rate
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
+from symconfig.descriptor.learning_rate import AdapterTask
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InputError
+from symconfig.descriptor.sections import Position
+from symconfig.descriptor.task import Task
+from symconfig.errors import InputError, Problem
 from symconfig.format import picked
 from symconfig.frameworks.behaviour import PROGRAMS, Switches, switched, usual
 from symconfig.frameworks.extras import NAMES, columns, gradient_bytes
@@ -29,19 +33,57 @@ from symconfig.plans.configuration import PRECISIONS, Configuration, Precision
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.solve import extras
 from symconfig.solve.branch_and_bound import branch_and_bound
-from symconfig.solve.budget import NO_LIMIT, surprise
-from symconfig.solve.configuration import Setup
-from symconfig.solve.experimental import NOTHING_KNOWN, excluded
-from symconfig.solve.incumbents import Incumbents
+from symconfig.solve.choice import Incumbents
+from symconfig.solve.extras import NOTHING_KNOWN, excluded_options
+from symconfig.solve.interval import NO_LIMIT, surprise
 from symconfig.solve.limits import Limits, limits, pinnable
 from symconfig.solve.pins import ENDS, Pins, parse
+from symconfig.solve.prospect import Setup
 from symconfig.solve.refine import refine
 from symconfig.solve.space import Request
 from symconfig.solve.usual import usual as usual_layouts
 
 EIGHT_BIT_BYTES = 1.0  # smallest bytes of a trained weight
+USUAL_LENGTH = 4096  # default sequence length in tokens, if the model supports it
 KEPT = 16  # families with a micro-batch, near the best, that are kept for simulation
 Progress = Callable[[str, float], None]
+
+
+def with_defaults(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
+    """Return the job with defaults for task, precision, sequence length and training; fields set are kept.
+
+    Precision is bf16 if the GPU has it, else fp16; the length is the model's longest, at most USUAL_LENGTH tokens.
+    Raises InputError for sequences longer than learned positions, and as `with_training` does.
+    """
+    precision = job.precision or ("bf16" if cluster.gpu.peak_flops.bf16 is not None else "fp16")
+    seq_length = job.seq_length or min(model.max_position_embeddings, USUAL_LENGTH)
+    fields = {"task": job.task_of(model), "precision": precision, "seq_length": seq_length}
+    job = with_training(model, job.model_copy(update=fields))
+    if model.position is Position.LEARNED and (beyond := job.beyond(model)):
+        what, need = "the model has a learned position for fewer tokens", f"at most {model.max_position_embeddings}"
+        raise InputError(Problem(what, field="seq_length", got=str(beyond), need=need))
+    return job
+
+
+def with_training(model: ModelDescriptor, job: Job) -> Job:
+    """Return the job with open fields of its training derived from task and active parameters; fields set are kept.
+
+    Raises InputError for a learning rate schedule that is not possible.
+    """
+    row, size, _ = learning_rate_key(job.task_of(model), model)
+    training = learning_rate.derived(job.training, row, size)
+    learning_rate.check(training)
+    return job.model_copy(update={"training": training})
+
+
+def learning_rate_key(task: Task, model: ModelDescriptor) -> tuple[Task | AdapterTask, float, str]:
+    """Return (row, parameters, "parameters" or, with experts, "active parameters") of the table of learning rates.
+
+    Parameters are those that a token uses, without adapters.
+    """
+    bare = model if model.adapter is None else model.model_copy(update={"adapter": None})
+    unit = "parameters" if model.experts is None else "active parameters"
+    return learning_rate.row(task, adapters=model.adapter is not None), parameters(bare).active, unit
 
 
 def precisions(cluster: ClusterDescriptor, job: Job, pins: Pins) -> list[Precision]:
@@ -178,7 +220,9 @@ def space(
     """
     version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
     has = NOTHING_KNOWN if like is None else ConfigurationSet(**columns(like), precision=job.precision)
-    able = limits(job.backend, version, model, fixed, (*excluded(job, fixed, pins, has), *of_program(job.target)))
+    able = limits(
+        job.backend, version, model, fixed, (*excluded_options(job, fixed, pins, has), *of_program(job.target))
+    )
     if job.backend == "deepspeed":
         able = replace(able, block_recompute=able.full_recompute)
     alike = len({kind for kind in sequence(model) if is_layer(kind)}) == 1

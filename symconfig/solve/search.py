@@ -19,22 +19,19 @@ from symconfig.frameworks.known import BACKENDS, facts_of
 from symconfig.graph.model import sequence
 from symconfig.install import VERSION
 from symconfig.plans import pipeline_layout
-from symconfig.plans.plan import Candidate, MeasuredRun, Opened, OtherPlans, Plan, Search
-from symconfig.solve import candidate, experimental
-from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT
-from symconfig.solve.choice import ranked
-from symconfig.solve.configuration import Setup
-from symconfig.solve.extras import check_pins
-from symconfig.solve.incumbents import Incumbents
+from symconfig.plans.plan import Candidate, MeasuredRun, Opened, OtherPlans, Plan, Search, Standing
+from symconfig.solve import candidate
+from symconfig.solve.choice import Incumbents, complexity, ranked, unusual
+from symconfig.solve.extras import allowing, check_pins, needed_options, unknown_options, used_experimental
 from symconfig.solve.infeasible import infeasible
+from symconfig.solve.interval import MEMORY_RISK, NO_LIMIT
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import Pins, parse
-from symconfig.solve.prospect import Prospect
-from symconfig.solve.run import Progress, fits, run, space, too_large, weigh_all
+from symconfig.solve.prospect import Prospect, Setup
+from symconfig.solve.run import Progress, fits, run, space, too_large, weigh_all, with_defaults
 from symconfig.solve.space import divisors
 from symconfig.solve.split import laid_out, most_chunks, plainest
 from symconfig.solve.usual import UNPROVEN, Best, measured_runs, real_data_ratios
-from symconfig.solve.whole import filled
 
 
 def search(
@@ -82,19 +79,8 @@ def relaxations(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) ->
     yield from (job, *risky)
     for one in (job, *risky):
         fixed, pins = facts_of(model, cluster, one), parse(one.pins)
-        if names := experimental.needed(one, fixed, pins, lambda trial: fits(model, cluster, trial)):
-            yield experimental.allowing(one, *names)
-
-
-def _whole_nodes(gpus: int, each: int) -> str:
-    """Return a hint: the nearest numbers of GPUs that fill nodes, and the largest smaller node that these GPUs fill.
-
-    The latter only if it has more than one GPU. each: GPUs per node.
-    """
-    lower = gpus // each * each
-    fewer = max(size for size in divisors(gpus) if size < each)
-    other = f", or --set gpus_per_node={fewer} where a node has so many" if fewer > 1 else ""
-    return f"{lower} or {lower + each}{other}"
+        if names := needed_options(one, fixed, pins, lambda trial: fits(model, cluster, trial)):
+            yield allowing(one, *names)
 
 
 def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
@@ -109,7 +95,10 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
         what, need = "is more than the cluster has", f"at most {cluster.max_gpus}"
         problems.append(Problem(what, field="gpus", got=str(job.gpus), need=need))
     if job.gpus != "auto" and job.gpus > each and job.gpus % each:
-        what, need, hint = "does not fill whole nodes", f"a multiple of {each}", _whole_nodes(job.gpus, each)
+        what, need, lower = "does not fill whole nodes", f"a multiple of {each}", job.gpus // each * each
+        fewer = max(size for size in divisors(job.gpus) if size < each)
+        smaller = f", or --set gpus_per_node={fewer} where a node has so many" if fewer > 1 else ""
+        hint = f"{lower} or {lower + each}{smaller}"
         problems.append(Problem(what, field="gpus", got=str(job.gpus), need=need, hint=hint))
     task = job.task or ("lora" if model.adapter else "pretrain")
     if task not in WITH_OR_WITHOUT and (task == "lora") != (model.adapter is not None):
@@ -124,61 +113,41 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
         raise InfeasibleError(
             [Problem(reason, field="adapter", hint=" or ".join(others) or None) for reason in reasons]
         )
-    problems += experimental.problems(job)
+    problems += unknown_options(job)
     pins = parse(job.pins)
     problems += _pinned(model, job, pins, space(model, cluster, job, pins))
     if problems:
         raise InputError(problems)
-    return filled(model, cluster, job)
+    return with_defaults(model, cluster, job)
 
 
-def _pinned(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
-    """Return the problems of a job's pinned stages, chunks and layout; empty if there are none.
+def _pinned(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> Iterator[Problem]:
+    """Yield the problems of a job's pinned stages, chunks and layout.
 
-    Without pipelines in the target, a problem for a layout string and for pp or vpp that exclude 1.
+    Without pipelines in the target: a layout string, and pp or vpp that exclude 1. Else more stages than layers,
+    several chunks with pp at most 1, or more chunks than `most_chunks` at the fewest stages; and of the layout string
+    the first that fails of syntax and layers, number of chunks against pp, vpp and GPUs, what the target can express.
     """
+    layers, any_number, layout = model.num_hidden_layers, (1, 2**31), pins.layout
     if not limits.pipeline:
-        pinned = ["layout"] * (pins.layout is not None)
+        pinned = ["layout"] * (layout is not None)
         pinned += [name for name in ("pp", "vpp") if name in job.pins and not pins.allows(name, 1)]
         what = "needs a pipeline, which this target has not"
-        return [Problem(what, field=f"pins.{name}", got=job.backend, hint="--backend megatron") for name in pinned]
-    return [*_pinned_counts(model, pins, limits), *_pinned_layout(model, job, pins, limits)]
-
-
-def _pinned_counts(model: ModelDescriptor, pins: Pins, limits: Limits) -> Iterator[Problem]:
-    """Yield at most one problem of the fewest stages and chunks that are pinned.
-
-    More stages than layers, several chunks with pp at most 1, or more chunks than `most_chunks` at the fewest stages.
-    """
-    layers, any_number = model.num_hidden_layers, (1, 2**31)
+        yield from (Problem(what, field=f"pins.{one}", got=job.backend, hint="--backend megatron") for one in pinned)
+        return
     (pp, most_pp), (vpp, _) = pins.ranges.get("pp", any_number), pins.ranges.get("vpp", any_number)
     if pp > layers:
         yield Problem("is more stages than the model has layers", field="pins.pp", got=str(pp), need=f"up to {layers}")
     elif vpp > 1 and most_pp < 2:
         yield Problem("is several chunks of one stage", field="pins.vpp", got=str(vpp), need="1, or pp from 2 on")
     elif vpp > 1 and vpp > (most := most_chunks(layers, max(pp, 2), limits.layouts)):
-        yield Problem(
-            f"is more chunks of a stage than {layers} layers are for",
-            field="pins.vpp",
-            got=str(vpp),
-            need=f"up to {most} with pp {max(pp, 2)}",
-        )
-
-
-def _pinned_layout(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
-    """Return the problems of a pinned layout string; empty without one or if some pp allows it.
-
-    Checked in turn, returning the first that fail: syntax and layers; number of chunks against pp, vpp and GPUs; what
-    the target can express.
-    """
-    layout = pins.layout
+        what, need = f"is more chunks of a stage than {layers} layers are for", f"up to {most} with pp {max(pp, 2)}"
+        yield Problem(what, field="pins.vpp", got=str(vpp), need=need)
     if layout is None:
-        return []
-    faults = list(
-        pipeline_layout.problems(layout, model.num_hidden_layers, model.num_nextn_predict_layers, "pins.layout")
-    )
-    if faults:
-        return faults
+        return
+    if faults := [*pipeline_layout.problems(layout, layers, model.num_nextn_predict_layers, "pins.layout")]:
+        yield from faults
+        return
     chunks = len(pipeline_layout.expanded(layout))
     degrees = [
         pp
@@ -188,35 +157,20 @@ def _pinned_layout(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits)
         and (pp > 1 or chunks == 1)
         and (job.gpus == "auto" or job.gpus % pp == 0)
     ]
-    if not degrees:
-        pinned = [f"{name}={job.pins[name]}" for name in ("pp", "vpp") if name in job.pins]
-        return [
-            Problem(
-                "has a number of chunks that no such stages have",
-                field="pins.layout",
-                got=f"{chunks} chunks",
-                need=" and ".join(("pp x vpp of them", f"a pp that divides {job.gpus} GPUs", *pinned)),
-            )
-        ]
     splits = [split for pp in degrees if (split := laid_out(sequence(model), pp, layout)) is not None]
-    if not any(plainest(split.pp, split.chunks, limits.layouts) for split in splits):
-        return [
-            Problem(
-                f"cannot be expressed in {job.backend} {job.megatron_version}",
-                field="pins.layout",
-                got=repr(layout),
-                need=_expressible(limits),
-            )
-        ]
-    return []
-
-
-def _expressible(limits: Limits) -> str:
-    """Return in words which layouts of stages the target can express."""
-    if limits.layouts.any_cut:
-        where = "" if limits.layouts.mtp_with_head else " or in the last chunk of a later stage"
-        return f"multi-token prediction in the loss's chunk{where}"
-    return "equal stages, the embedding or loss in a layer's place, or other counts on the first and last stage only"
+    if not degrees:
+        what, pinned = "has a number of chunks that no such stages have", [x for x in ("pp", "vpp") if x in job.pins]
+        needs = ("pp x vpp of them", f"a pp that divides {job.gpus} GPUs", *(f"{x}={job.pins[x]}" for x in pinned))
+        yield Problem(what, field="pins.layout", got=f"{chunks} chunks", need=" and ".join(needs))
+    elif not any(plainest(split.pp, split.chunks, limits.layouts) for split in splits):
+        need = (
+            "equal stages, the embedding or loss in a layer's place, or other counts on the first and last stage only"
+        )
+        if limits.layouts.any_cut:
+            where = "" if limits.layouts.mtp_with_head else " or in the last chunk of a later stage"
+            need = f"multi-token prediction in the loss's chunk{where}"
+        what = f"cannot be expressed in {job.backend} {job.megatron_version}"
+        yield Problem(what, field="pins.layout", got=repr(layout), need=need)
 
 
 def _plan(
@@ -237,11 +191,19 @@ def _plan(
     best = picks[0]
 
     def shown(prospect: Prospect) -> Candidate:
-        described = candidate.described(prospect, cluster, job, best=prospect is best)
-        return replace(described, standing=candidate.standing(prospect, cluster))
+        standing = Standing(
+            score_s=candidate.tidy(prospect.score),
+            unusual=unusual(prospect),
+            complexity=complexity(prospect),
+            fits=candidate.tidy(candidate.fits(prospect, cluster)),
+        )
+        return replace(candidate.described(prospect, cluster, job, best=prospect is best), standing=standing)
 
     chosen = [shown(prospect) for prospect in picks]
     check_pins(job, best.request.pins, chosen)
+    limit, chance = job.limits.memory_risk, candidate.fits(best, cluster)
+    why = f"no plan has at most {100 * limit:g} %, and this one {100 * (1 - chance):.0f} %"
+    at_risk = Opened(MEMORY_RISK, "a risk of running out of memory", "at risk", why)
     fastest = min(weighed.best, key=lambda each: (each.step_s, each.order))
     is_faster = all(fastest.step_s < each.step_s for each in picks)
     search = Search(
@@ -250,8 +212,8 @@ def _plan(
         seconds=seconds,
         simulated=weighed.simulated,
         opened=(
-            *_at_risk(best, cluster, job),
-            *experimental.used(job, facts_of(model, cluster, job), parse(job.pins), chosen[0]),
+            *([at_risk] if best.request.job.limits.memory_risk > limit and chance < 1 - limit else []),
+            *used_experimental(job, facts_of(model, cluster, job), parse(job.pins), chosen[0]),
         ),
         best_score_s=candidate.tidy(min(each.score for each in weighed.best)),
     )
@@ -311,14 +273,6 @@ def _measured(
             pinned = resolved(model, cluster, job.model_copy(update={"pins": pins}))
             published = ranked(run(model, cluster, pinned, 1).best, 1)
     return {**further, "measured": measured, "published": shown(published[0]) if published else None}
-
-
-def _at_risk(prospect: Prospect, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:
-    """Yield a note if the job's memory risk was relaxed for this plan and the plan exceeds the limit; else nothing."""
-    limit, chance = job.limits.memory_risk, candidate.fits(prospect, cluster)
-    if prospect.request.job.limits.memory_risk > limit and chance < 1 - limit:
-        why = f"no plan has at most {100 * limit:g} %, and this one {100 * (1 - chance):.0f} %"
-        yield Opened(MEMORY_RISK, "a risk of running out of memory", "at risk", why)
 
 
 def _fewest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, top: int, progress: Progress | None) -> Plan:

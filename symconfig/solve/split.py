@@ -13,10 +13,9 @@ import numpy as np
 from symconfig.graph.block import Place
 from symconfig.graph.parts import is_layer, place_of
 from symconfig.plans.pipeline_layout import dealt, expanded, letters, written
-from symconfig.solve.stages import Blocks, Chunks, Layouts, StageProblem, cut, fastest_cut, layers
+from symconfig.solve.stages import ACCOUNTED, Blocks, Chunks, Layouts, StageProblem, cut, fastest_cut, layers
 
 MOST_REPEATED = 128  # most numbers of recomputed first layers that are tried: neighbours differ by 1 % of the work
-_ACCOUNTED = ((False, False), (True, True), (True, False), (False, True))  # embedding, loss; the plainest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +53,15 @@ class Split:
     def longest_chunk(self) -> int:
         return max(map(layers, set(self.chunks)))
 
-    @property
-    def block_step(self) -> int:
-        """Return the step between the numbers of recomputed layers per chunk that are tried."""
-        return 1 + (self.longest_chunk - 1) // MOST_REPEATED
-
     def repeated(self, *, every_nth: bool) -> tuple[int, ...]:
         """Return the numbers of recomputed layers per chunk to try, rising from 0, without the whole longest chunk.
 
-        every_nth: 0 and ceil(longest / n) for n = 2, 3, …; else 0, 1, 2, … in steps of `block_step`.
+        every_nth: 0 and ceil(longest / n) for n = 2, 3, …; else 0, 1, 2, … in steps that keep them MOST_REPEATED.
         """
         longest = self.longest_chunk
         if every_nth:
             return (0, *sorted({ceil(longest / n) for n in range(2, longest + 1)}))
-        return tuple(range(0, longest, self.block_step))
+        return tuple(range(0, longest, 1 + (longest - 1) // MOST_REPEATED))
 
 
 def plainest(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
@@ -93,65 +87,61 @@ def _without_string(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split
     of layers and, for pp > 2, the last's if it differs from the second's.
     """
     sequence, vpp = tuple(kind for chunk in chunks for kind in chunk), len(chunks) // pp
-    for at_start, at_end in _ACCOUNTED if layouts.account else _ACCOUNTED[:1]:
-        if (split := equal(sequence, pp, vpp, at_start, at_end)) is not None:
-            yield split
+    tried = [{"embedding": start, "loss": end} for start, end in (ACCOUNTED if layouts.account else ACCOUNTED[:1])]
+    each = [of_counts(sequence, pp, vpp, **counted) for counted in tried]
     if layouts.first_last and pp > 1:
         stages = [sum(map(layers, chunks[index::pp])) for index in range(pp)]
         # The first stage is always stated: with the last one alone, Megatron-LM before core_v0.14 doubles the layers of
         # virtual stages (get_transformer_layer_offset). With two stages it sets both, and core_v0.12 divides by zero
         # when both are given.
         last = stages[-1] if pp > 2 and stages[-1] != stages[1] else None
-        if (split := uneven(sequence, pp, vpp, stages[0], last)) is not None:
-            yield split
+        each.append(of_counts(sequence, pp, vpp, first=stages[0], last=last))
+    yield from filter(None, each)
 
 
 def _refused(pp: int, chunks: Chunks, layouts: Layouts) -> bool:
     """Return whether the target's layout string cannot express these chunks.
 
     That is if the embedding is not in the first or the loss in the last chunk, a chunk has no layer without
-    `empty_ends`, or multi-token prediction is in several chunks or where `_mtp_place` refuses it.
+    `empty_ends`, or multi-token prediction is in several chunks, or neither with the loss nor, without `mtp_with_head`,
+    in a later stage's last chunk (pipeline_parallel_layer_layout.py, validate_layer_layout).
     """
     places = [[place_of(kind) for kind in chunk] for chunk in chunks]
     bare = [chunk for chunk in places if Place.LAYER not in chunk]
     predicting = [number for number, chunk in enumerate(places) if Place.FURTHER in chunk]
+    able = {len(chunks) - 1}
+    if not layouts.mtp_with_head:
+        able |= {place for place in range(len(chunks) - pp, len(chunks)) if place % pp > 0}
     return (
         Place.FIRST not in places[0]
         or Place.LAST not in places[-1]
         or (not layouts.empty_ends and any(bare))
         or len(predicting) > 1
-        or not all(_mtp_place(pp, place, len(chunks), layouts) for place in predicting)
+        or not able.issuperset(predicting)
     )
 
 
-def _mtp_place(pp: int, place: int, chunks: int, layouts: Layouts) -> bool:
-    """Return whether multi-token prediction may lie in chunk `place`: with the loss, or in a later stage's last chunk.
+def of_counts(
+    sequence: tuple[str, ...],
+    pp: int,
+    vpp: int,
+    *,
+    first: int | None = None,
+    last: int | None = None,
+    embedding: bool = False,
+    loss: bool = False,
+) -> Split | None:
+    """Return the split that Megatron-LM makes without a layout string (`dealt`); None if the layers do not divide.
 
-    See pipeline_parallel_layer_layout.py, validate_layer_layout.
+    first, last: layers on these stages; None: as many as the others. embedding, loss: it counts as a layer. Also None
+    for pp = 1 with several chunks or one of these.
     """
-    return place == chunks - 1 or (not layouts.mtp_with_head and place >= chunks - pp and place % pp > 0)
-
-
-def equal(sequence: tuple[str, ...], pp: int, vpp: int, at_start: bool, at_end: bool) -> Split | None:
-    """Return the split into chunks of equally many layers; None if they do not divide.
-
-    at_start, at_end: the embedding (loss) counts as a layer. Also None for pp = 1 with several chunks or one of these.
-    """
-    if pp == 1 and (vpp > 1 or at_start or at_end):
+    if pp == 1 and (vpp > 1 or embedding or loss):
         return None
-    sizes = dealt(layers(sequence), pp, vpp, embedding=at_start, loss=at_end)
-    return None if sizes is None else Split(pp, vpp, cut(sequence, sizes), at_start, at_end)
-
-
-def uneven(sequence: tuple[str, ...], pp: int, vpp: int, first: int | None, last: int | None) -> Split | None:
-    """Return the split with these layers on the first and last stage and the rest even; None if it does not divide.
-
-    None for `first` or `last`: as many as the other stages. The chunks of a stage have equally many layers.
-    """
-    sizes = dealt(layers(sequence), pp, vpp, first=first, last=last)
+    sizes = dealt(layers(sequence), pp, vpp, first=first, last=last, embedding=embedding, loss=loss)
     if sizes is None:
         return None
-    return Split(pp, vpp, cut(sequence, sizes), first_layers=first, last_layers=last)
+    return Split(pp, vpp, cut(sequence, sizes), embedding, loss, first_layers=first, last_layers=last)
 
 
 def even(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: int) -> Split | None:
@@ -217,37 +207,28 @@ def _splits(
     sequence: tuple[str, ...], pp: int, vpp: int, weights: tuple[tuple[str, float], ...], layouts: Layouts
 ) -> tuple[Split, ...]:
     """Return the splits of `splits` without a pinned layout. Cached."""
-    accounted = _ACCOUNTED if layouts.account else _ACCOUNTED[:1]
-    equals = [split for ends in accounted if (split := equal(sequence, pp, vpp, *ends)) is not None]
-    result = [split for split in equals if layers(split.chunks[0]) >= layouts.first]
-    if pp == 1:
+    accounted = ACCOUNTED if layouts.account else ACCOUNTED[:1]
+    equals = [of_counts(sequence, pp, vpp, embedding=at_start, loss=at_end) for at_start, at_end in accounted]
+    result = [split for split in equals if split is not None and layers(split.chunks[0]) >= layouts.first]
+    if pp == 1 or not (layouts.any_cut or layouts.first_last):
         return tuple(result)
-    if layouts.any_cut or layouts.first_last:
-        chunks = fastest_cut(_by_weight(sequence, pp, vpp, dict(weights), layouts))
-        if chunks is not None and all(chunks != split.chunks for split in result):
-            split = plainest(pp, chunks, layouts)
-            result += [] if split is None else [split]
-    return tuple(result)
-
-
-def _by_weight(
-    sequence: tuple[str, ...], pp: int, vpp: int, weights: Mapping[str, float], layouts: Layouts
-) -> StageProblem:
-    """Return the problem whose solution is the split with the slowest stage fastest, without a limit of memory.
-
-    weights: relative seconds of each kind; messages take none.
-    """
-    seconds = np.array([[weights[kind] for kind in sequence]] * 2)
+    # The split with the slowest stage fastest: memory has no limit, and messages take no time.
+    seconds = np.array([[dict(weights)[kind] for kind in sequence]] * 2)
     nothing = np.zeros_like(seconds)
-    blocks = Blocks(seconds=seconds, fixed_bytes=nothing, kept_bytes=nothing, working_bytes=nothing, limit_bytes=np.inf)
-    held = (np.ones((1, vpp)),) * pp
-    return StageProblem(
+    problem = StageProblem(
         sequence=sequence,
         pp=pp,
         vpp=vpp,
         layouts=layouts,
-        blocks=(blocks,),
+        blocks=(
+            Blocks(seconds=seconds, fixed_bytes=nothing, kept_bytes=nothing, working_bytes=nothing, limit_bytes=np.inf),
+        ),
         on=(0,) * pp,
         wait_s=np.zeros(pp),
-        held=held,
+        held=(np.ones((1, vpp)),) * pp,
     )
+    chunks = fastest_cut(problem)
+    if chunks is not None and all(chunks != split.chunks for split in result):
+        split = plainest(pp, chunks, layouts)
+        result += [] if split is None else [split]
+    return tuple(result)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from symconfig.graph.block import Place
 from symconfig.graph.parts import is_layer, place_of
+from symconfig.plans.pipeline_layout import dealt
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -32,6 +33,7 @@ Chunks = tuple[tuple[str, ...], ...]  # kinds of the blocks of every chunk, chun
 NEAREST = 128  # uneven cuts on each side of the even one that are compared
 MOST_CUTS = 4096  # most cuts of a family that are compared
 MOST_BLOCKS = 600  # most blocks of a model: tables have the square of their number
+ACCOUNTED = ((False, False), (True, True), (True, False), (False, True))  # embedding, loss; the plainest first
 ROUNDING = 1e-9  # relative: sums of the same seconds or bytes in another order
 
 
@@ -168,7 +170,10 @@ def fastest_cut(problem: StageProblem) -> Chunks | None:
         wait_s = problem.wait_s[stage]
         cost = np.where(problem.allowed(stage, start, end), seconds_of[problem.on[stage]] + wait_s, np.inf)
         if np.isfinite(limit := problem.blocks[problem.on[stage]].limit_bytes):
-            cost[_span_peaks(problem, stage, start, end) > limit * (1 + ROUNDING)] = np.inf
+            # Activations count at the most microbatches in flight; the largest working bytes are added.
+            kind, in_flight = problem.on[stage], float(problem.held[stage].max())
+            fixed, kept = (problem.sums(name, kind, start, end) for name in ("fixed_bytes", "kept_bytes"))
+            cost[fixed + in_flight * kept + _working(problem, kind) > limit * (1 + ROUNDING)] = np.inf
         costs.append(cost)
     ends = _least_largest(costs)
     return None if ends is None else _chunks(problem, ends)
@@ -195,17 +200,6 @@ def _least_largest(costs: Sequence[Array]) -> Ints | None:
     for each in reversed(before):
         ends.append(int(each[ends[-1]]))
     return np.array(ends[::-1])
-
-
-def _span_peaks(problem: StageProblem, stage: int, start: Ints, end: Ints) -> Array:
-    """Return the peak bytes of a stage with one chunk of blocks start to end, [start, end].
-
-    Activations count at the most microbatches in flight; the largest working bytes are added.
-    """
-    kind, held = problem.on[stage], float(problem.held[stage].max())
-    fixed, kept = (problem.sums(name, kind, start, end) for name in ("fixed_bytes", "kept_bytes"))
-    result: Array = fixed + held * kept + _working(problem, kind)
-    return result
 
 
 def _working(problem: StageProblem, kind: int) -> Array:
@@ -258,13 +252,10 @@ def family(sequence: tuple[str, ...], pp: int, vpp: int, rules: Layouts) -> Iter
     if rules.any_cut:
         yield from (cut(sequence, sizes) for sizes in even_cuts(total, chunks, least))
         return
-    for at_start, at_end in ((0, 0), (1, 1), (1, 0), (0, 1)) if rules.account and pp > 1 else ((0, 0),):
-        each, rest = divmod(total + at_start + at_end, chunks)
-        sizes = [each] * chunks
-        sizes[0] -= at_start
-        sizes[-1] -= at_end
-        if not rest and each > 0 and min(sizes[0], sizes[-1]) >= least:
-            yield cut(sequence, sizes)
+    for at_start, at_end in ACCOUNTED if rules.account and pp > 1 else ACCOUNTED[:1]:
+        counts = dealt(total, pp, vpp, embedding=at_start, loss=at_end)
+        if counts is not None and min(counts[0], counts[-1]) >= least:
+            yield cut(sequence, counts)
     if rules.first_last and pp > 1 and vpp == 1:
         for first, middle, last in _first_last(total, pp):
             yield cut(sequence, [first, *[middle] * (pp - 2), last])

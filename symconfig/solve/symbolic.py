@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from symconfig.cost.blocks import PASSES
-from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Stages
@@ -17,10 +16,9 @@ from symconfig.cost.table import Table, block_costs, resolve, table
 from symconfig.cost.tape import Array, Tape, Term
 from symconfig.graph.model import derived
 from symconfig.plans.configuration_set import ConfigurationSet
-from symconfig.solve.costed import choices_of, costed, detailed
+from symconfig.solve.costed import BUBBLE, EXCHANGE, STAGES, choices_of, costed, detailed, refined_time
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, loads, priced
-from symconfig.solve.timeline import BUBBLE, EXCHANGE, STAGES, refined_time
 
 # Constants of a framework that become symbols; the others are choices or shares and stay numbers.
 FRAMEWORK = (
@@ -91,11 +89,15 @@ def traced(prospect: Prospect) -> Traced:
         "global_batch": tape.symbol("global_batch_size", request.global_batch),
         "seq_length": tape.symbol("seq_length", request.seq_length),
     }
-    framework = _framework(request.framework, tape)
-    request = replace(request, framework=framework).having(**job)
-    known = replace(prospect, machine=_machine(prospect.machine, tape), request=request)
+    of_framework = {name: getattr(request.framework, name) for name in FRAMEWORK}
+    known_framework: dict[str, Any] = {name: tape.symbol(name, value) for name, value in of_framework.items() if value}
+    request = replace(request, framework=replace(request.framework, **known_framework)).having(**job)
+    of_machine = [one.name for one in fields(Machine) if one.name != "levels"]
+    numbers: dict[str, Any] = {name: tape.symbol(name, getattr(prospect.machine, name)) for name in of_machine}
+    levels: dict[str, Any] = {name: tape.symbol(name, float(rate)) for name, rate in prospect.machine.levels.items()}
+    known = replace(prospect, machine=replace(prospect.machine, levels=levels, **numbers), request=request)
     where = _columns(prospect, known, tape)
-    small = _named_table(_table(known, prospect, where, tape), tape)
+    small = _table(known, prospect, where, tape)
     parts = detailed(known, small, where)
     _name_stages(parts.sums, tape)
     cost = parts.cost
@@ -111,19 +113,6 @@ def traced(prospect: Prospect) -> Traced:
         for name, term in held.items():
             tape.name(term, f"memory.stage{stage}.{name}")
     return Traced(tape, time, memory)
-
-
-def _machine(machine: Machine, tape: Tape) -> Machine:
-    names = [one.name for one in fields(Machine) if one.name != "levels"]
-    known: dict[str, Any] = {name: tape.symbol(name, getattr(machine, name)) for name in names}
-    levels: dict[str, Any] = {name: tape.symbol(name, float(value)) for name, value in machine.levels.items()}
-    return replace(machine, levels=levels, **known)
-
-
-def _framework(framework: Framework, tape: Tape) -> Framework:
-    some = {name: getattr(framework, name) for name in FRAMEWORK}
-    known: dict[str, Any] = {name: tape.symbol(name, value) for name, value in some.items() if value}
-    return replace(framework, **known)
 
 
 def _objects(*terms: Any) -> Any:
@@ -151,7 +140,7 @@ def _table(known: Prospect, prospect: Prospect, where: ConfigurationSet, tape: T
     """Return the cost table of the blocks as terms, with symbols for the model's numbers.
 
     known, prospect: the candidate with symbols, and with numbers. Expert load imbalance is a constant of the plan's ep.
-    Seconds and bytes of operators, collectives and kept tensors are named on the tape.
+    Seconds and bytes of operators, collectives and kept tensors are named on the tape, as are the passes of each kind.
     """
     request, choices = known.request, choices_of(prospect)
     uneven = loads(prospect.request, prospect.columns().ep)  # of the plan's ranks, however many there are
@@ -174,17 +163,13 @@ def _table(known: Prospect, prospect: Prospect, where: ConfigurationSet, tape: T
             tape.name(term[0], f"{block.name}.{collective.owner}.{collective.kind.value}.{collective.phase.value}")
         for held, term in zip(block.held, cost.held_bytes, strict=True):
             tape.name(term[0], f"{block.name}.{held.tensor}.bytes")
-    return table(costs, choices, resolve(of_kind, choices), known.machine, request.framework)
-
-
-def _named_table(small: Table, tape: Tape) -> Table:
-    """Name the passes of every kind of block on the tape; return the table unchanged."""
+    result = table(costs, choices, resolve(of_kind, choices), known.machine, request.framework)
     for at, name in enumerate(PASSES):
-        for kind, block in enumerate(small.kinds):
-            for row in range(len(small.policies)):
-                which = f".policy{row}" if len(small.policies) > 1 else ""
-                tape.name(small.passes[at, row, kind, 0], f"{block}.{name}{which}")
-    return small
+        for kind, each in enumerate(result.kinds):
+            for row in range(len(result.policies)):
+                which = f".policy{row}" if len(result.policies) > 1 else ""
+                tape.name(result.passes[at, row, kind, 0], f"{each}.{name}{which}")
+    return result
 
 
 def _name_stages(sums: Stages, tape: Tape) -> None:

@@ -20,6 +20,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.count import parameters
+from symconfig.plans.configuration import Configuration
 from symconfig.resources import data_dir
 
 SAME_SIZE = 0.02  # relative difference in parameters of one model, from vocabulary padding
@@ -108,30 +109,31 @@ class Usual:
     joined: int
     seq_length: int
 
-    def beyond(self, *, tp: Any, pp: Any, vpp: Any, cp: Any, ep: Any, micro: Any) -> dict[str, Any]:
-        """Return by name whether a choice exceeds what published layouts have: bools, or [n] for arrays.
+    def rare_choices(self, c: Any, options: Configuration, recompute: Any) -> dict[str, Any]:
+        """Return by name whether published layouts hardly have a choice: bools, or arrays that broadcast together.
 
-        Names: degrees, "micro-batch", "tokens of a micro-batch" (per rank of cp), "tp beyond fast links" (tp >
-        `joined`). Without data on a degree it is never exceeded. cp may also be as large as the sequence length over
-        the most tokens.
+        Degrees, micro-batch and its tokens per rank of cp beyond `largest` (never without data; cp may also be as large
+        as the sequence length over the most tokens), tp beyond `joined`, recompute, and switches that are on.
+
+        Args:
+            c: configurations, with degrees and `micro` as numbers or arrays [n].
+            options: has the switches.
+            recompute: kind of recompute ("none", "selective" or "full"), one or an array.
         """
-        sizes = {"tp": tp, "pp": pp, "vpp": vpp, "ep": ep, "micro-batch": micro}
-        larger = {name: size > self.largest.get(name, inf) for name, size in sizes.items()}
+        sizes = {"tp": c.tp, "pp": c.pp, "vpp": c.vpp, "ep": c.ep, "micro-batch": c.micro}
+        rare = {name: size > self.largest.get(name, inf) for name, size in sizes.items()}
         tokens = self.largest.get("tokens", inf)
-        larger["tokens of a micro-batch"] = micro * self.seq_length > tokens * cp
+        rare["tokens of a micro-batch"] = c.micro * self.seq_length > tokens * c.cp
         # A longer sequence needs more ranks than the published layouts have.
-        larger["cp"] = cp > max(self.largest.get("cp", inf), self.seq_length / tokens)
-        larger["tp beyond fast links"] = tp > self.joined
-        return larger
-
-    def switched(self, *, graphs: bool, flex: bool, user_buffers: bool) -> list[str]:
-        """Return the names of the switches that are on and that fewer than 3 % of published layouts have."""
-        on = {"graphs": graphs, "flex": flex, "user_buffers": user_buffers}
-        return [FLAGS[name] for name, is_on in on.items() if is_on and name in self.rare]
-
-    def recomputes(self, kind: str) -> bool:
-        """Return whether fewer than 3 % of published layouts use this kind of recompute; False for "none"."""
-        return kind != "none" and kind in self.rare
+        rare["cp"] = c.cp > max(self.largest.get("cp", inf), self.seq_length / tokens)
+        rare["tp beyond fast links"] = c.tp > self.joined
+        rare |= {f"{kind} recompute": recompute == kind for kind in ("selective", "full") if kind in self.rare}
+        on = {
+            "graphs": options.cuda_graphs != "none",
+            "flex": bool(options.moe_flex_backend),
+            "user_buffers": options.overlap_tp_comm,
+        }
+        return rare | {FLAGS[name]: is_on for name, is_on in on.items() if name in self.rare}
 
 
 def premium(unusual: Any) -> Array:
@@ -167,7 +169,7 @@ def _usual(
 
     Quantiles are of layouts as similar in size as possible, rare switches and recompute of those of all sizes.
     """
-    kind = [row for row in layouts() if row.experts == experts]
+    kind = [row for row in _rows(PUBLISHED, Layout) if row.experts == experts]
     alike: Sequence[Callable[[Layout], bool]] = (
         lambda row: (row.generation, row.task, row.backend) == (generation, task, backend),
         lambda row: (row.generation, row.task) == (generation, task),
@@ -179,8 +181,11 @@ def _usual(
         for same in alike
         for far in DOUBLINGS
     ]
-    sized = _first(kind, nested)
-    flagged = _first(kind, alike)  # counted over all sizes
+    # The rows of the first condition that ENOUGH of them meet; switches are counted over all sizes.
+    sized, flagged = (
+        next((rows for condition in conditions if len(rows := list(filter(condition, kind))) >= ENOUGH), [])
+        for conditions in (nested, alike)
+    )
     columns = {
         **{name: [getattr(row, name) for row in sized] for name in ("tp", "pp", "vpp", "cp", "ep")},
         "micro-batch": [row.micro for row in sized],
@@ -190,12 +195,6 @@ def _usual(
     return Usual(largest=largest, rare=frozenset(_rare(flagged)), joined=joined, seq_length=seq_length)
 
 
-def _first(rows: Sequence[Layout], alike: Sequence[Callable[[Layout], bool]]) -> list[Layout]:
-    """Return the rows that meet the first condition met by at least ENOUGH rows; empty if none is."""
-    chosen = ([row for row in rows if condition(row)] for condition in alike)
-    return next((each for each in chosen if len(each) >= ENOUGH), [])
-
-
 def _rare(rows: Sequence[Layout]) -> Iterator[str]:
     """Yield the kinds of recompute and the switches that a share below RARE of the rows has.
 
@@ -203,36 +202,16 @@ def _rare(rows: Sequence[Layout]) -> Iterator[str]:
     only.
     """
     stated = [row.recompute for row in rows if row.recompute]
-    yield from (kind for kind in ("selective", "full") if len(stated) >= ENOUGH and _few(stated.count(kind), stated))
+    counts = {kind: (stated.count(kind), len(stated)) for kind in ("selective", "full")}
     # User buffers matter only with tensor parallelism, a dispatcher only with expert parallelism.
-    for name, useful in (
-        ("graphs", rows),
-        ("flex", [row for row in rows if row.ep > 1]),
-        ("user_buffers", [row for row in rows if row.tp > 1]),
-    ):
-        if len(useful) >= ENOUGH and _few(sum(getattr(row, name) for row in useful), useful):
-            yield name
+    experts, tensor = [row for row in rows if row.ep > 1], [row for row in rows if row.tp > 1]
+    for name, useful in (("graphs", rows), ("flex", experts), ("user_buffers", tensor)):
+        counts[name] = sum(getattr(row, name) for row in useful), len(useful)
+    yield from (name for name, (have, all_) in counts.items() if all_ >= ENOUGH and have < RARE * all_)
 
 
-def _few(count: int, of: Sequence[object]) -> bool:
-    return count < RARE * len(of)
-
-
-@cache
-def layouts() -> tuple[Layout, ...]:
-    """Return the published layouts from model_zoo/published.csv. Cached."""
-    return tuple(_rows(PUBLISHED, Layout))
-
-
-@cache
-def measured() -> tuple[Best, ...]:
-    """Return the best measured runs from model_zoo/measured.csv. Cached."""
-    return tuple(_rows(MEASURED, Best))
-
-
-@cache
 def real_data_ratios() -> tuple[float, ...]:
-    """Return measured over predicted seconds of fine-tuning runs on packed real data, in rising order. Cached."""
+    """Return measured over predicted seconds of fine-tuning runs on packed real data, in rising order."""
     return tuple(sorted(row.ratio for row in _rows(REAL_DATA, RealData)))
 
 
@@ -245,7 +224,7 @@ def measured_runs(model: ModelDescriptor, cluster: ClusterDescriptor, task: str)
     total, pretrained = parameters(model, with_mtp=False).total, task == "pretrain"
     return [
         run
-        for run in measured()
+        for run in _rows(MEASURED, Best)
         if run.gpu == cluster.gpu.product
         and run.layers == model.num_hidden_layers
         and abs(run.parameters / total - 1) < SAME_SIZE
@@ -254,9 +233,10 @@ def measured_runs(model: ModelDescriptor, cluster: ClusterDescriptor, task: str)
     ]
 
 
-def _rows(name: str, kind: type[Row]) -> Iterator[Row]:
-    """Yield the rows of a CSV file of model_zoo, each field converted to the type that its class states."""
+@cache
+def _rows(name: str, kind: type[Row]) -> tuple[Row, ...]:
+    """Return the rows of a CSV file of model_zoo, each field converted to the type that its class states. Cached."""
     types = get_type_hints(kind)
     with (data_dir("model_zoo") / name).open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            yield kind(**{field: types[field](text) for field, text in row.items()})
+        rows = csv.DictReader(file)
+        return tuple(kind(**{field: types[field](text) for field, text in row.items()}) for row in rows)

@@ -18,8 +18,8 @@ from symconfig.graph.parts import is_layer
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Plan
 from symconfig.solve.costed import costed
+from symconfig.solve.predict import restore
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.restore import restore
 
 PADDING = 0.01  # of the bytes of a buffer or a shard: padding of buckets and of uneven shards, which is not predicted
 _PART = ".weight."  # of the name of a weight's part, before the part's own

@@ -19,8 +19,8 @@ from symconfig.graph.derive import derive
 from symconfig.graph.derived import Phase
 from symconfig.graph.model import blocks
 from symconfig.graph.scheme import Scheme
-from symconfig.solve.configuration import Setup
 from symconfig.solve.predict import predict
+from symconfig.solve.prospect import Setup
 from tests.cost.support import cost, stage_bytes
 from tests.graph.support import numbers
 from tests.sample_configurations import configuration

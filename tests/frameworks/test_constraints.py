@@ -31,14 +31,13 @@ from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.frameworks.programs import PROGRAMS
 from symconfig.frameworks.shared import HEADS
-from symconfig.plans.configuration import FIELDS, Configuration
+from symconfig.plans.configuration import FIELD_OF_PIN, FIELDS, Configuration
 from symconfig.plans.configuration_set import COLUMNS, ConfigurationSet
-from symconfig.plans.options import FIELD_OF_PIN
 from symconfig.plans.plan import Plan
 from symconfig.plans.unknown import UNKNOWN, no
 from symconfig.render.shared import refused
-from symconfig.solve.configuration import Setup
 from symconfig.solve.predict import as_found
+from symconfig.solve.prospect import Setup
 from tests.existing.rules import examples
 from tests.sample_plans import sample_model, sample_plan, with_optimizer
 from tests.solve.naive import limits_of

@@ -19,7 +19,7 @@ from symconfig.measured.training_log import TrainingLog, read_log
 from symconfig.plans.configuration import FIELDS as NAMES_OF_CONFIGURATION
 from symconfig.plans.plan import Plan
 from symconfig.schedule.timeline import Start
-from symconfig.solve.configuration import Setup
+from symconfig.solve.prospect import Setup
 from symconfig.units import GIB, MIB
 from tests.measured.log_samples import deepspeed_log, iteration, megatron_log, memory, plan_log, throughput, write
 from tests.sample_plans import sample_plan

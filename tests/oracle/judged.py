@@ -17,12 +17,10 @@ from symconfig.frameworks.megatron.behaviour import MEGATRON, beside_another
 from symconfig.graph.derived import Phase
 from symconfig.graph.model import sequence
 from symconfig.plans.configuration import DEGREES
-from symconfig.solve.configuration import Setup
-from symconfig.solve.costed import Costed, costed, sizes
+from symconfig.solve.costed import Costed, costed, refined_time, sizes
 from symconfig.solve.predict import as_found
-from symconfig.solve.prospect import Prospect, recomputing
+from symconfig.solve.prospect import Prospect, Setup, recomputing
 from symconfig.solve.space import constants
-from symconfig.solve.timeline import refined_time
 from tests.oracle import given
 from tests.oracle.given import Model, Run
 from tests.oracle.records import FORWARD, GRADIENT_OF_WEIGHT, INPUT

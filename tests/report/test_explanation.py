@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import symconfig
-from symconfig.plans.alike import layers
+from symconfig.plans.sentences import chunk_layers
 from symconfig.report.explanation import blocks, details, stages, to_dict
 from symconfig.report.grid import plain
 from symconfig.solve.explain import explain
@@ -32,12 +32,12 @@ def test_stages_that_are_alike_say_between_which_peaks_they_lie() -> None:
 
 
 def test_eighty_layers_that_take_turns_are_no_row_of_eighty_words() -> None:
-    assert layers(("embedding", *("attention", "mamba") * 40, "head")) == (
+    assert chunk_layers(("embedding", *("attention", "mamba") * 40, "head")) == (
         "embedding + 40 x (1 attention + 1 mamba) + head"
     )
-    assert layers(("window", "full") * 3 + ("window",)) == "3 x (1 window + 1 full) + 1 window"
-    assert layers(("a", "b", "a", "a", "b", "b", "a", "b")) == "4 a, 4 b in turns"
-    assert layers(()) == "no layers"
+    assert chunk_layers(("window", "full") * 3 + ("window",)) == "3 x (1 window + 1 full) + 1 window"
+    assert chunk_layers(("a", "b", "a", "a", "b", "b", "a", "b")) == "4 a, 4 b in turns"
+    assert chunk_layers(()) == "no layers"
 
 
 def test_every_table_of_a_real_plan_is_shown() -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from symconfig.cost.machine import constants
-from symconfig.solve.configuration import Setup
 from symconfig.solve.costed import costed
 from symconfig.solve.predict import Timer, alone, as_found
+from symconfig.solve.prospect import Setup
 from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster, sample_model
 

@@ -22,10 +22,9 @@ from symconfig.cost.step import bound_bytes, bound_s, host_bytes, time_s
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.solve import branch_and_bound as search
-from symconfig.solve.budget import peak_budget
-from symconfig.solve.choice import TIE, complexity, family
+from symconfig.solve.choice import TIE, Incumbents, complexity, family
 from symconfig.solve.costed import costed
-from symconfig.solve.incumbents import Incumbents
+from symconfig.solve.interval import peak_budget
 from symconfig.solve.pieces import PLAIN, WHOLE, computed_s
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import weigh_all
@@ -111,8 +110,8 @@ def test_dominated_options_are_never_the_fastest(monkeypatch: pytest.MonkeyPatch
     """Nor is there a point without any: each has the same step where nothing is dominated."""
     model, asked = CASES["experts and options"]
     cluster = tight(model, ENOUGH, "h100")
-    monkeypatch.setattr("symconfig.solve.incumbents.family", place)
-    monkeypatch.setattr("symconfig.solve.incumbents.complexity", lambda _: 0)
+    monkeypatch.setattr("symconfig.solve.choice.family", place)
+    monkeypatch.setattr("symconfig.solve.choice.complexity", lambda _: 0)
     monkeypatch.setattr("symconfig.solve.run.usual_layouts", lambda *_: None)
 
     def steps() -> dict[object, float]:

@@ -13,11 +13,10 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.solve import pieces as weighing
 from symconfig.solve.choice import TIE
-from symconfig.solve.costed import costed
+from symconfig.solve.costed import costed, refined_s
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.run import weigh_all
 from symconfig.solve.search import resolved, search
-from symconfig.solve.timeline import refined_s
 from tests.solve import naive
 from tests.solve.naive import job, tight, tiny
 
@@ -100,8 +99,8 @@ def nothing_is_unusual(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_choice_of_degrees_has_the_step_time_of_its_fastest_policy(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("symconfig.solve.incumbents.family", naive.place)
-    monkeypatch.setattr("symconfig.solve.incumbents.complexity", lambda _: 0)
+    monkeypatch.setattr("symconfig.solve.choice.family", naive.place)
+    monkeypatch.setattr("symconfig.solve.choice.complexity", lambda _: 0)
     model, gib, asked = CASES[name]
     cluster, expected = tight(model, gib), nested_loops(name)
     found = weigh_all(model, cluster, resolved(model, cluster, asked), 1000, exhaustive=True)

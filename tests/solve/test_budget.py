@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,9 +10,8 @@ import pytest
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InfeasibleError
-from symconfig.solve.budget import NO_LIMIT, fitting, surprise
-from symconfig.solve.interval import chance, interval, quantile
-from symconfig.solve.restore import restore
+from symconfig.solve.interval import NO_LIMIT, errors, fitting, interval, surprise
+from symconfig.solve.predict import restore
 from symconfig.solve.search import search
 from tests.solve.naive import job, tight, tiny
 
@@ -22,9 +22,9 @@ MODEL = tiny()
 def test_nineteen_in_twenty_stay_below_the_upper_end_of_the_interval(name: str) -> None:
     model, cluster = load_model(name), load_cluster("h100")
     high = interval("memory", cluster, model).high
-    assert chance("memory", cluster, model, high) == pytest.approx(0.95)
+    assert errors("memory", cluster, model).cdf(math.log(high)) == pytest.approx(0.95)
     assert surprise(model, cluster, 0.05) == pytest.approx(high)
-    assert quantile("memory", cluster, model, 0.95) > quantile("memory", cluster, model, 0.5)
+    assert surprise(model, cluster, 0.05) == pytest.approx(math.exp(errors("memory", cluster, model).inv_cdf(0.95)))
     assert surprise(model, cluster, NO_LIMIT) is None
 
 

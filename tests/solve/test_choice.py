@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,18 +17,17 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import SymconfigError
 from symconfig.format import picked
-from symconfig.plans.configuration import DEGREES
+from symconfig.plans.configuration import DEGREES, Configuration
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.table import summary
 from symconfig.resources import data_dir
 from symconfig.solve.choice import TIE, Family, complexity, family, first, scored
-from symconfig.solve.costed import costed
+from symconfig.solve.costed import costed, refined_s
+from symconfig.solve.predict import restore
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.restore import restore
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved, search
-from symconfig.solve.timeline import refined_s
-from symconfig.solve.usual import REAL_DATA, usual
+from symconfig.solve.usual import REAL_DATA, Usual, usual
 from tests.solve.naive import tight
 from tests.solve.test_brute_force import CASES, nested_loops
 
@@ -180,15 +181,19 @@ def test_an_option_less_never_improves_the_score_and_one_more_never_worsens_it(
 def test_published_layouts_say_what_is_unusual() -> None:
     model, cluster = load_model("llama3.1-8b"), load_cluster("h100")
     has = usual(model, cluster, job("llama3.1-8b", "h100", 64, "pretrain"))
-    sizes = {"pp": 1, "vpp": 1, "cp": 1, "ep": 1, "micro": 1}
-    assert [name for name, beyond in has.beyond(tp=2, **sizes).items() if beyond] == []
-    assert [name for name, beyond in has.beyond(tp=16, **sizes).items() if beyond] == ["tp", "tp beyond fast links"]
-    several = has.beyond(tp=np.array([2, 16]), **sizes)["tp"]
-    assert several.tolist() == [False, True]
+    plain = Configuration(micro=1, global_batch=1, seq_length=1)
+
+    def rare(usual: Usual, **sizes: object) -> dict[str, Any]:
+        every = {"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "micro": 1}
+        return usual.rare_choices(SimpleNamespace(**every | sizes), plain, "none")
+
+    assert not any(rare(has, tp=2).values())
+    assert [name for name, is_rare in rare(has, tp=16).items() if is_rare] == ["tp", "tp beyond fast links"]
+    assert rare(has, tp=np.array([2, 16]))["tp"].tolist() == [False, True]
     longer = replace(has, seq_length=2**20)  # a longer sequence asks for more ranks than were published
     most = int(2**20 / longer.largest["tokens"])
-    assert not longer.beyond(tp=1, **{**sizes, "cp": most})["cp"]
-    assert longer.beyond(tp=1, **{**sizes, "cp": 2 * most})["cp"]
+    assert not rare(longer, cp=most)["cp"]
+    assert rare(longer, cp=2 * most)["cp"]
 
 
 def test_robustness_says_what_is_lost_where_something_is_otherwise() -> None:

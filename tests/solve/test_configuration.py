@@ -9,8 +9,8 @@ import pytest
 
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.solve.candidate import described
-from symconfig.solve.configuration import Setup
 from symconfig.solve.predict import as_found
+from symconfig.solve.prospect import Setup
 from tests.sample_models import sample_cluster
 from tests.solve.naive import tiny
 

@@ -13,7 +13,7 @@ from symconfig.frameworks.constraint import Fixed
 from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.frameworks.maturity import ALL
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.solve.experimental import needed
+from symconfig.solve.extras import needed_options
 from symconfig.solve.pins import parse
 from symconfig.solve.search import search
 from tests.sample_models import sample_cluster
@@ -99,17 +99,17 @@ def test_options_are_opened_by_maturity_and_no_more_than_are_needed() -> None:
     def enough(*names: str):  # type: ignore[no-untyped-def]
         return lambda trial: set(names) <= set(trial.allow)
 
-    assert needed(asked, fixed, pins, enough("optimizer_offload")) == ("optimizer_offload",)
-    both = needed(asked, fixed, pins, enough("expert_tensor", "optimizer_offload"))
+    assert needed_options(asked, fixed, pins, enough("optimizer_offload")) == ("optimizer_offload",)
+    both = needed_options(asked, fixed, pins, enough("expert_tensor", "optimizer_offload"))
     assert {"expert_tensor", "optimizer_offload"} <= set(both)
     assert "activation_offload" not in both
-    assert needed(asked, fixed, pins, enough("activation_offload")) == (*both, "activation_offload")
-    assert set(needed(asked, fixed, pins, enough("nothing"))) > {*both, "activation_offload"}
+    assert needed_options(asked, fixed, pins, enough("activation_offload")) == (*both, "activation_offload")
+    assert set(needed_options(asked, fixed, pins, enough("nothing"))) > {*both, "activation_offload"}
 
 
 def test_what_a_site_lacks_is_never_opened() -> None:
     asked = job(8, 16, **PLAIN, without=("optimizer_offload",))
-    names = needed(asked, Fixed(), parse({}), lambda trial: False)
+    names = needed_options(asked, Fixed(), parse({}), lambda trial: False)
     assert "optimizer_offload" not in names
 
 

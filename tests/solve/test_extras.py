@@ -18,7 +18,7 @@ from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.candidate import described
 from symconfig.solve.pins import parse
-from symconfig.solve.restore import restore
+from symconfig.solve.predict import restore
 from symconfig.solve.run import facts_of, requests, weigh_all
 from symconfig.solve.search import resolved, search
 from tests.sample_models import sample_cluster
@@ -89,8 +89,8 @@ def test_every_choice_of_degrees_has_the_fastest_choice_of_options(monkeypatch: 
     """The loops weigh each of them everywhere; the search leaves out graphs where nothing waits for the host, and one
     dispatcher with kernels of its own where another runs."""
     monkeypatch.setattr("symconfig.cost.machine.SPREAD", 0.0)
-    monkeypatch.setattr("symconfig.solve.incumbents.family", naive.place)
-    monkeypatch.setattr("symconfig.solve.incumbents.complexity", lambda _: 0)
+    monkeypatch.setattr("symconfig.solve.choice.family", naive.place)
+    monkeypatch.setattr("symconfig.solve.choice.complexity", lambda _: 0)
     monkeypatch.setattr("symconfig.solve.run.usual_layouts", lambda *_: None)  # the loops know seconds alone
     pins = {"activation_offload": "0", "optimizer_offload": "0", "etp": "1", "cp": "1", "recompute": "none"}
     asked = job(4, 4, 4096, **OPEN, pins=pins)

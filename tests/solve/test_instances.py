@@ -9,8 +9,8 @@ import pytest
 import symconfig
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.solve.configuration import Setup
 from symconfig.solve.predict import predict
+from symconfig.solve.prospect import Setup
 from symconfig.solve.run import usual_of
 
 # A model that is small beside the network of so many GPUs, and one that barely fits in the shards of a node.

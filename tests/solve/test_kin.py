@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from symconfig.solve.kin import Relative, posterior
+from symconfig.solve.interval import Relative, posterior
 
 
 def test_a_member_that_is_known_is_what_it_is_and_a_stranger_is_the_roots() -> None:

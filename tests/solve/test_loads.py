@@ -17,8 +17,8 @@ from symconfig.plans.plan import Plan
 from symconfig.solve.candidate import under_loads
 from symconfig.solve.costed import costed
 from symconfig.solve.loads import TRAINED, UNTRAINED, uneven, waited
+from symconfig.solve.predict import restore
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.restore import restore
 from symconfig.solve.search import search
 
 MODEL, CLUSTER = "qwen3-30b-a3b", "h100"

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from symconfig.plans.plan import Plan
-from symconfig.solve.costed import costed
+from symconfig.solve.costed import costed, stage_memory, timeline
 from symconfig.solve.pieces import PLAIN, WHOLE
-from symconfig.solve.predict import as_found
+from symconfig.solve.predict import as_found, restore
 from symconfig.solve.prospect import recomputing
-from symconfig.solve.restore import restore
-from symconfig.solve.timeline import stage_memory, timeline
 from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster
 from tests.sample_plans import sample_plan

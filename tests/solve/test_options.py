@@ -8,7 +8,7 @@ import pytest
 
 from symconfig.frameworks.megatron.behaviour import MEGATRON, USER_BUFFERS
 from symconfig.plans.configuration import Configuration
-from symconfig.solve.configuration import Setup
+from symconfig.solve.prospect import Setup
 from symconfig.solve.search import search
 from tests.sample_models import sample_cluster
 from tests.solve.naive import KERNELS, job, tiny

@@ -13,11 +13,10 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.schedule.schedules import PAIRED_INTERLEAVED
 from symconfig.schedule.simulate import simulate
-from symconfig.solve.costed import costed
+from symconfig.solve.costed import costed, stage_memory, timeline
+from symconfig.solve.predict import restore
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.restore import restore
 from symconfig.solve.search import search
-from symconfig.solve.timeline import stage_memory, timeline
 from tests.sample_models import sample_cluster, sample_model
 from tests.solve.naive import job
 from tests.solve.test_brute_force import MIXTURE

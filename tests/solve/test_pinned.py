@@ -10,7 +10,7 @@ from symconfig.errors import InputError
 from symconfig.plans.file import parse_plan
 from symconfig.plans.pipeline_layout import compact, expanded, letters
 from symconfig.solve.costed import costed
-from symconfig.solve.restore import restore
+from symconfig.solve.predict import restore
 from symconfig.solve.search import search
 from symconfig.solve.split import plainest
 from tests.cli.support import JOB, Run, run

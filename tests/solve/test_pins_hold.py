@@ -14,8 +14,7 @@ from symconfig.api.planning import plan
 from symconfig.descriptor.job import PIN_NAMES
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.known import BACKENDS
-from symconfig.plans.configuration import DEGREES
-from symconfig.plans.options import EXTRAS
+from symconfig.plans.configuration import DEGREES, EXTRAS
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import own_target, render
 from symconfig.render.files import write

@@ -13,8 +13,8 @@ from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Candidate
-from symconfig.solve.configuration import Setup
 from symconfig.solve.predict import predict
+from symconfig.solve.prospect import Setup
 from symconfig.solve.search import search
 from tests.sample_configurations import configuration
 

@@ -12,13 +12,12 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.model import sequence
 from symconfig.plans.pipeline_layout import is_uneven
-from symconfig.solve.budget import peak_budget
 from symconfig.solve.choice import TIE
-from symconfig.solve.costed import costed
+from symconfig.solve.costed import costed, refined_s
+from symconfig.solve.interval import peak_budget
 from symconfig.solve.run import run, weigh_all
 from symconfig.solve.search import resolved
 from symconfig.solve.split import Split, plainest
-from symconfig.solve.timeline import refined_s
 from tests.solve.naive import job, tight, tiny
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 384, "norm_topk_prob": True}

@@ -10,7 +10,7 @@ import pytest
 import symconfig
 from symconfig.plans.plan import Plan
 from symconfig.solve.explain import Strategies, StrategyLine, explain, strategies
-from symconfig.solve.restore import restore
+from symconfig.solve.predict import restore
 
 
 def planned(

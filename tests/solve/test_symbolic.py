@@ -17,8 +17,8 @@ from symconfig.api.planning import PlanResult
 from symconfig.cost.machine import Machine
 from symconfig.errors import InputError
 from symconfig.solve.costed import costed, sizes
+from symconfig.solve.predict import restore
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.restore import restore
 from symconfig.solve.symbolic import Traced, traced
 
 JOBS: dict[str, dict[str, Any]] = {

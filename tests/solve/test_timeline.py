@@ -14,11 +14,10 @@ from symconfig.cost.machine import constants
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.schedule.timeline import Start
-from symconfig.solve.costed import costed
+from symconfig.solve.costed import EXCHANGE, costed, refined_s, refined_time, timeline, times
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.predict import Timer, as_found, predict
 from symconfig.solve.prospect import Prospect, recomputing
-from symconfig.solve.timeline import EXCHANGE, refined_s, refined_time, timeline, times
 from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster
 from tests.solve.naive import tiny

@@ -17,11 +17,10 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron import environment
-from symconfig.plans.plan import Plan
-from symconfig.plans.sketch import sketch
+from symconfig.plans.plan import Plan, sketch
 from symconfig.render import megatron as render
 from symconfig.render import targets
-from symconfig.solve.whole import filled
+from symconfig.solve.run import with_defaults
 from symconfig.verify import deepspeed, megatron
 from symconfig.verify.megatron import Rendered
 from tests.altered_models import altered
@@ -37,7 +36,7 @@ def sketched(model: ModelDescriptor, target: str) -> Plan | None:
     length = min(2048, model.max_position_embeddings)
     job = Job(model="m", cluster="h100", gpus=64, global_batch_size=256, seq_length=length).model_copy(update=assumed)
     try:
-        job = filled(model, CLUSTER, job)
+        job = with_defaults(model, CLUSTER, job)
         plan = sketch(model, CLUSTER, job, BACKENDS[job.backend].releases.of(job))
         targets()[target].files(plan)
     except SymconfigError:

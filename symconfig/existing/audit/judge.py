@@ -22,10 +22,10 @@ from symconfig.format import gib
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedPhase, surprised
-from symconfig.solve.budget import surprise
 from symconfig.solve.estimate import Estimate, priced
+from symconfig.solve.interval import surprise
 from symconfig.solve.predict import as_found
-from symconfig.solve.whole import whole
+from symconfig.solve.run import with_training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Judged(Estimate):
 def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     """Return the estimated time and memory of a run, without a search. Raises InputError for degrees or values."""
     model = run.described.model
-    job = whole(model, job_of(run, cluster, limits))
+    job = with_training(model, job_of(run, cluster, limits))
     prospect = as_found(model, cluster, run.configuration, job)
     fixed, point = prospect.request.limits.fixed, prospect.configuration
     # Other constraints that refuse it do not keep a run from being predicted.

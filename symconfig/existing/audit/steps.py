@@ -28,11 +28,10 @@ from symconfig.graph.implementation import Dispatch
 from symconfig.plans.configuration import FIELDS
 from symconfig.plans.plan import Plan
 from symconfig.schedule.timeline import Start
-from symconfig.solve.configuration import Setup
-from symconfig.solve.costed import costed
+from symconfig.solve.costed import costed, refined_s
 from symconfig.solve.predict import as_found
+from symconfig.solve.prospect import Setup
 from symconfig.solve.search import search
-from symconfig.solve.timeline import refined_s
 
 _EVEN: Mapping[str, Any] = {
     **dict.fromkeys(("pipeline_layout", "first_stage_layers", "last_stage_layers")),

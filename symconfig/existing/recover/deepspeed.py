@@ -30,9 +30,8 @@ from symconfig.frameworks.known import built
 from symconfig.frameworks.optimizers import stepping
 from symconfig.plans.configuration import Precision
 from symconfig.plans.plan import Target
-from symconfig.solve.configuration import Setup
 from symconfig.solve.pieces import WHOLE
-from symconfig.solve.prospect import recomputing
+from symconfig.solve.prospect import Setup, recomputing
 
 Json = dict[str, Any]
 RECOMPUTE = ("gradient_checkpointing", "use_gradient_checkpointing")

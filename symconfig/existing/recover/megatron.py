@@ -25,7 +25,7 @@ from symconfig.frameworks.megatron.options import optimizer
 from symconfig.graph.scheme import CpComm
 from symconfig.plans import pipeline_layout
 from symconfig.plans.plan import Target
-from symconfig.solve.configuration import Setup
+from symconfig.solve.prospect import Setup
 
 # Each of them divides something, or counts what there is at least one of.
 SIZES = words(

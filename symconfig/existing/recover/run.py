@@ -11,7 +11,7 @@ from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.graph.implementation import LossKernel
 from symconfig.plans.plan import Target
-from symconfig.solve.configuration import Setup
+from symconfig.solve.prospect import Setup
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,21 +18,18 @@ from symconfig.frameworks.constraint import failing
 from symconfig.frameworks.extras import in_effect
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.option_constraints import GATHERED_FORMATS
-from symconfig.plans.configuration import Configuration, Precision
-from symconfig.plans.options import EXTRAS, Extra
+from symconfig.plans.configuration import EXTRAS, Configuration, Extra, Precision
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import target_of
 from symconfig.runs.checkpoint import Loadable, Verdict
 from symconfig.solve.candidate import described
-from symconfig.solve.configuration import Setup
-from symconfig.solve.costed import costed
+from symconfig.solve.costed import costed, refined_s
 from symconfig.solve.extras import switched_on, values_of
 from symconfig.solve.pins import parse
 from symconfig.solve.predict import as_found
-from symconfig.solve.prospect import Prospect, effective
+from symconfig.solve.prospect import Prospect, Setup, effective
 from symconfig.solve.run import request
 from symconfig.solve.space import Request
-from symconfig.solve.timeline import refined_s
 from symconfig.units import GIB
 
 SEQUENCE = "sequence parallel"  # of the decisions

@@ -12,8 +12,8 @@ from symconfig.descriptor.job import Job
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.known import BACKENDS, usual_backend
-from symconfig.plans.alike import held
 from symconfig.plans.plan import Plan
+from symconfig.plans.sentences import stage_layers
 from symconfig.render import deepspeed, megatron
 
 _SECTIONS = ("pins", "limits", "training", "lora", "images")  # of which single names are asked for anew
@@ -200,7 +200,7 @@ def _stages(before: Plan, after: Plan) -> Iterator[Difference]:
     lacks the stage.
     """
     for number, (one, other) in enumerate(zip_longest(before.best.stages, after.best.stages)):
-        holds = [None if stage is None else held(stage) for stage in (one, other)]
+        holds = [None if stage is None else stage_layers(stage) for stage in (one, other)]
         if holds[0] != holds[1]:
             yield Difference(f"stage {number}", *holds)
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.plans.plan import Plan
+from symconfig.plans.sentences import batch_nearby
 from symconfig.render import summary
 from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint import Loadable, Saving, loadable, savings
 from symconfig.runs.checkpoint.folder import shown
-from symconfig.solve.near_batch import batch_nearby
 
 Progress = Callable[[str, float], None]
 

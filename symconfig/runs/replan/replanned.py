@@ -13,6 +13,7 @@ from symconfig.errors import InputError, SymconfigError
 from symconfig.format import count
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
+from symconfig.plans.sentences import batch_nearby
 from symconfig.render import own_target, render, target_of
 from symconfig.runs.best import TOP, best_plan
 from symconfig.runs.checkpoint import Checkpoint, Loadable, loadable, of_folder
@@ -20,8 +21,7 @@ from symconfig.runs.checkpoint.table import table
 from symconfig.runs.replan.changes import Changes, NearPlan, changed, nearest
 from symconfig.runs.replan.diff import Difference, differences, inputs
 from symconfig.runs.replan.schedule import Batch, Mode, Schedule, scheduled
-from symconfig.solve.near_batch import batch_nearby
-from symconfig.solve.whole import filled
+from symconfig.solve.run import with_defaults
 
 Progress = Callable[[str, float], None]
 
@@ -175,7 +175,7 @@ def _scheduled(
     the run's end.
     """
     job = wishes.job
-    known = filled(wishes.model, wishes.cluster, job)
+    known = with_defaults(wishes.model, wishes.cluster, job)
     assert known.seq_length is not None
     counts = target_of(wishes.model, job).counts
     return scheduled(

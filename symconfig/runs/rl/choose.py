@@ -15,7 +15,7 @@ from symconfig.descriptor.job import Job
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.recover.rl.step import Packed, in_a_row, padded
 from symconfig.format import gib, picked
-from symconfig.plans.options import EXTRAS
+from symconfig.plans.configuration import EXTRAS
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedRl
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
@@ -27,7 +27,7 @@ from symconfig.solve.candidate import described
 from symconfig.solve.choice import TIE, complexity, unusual
 from symconfig.solve.lengths import packing
 from symconfig.solve.pins import parse
-from symconfig.solve.restore import restore
+from symconfig.solve.predict import restore
 from symconfig.solve.usual import premium
 
 WEIGHED = 12  # plans of the actor, around each of which engines are weighed

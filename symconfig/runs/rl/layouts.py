@@ -23,7 +23,7 @@ from symconfig.runs.rl.engine import Engine, Generation, Replica, generate
 from symconfig.runs.rl.phases import AWAY, GAPS, Away, Layout, Phase
 from symconfig.runs.rl.reward import rewards
 from symconfig.runs.rl.trained import Trained
-from symconfig.solve.budget import surprise
+from symconfig.solve.interval import surprise
 
 # Assumed: of a generation, by which a replica of more GPUs must be ahead, since what tensor parallelism costs a step of
 # decoding was not measured.

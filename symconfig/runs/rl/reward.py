@@ -24,8 +24,8 @@ from symconfig.render.learning import Rewarding
 from symconfig.runs.rl.engine import ASLEEP_BYTES, WORKING_BYTES, Engine, cached_bytes
 from symconfig.runs.rl.logits import PLAIN
 from symconfig.runs.rl.trained import WEIGHTS, Trained
-from symconfig.solve.configuration import Setup
 from symconfig.solve.predict import as_found
+from symconfig.solve.prospect import Setup
 
 _SHARES = 20  # of a GPU's memory, of which an engine takes some
 _USUAL_SHARE = 0.5  # what an engine of rewards takes at most where more GPUs can share it (verl's default)

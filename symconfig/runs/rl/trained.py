@@ -17,12 +17,11 @@ from symconfig.graph.count import largest_trained, parameters
 from symconfig.graph.parts import is_layer
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.rl.logits import LogitBytes
-from symconfig.solve.costed import Costed, costed
+from symconfig.solve.costed import Costed, costed, times
 from symconfig.solve.loads import uneven
+from symconfig.solve.predict import restore
 from symconfig.solve.prospect import Prospect, recomputing
-from symconfig.solve.restore import restore
 from symconfig.solve.run import weighs_loads
-from symconfig.solve.timeline import times
 
 STATES, WEIGHTS, GRADIENTS = "optimizer state", "weights", "gradients"
 _STEPPED = (WEIGHTS, GRADIENTS, STATES)  # what an optimizer's step reads and writes

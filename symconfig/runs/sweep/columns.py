@@ -11,8 +11,8 @@ from operator import attrgetter
 from typing import Any
 
 from symconfig.descriptor.task import TASKS
-from symconfig.plans.beside import caveats
 from symconfig.plans.plan import Plan
+from symconfig.plans.sentences import caveats
 
 Value = str | int | float | bool | None
 TOKENS = 1e9  # costs are given for so many

@@ -5,7 +5,7 @@ Nothing is priced here: the candidate is worked out once on either kind, and eve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,16 +20,19 @@ from symconfig.cost.pipeline import Messages, messages
 from symconfig.cost.stages import Setting, Stages
 from symconfig.cost.step import HOST_SHARE, apart_s, host_bytes
 from symconfig.cost.table import Table
-from symconfig.graph.model import sequence
-from symconfig.graph.parts import is_layer
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.mixed import MixedCluster
 from symconfig.plans.configuration_set import ConfigurationSet
+from symconfig.plans.mixed import Host, MixedCandidate, Span
+from symconfig.plans.plan import Predicted
 from symconfig.schedule.simulate import simulate
 from symconfig.schedule.timeline import Timeline, Times
-from symconfig.solve.budget import peak_budget
-from symconfig.solve.costed import Costed, detailed, table_alone
+from symconfig.solve.candidate import made, predicted, tidy
+from symconfig.solve.costed import BUBBLE, EXCHANGE, Costed, detailed, shape, table_alone, times, without_exchange
+from symconfig.solve.interval import peak_budget
 from symconfig.solve.prospect import Prospect, recomputing
 from symconfig.solve.split import Split
-from symconfig.solve.timeline import BUBBLE, EXCHANGE, shape, times, without_exchange
+from symconfig.solve.stages import layers
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,13 @@ class Across:
     """A candidate whose first `ahead` stages are on one kind of GPU, and the others on another.
 
     candidates: the same one as if all stages were on the first kind, and on the second. border: the machine for
-    messages between the kinds.
+    messages between the kinds. order: indices of the cluster's kinds along the pipeline.
     """
 
     candidates: tuple[Prospect, Prospect]
     ahead: int
     border: Machine
+    order: tuple[int, int] = (0, 1)
 
     def laid(self, split: Split, block_layers: int) -> Across:
         """Return a copy with other layers per stage and `block_layers` recomputed; its vpp is that of the split."""
@@ -87,18 +91,6 @@ class Across:
         one, other = (detailed(candidate, table) for candidate, table in zip(self.candidates, self.tables, strict=True))
         return one, other
 
-    @property
-    def floor_s(self) -> float:
-        """Return a lower bound of the step in seconds for any distribution of layers.
-
-        Only transformer layers count, without recompute; the optimizer does not.
-        """
-        places = [
-            self.tables[0].kinds.index(kind) for kind in sequence(self.candidates[0].request.model) if is_layer(kind)
-        ]
-        one, other = (table.seconds[0, places, 0] for table in self.tables)
-        return self.num_microbatches * shared_s(one, other, (self.ahead, self.pp - self.ahead))
-
     def least_s(self, split: Split) -> float:
         """Return a lower bound of the step in seconds with the layers of `split`, from the blocks' own seconds."""
         seconds = [np.array(split.counts(table.kinds)) @ table.seconds[0, :, 0] for table in self.tables]
@@ -131,12 +123,9 @@ class Across:
     @property
     def fits(self) -> bool:
         """Return whether every stage fits in its kind's GPU memory, and offloaded states in its hosts' memory."""
-        return max(self.excess) <= 0 and all(map(self._fits_host, (0, 1)))
-
-    def _fits_host(self, kind: int) -> bool:
-        sums, setting = self.own(kind)
-        room = self.candidates[kind].machine.host_memory_bytes_per_gpu * HOST_SHARE
-        return bool(host_bytes(sums, self.parts[kind].points, setting).max() <= room)
+        rooms = (candidate.machine.host_memory_bytes_per_gpu * HOST_SHARE for candidate in self.candidates)
+        pinned = (host_bytes(sums, self.parts[0].points, setting) for sums, setting in map(self.own, (0, 1)))
+        return max(self.excess) <= 0 and all(one.max() <= room for one, room in zip(pinned, rooms, strict=True))
 
     @cached_property
     def links_s(self) -> tuple[float, float, float]:
@@ -152,11 +141,6 @@ class Across:
             for parts, machine in zip((*self.parts, self.parts[0]), machines, strict=True)
         )
 
-    def link_s(self, stage: int, other: int) -> float:
-        """Return the seconds of a message from stage `other` to `stage`; `other` wraps around."""
-        kind = self.kinds[stage]
-        return self.links_s[kind if kind == self.kinds[other % self.pp] else 2]
-
     @cached_property
     def arrivals_s(self) -> tuple[Array, Array]:
         """Return the seconds that each chunk waits for its activation, and for its gradient, [pp, vpp] each. Cached.
@@ -164,8 +148,9 @@ class Across:
         They are those of a message from the stage before, and after, with wrap-around; 0 for the activation of the
         model's first chunk and the gradient of its last.
         """
+        kinds = np.array(self.kinds)
         into, back = (
-            np.array([[self.link_s(stage, stage + way)] * self.split.vpp for stage in range(self.pp)])
+            np.array(self.links_s)[np.where(kinds == np.roll(kinds, -way), kinds, 2)][:, None].repeat(self.split.vpp, 1)
             for way in (-1, 1)
         )
         into[0, 0] = back[-1, -1] = 0.0  # the model's first chunk receives no activation, its last one no gradient
@@ -277,11 +262,57 @@ class Across:
         return float(formulas.alone_s(paired[stage].sum(), m, self.split.vpp, group))
 
 
-def shared_s(one: Array, other: Array, stages: tuple[int, int]) -> float:
-    """Return a lower bound of the slowest stage in seconds for any distribution of layers, which may be split in parts.
+def described(across: Across, mixed: MixedCluster, jobs: Sequence[Job]) -> MixedCandidate:
+    """Return the candidate of a mixed plan with one host per kind, in pipeline order.
 
-    one, other: seconds of every layer on the first and on the second kind; stages: number of stages on each. Every
-    layer counts as having the least ratio of the second kind's seconds to the first's.
+    The prediction is that of the kind whose GPUs are fuller, relative to their usable memory; its step interval spans
+    both kinds', its MFU is against their mean peak, its host memory the larger. Degrees, options and backend are the
+    first kind's. jobs: the job as resolved for each kind of the cluster.
     """
-    ratio = float(np.min(np.divide(other, one)))
-    return ratio * float(np.sum(one)) / (stages[1] + ratio * stages[0])
+    each = [_predicted(across, mixed, kind) for kind in (0, 1)]
+    hosts = [_host(across, mixed, jobs, kind, each[kind]) for kind in (0, 1)]
+    tightest = max((0, 1), key=lambda kind: each[kind].device_bytes / hosts[kind].usable_bytes)
+    spans = [one.interval["step_s"] for one in each]
+    interval = {**each[tightest].interval, "step_s": (min(low for low, _ in spans), max(high for _, high in spans))}
+    what = replace(
+        each[tightest],
+        interval=interval,
+        mfu=tidy(each[0].model_tflops_per_gpu * 1e12 / _peak_flops(across, mixed)),
+        host_bytes=max(one.host_bytes for one in each),
+    )
+    allocated = [across.parts[kind].peaks[stage] for stage, kind in enumerate(across.kinds)]
+    return MixedCandidate(made(across.candidates[0], jobs[0], allocated, what), (hosts[0], hosts[1]))
+
+
+def _predicted(across: Across, mixed: MixedCluster, kind: int) -> Predicted:
+    """Return the prediction of the step of both kinds with the memory of the fullest stage on one.
+
+    kind: 0 for the first in the pipeline, 1 for the second.
+    """
+    mine = [stage for stage, on in enumerate(across.kinds) if on == kind]
+    worst = max(mine, key=lambda stage: across.peaks[stage])
+    cluster = mixed.shares[across.order[kind]].cluster
+    return predicted(across.candidates[kind], across.parts[kind], cluster, across.time, worst)
+
+
+def _host(across: Across, mixed: MixedCluster, jobs: Sequence[Job], kind: int, what: Predicted) -> Host:
+    """Return the stages, nodes and layers of a kind in pipeline order, with its prediction and usable bytes."""
+    share = mixed.shares[across.order[kind]]
+    mine = [stage for stage, on in enumerate(across.kinds) if on == kind]
+    before = 0 if kind == 0 else mixed.shares[across.order[0]].nodes
+    memory = share.cluster.gpu.memory_bytes.value
+    return Host(
+        share=share,
+        stages=Span(mine[0], mine[-1]),
+        nodes=Span(before, before + share.nodes - 1),
+        layers=tuple(sum(map(layers, across.split.stage(stage))) for stage in mine),
+        predicted=what,
+        usable_bytes=jobs[across.order[kind]].limits.usable_bytes(memory),
+    )
+
+
+def _peak_flops(across: Across, mixed: MixedCluster) -> float:
+    """Return the mean peak FLOP/s of all GPUs in the plan's precision."""
+    precision = across.candidates[0].request.precision
+    whole = sum(share.gpus * getattr(share.cluster.gpu.peak_flops, precision).value for share in mixed.shares)
+    return float(whole / mixed.gpus)

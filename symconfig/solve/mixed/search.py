@@ -6,7 +6,7 @@ both kinds in both orders, each stage priced and its memory judged on its own ki
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any
@@ -20,8 +20,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.plans.configuration import Precision
 from symconfig.solve.branch_and_bound import branch_and_bound
-from symconfig.solve.choice import Family, family
-from symconfig.solve.incumbents import Incumbents
+from symconfig.solve.choice import Family, Incumbents, family
 from symconfig.solve.infeasible import with_pins
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.pieces import PLAIN, WHOLE, recompute_choices
@@ -45,74 +44,48 @@ _LEAST = ("size", "bytes_per_s")  # suffixes of numbers of a level of which less
 ORDERS = ((0, 1), (1, 0))  # of the cluster's kinds along the pipeline
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A candidate over both kinds. order: indices of the cluster's kinds along the pipeline."""
-
-    across: Across
-    order: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """The result of a search over two kinds. ranked: the best candidate of each family, the fastest first.
-
-    jobs: the job as resolved for each kind. candidates, feasible: numbers evaluated on the mean machine, and of those
-    that fit; laid: number of candidates whose layers were distributed over both kinds.
-    """
-
-    ranked: tuple[Placed, ...]
-    jobs: tuple[Job, ...]
-    candidates: int
-    feasible: int
-    laid: int
-
-
 def pipelines(mixed: MixedCluster) -> list[int]:
     """Return the numbers of stages for which each kind hosts whole stages, in rising order."""
     together = gcd(*(share.gpus for share in mixed.shares))
     return [mixed.gpus // each for each in reversed(divisors(together))]
 
 
-def search(
-    model: ModelDescriptor,
-    mixed: MixedCluster,
-    job: Job,
-    *,
-    top: int = 5,
-    progress: Progress | None = None,
-) -> Mix:
-    """Return the fastest plans over both kinds, up to `top` from different families of degrees, and counts.
+def search(model: ModelDescriptor, mixed: MixedCluster, job: Job, progress: Progress | None = None) -> MixedSearch:
+    """Return the finished search for the fastest plans over both kinds.
 
-    Searches every precision and number of stages on a mean machine, then distributes the layers of the best over both
-    kinds. gpus of the job is replaced by that of the cluster. Raises InputError for a job that can never run, and
-    InfeasibleError if nothing fits.
+    Every precision and number of stages is searched on a mean machine, then the layers of the best are distributed over
+    both kinds. The job's gpus become the cluster's; an open precision is bf16 if both have it, else fp16.
+    Raises InputError for a job that can never run, and InfeasibleError if nothing fits.
     """
-    agreed = job.model_copy(update={"precision": _precision(mixed, job), "gpus": mixed.gpus})
-    jobs = tuple(resolved(model, share.cluster, agreed) for share in mixed.shares)
-    solving = _Solving(model, mixed, jobs, parse(job.pins))
-    for precision in solving.precisions:
-        for pp in pipelines(mixed):
-            solving.weigh(precision, pp, progress)
-    solving.lay_out(progress)
-    if not solving.best:
-        raise _nothing(mixed, solving, with_pins(job))
-    return Mix(tuple(solving.ranked()[:top]), jobs, solving.candidates, solving.feasible, solving.laid)
-
-
-def _precision(mixed: MixedCluster, job: Job) -> str:
-    """Return the job's precision, else bf16 if both kinds have it, else fp16."""
-    if job.precision is not None:
-        return job.precision
     every = all(share.cluster.gpu.peak_flops.bf16 is not None for share in mixed.shares)
-    return "bf16" if every else "fp16"
+    precision = job.precision or ("bf16" if every else "fp16")
+    agreed = job.model_copy(update={"precision": precision, "gpus": mixed.gpus})
+    jobs = tuple(resolved(model, share.cluster, agreed) for share in mixed.shares)
+    solving = MixedSearch(model, mixed, jobs, parse(job.pins))
+    one, other = (precisions(share.cluster, own, solving.pins) for share, own in zip(mixed.shares, jobs, strict=True))
+    for name in (name for name in one if name in other):
+        for pp in pipelines(mixed):
+            solving.weigh(name, pp, progress)
+    solving.lay_out(progress)
+    if solving.best:
+        return solving
+    stages, pinned = ", ".join(map(str, pipelines(mixed))), with_pins(job)
+    if not solving.candidates:
+        what = f"no pipeline lies over both kinds{pinned}: each hosts whole stages of as many GPUs"
+        need = f"a model that goes with {stages} stages"
+        raise InfeasibleError(what, field="cluster", got=mixed.name, need=need)
+    what = f"no pipeline of {stages} stages fits in the memory of both kinds{pinned}"
+    hint = "each kind by itself, more GPUs, or --memory-risk 1"
+    raise InfeasibleError(what, field="cluster", got=mixed.name, hint=hint)
 
 
 @dataclass(slots=True)
-class _Solving:
-    """The state of a search. fronts: the best candidates on the mean machine, each with its request on either kind.
+class MixedSearch:
+    """The state of a search over two kinds. jobs: the job as resolved for each.
 
-    best: the fastest candidate over both kinds of each family.
+    fronts: the best candidates on the mean machine, each with its request on either kind. best: the fastest candidate
+    over both kinds of each family. candidates, feasible: numbers evaluated on the mean machine, and of those that fit;
+    laid: number of candidates whose layers were distributed over both kinds.
     """
 
     model: ModelDescriptor
@@ -120,26 +93,20 @@ class _Solving:
     jobs: tuple[Job, ...]
     pins: Pins
     fronts: list[tuple[Prospect, tuple[Request, Request]]] = field(default_factory=list)
-    best: dict[Family, Placed] = field(default_factory=dict)
+    best: dict[Family, Across] = field(default_factory=dict)
     candidates: int = 0
     feasible: int = 0
     laid: int = 0
 
     @property
-    def precisions(self) -> list[Precision]:
-        """Return the precisions that both kinds support and the pins allow."""
-        clusters = [share.cluster for share in self.mixed.shares]
-        one, other = (precisions(*each, self.pins) for each in zip(clusters, self.jobs, strict=True))
-        return [name for name in one if name in other]
-
-    @property
     def best_s(self) -> float:
         """Return the fastest step so far in seconds; infinite before the first."""
-        return min((placed.across.step_s for placed in self.best.values()), default=float("inf"))
+        return min((across.step_s for across in self.best.values()), default=float("inf"))
 
-    def ranked(self) -> list[Placed]:
+    @property
+    def ranked(self) -> list[Across]:
         """Return the best candidate of each family, the fastest first."""
-        return sorted(self.best.values(), key=lambda placed: (placed.across.step_s, placed.across.candidates[0].order))
+        return sorted(self.best.values(), key=lambda across: (across.step_s, across.candidates[0].order))
 
     def _requests(self, precision: Precision, pins: Pins) -> list[tuple[Request, Request]]:
         """Return pairs of requests with the same options on the first and the second kind; others are left out.
@@ -200,23 +167,15 @@ class _Solving:
                 )
             if front.step_s > FAR * self.best_s:
                 continue
-            for across, order in self._orders_and_policies(front, pair):
+            mine = family(front)
+            for across in self._orders_and_policies(front, pair):
                 self.laid += 1
-                self._keep(best_layers(across, self._below_s(front)), order)
+                known_s = self.best[mine].step_s if mine in self.best else float("inf")
+                if better := best_layers(across, min(FAR * self.best_s, known_s)):
+                    self.best[mine] = better
 
-    def _below_s(self, front: Prospect) -> float:
-        """Return the step in seconds that a candidate must beat: its family's best and FAR times the best of all."""
-        mine = self.best.get(family(front))
-        return min(FAR * self.best_s, float("inf") if mine is None else mine.across.step_s)
-
-    def _keep(self, across: Across | None, order: tuple[int, int]) -> None:
-        if across is not None and across.step_s < self._below_s(across.candidates[0]):
-            self.best[family(across.candidates[0])] = Placed(across, order)
-
-    def _orders_and_policies(
-        self, front: Prospect, pair: tuple[Request, Request]
-    ) -> Iterator[tuple[Across, tuple[int, int]]]:
-        """Yield (candidate over both kinds, order) for both orders of the kinds and each recompute policy.
+    def _orders_and_policies(self, front: Prospect, pair: tuple[Request, Request]) -> Iterator[Across]:
+        """Yield the candidate over both kinds for both orders of the kinds and each recompute policy.
 
         Policies that a constraint refuses on either kind are left out; if both kinds have the same cluster there is one
         order.
@@ -231,7 +190,7 @@ class _Solving:
                 continue
             for order in ORDERS[:1] if same else ORDERS:
                 ahead = shares[order[0]].gpus * front.configuration.pp // self.mixed.gpus
-                yield Across((both[order[0]], both[order[1]]), ahead, between), order
+                yield Across((both[order[0]], both[order[1]]), ahead, between, order)
 
 
 def _policies(front: Prospect) -> Iterator[Prospect]:
@@ -249,43 +208,15 @@ def _policies(front: Prospect) -> Iterator[Prospect]:
         yield front.having(**recomputing(WHOLE, 1))
 
 
-def _nothing(mixed: MixedCluster, solving: _Solving, pinned: str) -> InfeasibleError:
-    """Return the error why there is no plan: nothing fits in memory, or no candidate was evaluated at all.
-
-    The latter says that stages must not be shared between kinds and need as many GPUs each. pinned: text on the pins.
-    """
-    stages = ", ".join(map(str, pipelines(mixed)))
-    if not solving.candidates:
-        what = f"no pipeline lies over both kinds{pinned}: each hosts whole stages of as many GPUs"
-        need = f"a model that goes with {stages} stages"
-        return InfeasibleError(what, field="cluster", got=mixed.name, need=need)
-    what = f"no pipeline of {stages} stages fits in the memory of both kinds{pinned}"
-    hint = "each kind by itself, more GPUs, or --memory-risk 1"
-    return InfeasibleError(what, field="cluster", got=mixed.name, hint=hint)
-
-
 def best_layers(across: Across, below_s: float) -> Across | None:
     """Return the candidate with the layers per stage that give the fastest step and fit on both kinds.
 
     None if nothing fits below `below_s` seconds. Tried are the split that it has, then those of the stage solver
     (`_proposed`) unless a layout is pinned.
     """
-    if across.floor_s >= below_s:
-        return None
+    best, pinned = None, across.candidates[0].request.pins.layout is not None
     own = across.laid(across.split, across.candidates[0].block_layers)
-    best = _fastest(across, [own], below_s)
-    if across.candidates[0].request.pins.layout is not None:
-        return best
-    return _fastest(across, _proposed(across), below_s if best is None else best.step_s) or best
-
-
-def _fastest(across: Across, layouts: Iterable[Across], below_s: float) -> Across | None:
-    """Return the layout with the fastest step that fits; None if none that fits is below `below_s` seconds.
-
-    across: priced with the same degrees and policy, for a lower bound of each layout, which is tested first.
-    """
-    best = None
-    for one in layouts:
+    for one in (own, *(() if pinned else _proposed(across))):
         if across.least_s(one.split) < below_s and one.fits and one.step_s < below_s:
             best, below_s = one, one.step_s
     return best

@@ -323,16 +323,17 @@ def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
     for name, size in min(each, key=lambda some: sum(size for _, size in some)):
         held[general(name)] += size / ask.mesh.gpus
     name, size = max(held.items(), key=lambda item: (item[1], item[0]))
+    turns = f"{either(ask.turns)} microbatch" + ("es" if ask.turns[-1] > 1 else "")
     what = (
-        f"no partition was found that fits in memory: with {_microbatches(ask.turns)} at least "
-        f"{_size(sum(held.values()))} are kept on a GPU, of {_size(ask.memory_limit)}, beside what an operator reads "
-        f"and writes while it runs; most of it is {name} ({_size(size)})"
+        f"no partition was found that fits in memory: with {turns} at least {_size(sum(held.values()))} are kept on a "
+        f"GPU, of {_size(ask.memory_limit)}, beside what an operator reads and writes while it runs; most of it is "
+        f"{name} ({_size(size)})"
     )
-    return InfeasibleError(what, hint=nearest(grown, DOUBLINGS, lambda mesh: _fits(programs, replace(ask, mesh=mesh))))
 
+    def fits(mesh: Mesh) -> bool:
+        return partition(programs, replace(ask, mesh=mesh)) is not None
 
-def _fits(programs: Programs, ask: Ask) -> bool:
-    return partition(programs, ask) is not None
+    return InfeasibleError(what, hint=nearest(grown, DOUBLINGS, fits))
 
 
 def excluded(ask: Ask) -> InfeasibleError:
@@ -355,10 +356,6 @@ def nearest(grown: Grown, doublings: int, fits: Callable[[Mesh], bool]) -> str:
         if mesh is not None and fits(mesh):
             return f"{mesh.gpus:,} GPUs"
     return "a smaller batch or sequence, or more memory: no larger mesh was found to hold it"
-
-
-def _microbatches(turns: Sequence[int]) -> str:
-    return f"{either(turns)} microbatch" + ("es" if turns[-1] > 1 else "")
 
 
 def _size(amount: float) -> str:

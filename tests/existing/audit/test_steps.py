@@ -14,7 +14,7 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.existing.audit.audit import Audit, audit
 from symconfig.existing.audit.steps import DECISIONS, WITH_FRAMEWORK
 from symconfig.existing.recover.run import Supplied
-from symconfig.solve.configuration import Setup
+from symconfig.solve.prospect import Setup
 from tests.existing.audit.support import OVERLAPS, SEVENTY, audited, reading
 
 

@@ -10,7 +10,7 @@ import pytest
 from symconfig.plans.plan import Plan
 from symconfig.runs.replan.changes import carried, changed, judged
 from symconfig.solve.choice import TIE
-from symconfig.solve.configuration import Setup
+from symconfig.solve.prospect import Setup
 from symconfig.units import GIB
 from tests.runs.replan.support import plan
 

@@ -29,10 +29,9 @@ from symconfig.runs.rl.phases import GAPS
 from symconfig.runs.rl.trained import Trained
 from symconfig.schedule.simulate import simulate
 from symconfig.solve.choice import TIE, complexity, unusual
-from symconfig.solve.costed import costed
+from symconfig.solve.costed import costed, times
 from symconfig.solve.loads import uneven
-from symconfig.solve.restore import restore
-from symconfig.solve.timeline import times
+from symconfig.solve.predict import restore
 from symconfig.solve.usual import PREMIUM, premium
 from tests.runs.rl.support import phase, planned, section, usual
 from tests.sample_plans import learning_plan

@@ -23,7 +23,7 @@ from symconfig.render import openrlhf, render, tuners
 from symconfig.runs.rl.trained import EXCHANGE
 from symconfig.runs.rl.tuned import _budget
 from symconfig.solve.lengths import documents, longest_of
-from symconfig.solve.restore import restore
+from symconfig.solve.predict import restore
 
 LENGTHS = {"mean": 700.0, "p95": 1500.0, "max": 2048}
 MODEL, GPUS = "qwen2.5-7b", 8

@@ -14,12 +14,11 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.schedule.timeline import Times
-from symconfig.solve.costed import Costed, costed
+from symconfig.solve.costed import Costed, costed, refined_s, refined_time, timeline, times
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import weigh_all
 from symconfig.solve.search import resolved
-from symconfig.solve.timeline import refined_s, refined_time, timeline, times
 
 MODEL, CLUSTER = load_model("llama2-13b"), load_cluster("h100")
 

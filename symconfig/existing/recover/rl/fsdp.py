@@ -21,9 +21,8 @@ from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, FSDP
 from symconfig.frameworks.known import TORCH_RELEASE, built
 from symconfig.plans.configuration import Precision, ZeroStage
 from symconfig.plans.plan import Target
-from symconfig.solve.configuration import Setup
 from symconfig.solve.pieces import WHOLE
-from symconfig.solve.prospect import recomputing
+from symconfig.solve.prospect import Setup, recomputing
 
 _NARROW = Bytes(weight=2.0, gradient=2.0, optimizer=4.0)  # a model that is itself in bf16, without a master copy
 
