@@ -22,9 +22,8 @@ from symconfig.cost.tape import first_axis_max, maximum
 from symconfig.cost.uneven import Uneven, at_busiest, exchanged, worked
 from symconfig.cost.weights import Weights, weights
 from symconfig.cost.work import PAIRED_HOST, graphed, host_seconds, inside_experts, is_dispatch, work_seconds
-from symconfig.graph.derived import DerivedBlock, Phase, Workspace
+from symconfig.graph.derived import DerivedBlock, Phase, Policy, Workspace
 from symconfig.graph.operator import ELEMENT_BYTES, Element
-from symconfig.graph.recompute import Policy
 
 PASSES = ("forward", "backward", "forward_comm", "backward_comm", "rerun", "away", "kept", "transient")
 SECONDS = slice(PASSES.index("rerun"))  # what runs again is part of the backward

@@ -13,9 +13,9 @@ from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.cost.work import inside_experts, is_dispatch
 from symconfig.graph.derived import Collective, DerivedBlock, Phase
+from symconfig.graph.dims import Monomial
 from symconfig.graph.implementation import Dispatch
 from symconfig.graph.layout import Kind
-from symconfig.graph.monomial import Monomial
 from symconfig.graph.operator import ELEMENT_BYTES, Leg
 
 

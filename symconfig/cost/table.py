@@ -14,8 +14,7 @@ from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.cost.weights import Weights
 from symconfig.graph.block import Place
-from symconfig.graph.derived import DerivedBlock
-from symconfig.graph.recompute import apply
+from symconfig.graph.derived import DerivedBlock, apply
 
 
 @dataclass(frozen=True, slots=True)

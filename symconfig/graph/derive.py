@@ -11,11 +11,10 @@ from functools import lru_cache
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block
 from symconfig.graph.derived import Collective, DerivedBlock, Held, Phase, WeightShard, Workspace
+from symconfig.graph.dims import ONE, Monomial
 from symconfig.graph.layout import PARTIAL, Kind, Layout, Move, Place, moves
-from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import Element, Gradients, Leg, Operator, Tensor, Use, Weight, Work
-from symconfig.graph.scheme import Scheme
-from symconfig.graph.tasks import local, tasks
+from symconfig.graph.scheme import Scheme, local, tasks
 
 
 @lru_cache(maxsize=256)
@@ -33,7 +32,7 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
     stream = next(streams, _STREAM)
     return DerivedBlock(
         name=block.name,
-        scheme=scheme,
+        sequence_parallel=scheme.sequence_parallel,
         work=tuple(task for op in block.operators for task in tasks(op, scheme)),
         collectives=tuple(flow.collectives()),
         held=tuple(flow.held()),
@@ -345,7 +344,7 @@ def _row(op: Operator, weight: Weight, layout: Layout) -> Monomial:
     dims = [dim for dim in weight.dims if dim != d.EXPERTS]
     across = [dim for dim in dims if dim in op.contracted] if op.work is Work.MATMUL else dims[1:]
     split = Layout(tuple((axis, place) for axis, place in layout.places if place in across))
-    return d.local(d.elements(across) / split.parts())
+    return d.local(d.elements(tuple(across)) / split.parts())
 
 
 def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout, tuple[str, ...]]:

@@ -12,11 +12,10 @@ from symconfig.cost.work import block_flops
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.strict import Strict
-from symconfig.graph.attended import keys, visible
 from symconfig.graph.block import LAYER
 from symconfig.graph.derived import Phase
 from symconfig.graph.implementation import Implementation
-from symconfig.graph.model import derived, dim_sizes, sequence
+from symconfig.graph.model import derived, dim_sizes, keys, sequence, visible
 from symconfig.graph.scheme import Scheme
 from symconfig.solve.configuration import Setup
 

@@ -12,7 +12,7 @@ from symconfig.existing.launch.reading import Reading, Unread
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Described
 from symconfig.format import count, gib, grouped, microbatches, seconds, several, signed
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Plan
 from symconfig.report import rl, table

@@ -13,12 +13,11 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block
 from symconfig.graph.derive import Flow, weight_layout
-from symconfig.graph.derived import AttentionWork, Collective, Matmul, Phase
+from symconfig.graph.derived import AttentionWork, Collective, Matmul, Phase, Policy, apply
+from symconfig.graph.dims import ONE
 from symconfig.graph.layout import AXES, FLAT, Kind, Layout, moves
 from symconfig.graph.model import blocks, sequence
-from symconfig.graph.monomial import ONE
 from symconfig.graph.operator import ELEMENT_BYTES, Operator, Weight
-from symconfig.graph.recompute import Policy, apply
 from symconfig.plans.plan import Plan
 from symconfig.solve.costed import costed
 from symconfig.solve.prospect import Prospect

@@ -22,7 +22,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.format import count, several
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.solve.kin import Relative, posterior
 
 Quantity = Literal["time", "memory"]

@@ -10,7 +10,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
 from symconfig.descriptor.task import Task
 from symconfig.errors import InputError, Problem
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.plans.plan import Plan
 
 USUAL_LENGTH = 4096  # default sequence length in tokens, if the model supports it

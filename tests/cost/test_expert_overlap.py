@@ -15,8 +15,7 @@ from symconfig.cost.work import PAIRED_HOST, inside_experts, is_dispatch
 from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.megatron.behaviour import EXPERTS_HIDE, MEGATRON
 from symconfig.frameworks.megatron.behaviour import beside_another as overlapping
-from symconfig.graph.derived import Collective, Phase
-from symconfig.graph.recompute import apply
+from symconfig.graph.derived import Collective, Phase, apply
 from symconfig.solve.costed import Costed
 from tests.cost.support import cost, seconds
 from tests.cost.test_experts import layer

@@ -18,9 +18,8 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 from symconfig.graph.blocks.experts import DISPATCH_LAUNCHES, ROUTE_LAUNCHES
 from symconfig.graph.derive import derive
-from symconfig.graph.derived import Phase
+from symconfig.graph.derived import Phase, apply
 from symconfig.graph.model import blocks
-from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.cost.test_invariants import levels
 from tests.graph.support import numbers

@@ -13,8 +13,8 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.fsdp.behaviour import FSDP
 from symconfig.frameworks.kernels import changed
 from symconfig.graph.block import LAYER, OPERATORS
+from symconfig.graph.derived import apply
 from symconfig.graph.model import derived
-from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from symconfig.solve.predict import Prediction, predict
 from tests.sample_configurations import configuration

@@ -14,9 +14,9 @@ from symconfig.cost.table import WEIGHTS
 from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.derive import derive
+from symconfig.graph.derived import apply
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks
-from symconfig.graph.recompute import apply
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.solve.costed import Costed
 from tests.cost.support import cost

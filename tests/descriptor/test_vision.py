@@ -17,7 +17,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.vision import KINDS, Vision
 from symconfig.descriptor.vision_reader import VisionReader
 from symconfig.errors import InputError
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from tests.sample_models import sample_model
 from tests.towers import SMALL, TEXT, config, plain, tower
 

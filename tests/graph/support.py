@@ -9,11 +9,10 @@ from typing import Any
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.kernels import changed
 from symconfig.graph.derive import derive
-from symconfig.graph.derived import Collective, DerivedBlock, Phase
+from symconfig.graph.derived import Collective, DerivedBlock, Phase, Policy, apply
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, dim_sizes
 from symconfig.graph.operator import ELEMENT_BYTES
-from symconfig.graph.recompute import Policy, apply
 from symconfig.graph.scheme import Scheme
 
 PLAIN, SEQUENCE, ULYSSES = Scheme(False), Scheme(True), Scheme(True, "a2a")

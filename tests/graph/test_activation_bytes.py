@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.graph.recompute import apply
+from symconfig.graph.derived import apply
 from tests.graph.support import PLAIN, SEQUENCE, block, held_bytes, numbers
 from tests.sample_models import sample_model
 

@@ -14,10 +14,9 @@ from symconfig.descriptor.architectures.registry import architectures
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.graph.attended import FULL, WINDOW
-from symconfig.graph.derived import Phase
+from symconfig.graph import dims as d
+from symconfig.graph.derived import Phase, apply
 from symconfig.graph.model import derived
-from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.descriptor.small_configs import FURTHER, small_config
 from tests.graph.saved import Kept, keeping, stand_in
@@ -137,7 +136,7 @@ def test_layers_with_attention_or_experts_of_their_own_take_what_torch_counts(ki
         stream.last_hidden_state.sum().backward()
     model = import_config(given, "config.json", "small")
     blocks = derived(model, DEEPSPEED.implementation, Scheme(False))
-    values = numbers(model, seq_length=S) | {FULL: S, WINDOW: S}
+    values = numbers(model, seq_length=S) | {d.KEYS_FULL: S, d.KEYS_WINDOW: S}
     for phases, counted in (((Phase.FORWARD,), forward), (tuple(Phase), counter.get_total_flops())):
         flops = block_flops(blocks, values, phases)
         assert sum(flops[layer] for layer in model.layer_kinds) == counted, phases

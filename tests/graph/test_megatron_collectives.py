@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.graph.derived import Phase
+from symconfig.graph.derived import Phase, apply
 from symconfig.graph.model import blocks
 from symconfig.graph.operator import Work
-from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.graph.support import PLAIN, SEQUENCE, SHARED, block, chosen, numbers
 from tests.sample_models import sample_model

@@ -10,9 +10,8 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL
 from symconfig.graph import dims as d
 from symconfig.graph.derive import derive
-from symconfig.graph.derived import DerivedBlock, Traffic
+from symconfig.graph.derived import DerivedBlock, Traffic, apply
 from symconfig.graph.model import blocks, derived
-from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.graph.support import PLAIN, SEQUENCE, held_bytes, kept, numbers
 from tests.sample_models import sample_model

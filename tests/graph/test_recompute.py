@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.graph.derived import DerivedBlock
-from symconfig.graph.recompute import apply
+from symconfig.graph.derived import DerivedBlock, apply
 from tests.graph.support import SEQUENCE, block, held_bytes, kept, numbers
 from tests.sample_models import sample_model
 

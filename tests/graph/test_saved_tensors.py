@@ -6,8 +6,8 @@ import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.graph.derived import apply
 from symconfig.graph.model import derived
-from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.graph.saved import keeping
 from tests.graph.support import held_bytes, numbers

@@ -10,11 +10,9 @@ from symconfig.cost.work import block_flops
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.graph.attended import attended
-from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase
+from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, apply
 from symconfig.graph.implementation import Implementation
-from symconfig.graph.model import derived, structure
-from symconfig.graph.recompute import apply
+from symconfig.graph.model import attended, derived, structure
 from symconfig.graph.scheme import Scheme
 from tests.graph.support import PLAIN, SEQUENCE, held_bytes, numbers
 from tests.graph.test_saved_tensors import saved_bytes

@@ -14,11 +14,10 @@ from symconfig.descriptor.vision import KINDS, Vision
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.graph.block import Place
 from symconfig.graph.derive import derive
-from symconfig.graph.derived import DerivedBlock, Phase
+from symconfig.graph.derived import DerivedBlock, Phase, apply
 from symconfig.graph.implementation import Implementation, Towers
 from symconfig.graph.layout import Kind
 from symconfig.graph.model import blocks, derived, sequence
-from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.graph.saved import keeping
 from tests.graph.support import PLAIN, SEQUENCE, chosen, held_bytes, kept, numbers

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from symconfig.frameworks.kernels import LOSSES
-from symconfig.graph.derived import Matmul, Phase, Traffic
+from symconfig.graph.derived import Matmul, Phase, Traffic, apply
 from symconfig.graph.layout import Kind
 from symconfig.graph.operator import ELEMENT_BYTES
-from symconfig.graph.recompute import apply
 from tests.graph.support import PLAIN, SEQUENCE, block, chosen, held_bytes, numbers, tally
 from tests.sample_models import sample_model
 

@@ -10,7 +10,6 @@ from symconfig.descriptor.layers import LayerKind, Pairs
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention, Position
 from symconfig.graph import dims as d
-from symconfig.graph.attended import FULL, WINDOW
 from symconfig.graph.blocks.common import beside_fused, linear, norm, projected, to_stream
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Angles, Choosing, Kernel, RotationKernel
@@ -20,7 +19,7 @@ from symconfig.graph.parts import Mixer
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Describe the keys that a layer's attention reads. keys: the symbol for keys per query, see `graph.attended`.
+    """Describe the keys that a layer's attention reads. keys: the symbol for keys per query, see `graph.model.keys`.
     chosen: indices of the keys, or a mask over all; None: no selection. kept: the backward needs `chosen` from this
     layer. learned: (queries, keys, head weights) of an indexer that is trained by a loss against the attention's
     scores; else None.
@@ -30,6 +29,10 @@ class Read:
     chosen: Tensor | None = None
     kept: bool = False
     learned: tuple[Tensor, Tensor, Tensor] | None = None
+
+
+def _read(kind: LayerKind) -> Read:
+    return Read(d.KEYS_WINDOW if kind.window else d.KEYS_FULL)
 
 
 _TO_KEYS = ((d.SEQUENCE, d.KEYS),)
@@ -213,7 +216,7 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         q, k = rotate(ctx, q, k)
     if kind.pairs is Pairs.LENT:
         k, v = lend_kv(ctx, k, v, kind)
-    return output(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks), gate)
+    return output(ctx, x, core(ctx, q, k, v, _read(kind), ctx.model.attention_sinks), gate)
 
 
 def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
@@ -227,7 +230,7 @@ def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     if ctx.model.position is Position.ROPE and kind.rope:
         q = _rotated(ctx, "q", q)
     k, v = borrow_kv(ctx, (*x.dims[:-1], d.KV_HEADS), (d.HEAD_DIM, value_dim(ctx.model)), kind)
-    return output(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks), None)
+    return output(ctx, x, core(ctx, q, k, v, _read(kind), ctx.model.attention_sinks), None)
 
 
 def lend_kv(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from symconfig.descriptor.layers import LayerKind, Pairs
 from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
-from symconfig.graph.attended import FULL
 from symconfig.graph.blocks.attention import Read, apply_rope, borrow_kv, contiguous, core, lend_kv
 from symconfig.graph.blocks.common import norm, projected, to_stream
 from symconfig.graph.builder import Context
@@ -43,7 +42,7 @@ def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         q, k = _normed_and_rotated(ctx, q), _normed_and_rotated(ctx, k)
         if kind.pairs is Pairs.LENT:
             k, v = lend_kv(ctx, k, v, kind)
-    o = contiguous(ctx, core(ctx, q, k, v, Read(FULL)))
+    o = contiguous(ctx, core(ctx, q, k, v, Read(d.KEYS_FULL)))
     return to_stream(ctx, "o_proj", o, ctx.model.attention_out_bias)
 
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.attended import keys
 from symconfig.graph.block import Block, flowing, silenced
 from symconfig.graph.implementation import Implementation
-from symconfig.graph.model import blocks, dim_sizes
+from symconfig.graph.model import blocks, dim_sizes, keys
 from symconfig.graph.operator import Operator, Split, Tensor, Use, Weight, Work, loops_of
 from symconfig.graph.program.program import Parameter, Program
 

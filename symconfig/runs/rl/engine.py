@@ -22,7 +22,7 @@ from symconfig.descriptor.layers import Mlp, Pairs
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.sections import Attention
-from symconfig.graph.count import ParameterCount, parameters
+from symconfig.graph.model import ParameterCount, parameters
 from symconfig.solve.lengths import GROUPS, Array, quantiles
 from symconfig.units import GIB, MIB
 

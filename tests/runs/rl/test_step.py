@@ -16,7 +16,7 @@ from symconfig.cli.main import main
 from symconfig.cost.uneven import OF_LAYER
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.format import picked, seconds
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.plans.file import parse_plan
 from symconfig.plans.rl import BUSIEST, OF_CRITIC
 from symconfig.render import verl
