@@ -121,12 +121,10 @@ class Dispatch(StrEnum):
 
 
 class Adapters(StrEnum):
-    """Name how low-rank adapters are split beside a linear layer that tensor parallelism splits."""
+    """Name how low-rank adapters lie beside a linear layer that tensor parallelism splits."""
 
     PLAIN = "plain"  # two whole layers
     SPLIT = "split"  # two split layers, beside fused layers, too
-    # The same; a row-parallel layer's adapter exchanges columns for parts of the sequence, where others gather them.
-    EXCHANGED = "exchanged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

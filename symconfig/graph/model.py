@@ -18,8 +18,8 @@ from symconfig.descriptor.sections import FUSED_TARGETS, Adapter, AdapterTarget,
 from symconfig.errors import InputError, Problem
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block, Place
+from symconfig.graph.blocks import streams
 from symconfig.graph.blocks.layer import layer
-from symconfig.graph.blocks.streams import layer_input_sizes, stream_sizes
 from symconfig.graph.builder import Builder, Context
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import DerivedBlock
@@ -190,7 +190,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         }
     if wide := model.wide_intermediate_size:
         sizes |= {d.WIDE_FFN: wide, d.WIDE_FFN_FUSED: 2 * wide}
-    sizes |= layer_input_sizes(model) | stream_sizes(model)
+    sizes |= streams.sizes(model)
     for block in blocks_of(model):
         sizes |= parts().mixer(block).sizes(model)
     for end in _ends(model):

@@ -8,7 +8,7 @@ from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import linear, projected, to_stream
-from symconfig.graph.blocks.state_space import Activation, convolution, gated_norm
+from symconfig.graph.blocks.state_space import convolution, gated_norm
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import ScanKernel
 from symconfig.graph.operator import Element, Product, Scratch, Tensor, Use
@@ -137,7 +137,7 @@ def gated_delta_net(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         shares = []
     beta, decay = _gates(ctx, b, a)
     scanned = delta_rule(ctx, q, k, v, decay, beta, shares)
-    normed = gated_norm(ctx, "out_norm", scanned, z, Activation.SILU, module="gdn_norm_out")
+    normed = gated_norm(ctx, "out_norm", scanned, z, silu=True, module="gdn_norm_out")
     return to_stream(ctx, "out_proj", normed, aliases=("o_proj",))
 
 
@@ -222,7 +222,7 @@ def kimi_delta_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         ctx, q, k, v, _decay(ctx, x), ctx.build.elementwise("beta", [b], beta, saves=[beta], whole=(d.SEQUENCE,))
     )
     gate = _low_rank(ctx, x, "g", Tensor("delta_gate", (*_ROWS, HEADS, KDA_VALUE_DIM)))
-    normed = gated_norm(ctx, "o_norm", scanned, gate, Activation.SIGMOID)
+    normed = gated_norm(ctx, "o_norm", scanned, gate, silu=False)
     return to_stream(ctx, "o_proj", normed)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -264,13 +264,13 @@ def _compressed_sizes(model: ModelDescriptor, *, name: str) -> Mapping[str, floa
     return own | ({WIDE: 2 * model.head_dim, INDEX_WIDE: 2 * given[CHANNELS]} if name == SPARSE else {})
 
 
-def _compressed(name: str, *more: str) -> Mixer:
-    build: Callable[[Context, Tensor, LayerKind], Tensor] = partial(compressed_attention, name=name)
-    return Mixer(name=name, build=build, sizes=partial(_compressed_sizes, name=name), needs=(RANK, GROUPS, LOW, *more))
-
-
-PARTS = (
-    _compressed(PLAIN),
-    _compressed(HEAVY, HEAVY_RATE),
-    _compressed(SPARSE, RATE, HEADS, CHANNELS, CHOICES),
+_NEEDS = {PLAIN: (), HEAVY: (HEAVY_RATE,), SPARSE: (RATE, HEADS, CHANNELS, CHOICES)}
+PARTS = tuple(
+    Mixer(
+        name=name,
+        build=partial(compressed_attention, name=name),
+        sizes=partial(_compressed_sizes, name=name),
+        needs=(RANK, GROUPS, LOW, *more),
+    )
+    for name, more in _NEEDS.items()
 )

@@ -313,17 +313,13 @@ def _step(tower: _Tower, name: str, x: Tensor, step: Step, inner: str, result: s
     return out
 
 
-def merge(ctx: Context, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Append the replacement of image tokens in the stream x[B, S, D] by image features and return (the stream,
-    (features,)); it saves a mask. Without a vision tower, return (x, ()). tp ranks do so before they split the sequence
-    (Megatron-Bridge, models/qwen_vl/modeling_qwen25_vl.py).
+def merge_images(ctx: Context, x: Tensor) -> Tensor:
+    """Append the replacement of image tokens in the stream x[B, S, D] by the image features, FEATURES, and return the
+    stream; it saves a mask. tp ranks do so before they split the sequence (Megatron-Bridge,
+    models/qwen_vl/modeling_qwen25_vl.py).
     """
-    if ctx.model.vision is None:
-        return x, ()
-    mask = Tensor("image_mask", x.dims[:-1], Element.MASK)
-    out = Tensor("merged", x.dims)
-    ctx.build.elementwise("image_merge", [x, FEATURES], out, saves=[mask], loops=(d.GATHERED,))
-    return out, (FEATURES,)
+    mask, out = Tensor("image_mask", x.dims[:-1], Element.MASK), Tensor("merged", x.dims)
+    return ctx.build.elementwise("image_merge", [x, FEATURES], out, saves=[mask], loops=(d.GATHERED,))
 
 
 def sizes(model: ModelDescriptor) -> Mapping[str, float]:
