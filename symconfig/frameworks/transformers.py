@@ -11,7 +11,6 @@ from dataclasses import replace
 from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK, plain_attention
 from symconfig.descriptor.architectures.keys import words
 from symconfig.graph.implementation import (
-    ActivationKernel,
     Angles,
     Attention,
     Implementation,
@@ -99,7 +98,7 @@ def written(how: Implementation, kind: str) -> Implementation:
     if how.norm is NormKernel.EAGER:
         kernels = replace(kernels, norm=_NORMS.get(kind, how.norm))
     if not how.fused_activation and kind in _CHAINED_GELU:
-        kernels = replace(kernels, activation=ActivationKernel.CHAIN)
+        kernels = replace(kernels, gelu_in_steps=True)
     if how.rotation.kernel is RotationKernel.EAGER and how.rotation.angles is Angles.ONCE:
         angles = _ANGLES.get(kind, Angles.ONCE)
         kernels = replace(kernels, rotation=replace(how.rotation, angles=angles, wide_angles=kind in _WIDE_ANGLES))

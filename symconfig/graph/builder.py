@@ -335,7 +335,7 @@ class Context:
         """Return whether every tensor-parallel rank holds the whole embedding table and all logits; never with tied
         embeddings.
         """
-        return self.how.vocabulary.whole_look_up and not self.model.tie_word_embeddings
+        return self.how.whole_look_up and not self.model.tie_word_embeddings
 
     def adapted(self, names: Sequence[str]) -> bool:
         return self.model.adapter is not None and any(name in self.model.adapter.target_modules for name in names)

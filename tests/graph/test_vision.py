@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.graph.block import Place
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import DerivedBlock, Phase, apply
-from symconfig.graph.implementation import Implementation, Towers
+from symconfig.graph.implementation import Implementation
 from symconfig.graph.layout import Kind
 from symconfig.graph.model import blocks, derived, sequence
 from symconfig.graph.scheme import Scheme
@@ -133,24 +132,9 @@ def test_a_layer_is_recomputed_where_the_framework_does() -> None:
     assert kept(whole, "layer") == kept(whole)
 
 
-def test_a_tower_is_whole_on_every_rank_unless_the_framework_has_one_of_its_own() -> None:
+def test_a_tower_is_whole_on_every_rank() -> None:
     model = model_of(small("qwen3_vl"))
     assert not any(chosen(block, "tp") for block in of_tower(model, Implementation(), SEQUENCE).values())
-    own = replace(Implementation(), towers=Towers(split=frozenset({"qwen3_vl"})))
-    values = numbers(model, tp=2)
-    stream, tokens = 100 * 32, 25 * TEXT["hidden_size"]
-    found = of_tower(model, own, SEQUENCE)
-    for kind, forward, backward in (
-        ("vision_layer", [stream] * 2, [stream] * 2),
-        ("vision_projector", [tokens], [25 * 128]),
-        ("vision_deepstack", [tokens], [25 * 128]),
-    ):
-        for phase, sizes in ((Phase.FORWARD, forward), (Phase.INPUT, backward)):
-            moved = chosen(found[kind], "tp", phase)
-            assert {c.kind for c in moved} == {Kind.ALL_REDUCE}
-            assert sorted(c.elements.value(values) for c in moved) == sizes
-    qkv = next(weight for weight in found["vision_layer"].weights if weight.name == "qkv.weight")
-    assert qkv.elements.value(values) == 32 * 96 / 2
 
 
 def test_images_are_put_into_the_stream_before_ranks_share_out_the_sequence() -> None:

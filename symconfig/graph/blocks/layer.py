@@ -148,7 +148,7 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
     held. Gathered logits have a vocabulary dim that no axis splits. waits: further tensors that the loss holds until
     its backward.
     """
-    gathered = ctx.how.vocabulary.gathered_logits or ctx.whole_look_up
+    gathered = ctx.how.gathered_logits or ctx.whole_look_up
     vocab = d.WHOLE_VOCAB if gathered else d.VOCAB
     seen, whole = Use(logits).renamed((d.VOCAB, vocab)), (vocab,) if gathered else ()
     own: dict[str, Any] = {"output": _LOSS, "contracted": (vocab,), "sums": 3, "holds": waits, "whole": whole}

@@ -7,7 +7,7 @@ from fractions import Fraction
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import beside_fused, linear, projected
 from symconfig.graph.builder import Context, in_eight_bits
-from symconfig.graph.implementation import ActivationKernel, ExpertKernels, Routing
+from symconfig.graph.implementation import ExpertKernels, Routing
 from symconfig.graph.operator import Element, Tensor, Use
 
 SLOPES = ("alpha_p", "alpha_n")  # of xIELU: a number each, learned (arXiv:2411.13010)
@@ -93,13 +93,13 @@ def _kept(ctx: Context, inputs: list[Tensor], active: Tensor) -> list[Tensor]:
     """Return the tensors that an activation saves: its inputs, and more in two cases; for ReLU of one input its result
     `active`, which the next product saves anyway.
 
-    GELU by tanh as a CHAIN (Transformers 5.24, activations.py:NewGELUActivation) also saves half of its input, the tanh
+    GELU by tanh in steps (Transformers 5.24, activations.py:NewGELUActivation) also saves half of its input, the tanh
     and one plus the tanh. xIELU (_xielu_python there) also saves a mask where x is positive, its product with a slope,
     its exponential less one, and that less x.
     """
     if ctx.model.hidden_act == "relu" and len(inputs) == 1:
         return [active]
-    if ctx.model.hidden_act == "gelu_tanh" and ctx.how.activation is ActivationKernel.CHAIN:
+    if ctx.model.hidden_act == "gelu_tanh" and ctx.how.gelu_in_steps:
         return [*inputs, *(Tensor(f"{active.name}.{part}", active.dims) for part in ("half", "tanh", "one_more"))]
     if ctx.model.hidden_act != "xielu":
         return inputs

@@ -10,7 +10,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import linear, to_stream
 from symconfig.graph.builder import Context
-from symconfig.graph.implementation import NormKernel, ScanKernel
+from symconfig.graph.implementation import NormKernel
 from symconfig.graph.operator import Element, Product, Scratch, Tensor, Use
 from symconfig.graph.parts import Mixer
 
@@ -104,7 +104,7 @@ def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     x -> z, x, B, C, dt; a causal convolution over x, B, C; the scan; a gate and, with the switch gated_norm, a norm by
     group; a projection (Dao & Gu 2024, arXiv 2405.21060; Transformers' Mamba2Mixer, BambaMixer, FalconH1Mixer,
     NemotronHMamba2Mixer; Megatron-LM's core/ssm/mamba_mixer.py). The gate is inside the scan, except with that norm and
-    a WHOLE scan: there it is in the norm. With a WHOLE scan the output projection keeps the scan's result in place of
+    `whole_scan`: there it is in the norm. With `whole_scan` the output projection keeps the scan's result in place of
     its input.
 
     The scan (section 6) has four products: inside a chunk C B' by group and (C B') x by head, then B' x into each
@@ -123,7 +123,7 @@ def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     uses = [Use(part).renamed((part.dims[2], MAMBA2_WIDTH)) for part in parts]
     z, *mixed, dt = linear(ctx, "in_proj", x, (d.HIDDEN,), (MAMBA2_WIDTH,), uses, (PROJ_BIAS in has))
     convolved = convolution(ctx, "conv1d", mixed, CHANNELS, KERNEL, CONV_BIAS in has)
-    whole = ctx.how.scan is ScanKernel.WHOLE
+    whole = ctx.how.whole_scan
     gated_inside = not (whole and NORM in has)
     read = [*convolved, dt, *([z] if gated_inside else [])]
     scanned, result = Tensor("scanned", z.dims), Tensor("scan_gated", z.dims)
