@@ -198,25 +198,18 @@ class Policy:
 def apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str] = frozenset()) -> Policy:
     """Return what the block keeps and recomputes if these modules are recomputed; cached in `block.recomputed` by
     (modules, offload). offload: operators whose saved tensors move to host memory, unless an operator outside the set
-    needs them, too.
-    """
-    known: dict[object, Policy] = block.recomputed
-    key = (modules, offload)
-    if key not in known:
-        known[key] = _apply(block, modules, offload)
-    return known[key]
-
-
-def _apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str]) -> Policy:
-    """Return the policy of `apply`, uncached. Each operator belongs to its outermost module in `modules`, or to none.
+    needs them, too. Each operator belongs to its outermost module in `modules`, or to none.
 
     A tensor made outside of modules, or a block input, is kept if a backward needs it or a recomputed operator reads
     it. One made inside is kept only if the module does not discard its outputs and an operator outside the module needs
     it in its backward, or reads it and is recomputed; if it is dropped but needed, the module's unit lists the dropped
-    tensors of its storage. If one view of a storage is kept, all are. Offloaded are kept tensors that only operators in
-    `offload` need. All operators in modules rerun; with `block.stops_early`, not those behind the last dropped tensor
-    needed in each.
+    tensors of its storage. If one view of a storage is kept, all are. All operators in modules rerun; with
+    `block.stops_early`, not those behind the last dropped tensor needed in each.
     """
+    key, known = (modules, offload), block.recomputed
+    if key in known:
+        made: Policy = known[key]
+        return made
     users = _users(block)
     unit = [next((name for name in names if name in modules), None) for _, names in block.modules]
     members = {name: _bits(place for place, mine in enumerate(unit) if mine == name) for name in unit if name}
@@ -238,7 +231,7 @@ def _apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str]
             for index in views:
                 kept[index] = True
     wholes = users.wholes
-    revived = (dict.fromkeys(o for index in made for o in wholes[index] if not kept[o]) for made in units.values())
+    revived = (dict.fromkeys(o for index in some for o in wholes[index] if not kept[o]) for some in units.values())
     away = _bits(place for place, (op, _) in enumerate(block.modules) if op in offload) if offload else 0
     moved = tuple(
         [keep and needed > 0 and not needed & ~away for keep, (_, needed, _) in zip(kept, users.tensors, strict=True)]
@@ -248,7 +241,8 @@ def _apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str]
         repeated -= _after_last_needed(
             block, {op: name for (op, _), name in zip(block.modules, unit, strict=True)}, kept
         )
-    return Policy(tuple(kept), repeated, tuple(map(tuple, revived)), moved)
+    known[key] = made = Policy(tuple(kept), repeated, tuple(map(tuple, revived)), moved)
+    return made
 
 
 @dataclass(frozen=True, slots=True)

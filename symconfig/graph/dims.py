@@ -8,6 +8,7 @@ G expert width     U token slots of one expert                  R adapter rank
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -33,9 +34,10 @@ class Monomial:
         return self.coefficient is other.coefficient or self.coefficient == other.coefficient
 
     @staticmethod
+    @cache
     def of(*names: str) -> Monomial:
-        """Return the product of the symbols, with coefficient 1; a symbol given twice is squared."""
-        return _of(names)
+        """Return the product of the symbols, with coefficient 1; a symbol given twice is squared. Cached."""
+        return Monomial(Fraction(1), tuple(sorted(Counter(names).items())))
 
     def __mul__(self, other: Monomial | int | Fraction) -> Monomial:
         if not isinstance(other, Monomial):
@@ -98,14 +100,6 @@ def product(factors: Iterable[Monomial]) -> Monomial:
     for factor in factors:
         result = result * factor
     return result
-
-
-@cache
-def _of(names: tuple[str, ...]) -> Monomial:
-    powers: dict[str, int] = {}
-    for name in names:
-        powers[name] = powers.get(name, 0) + 1
-    return Monomial(Fraction(1), tuple(sorted(powers.items())))
 
 
 def _times(a: Fraction, b: Fraction) -> Fraction:

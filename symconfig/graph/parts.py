@@ -18,10 +18,6 @@ from symconfig.graph.builder import Context
 from symconfig.graph.operator import Tensor
 
 
-def _none(model: ModelDescriptor) -> Mapping[str, float]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixer:
     """Describe the part of a layer that mixes the tokens of a sequence: attention or an alternative.
@@ -45,7 +41,7 @@ class Mixer:
 
     name: str
     build: Callable[[Context, Tensor, LayerKind], Tensor]
-    sizes: Callable[[ModelDescriptor], Mapping[str, float]] = _none
+    sizes: Callable[[ModelDescriptor], Mapping[str, float]] = lambda model: {}
     tensor_dims: tuple[str, ...] = ()
     exchanged_dims: tuple[str, ...] = ()
     pieces: tuple[str, ...] = ()
@@ -85,7 +81,7 @@ class End:
     place: Place
     build: Callable[[Context], Block]
     count: Callable[[ModelDescriptor], int] = lambda model: 1
-    sizes: Callable[[ModelDescriptor], Mapping[str, float]] = _none
+    sizes: Callable[[ModelDescriptor], Mapping[str, float]] = lambda model: {}
     tensor_dims: tuple[str, ...] = ()
 
 

@@ -16,7 +16,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.derived import GRADIENTS, AttentionWork, Matmul, Phase, Task, Traffic
 from symconfig.graph.dims import ONE, Monomial
 from symconfig.graph.layout import PARTIAL, Layout, Place
-from symconfig.graph.operator import FOUR_BIT_BYTES, Element, Leg, Operator, Use, Weight, Work
+from symconfig.graph.operator import FOUR_BIT_BYTES, Element, Factors, Leg, Operator, Use, Weight, Work
 from symconfig.graph.parts import parts
 
 CpComm = Literal["p2p", "a2a", "all_gather"]
@@ -60,13 +60,11 @@ class Scheme:
         elif self.sequence_parallel and not loops & {d.WHOLE_VOCAB, d.GATHERED}:
             axes["tp"] = _present(free, (d.SEQUENCE,))
         if slots := _present(loops, d.SLOT_DIMS):
-            axes.update(self._expert_axes(loops, slots))
+            if d.SEQUENCE in loops:  # a permutation of tokens into slots: slots lie where the tokens lie
+                axes |= dict.fromkeys(("etp", "ep", "edp"), slots)
+            else:
+                axes |= {"etp": _present(loops, d.EXPERT_TENSOR_DIMS), "ep": (d.EXPERTS,), "edp": slots}
         return {axis: dims for axis, dims in axes.items() if dims}
-
-    def _expert_axes(self, loops: set[str], slots: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-        if d.SEQUENCE in loops:  # a permutation of tokens into slots: slots lie where the tokens lie
-            return dict.fromkeys(("etp", "ep", "edp"), slots)
-        return {"etp": _present(loops, d.EXPERT_TENSOR_DIMS), "ep": (d.EXPERTS,), "edp": slots}
 
     def layout(self, op: Operator, use: Use, produced: bool = False) -> Layout:
         """Return the layout of a tensor as `op` reads it or, if `produced`, produces it. Each axis is placed at the
@@ -113,16 +111,13 @@ def tasks(op: Operator, scheme: Scheme) -> list[Task]:
     """
     if op.work is Work.MATMUL:
         return _matmuls(op, scheme)
+    passes = (Phase.FORWARD, Phase.INPUT) if op.backward else (Phase.FORWARD,)
     if op.work is Work.ATTENTION:
         parts = scheme.parts(op)
         queries = _extent(op.queries, parts)
         steps = Monomial.of(*(axis for axis in parts.get(d.SEQUENCE, ()) if axis == "cp"))
-        return [AttentionWork(op.name, phase, queries, op.keys, op.channels_of, steps) for phase in _passes(op)]
-    return _traffic(op, scheme)
-
-
-def _passes(op: Operator) -> tuple[Phase, ...]:
-    return (Phase.FORWARD, Phase.INPUT) if op.backward else (Phase.FORWARD,)
+        return [AttentionWork(op.name, phase, queries, op.keys, op.channels_of, steps) for phase in passes]
+    return [*_traffic(op, scheme, passes), *(_sorting(op, scheme, passes) if op.sorts else [])]
 
 
 # bitsandbytes makes 16 bits of a weight in 4 before each product (autograd/_functions.py, MatMul4Bit): passes over
@@ -141,7 +136,7 @@ def _matmuls(op: Operator, scheme: Scheme) -> list[Task]:
     product and each 4-bit weight, for dequantising it. Each task's turns: the product of the local sizes of `op.per`.
     """
     parts = scheme.parts(op)
-    product, turns = op.factors.of(lambda loops: _extent(loops, parts)), _extent(op.per, parts)
+    product, turns = Factors(*(_extent(loops, parts) for loops in op.factors)), _extent(op.per, parts)
     shapes = [(Phase.FORWARD, product)]
     for use, phase, gradient in zip(op.inputs, _GRADIENTS[bool(op.weights)], product.gradients, strict=False):
         shapes += [(phase, gradient)] if op.gives(use) else []
@@ -156,9 +151,8 @@ def _matmuls(op: Operator, scheme: Scheme) -> list[Task]:
     return result
 
 
-def _traffic(op: Operator, scheme: Scheme) -> list[Task]:
-    """Return the memory traffic of an operator on one rank, one Traffic per pass (backward only if it has one), then
-    that of sorting.
+def _traffic(op: Operator, scheme: Scheme, passes: Sequence[Phase]) -> list[Traffic]:
+    """Return the memory traffic of an operator on one rank, one Traffic per pass.
 
     Moved per pass: local elements of the tensors of `op.moved` times `op.traffic`, and of scratch tensors times their
     passes. Weights are left out: they are vectors, or tables of which a look-up reads as much as it writes. turns:
@@ -166,8 +160,8 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Task]:
     """
     parts = scheme.parts(op)
     turns = _extent(op.per, parts)
-    result: list[Task] = []
-    for phase, times, launches, way in zip(_passes(op), op.traffic, op.launches, (0, 1), strict=False):
+    result: list[Traffic] = []
+    for phase, times, launches, way in zip(passes, op.traffic, op.launches, (0, 1), strict=False):
         forward = phase is Phase.FORWARD
         uses = [(use, Fraction(times)) for use in op.moved(forward) if not isinstance(use.tensor, Weight)]
         uses += [(Use(each.tensor), Fraction(each.passes[way])) for each in op.scratch]
@@ -185,20 +179,17 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Task]:
                 ),
             )
         )
-    return result + _sorting(op, scheme)
+    return result
 
 
-def _sorting(op: Operator, scheme: Scheme) -> list[Task]:
-    """Return the traffic of sorting slots by expert on one rank, one Traffic without launches per pass; empty if
-    `op.sorts` is 0. Moved: `op.sorts` times the local elements of the first activation or output with a SLOTS dim;
-    times etp outside the expert leg, where slots are gathered from all expert-tensor ranks. among: experts per rank if
-    `sorts_experts`, else None.
+def _sorting(op: Operator, scheme: Scheme, passes: Sequence[Phase]) -> list[Traffic]:
+    """Return the traffic of sorting slots by expert on one rank, one Traffic without launches per pass. Moved:
+    `op.sorts` times the local elements of the first activation or output with a SLOTS dim; times etp outside the expert
+    leg, where slots are gathered from all expert-tensor ranks. among: experts per rank if `sorts_experts`, else None.
     """
-    if not op.sorts:
-        return []
     use = next(use for use in (*op.activations, *op.outputs) if d.SLOTS in use.tensor.dims)
     gathered = ONE if op.leg is Leg.EXPERTS else Monomial.of("etp")
     slots = local(use.tensor.dims, scheme.layout(op, use)) * gathered * op.sorts
     among = Monomial.of(d.EXPERTS) / Monomial.of("ep") if op.sorts_experts else None
     moved = ((slots, use.tensor.kind),)
-    return [Traffic(op.name, phase, moved, ONE * 0, among) for phase in _passes(op)]
+    return [Traffic(op.name, phase, moved, ONE * 0, among) for phase in passes]
