@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from symconfig.descriptor.architectures.class_defaults import own_attention
-from symconfig.descriptor.layers import NO_MIXER
+from symconfig.descriptor.architectures.keys import own_attention
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.optimizer import Optimizer
-from symconfig.descriptor.sections import Attention
+from symconfig.descriptor.sections import NO_MIXER, Attention
+from symconfig.descriptor.training import Optimizer
 from symconfig.frameworks.megatron import adapters
 from symconfig.frameworks.megatron.hybrid import DELTA, hybrid, parts_of_layer
 from symconfig.graph.model import mixer_pieces

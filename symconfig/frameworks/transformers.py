@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK, plain_attention
-from symconfig.descriptor.architectures.keys import words
+from symconfig.descriptor.architectures.keys import SAME_NETWORK, plain_attention, words
 from symconfig.graph.implementation import (
     Angles,
     Attention,

@@ -10,11 +10,10 @@ from math import gcd
 from types import MappingProxyType
 from typing import get_args
 
-from symconfig.descriptor.architectures.class_defaults import SCORE_BIAS
+from symconfig.descriptor.architectures.keys import SCORE_BIAS
 from symconfig.descriptor.job import Packing
-from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import FUSED_TARGETS, Adapter, AdapterTarget, Attention
+from symconfig.descriptor.sections import FUSED_TARGETS, NO_MIXER, Adapter, AdapterTarget, Attention
 from symconfig.errors import InputError, Problem
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block, Place

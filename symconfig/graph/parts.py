@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from symconfig.descriptor.layers import LayerKind
-from symconfig.descriptor.layers import Mixer as Declared
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import LayerKind
+from symconfig.descriptor.sections import Mixer as Declared
 from symconfig.errors import InputError
 from symconfig.graph import blocks, dims
 from symconfig.graph.block import Block, Place

@@ -19,8 +19,8 @@ import numpy as np
 
 from symconfig.cost.lattice import Array
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import NO_MIXER
 from symconfig.format import count, several
 from symconfig.graph.model import parameters
 from symconfig.solve.kin import Relative, posterior

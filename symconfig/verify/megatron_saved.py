@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.pipeline import in_flight
-from symconfig.descriptor.layers import NO_MIXER
+from symconfig.descriptor.sections import NO_MIXER
 from symconfig.errors import SymconfigError
 from symconfig.format import count, seconds
 from symconfig.plans.plan import Plan

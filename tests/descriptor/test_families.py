@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.architectures.class_defaults import families
+from symconfig.descriptor.architectures.keys import families
 from symconfig.descriptor.architectures.registry import architectures, refused
 from symconfig.descriptor.huggingface import import_config, imported
 from symconfig.errors import InputError

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from symconfig.cost.work import block_flops
-from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK, families
+from symconfig.descriptor.architectures.keys import SAME_NETWORK, families
 from symconfig.descriptor.architectures.registry import architectures
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor

@@ -5,7 +5,7 @@ As Transformers has it (modeling_lfm2.py, Lfm2ShortConv). Tests copy this file t
 
 from __future__ import annotations
 
-from symconfig.descriptor.layers import LayerKind
+from symconfig.descriptor.sections import LayerKind
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import linear, to_stream
 from symconfig.graph.builder import Context

@@ -9,8 +9,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from symconfig.descriptor.layers import LayerKind, Pairs
-from symconfig.descriptor.sections import Attention, Position
+from symconfig.descriptor.sections import Attention, LayerKind, Pairs, Position
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import beside_fused, linear, norm, projected, to_stream
 from symconfig.graph.builder import Context

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.layers import Keys, LayerKind
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Attention
+from symconfig.descriptor.sections import Attention, Keys, LayerKind
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.attention import apply_gate, core, saved_angles
 from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, projected, to_stream

@@ -9,8 +9,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp
-from symconfig.descriptor.sections import Position
+from symconfig.descriptor.sections import NO_MIXER, LayerKind, Mlp, Position
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block, Place
 from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, projected, residual

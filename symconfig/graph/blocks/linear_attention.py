@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import LayerKind
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import linear, projected, to_stream
 from symconfig.graph.blocks.state_space import convolution, gated_norm

@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from symconfig.descriptor.layers import Keys, LayerKind
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Keys, LayerKind
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.attention import Read, apply_rope
 from symconfig.graph.blocks.common import norm, projected, to_stream

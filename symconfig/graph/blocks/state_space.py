@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import LayerKind
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import linear, to_stream
 from symconfig.graph.builder import Context

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from symconfig.cost.collectives import ring
-from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.tuning import Rl
 from symconfig.existing.recover.rl.step import Read
 from symconfig.graph.model import parameters
 from symconfig.plans.rl import ASLEEP, AWAKE, BUSIEST, LIBRARIES, READING, ReferencePlace, surprised

@@ -13,7 +13,7 @@ import yaml
 
 import symconfig
 from symconfig.cli.main import main
-from symconfig.descriptor.rl import Lengths
+from symconfig.descriptor.tuning import Lengths
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.format import gib
 from symconfig.graph.model import parameters

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.rl import Lengths, RewardModel, Rl
+from symconfig.descriptor.tuning import Lengths, RewardModel, Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Reading, Setting, settings
 from symconfig.existing.recover.deepspeed_model import named_model, named_targets, with_adapter

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log2
 
-from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.tuning import LossName, Preference
+from symconfig.descriptor.tuning import LossName, Preference, Rl
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.recover.rl.script import PROMPT
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
