@@ -29,9 +29,10 @@ class Function:
     Operator. joint: only loops of `groups` can be split.
 
     In a program file: fewest and most operands, options that are required (needs) and optional (takes), words that
-    are flags (flags), number of targets, and the rules for dims: each dim of a target is in some operand (covered),
-    each dim of an operand is in the target (within), the first operand has the dims of the target in any order
-    (same).
+    are flags (flags), number of targets, index of the operand that holds ids (ids; 0: none), and the rules for dims:
+    each dim of a target is in some operand (covered), each dim of an operand is in the target (within), the first
+    operand has the dims of the target in any order (same), or more of them (fewer), and those of the option `over`
+    (over), which is only one (one).
     """
 
     keeps: Callable[[Sequence[Use], Sequence[Use]], Kept]
@@ -46,6 +47,7 @@ class Function:
     takes: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     targets: int = 1
+    ids: int = 0
     dims: tuple[str, ...] = ("within", "covered")
 
 
@@ -88,11 +90,11 @@ def data_and_scale(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
     return inputs[:2] if inputs[0].gradient else inputs[:1]
 
 
-COVERED, SAME, NORM = ("covered",), ("same",), ("same", "within", "covered")
+COVERED, SAME, NORM = ("covered",), ("same",), ("same", "within", "covered", "over")
 LINEAR, OF_INPUTS, OF_OUTPUT = Function(nothing, linear=True), Function(operands), Function(outcome)
 PRODUCT = Function(others, work=Work.MATMUL, operands=(2, 2), dims=COVERED)
 MASKED = Function(constants)
-MAXIMUM = Function(operands, sums=1, dims=COVERED)
+MAXIMUM = Function(operands, sums=1, dims=("covered", "fewer"))
 LOG_SUM = Function(outcome, sums=1)
 STATISTICS = Function(operands)  # sums of x and its squares: the first pass of a norm over several loops
 NORMALISE = Function(lambda inputs, outputs: inputs[:3])  # and the second, of (x, statistics, weight, bias)
@@ -118,14 +120,15 @@ FUNCTIONS: Mapping[str, Function] = {
     "div": _several(quotient, 2),
     "mask": _several(constants, 2),
     "where": _several(constants, 3),
-    "rope": Function(constants, operands=(3, 3), needs=("over",)),  # (x, cosines, sines): turns pairs of channels
+    # (x, cosines, sines): turns pairs of channels.
+    "rope": Function(constants, operands=(3, 3), needs=("over",), dims=("within", "covered", "over")),
     "*": PRODUCT,  # an element-wise multiplication, bound by memory, where nothing is summed
     "conv": Function(others, work=Work.MATMUL, operands=(2, 2), dims=()),
-    "pool": Function(nothing, linear=True, needs=("over", "window"), flags=("max",), dims=()),
+    "pool": Function(nothing, linear=True, needs=("over", "window"), flags=("max",), dims=("over",)),
     # Its rows split into partial sums: ids that a rank does not hold give zeros.
-    "gather": Function(lambda inputs, outputs: inputs[1:], summed=1, operands=(2, 2), dims=COVERED),
+    "gather": Function(lambda inputs, outputs: inputs[1:], summed=1, operands=(2, 2), ids=1, dims=COVERED),
     "dropout": Function(nothing, dims=SAME),  # ranks that hold parts of a sum would have to draw the same mask
-    "softmax": Function(outcome, sums=2, needs=("over",), dims=SAME),
+    "softmax": Function(outcome, sums=2, needs=("over",), dims=("same", "one")),
     "norm": Function(data_and_scale, sums=1, operands=(1, 3), needs=("over",), dims=NORM),
     **dict.fromkeys(
         ("layernorm", "batchnorm"), Function(data_and_scale, sums=2, operands=(1, 3), needs=("over",), dims=NORM)
@@ -137,24 +140,26 @@ FUNCTIONS: Mapping[str, Function] = {
     ),
     # One loss of each row. Split along `over`, it reduces maxima, sums and the logits of the right ones (Megatron-LM,
     # cross_entropy.py).
-    "cross_entropy": Function(operands, sums=3, summed=1, operands=(2, 2), needs=("over",), dims=COVERED),
-    **dict.fromkeys(("sum", "mean"), Function(nothing, linear=True, dims=COVERED)),
+    "cross_entropy": Function(
+        operands, sums=3, summed=1, operands=(2, 2), needs=("over",), ids=1, dims=("covered", "one")
+    ),
+    **dict.fromkeys(("sum", "mean"), Function(nothing, linear=True, dims=MAXIMUM.dims)),
     "max": MAXIMUM,
     "permute": Function(nothing, linear=True, dims=SAME),
     "reshape": RESHAPE,
     # Weights and indices of each token's chosen experts: a rank needs a token's logits of all experts.
     "route": Function(
-        lambda inputs, outputs: (*inputs, *outputs[1:]), summed=0, needs=("over",), targets=2, dims=()
+        lambda inputs, outputs: (*inputs, *outputs[1:]), summed=0, needs=("over",), targets=2, dims=("one",)
     ),
     # Tokens into slots of their experts: static and balanced, so that slots lie where their tokens lie. Split over
     # experts, a rank takes what its own need from all tokens, and their gradients are partial sums.
     "dispatch": Function(
-        lambda inputs, outputs: inputs[1:], summed=0, operands=(2, 2), needs=("slots",), dims=()
+        lambda inputs, outputs: inputs[1:], summed=0, operands=(2, 2), needs=("slots",), ids=1, dims=()
     ),
     # Each token's slots summed by its weights: partial sums of each rank where split over experts.
     "combine": Function(
         lambda inputs, outputs: (*others(inputs[:2], outputs), inputs[2]),
-        summed=1, operands=(3, 3), needs=("slots",), dims=(),
+        summed=1, operands=(3, 3), needs=("slots",), ids=2, dims=(),
     ),
 }  # fmt: skip
 
