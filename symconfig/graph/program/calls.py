@@ -11,6 +11,7 @@ from symconfig.graph.operator import Operator, Tensor, Use, loops_of
 from symconfig.graph.program.build import (
     ALL,
     ANY,
+    FP32_BYTES,
     FUNCTIONS,
     NORMALISE,
     OF_INPUTS,
@@ -22,7 +23,7 @@ from symconfig.graph.program.build import (
 )  # fmt: skip
 from symconfig.graph.program.notation import ELEMENT_BYTES, Mistake, Statement, size_of_number
 
-FP32_BYTES, INDEX_BYTES, MASK_BYTES = 4.0, 4.0, 1.0
+INDEX_BYTES = 4.0
 
 
 def checked(statement: Statement) -> Statement:
@@ -158,30 +159,29 @@ def make(site: Site) -> list[Operator]:
     given |= SPECIAL[name](site) if name in SPECIAL else {}
     if "outputs" not in given:
         given["outputs"] = [site.target()]
-    return [*given.pop("first", []), build(name=site.names[0], sizes=site.sizes, path=site.path, **given)]
+    first = given.pop("first", [])
+    op = build(name=site.names[0], sizes=site.sizes, path=site.path, **given)
+    site.made |= {use.name: use.tensor for use in op.residues}
+    return [*first, op]
 
 
 def _norm(site: Site) -> dict[str, Any]:
-    """Return the `build` arguments of a norm and create its statistics tensor (fp32, one set per remaining element).
-
-    Over one dim the statistics are a residue of one operator. Over several dims, as in a batch norm, an operator that
-    computes them goes first (`first`) and NORMALISE reads them, with a gradient.
+    """Return further `build` arguments of a norm over several dims, as in a batch norm: an operator that computes the
+    statistics (fp32, one set per remaining element) goes first (`first`), and NORMALISE reads them, with a gradient.
+    Over one dim there are none.
     """
     (x, *weights), over = site.uses, site.words("over")
-    several = len(over) > 1
+    if len(over) == 1:
+        return {}
     name, rest = f"{site.names[0]}.statistics", tuple(loop for loop in x.loops if loop not in over)
-    width = FP32_BYTES * FUNCTIONS[site.call.function].sums
-    stats = site.new(name, rest, width, gradient=several)
-    if not several:
-        return {"residues": [stats]}
+    stats = site.new(name, rest, FP32_BYTES * FUNCTIONS[site.call.function].sums, gradient=True)
     first = build(STATISTICS, name, [x], [stats], path=site.path)
     return {"first": [first], "function": NORMALISE, "inputs": (x, stats, *weights), "over": ()}
 
 
 def _attention(site: Site) -> dict[str, Any]:
-    """Return the `build` arguments of an attention: fp32 statistics as residue, `attended` as the mean number of keys
-    per query (all keys; with `causal` or `window`, its own and those before it, within the window), channels and head
-    groups.
+    """Return the `build` arguments of an attention: `attended`, the mean number of keys per query (all keys; with
+    `causal` or `window`, its own and those before it, within the window), and head groups.
 
     Raise Mistake if an operand has fewer than two dims, `over` is not exactly one dim of keys and values that the
     result lacks, or the last dims of queries and keys, or of values and result, differ.
@@ -200,9 +200,7 @@ def _attention(site: Site) -> dict[str, Any]:
     keys, window = site.sizes[over[0]], next(map(int, site.words("window")), None)
     masked = window is not None or "causal" in site.call.flags
     return {
-        "residues": [site.new(f"{site.names[0]}.statistics", site.loops[:-1], FP32_BYTES)],
         "attended": causal_keys(keys, window) if masked else float(keys),
-        "channels": float(site.sizes[q.loops[-1]] + site.sizes[v.loops[-1]]),
         "groups": _head_groups(site, q, k, over[0]),
     }
 
@@ -347,7 +345,6 @@ def _slots(site: Site) -> dict[str, Any]:
 
 
 SPECIAL: Mapping[str, Callable[[Site], dict[str, Any]]] = {
-    "dropout": lambda site: {"residues": [site.new(f"{site.names[0]}.mask", site.loops, MASK_BYTES)]},
     **dict.fromkeys(("norm", "layernorm", "batchnorm"), _norm),
     "attention": _attention,
     "cross_entropy": _cross_entropy,
