@@ -101,8 +101,8 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Describe an activation on one rank and the operators that need it; `apply` decides from this whether it is
-    kept.
+    """Describe an activation on one rank and the operators that need it; `recompute_policy` decides from this whether
+    it is kept.
 
     producer: None for the block's inputs. needed_by: operators whose backward needs it. consumers: operators that
     read it. storage: the name of the memory of which it is a view in the layout of production; "" if it is none.
@@ -172,7 +172,7 @@ class DerivedBlock:
     boundary: Monomial  # elements of the residual stream that the next stage receives, on one rank
     place: Place = Place.LAYER
     legs: tuple[tuple[str, Leg], ...] = ()  # of those operators that stand on the tokens' way to their experts
-    # What `apply` made of it, which is asked for again with every table of costs.
+    # What `recompute_policy` made of it, which is asked for again with every table of costs.
     recomputed: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def on(self, *legs: Leg) -> frozenset[str]:
@@ -195,7 +195,7 @@ class Policy:
     offloaded: tuple[bool, ...]
 
 
-def apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str] = frozenset()) -> Policy:
+def recompute_policy(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str] = frozenset()) -> Policy:
     """Return what the block keeps and recomputes if these modules are recomputed; cached in `block.recomputed` by
     (modules, offload). offload: operators whose saved tensors move to host memory, unless an operator outside the set
     needs them, too. Each operator belongs to its outermost module in `modules`, or to none.

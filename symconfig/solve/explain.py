@@ -13,7 +13,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block
 from symconfig.graph.derive import Flow, weight_layout
-from symconfig.graph.derived import AttentionWork, Collective, Matmul, Phase, Policy, apply
+from symconfig.graph.derived import AttentionWork, Collective, Matmul, Phase, Policy, recompute_policy
 from symconfig.graph.dims import ONE
 from symconfig.graph.layout import AXES, FLAT, Kind, Layout, moves
 from symconfig.graph.model import blocks, sequence
@@ -82,7 +82,7 @@ def explain(plan: Plan) -> Explanation:
     kind = max(dict.fromkeys(kinds), key=kinds.count)
     block = next(block for block in parts.table.blocks if block.derived.name == kind)
     numbers = lattice(prospect.request, prospect.columns())
-    policy = apply(block.derived, prospect.choice.modules, prospect.choice.offload)
+    policy = recompute_policy(block.derived, prospect.choice.modules, prospect.choice.offload)
     return Explanation(
         kind,
         tuple(_operators(block, numbers)),

@@ -15,7 +15,7 @@ from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.graph import dims as d
-from symconfig.graph.derived import Phase, apply
+from symconfig.graph.derived import Phase, recompute_policy
 from symconfig.graph.model import derived
 from symconfig.graph.scheme import Scheme
 from tests.descriptor.small_configs import FURTHER, small_config
@@ -110,7 +110,7 @@ def compared(kind: str, patch: pytest.MonkeyPatch, **changed: Any) -> dict[str, 
     given = config(kind) | changed
     model = import_config(given, "config.json", "small")
     blocks, sizes = derived(model, DEEPSPEED.implementation, Scheme(False)), numbers(model, seq_length=S)
-    each = {name: held_bytes(block, apply(block, frozenset()), sizes) for name, block in blocks.items()}
+    each = {name: held_bytes(block, recompute_policy(block, frozenset()), sizes) for name, block in blocks.items()}
     found = kept(given, model, patch)
     result, ours = {}, 0.0
     for place, name in enumerate(model.layer_kinds):
@@ -163,7 +163,9 @@ def test_a_family_without_a_class_keeps_what_the_class_of_its_network_does(kind:
     each = []
     for one in (model, model.model_copy(update={"model_type": kind})):
         blocks, sizes = derived(one, DEEPSPEED.implementation, Scheme(False)), numbers(one, seq_length=S)
-        each.append({name: held_bytes(block, apply(block, frozenset()), sizes) for name, block in blocks.items()})
+        each.append(
+            {name: held_bytes(block, recompute_policy(block, frozenset()), sizes) for name, block in blocks.items()}
+        )
     assert each[0] == each[1]
 
 

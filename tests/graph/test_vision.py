@@ -13,7 +13,7 @@ from symconfig.descriptor.vision import KINDS, Vision
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.graph.block import Place
 from symconfig.graph.derive import derive
-from symconfig.graph.derived import DerivedBlock, Phase, apply
+from symconfig.graph.derived import DerivedBlock, Phase, recompute_policy
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.layout import Kind
 from symconfig.graph.model import blocks, derived, sequence
@@ -79,7 +79,7 @@ def test_a_layer_of_a_tower_saves_what_is_derived(kind: str) -> None:
     model = model_of(vision)
     for name, block in of_tower(model, DEEPSPEED.implementation).items():
         if name in ("vision_layer", "vision_window_layer"):
-            found = held_bytes(block, apply(block, frozenset()), numbers(model))
+            found = held_bytes(block, recompute_policy(block, frozenset()), numbers(model))
             everywhere = name == "vision_layer"
             assert found == saved_bytes(kind, 2, everywhere) - saved_bytes(kind, 1, everywhere)
 
@@ -89,7 +89,7 @@ def test_a_whole_tower_saves_what_is_derived_but_for_what_is_made_once() -> None
     fp32, and its result before the weight in fp32, too."""
     vision = tower("gemma3").model_copy(update={"num_hidden_layers": 2})
     model, how = model_of(vision), DEEPSPEED.implementation
-    each = {k: held_bytes(b, apply(b, frozenset()), numbers(model)) for k, b in of_tower(model, how).items()}
+    each = {k: held_bytes(b, recompute_policy(b, frozenset()), numbers(model)) for k, b in of_tower(model, how).items()}
     total = sum(each[name] * times for name, times in Counter(vision.kinds).items())
     pooled = 2 * 16 * 32
     weight, wider = 4 * 32, (4 - 2) * 4 * 32
@@ -101,7 +101,7 @@ def test_a_frozen_tower_runs_forward_only_and_keeps_nothing() -> None:
     for block in of_tower(model, DEEPSPEED.implementation).values():
         assert {work.phase for work in block.work} == {Phase.FORWARD}
         assert kept(block) == set() == kept(block, "layer")
-        assert not apply(block, frozenset({"layer"})).rerun
+        assert not recompute_policy(block, frozenset({"layer"})).rerun
         assert all(weight.frozen for weight in block.weights)
     merge = derived(model, DEEPSPEED.implementation, SEQUENCE)["embedding"]
     assert not chosen(merge, "tp", Phase.INPUT, "image_features")
