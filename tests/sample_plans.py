@@ -11,8 +11,8 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.learning_rate import derived
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.optimizer import Optimizer
-from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.training import Optimizer
+from symconfig.descriptor.tuning import Rl
 from symconfig.errors import InputError
 from symconfig.frameworks.known import TORCH_RELEASE
 from symconfig.plans.configuration import Configuration

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from symconfig.descriptor.architectures.class_defaults import class_of, families
+from symconfig.descriptor.architectures.keys import class_of, families
 from symconfig.descriptor.architectures.registry import architectures
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.huggingface import import_config

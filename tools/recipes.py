@@ -20,7 +20,7 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.recipe import Recipe, RecipeFile, RecipeJob, every_recipe, load_recipes
 from symconfig.errors import InputError, SymconfigError
 from symconfig.frameworks.known import BACKENDS, facts_of
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.listed import layout_words

@@ -26,7 +26,7 @@ from symconfig.descriptor.training import Training
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron import environment
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed as render_deepspeed
 from symconfig.render import megatron as render_megatron

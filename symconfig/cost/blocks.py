@@ -30,10 +30,9 @@ from symconfig.cost.work import (
     paired_collectives_s,
     work_seconds,
 )
-from symconfig.graph.derived import DerivedBlock, Phase
+from symconfig.graph.derived import DerivedBlock, Phase, Policy
 from symconfig.graph.layout import Kind
 from symconfig.graph.operator import ELEMENT_BYTES, Element
-from symconfig.graph.recompute import Policy
 
 PASSES = ("forward", "backward", "forward_comm", "backward_comm", "rerun", "away", "kept", "transient")
 SECONDS = slice(PASSES.index("rerun"))  # what runs again is part of the backward

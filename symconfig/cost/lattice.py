@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Task
-from symconfig.graph.monomial import Monomial
+from symconfig.graph.dims import Monomial
 
 Array = NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from symconfig.cost.tape import maximum, minimum
 from symconfig.graph import dims as d
 from symconfig.graph.block import Place
 from symconfig.graph.derived import DerivedBlock, WeightShard
-from symconfig.graph.monomial import Monomial
+from symconfig.graph.dims import Monomial
 
 PRODUCT_BYTES = 2.0  # of an element in the products: both torch.optim.Muon and emerging_optimizers multiply in bf16
 GATHERED_BYTES = 4.0  # of an element that tensor-parallel ranks gather: the momentum, in fp32

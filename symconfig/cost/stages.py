@@ -327,7 +327,7 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
         hidden=summed(counts, table.hidden[..., points].sum(axis=0)),
         chunks=np.broadcast_to(pipelines.vpp, points.shape),
         boundary=table.boundary[points],
-        replicated=np.full(points.size, 0.0 if table.blocks[0].derived.scheme.sequence_parallel else 1.0),
+        replicated=np.full(points.size, 0.0 if table.blocks[0].derived.sequence_parallel else 1.0),
     )
 
 

@@ -14,8 +14,7 @@ from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.cost.weights import Weights
 from symconfig.graph.block import Place
-from symconfig.graph.derived import DerivedBlock
-from symconfig.graph.recompute import apply
+from symconfig.graph.derived import DerivedBlock, recompute_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ OfKinds = Mapping[str, Policies]  # by kind of block, one policy for each choice
 def resolve(derived: Mapping[str, DerivedBlock], choices: Sequence[Choice]) -> OfKinds:
     """Return for every kind of block the recompute policy that each choice gives it."""
     return {
-        kind: Policies([apply(block, choice.modules, choice.offload) for choice in choices])
+        kind: Policies([recompute_policy(block, choice.modules, choice.offload) for choice in choices])
         for kind, block in derived.items()
     }
 

@@ -13,8 +13,8 @@ from symconfig.cost.machine import Machine
 from symconfig.cost.tape import first_axis_max
 from symconfig.cost.work import inside_experts, is_dispatch
 from symconfig.graph.derived import DerivedBlock, WeightShard
+from symconfig.graph.dims import ONE, Monomial
 from symconfig.graph.implementation import Dispatch, ExpertKernels
-from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import ELEMENT_BYTES, Element
 
 # User buffers: one of the gathered stream's size for each product that has a collective, whatever runs at once
@@ -98,7 +98,7 @@ def _library_bytes(block: DerivedBlock, lattice: Lattice, machine: Machine, fram
     if framework.hide.tp_pieces > 1 and any(c.chunked and c.axes[0] == "tp" for c in block.collectives):
         tp = np.broadcast_to(lattice.numbers["tp"], lattice.points)
         each = GATHERED_BUFFERS * machine.quantised_bytes + REDUCED_BUFFERS * ELEMENT_BYTES[Element.ACTIVATION]
-        result = result + np.where(tp > 1, each * stream * (tp if block.scheme.sequence_parallel else 1.0), 0.0)
+        result = result + np.where(tp > 1, each * stream * (tp if block.sequence_parallel else 1.0), 0.0)
     if framework.implementation.experts.dispatch is Dispatch.ONCE_A_NODE and any(map(is_dispatch, block.collectives)):
         ranks = lattice.value(Monomial.of("ep", "etp"))
         result = result + np.where(ranks > 1, 2.0 * stream * ranks, 0.0)

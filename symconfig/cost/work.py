@@ -22,9 +22,9 @@ from symconfig.cost.machine import Machine
 from symconfig.cost.tape import maximum, minimum
 from symconfig.graph.block import Place
 from symconfig.graph.derived import GRADIENTS, AttentionWork, Collective, DerivedBlock, Matmul, Phase, Task, Traffic
+from symconfig.graph.dims import Monomial
 from symconfig.graph.implementation import Dispatch, ExpertKernels
 from symconfig.graph.layout import Kind
-from symconfig.graph.monomial import Monomial
 from symconfig.graph.operator import ELEMENT_BYTES, Leg
 
 CACHEFUL = 2**14  # seconds worked out together: what they are made from stays in the cache

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from symconfig.descriptor.architectures.architecture import CHUNKED, OLDER_TYPES, SLIDING, Reading
-from symconfig.descriptor.architectures.class_defaults import whole_heads
 from symconfig.descriptor.architectures.keys import (
     ACTIVATIONS,
     COMMON_IGNORED,
@@ -20,14 +19,14 @@ from symconfig.descriptor.architectures.keys import (
     idle_unless_read,
     spoken,
     type_of,
+    whole_heads,
     words,
 )
 from symconfig.descriptor.architectures.rope import read_rope
 from symconfig.descriptor.architectures.rules import shared_experts, with_experts
 from symconfig.descriptor.document import shorten
-from symconfig.descriptor.layers import Streams
 from symconfig.descriptor.model import NOT_SET, ModelDescriptor
-from symconfig.descriptor.sections import Experts, Indexer, LatentAttention
+from symconfig.descriptor.sections import Experts, Indexer, LatentAttention, Streams
 from symconfig.descriptor.strict import MAX_LAYERS, Strict
 
 DTYPE_KEYS = ("torch_dtype", "dtype")

@@ -12,15 +12,22 @@ from functools import lru_cache
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, INDEXED, SLIDING, Architecture
-from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK, class_of, defaults, families, row_of
-from symconfig.descriptor.architectures.keys import ACTIVATIONS, NULL_IS_NONE
+from symconfig.descriptor.architectures.keys import (
+    ACTIVATIONS,
+    NULL_IS_NONE,
+    SAME_NETWORK,
+    class_of,
+    defaults,
+    families,
+    row_of,
+)
 from symconfig.descriptor.architectures.registry import architectures
 from symconfig.descriptor.architectures.rules import shared_experts
 from symconfig.descriptor.document import shorten
 from symconfig.descriptor.huggingface import import_config
-from symconfig.descriptor.layers import Keys, Mlp
 from symconfig.descriptor.meaning import TRAINED, flat, meaning
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Keys, Mlp
 from symconfig.errors import InfeasibleError, InputError, Problem, nearest
 
 Json = dict[str, Any]

@@ -13,8 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from symconfig.descriptor.architectures.architecture import Architecture
-from symconfig.descriptor.architectures.class_defaults import class_of, families
-from symconfig.descriptor.architectures.keys import COMMON_IGNORED, IDLE, idle_unless_read
+from symconfig.descriptor.architectures.keys import COMMON_IGNORED, IDLE, class_of, families, idle_unless_read
 from symconfig.descriptor.architectures.multimodal import BESIDE_TEXT, MULTIMODAL
 from symconfig.descriptor.architectures.registry import architectures, refused
 from symconfig.descriptor.config_reader import DTYPE_KEYS, ConfigReader

@@ -13,12 +13,10 @@ from pydantic import (
 )
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.optimizer import ADAM, Optimizer
-from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.strict import BatchSize, GpuCount, PositiveInt, Rate, Strict, refuse
 from symconfig.descriptor.task import PLAIN, PREFERRING, TASKS, WITH_OR_WITHOUT, Task
-from symconfig.descriptor.training import Training
-from symconfig.descriptor.tuning import LOSSES, LossName, Preference, Sequences
+from symconfig.descriptor.training import ADAM, Optimizer, Training
+from symconfig.descriptor.tuning import LOSSES, LossName, Preference, Rl, Sequences
 from symconfig.errors import nearest
 
 Backend = Literal["megatron", "deepspeed", "fsdp"]

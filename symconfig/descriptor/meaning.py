@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.layers import Mixer
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Attention, Position
+from symconfig.descriptor.sections import Attention, Mixer, Position
 
 # How it is trained, not what it computes.
 TRAINED = ("initializer_range", "experts.router_aux_loss_coef")

@@ -8,18 +8,6 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from symconfig.descriptor.layers import (
-    Keys,
-    LayerInputs,
-    LayerKind,
-    Mixer,
-    Mlp,
-    Pairs,
-    Streams,
-    misplaced,
-    two_sizes,
-    wrong_lengths,
-)
 from symconfig.descriptor.sections import (
     FUSED_TARGETS,
     QWEN_TARGETS,
@@ -29,11 +17,21 @@ from symconfig.descriptor.sections import (
     Attention,
     Experts,
     Indexer,
+    Keys,
     LatentAttention,
+    LayerInputs,
+    LayerKind,
+    Mixer,
+    Mlp,
     Norm,
+    Pairs,
     Particular,
     Position,
     RopeScaling,
+    Streams,
+    misplaced,
+    two_sizes,
+    wrong_lengths,
 )
 from symconfig.descriptor.strict import Count, LayerCount, PositiveInt, Rate, Sparse, refuse
 from symconfig.descriptor.vision import Vision

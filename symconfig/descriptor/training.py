@@ -1,4 +1,6 @@
-"""The section `training` of a job: what the planner passes on and never decides."""
+"""The optimizer that a job asks for, with its settings; and the section `training` of a job: what the planner passes on
+and never decides.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,105 @@ import re
 from posixpath import normpath
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from symconfig.descriptor.strict import Count, PositiveInt, Strict
+from symconfig.descriptor.strict import Count, PositiveInt, Rate, Strict, refuse
+from symconfig.errors import nearest
 
-Rate = Annotated[float, Field(gt=0)]
+OptimizerName = Literal["adam", "adam8bit", "adafactor", "muon", "sgd"]
+KNOWN_OPTIMIZERS: dict[str, str] = {
+    "adam": "AdamW, its moments in fp32 or narrower",
+    "adam8bit": "AdamW with both moments in 8 bits (bitsandbytes)",
+    "adafactor": "Adafactor without a first moment",
+    "muon": "Muon for the matrices of layers, AdamW for everything else",
+    "sgd": "stochastic gradient descent with momentum",
+}
+# Fields that belong to some of the optimizers only.
+_BELONGS = {
+    "main_params": ("adam",),
+    "exp_avg": ("adam",),
+    "exp_avg_sq": ("adam",),
+    "momentum": ("muon", "sgd"),
+    "nesterov": ("muon",),
+    "ns_steps": ("muon",),
+    "scale_mode": ("muon",),
+    "extra_scale_factor": ("muon",),
+    "tp_mode": ("muon",),
+}
+Width = Literal["fp32", "fp16", "bf16", "fp8"]
+
+
+class Optimizer(Strict):
+    """The optimizer that steps the weights. Learning rate, Adam's betas and weight decay stand in `training`."""
+
+    name: OptimizerName = "adam"
+    main_params: Literal["fp32", "fp16"] = Field(default="fp32", description="of adam: the master weights")
+    exp_avg: Width = Field(default="fp32", description="of adam: the first moment as it is kept")
+    exp_avg_sq: Width = Field(default="fp32", description="of adam: the second moment as it is kept")
+    momentum: Rate | None = Field(default=None, description="of muon and sgd; absent: 0.95 and 0.9")
+    nesterov: bool = Field(default=True, description="of muon: a step along gradient and momentum")
+    ns_steps: Annotated[int, Field(ge=1, le=99)] = Field(default=5, description="of muon: Newton-Schulz iterations")
+    scale_mode: Literal["spectral", "unit_rms_norm", "shape_scaling"] = Field(
+        default="spectral", description="of muon: the update's scale by the matrix's sides"
+    )
+    extra_scale_factor: Annotated[float, Field(gt=0)] = Field(default=1.0, description="of muon: times that scale")
+    tp_mode: Literal["blockwise", "duplicated", "distributed"] = Field(
+        default="blockwise",
+        description="of muon: each tensor-parallel rank iterates on its part, on the whole, or on its share of it",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        """Return the section's fields; a name alone becomes {"name": name}, other types pass, for pydantic to refuse.
+
+        Raises ValueError for an unknown name, with the nearest.
+        """
+        fields = {"name": value} if isinstance(value, str) else value
+        name = fields.get("name") if isinstance(fields, dict) else None
+        if isinstance(name, str) and name not in KNOWN_OPTIMIZERS:
+            close = nearest(name, KNOWN_OPTIMIZERS)
+            need = "one of " + ", ".join(KNOWN_OPTIMIZERS)
+            raise ValueError(
+                f"{name} is no optimizer that is known, need {need}" + (f" (Try: {close})" if close else "")
+            )
+        return fields
+
+    @model_validator(mode="after")
+    def _belonging(self) -> Optimizer:
+        """Return the section. Raises ValueError if settings of other optimizers have a value other than the default."""
+        refuse(
+            *(
+                (
+                    getattr(self, field) != Optimizer.model_fields[field].default,
+                    f"{field} is no setting of {self.name}, but of {' and '.join(owners)}",
+                )
+                for field, owners in _BELONGS.items()
+                if field in self.model_fields_set and self.name not in owners
+            )
+        )
+        return self
+
+    @property
+    def usual(self) -> bool:
+        """Return whether it is Adam with master weights and both moments in fp32, which every target has."""
+        return self.name == "adam" and not self.narrow
+
+    @property
+    def narrow(self) -> bool:
+        """Return whether master weights or a moment are set to a type narrower than fp32."""
+        return (self.main_params, self.exp_avg, self.exp_avg_sq) != ("fp32", "fp32", "fp32")
+
+    @property
+    def speed(self) -> float:
+        """Return the momentum: as set, else 0.95 for Muon and 0.9 for all others."""
+        return {"muon": 0.95}.get(self.name, 0.9) if self.momentum is None else self.momentum
+
+
+ADAM = Optimizer()
+
+
+PositiveRate = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0)]
 _NUMBER = re.compile(r"[.0-9]+")
 Line = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -40,7 +136,7 @@ class Training(Strict):
     Fields that may be absent are derived from task and size (`learning_rate`).
     """
 
-    lr: Rate | None = Field(default=None, description="the highest learning rate; absent: by task and size")
+    lr: PositiveRate | None = Field(default=None, description="the highest learning rate; absent: by task and size")
     min_lr: Share | None = Field(default=None, description="absent: a tenth of lr in pretraining, else 0")
     lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] = "cosine"
     lr_warmup_iters: Count | None = Field(default=None, description="absent: a share of the decay, by task")
@@ -138,7 +234,7 @@ class Training(Strict):
 class WholeTraining(Training):
     """The settings of a run with nothing left open, as every plan has them."""
 
-    lr: Rate = Field(description="the highest learning rate")
+    lr: PositiveRate = Field(description="the highest learning rate")
     min_lr: Share = Field(description="the lowest one, at the end of the decay")
     lr_warmup_iters: Count = Field(description="iterations until the highest one")
     weight_decay: Share

@@ -1,18 +1,211 @@
-"""What a model is tuned on, as a job says it: lengths of sequences, how they make batches, and losses of answers."""
+"""What a model is tuned on, as a job says it: lengths of sequences, how they make batches, losses of answers; and
+reinforcement learning: what is generated and trained on in a step, by whom, and where.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.rl import Lengths, Rl
 from symconfig.descriptor.strict import PositiveInt, Strict, refuse
 from symconfig.descriptor.task import Task
 from symconfig.errors import InputError
+
+Share = Annotated[float, Field(gt=0.0, lt=1.0)]
+WITH_CRITIC = ("ppo",)  # algorithms whose advantage a trained critic gives
+OF_GROUPS = ("grpo", "dapo", "gspo", "rloo")  # whose advantage is over the responses to a prompt
+# Without a KL term: DAPO takes it out (arXiv:2503.14476, section 2.3), and GSPO's authors train with none
+# (github.com/volcengine/verl/pull/2775).
+_WITHOUT_KL = ("dapo", "gspo")
+# Engines whose share of a GPU is for weights, keys and values alone, of the memory that is free before they are there
+# (SGLang, model_runner.py: pre_model_load_memory); that of others is of the whole GPU, and for activations, too.
+STATIC_SHARE = ("sglang",)
+
+
+class Lengths(Strict):
+    """Tokens of a sequence, or of a part of it, over many of them."""
+
+    mean: Annotated[float, Field(gt=0.0)]
+    p95: Annotated[float, Field(gt=0.0)] | None = Field(
+        default=None, description="19 of 20 are not longer; absent: twice the mean, or max"
+    )
+    max: PositiveInt = Field(description="where they are cut")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.mean <= self.max:
+            raise ValueError(f"mean is above max (got {self.mean:g}, need at most {self.max})")
+        if self.p95 is not None and not self.mean < self.p95 <= self.max:
+            raise ValueError(f"p95 is not between mean and max (got {self.p95:g}, need {self.mean:g} to {self.max})")
+        return self
+
+    @property
+    def high(self) -> float:
+        """Return the 95th percentile of lengths in tokens; if not given, twice the mean, at most the maximum."""
+        return self.p95 if self.p95 is not None else min(2.0 * self.mean, float(self.max))
+
+
+class Rollout(Strict):
+    """The engine that generates. What is absent is chosen."""
+
+    engine: Literal["vllm", "sglang"] | None = Field(default=None, description="absent: the target's usual one")
+    tp: PositiveInt | None = Field(default=None, description="GPUs of a replica, or of each of its ranks of data")
+    dp: PositiveInt | None = Field(
+        default=None,
+        description="ranks of data of a replica: attention and keys are each one's own, and experts lie over all",
+    )
+    memory_share: Share | None = Field(default=None, description="of a GPU, that the engine takes when it is awake")
+    tokens_per_s_per_gpu: Annotated[float, Field(gt=0.0)] | None = Field(
+        default=None, description="generated, as a log of yours has it; absent: by a model of prefill and decode"
+    )
+    max_num_seqs: PositiveInt = Field(
+        default=1024, description="sequences that a replica, or a rank of data, decodes at once, at most"
+    )
+    sleep_level: Literal[1, 2] | None = Field(
+        default=None,
+        description="of an engine beside what is trained. 1: its weights go to the host and back; 2: they are given up",
+    )
+
+    @property
+    def static_share(self) -> bool:
+        """Return whether the engine's memory share covers weights and the key/value cache only."""
+        return self.engine in STATIC_SHARE
+
+
+class RewardModel(Strict):
+    """A network that rewards responses: one number for each."""
+
+    model: str | None = Field(default=None, description="a zoo name or a path; absent: of the actor's size")
+    placement: Literal["colocated", "apart", "server"] = Field(
+        default="colocated",
+        description="colocated: on the GPUs that train; apart: on GPUs of its own; server: elsewhere, at `url`",
+    )
+    gpus: PositiveInt | None = Field(default=None, description="of placement apart, of the job's; absent: chosen")
+    url: str | None = Field(default=None, min_length=1, description="of placement server: where it answers")
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        """Check that gpus, url and model fit the placement, and return the section.
+
+        gpus needs placement apart; url and placement server require each other, and exclude a model. Raises ValueError
+        with all problems.
+        """
+        served, got = self.placement == "server", f"(got placement: {self.placement})"
+        refuse(
+            (self.gpus is not None and self.placement != "apart", f"gpus is for placement: apart {got}"),
+            ((self.url is not None) != served, f"an address, url, and placement: server go together {got}"),
+            (self.model is not None and served, "the model of placement: server is the server's (got model, too)"),
+        )
+        return self
+
+
+class Rl(Strict):
+    """The section `rl` of a job."""
+
+    algorithm: Literal["grpo", "dapo", "gspo", "rloo", "reinforce_plus_plus", "remax", "ppo"] = "grpo"
+    prompts: PositiveInt = Field(description="of a step")
+    samples: PositiveInt = Field(default=1, description="responses to each prompt")
+    prompt_length: Lengths
+    response_length: Lengths
+    updates: PositiveInt = Field(default=1, description="optimizer steps that a step's samples are divided into")
+    epochs: PositiveInt = Field(default=1, description="times that they are trained on")
+    reference: bool = Field(
+        default=True, description="a frozen copy of the actor gives the KL term; absent: but for dapo and gspo"
+    )
+    critic: str | None = Field(default=None, description="for ppo: a zoo name or a path; absent: the actor's model")
+    critic_gpus: PositiveInt | None = Field(
+        default=None, description="of a critic that has GPUs of its own, of the job's; absent: it is on the actor's"
+    )
+    reward_model: RewardModel | None = Field(
+        default=None, description="a network that rewards; absent: rules and programs do, which take no GPU"
+    )
+    entropy: bool = Field(default=False, description="the loss has an entropy term, so its gradient is needed")
+    tokens_per_gpu: PositiveInt | None = Field(
+        default=None, description="of a micro-batch of packed sequences, on each GPU at most; absent: chosen"
+    )
+    placement: Literal["colocated", "split"] = Field(
+        default="colocated", description="split: generation has GPUs of its own, and runs beside the last step's update"
+    )
+    rollout_gpus: PositiveInt | None = Field(default=None, description="of placement split; absent: chosen")
+    rollout: Rollout = Rollout()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_published(cls, data: object) -> object:
+        """Return the section's fields with `reference`, if absent, as the algorithm has it: no KL term for some."""
+        if not isinstance(data, dict):
+            return data
+        return {"reference": data.get("algorithm") not in _WITHOUT_KL, **data}
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        """Check updates, critic and rollout GPUs against the other fields, and return the section.
+
+        updates must divide prompts x samples; critic and critic_gpus need an algorithm with a critic; rollout_gpus is
+        not for placement colocated. Raises ValueError with all problems.
+        """
+        refuse(
+            (
+                self.sequences % self.updates,
+                f"updates do not divide prompts x samples (got {self.updates}, need a divisor of {self.sequences})",
+            ),
+            *(
+                (
+                    getattr(self, name) is not None and not self.has_critic,
+                    f"{self.algorithm} has no critic (got {name} {getattr(self, name)}, need algorithm: ppo)",
+                )
+                for name in ("critic", "critic_gpus")
+            ),
+            (
+                self.rollout_gpus is not None and self.placement == "colocated",
+                "rollout_gpus is for placement: split",
+            ),
+        )
+        return self
+
+    def with_engine(self, usual: str) -> Rl:
+        """Return the section with `usual` as its rollout engine if it names none."""
+        rollout = self.rollout.model_copy(update={"engine": self.rollout.engine or usual})
+        return self.model_copy(update={"rollout": rollout})
+
+    @property
+    def has_critic(self) -> bool:
+        """Return whether the algorithm trains a critic."""
+        return self.algorithm in WITH_CRITIC
+
+    @property
+    def sequences(self) -> int:
+        """Return the number of sequences that a step trains on: prompts x samples."""
+        return self.prompts * self.samples
+
+    @property
+    def generated(self) -> int:
+        """Return the number of sequences generated in a step.
+
+        ReMax has a greedy one for each prompt in addition (arXiv:2310.10505, algorithm 1).
+        """
+        return self.prompts * (self.samples + (self.algorithm == "remax"))
+
+    @property
+    def longest(self) -> int:
+        """Return the tokens of the longest sequence, prompt and response."""
+        return self.prompt_length.max + self.response_length.max
+
+    @property
+    def mean_tokens(self) -> float:
+        """Return the mean number of tokens of a sequence, prompt and response."""
+        return self.prompt_length.mean + self.response_length.mean
+
+    @property
+    def batch(self) -> int:
+        """Return the number of sequences of an optimizer step, rounded up."""
+        return ceil(self.sequences / self.updates)
+
 
 LossName = Literal["sigmoid", "hinge", "ipo", "orpo", "simpo", "cpo", "kto", "apo_zero_unpaired", "reward"]
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from symconfig.descriptor.architectures import class_defaults
 from symconfig.descriptor.architectures.architecture import Architecture, Reading
-from symconfig.descriptor.architectures.keys import fits, spoken
+from symconfig.descriptor.architectures.keys import fits, spoken, tower_defaults
 from symconfig.descriptor.architectures.multimodal import BESIDE_TEXT, MULTIMODAL, NAMES, TOWER_IGNORED, Unfit
 from symconfig.descriptor.document import Document, shorten
 from symconfig.descriptor.vision import Vision
@@ -46,7 +45,7 @@ class VisionReader(Reading):
         if (of_tower := str(section.get("model_type") or around.towers[0])) not in around.towers:
             self._left_out(f"a tower of the kind {shorten(of_tower)} is not known in front of {kind}")
             return None
-        tower, classed = around.tower, class_defaults.tower(around.towers[0])
+        tower, classed = around.tower, tower_defaults(around.towers[0])
         inside = Reading(section, tower, self.document, (SECTION,))
         inside.problems = self.problems
         for other in tower.same_as.keys() & inside.data.keys():

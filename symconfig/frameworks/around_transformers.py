@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from symconfig.descriptor.layers import Mixer
+from symconfig.descriptor.sections import Mixer
 from symconfig.frameworks.constraint import Constraint, of_module
 from symconfig.plans.unknown import among, has, no
 

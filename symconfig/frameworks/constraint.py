@@ -14,11 +14,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.descriptor.architectures.class_defaults import own_attention
-from symconfig.descriptor.layers import NO_MIXER
+from symconfig.descriptor.architectures.keys import own_attention
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.optimizer import Optimizer
-from symconfig.descriptor.sections import Attention
+from symconfig.descriptor.sections import NO_MIXER, Attention
+from symconfig.descriptor.training import Optimizer
 from symconfig.errors import Problem
 from symconfig.frameworks.megatron import adapters
 from symconfig.frameworks.megatron.hybrid import DELTA, hybrid, parts_of_layer

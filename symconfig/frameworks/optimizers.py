@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from symconfig.cost.framework import Framework, Orthogonal, OverTensor, Stepping
-from symconfig.descriptor.optimizer import Optimizer
+from symconfig.descriptor.training import Optimizer
 
 FP32_BYTES = 4.0
 WIDTHS = {"fp32": FP32_BYTES, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from symconfig.descriptor.layers import Mixer
+from symconfig.descriptor.sections import Mixer
 from symconfig.frameworks.constraint import Constraint
 from symconfig.plans.unknown import no
 

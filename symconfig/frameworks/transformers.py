@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK, plain_attention
-from symconfig.descriptor.architectures.keys import words
+from symconfig.descriptor.architectures.keys import SAME_NETWORK, plain_attention, words
 from symconfig.graph.implementation import (
-    ActivationKernel,
     Angles,
     Attention,
     Implementation,
@@ -96,7 +94,7 @@ def written(how: Implementation, kind: str) -> Implementation:
     if how.norm is NormKernel.EAGER:
         kernels = replace(kernels, norm=_NORMS.get(kind, how.norm))
     if not how.fused_activation and kind in _CHAINED_GELU:
-        kernels = replace(kernels, activation=ActivationKernel.CHAIN)
+        kernels = replace(kernels, gelu_in_steps=True)
     if how.rotation.kernel is RotationKernel.EAGER and how.rotation.angles is Angles.ONCE:
         angles = _ANGLES.get(kind, Angles.ONCE)
         kernels = replace(kernels, rotation=replace(how.rotation, angles=angles, wide_angles=kind in _WIDE_ANGLES))

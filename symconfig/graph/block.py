@@ -67,26 +67,26 @@ class Block:
         return tuple(tensor for tensor in self.outputs if d.HIDDEN not in tensor.dims)
 
 
-def silenced(tensor: Tensor, silent: set[str]) -> Tensor:
-    """Return the tensor, without a gradient if its name is in `silent` or it holds indices; else unchanged."""
-    if tensor.gradient and (tensor.name in silent or tensor.element is Element.INDEX):
+def with_needed_gradient(tensor: Tensor, without: set[str]) -> Tensor:
+    """Return the tensor, without a gradient if its name is in `without` or it holds indices; else unchanged."""
+    if tensor.gradient and (tensor.name in without or tensor.element is Element.INDEX):
         return replace(tensor, gradient=False)
     return tensor
 
 
-def flowing(operators: Sequence[Operator], silent: set[str]) -> Iterator[Operator]:
+def with_needed_gradients(operators: Sequence[Operator], without: set[str]) -> Iterator[Operator]:
     """Yield the operators with `gradients` and their tensors' `gradient` adjusted to inputs that need no gradient.
 
     If no activation of an operator has a gradient, it computes WEIGHTS gradients if it has trained weights, else NONE,
     and then leaves its recompute modules. An operator with gradients NONE, from the start or thereby, adds its outputs
-    to `silent` (names of tensors without a gradient, mutated). Index tensors never have a gradient. An operator without
-    a change is yielded as the same object.
+    to `without` (names of tensors without a gradient, mutated). Index tensors never have a gradient. An operator
+    without a change is yielded as the same object.
     """
 
     def use(old: Use) -> Use:
         if isinstance(old.tensor, Weight) or not old.gradient:
             return old
-        tensor = silenced(old.tensor, silent)
+        tensor = with_needed_gradient(old.tensor, without)
         return old if tensor is old.tensor else Use(tensor, old.along)
 
     for op in operators:
@@ -95,7 +95,7 @@ def flowing(operators: Sequence[Operator], silent: set[str]) -> Iterator[Operato
             gradients = Gradients.WEIGHTS if op.trainable else Gradients.NONE
             modules = modules if op.trainable else ()
         if gradients is Gradients.NONE:
-            silent.update(each.name for each in op.outputs)
+            without.update(each.name for each in op.outputs)
         outputs, saves, holds = (tuple(map(use, some)) for some in (op.outputs, op.saves, op.holds))
         new = (inputs, outputs, saves, holds, gradients)
         if new == (op.inputs, op.outputs, op.saves, op.holds, op.gradients):

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.graph.block import DISCARDING, LAYER, OPERATORS, Block, Place, flowing, silenced
+from symconfig.graph.block import (
+    DISCARDING,
+    LAYER,
+    OPERATORS,
+    Block,
+    Place,
+    with_needed_gradient,
+    with_needed_gradients,
+)
 from symconfig.graph.implementation import Adapters, Implementation
 from symconfig.graph.operator import (
     Element,
@@ -295,16 +303,16 @@ class Builder:
         place: Place = Place.LAYER,
         leaves: Sequence[Tensor] = (),
     ) -> Block:
-        """Return a block of all operators appended so far, with gradients removed where they need none (`flowing`). Its
-        inputs are `inputs` and then the tensors taken from other blocks. leaves: inputs before which nothing is
-        trained, so that they get no gradient.
+        """Return a block of all operators appended so far, with gradients removed where they need none
+        (`with_needed_gradients`). Its inputs are `inputs` and then the tensors taken from other blocks. leaves: inputs
+        before which nothing is trained, so that they get no gradient.
         """
-        silent = {tensor.name for tensor in leaves}
-        operators = tuple(flowing(self.operators, silent))
+        without = {tensor.name for tensor in leaves}
+        operators = tuple(with_needed_gradients(self.operators, without))
         return Block(
             name=name,
-            inputs=tuple(silenced(tensor, silent) for tensor in (*inputs, *self.elsewhere.values())),
-            outputs=tuple(silenced(tensor, silent) for tensor in outputs),
+            inputs=tuple(with_needed_gradient(tensor, without) for tensor in (*inputs, *self.elsewhere.values())),
+            outputs=tuple(with_needed_gradient(tensor, without) for tensor in outputs),
             operators=operators,
             discards=DISCARDING,
             stops_early=self.stops_early,
@@ -335,7 +343,7 @@ class Context:
         """Return whether every tensor-parallel rank holds the whole embedding table and all logits; never with tied
         embeddings.
         """
-        return self.how.vocabulary.whole_look_up and not self.model.tie_word_embeddings
+        return self.how.whole_look_up and not self.model.tie_word_embeddings
 
     def adapted(self, names: Sequence[str]) -> bool:
         return self.model.adapter is not None and any(name in self.model.adapter.target_modules for name in names)

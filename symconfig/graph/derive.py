@@ -11,11 +11,10 @@ from functools import lru_cache
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block
 from symconfig.graph.derived import Collective, DerivedBlock, Held, Phase, WeightShard, Workspace
+from symconfig.graph.dims import ONE
 from symconfig.graph.layout import PARTIAL, Kind, Layout, Move, Place, moves
-from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import Element, Gradients, Leg, Operator, Tensor, Use, Weight, Work
-from symconfig.graph.scheme import Scheme
-from symconfig.graph.tasks import local, tasks
+from symconfig.graph.scheme import Scheme, local, tasks
 
 
 @lru_cache(maxsize=256)
@@ -33,7 +32,7 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
     stream = next(streams, _STREAM)
     return DerivedBlock(
         name=block.name,
-        scheme=scheme,
+        sequence_parallel=scheme.sequence_parallel,
         work=tuple(task for op in block.operators for task in tasks(op, scheme)),
         collectives=tuple(flow.collectives()),
         held=tuple(flow.held()),
@@ -182,9 +181,11 @@ class Flow:
 
         An `apart` operator keeps the layout that it uses, others that of `_kept_layout`. Views of a tensor of the
         block, in its production layout, and tensors that another block holds have 0 elements. storage: the tensor's
-        own, or its own name if others are views of it; "" in any other layout.
+        own, or its own name if others are views of it; "" in any other layout. An ACTIVATION that only low-precision
+        products need is kept as MATMUL_INPUT.
         """
         result, viewed = [], {tensor.storage for tensor in self.tensors.values()}
+        low = {op.name for op in self.block.operators if op.low_precision}
         for name, tensor in self.tensors.items():
             producer, produced = self.produced[name]
             storage = tensor.storage or (name if name in viewed else "")
@@ -195,12 +196,13 @@ class Flow:
                     needs.setdefault(used if op.apart else self._kept_layout(produced, used), []).append(op.name)
             consumers = tuple(op.name for op, _ in self.uses[name] if op)
             for layout, names in (needs or {produced.summed(): []}).items():
+                narrow = names and tensor.kind is Element.ACTIVATION and low.issuperset(names)
                 views = layout == produced.summed() and tensor.storage in self.tensors.keys() - {name}
                 result.append(
                     Held(
                         tensor=name,
                         elements=local(tensor.dims, layout) * (0 if views or name in self.block.elsewhere else 1),
-                        element=self._kept_element(tensor, names),
+                        element=Element.MATMUL_INPUT if narrow else tensor.kind,
                         producer=producer.name if producer else None,
                         needed_by=tuple(names),
                         consumers=consumers,
@@ -219,15 +221,6 @@ class Flow:
         if op.name in layouts:
             return layouts[op.name]
         return produced.summed() if op is producer or not layouts else next(reversed(layouts.values()))
-
-    def _kept_element(self, tensor: Tensor, names: list[str]) -> Element:
-        """Return the element type in which a tensor is kept: MATMUL_INPUT if it is an ACTIVATION that only
-        low-precision products in `names` need, and `names` is not empty; else its own type.
-        """
-        low = {op.name for op in self.block.operators if op.low_precision}
-        if names and tensor.kind is Element.ACTIVATION and low.issuperset(names):
-            return Element.MATMUL_INPUT
-        return tensor.kind
 
     def _kept_layout(self, produced: Layout, used: Layout) -> Layout:
         """Return the layout in which a tensor is kept: `produced` if `used` follows from it by all-gathers over tp and
@@ -317,7 +310,10 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
         if weight.shared:
             continue
         layout, summed = weight_layout(op, weight, scheme)
-        expert = d.EXPERTS in weight.dims
+        expert, dims = d.EXPERTS in weight.dims, tuple(dim for dim in weight.dims if dim != d.EXPERTS)
+        # One row: what a matmul contracts, else all but the first dim.
+        across = tuple(dim for dim in dims if dim in op.contracted) if op.work is Work.MATMUL else dims[1:]
+        split = Layout(tuple((axis, place) for axis, place in layout.places if place in across))
         data = tuple(axis for axis in summed if axis in ("dp", "cp", "edp"))
         result.append(
             WeightShard(
@@ -329,23 +325,13 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
                 expert=expert,
                 data_axes=data,
                 other_axes=tuple(axis for axis in summed if axis not in data),
-                row=_row(op, weight, layout),
+                row=d.local(d.elements(across) / split.parts()),
                 table=weight.table,
                 joined=weight.joined,
-                matrix=op.work is Work.MATMUL and len(set(weight.dims) - {d.EXPERTS}) > 1,
+                matrix=op.work is Work.MATMUL and len({*dims}) > 1,
             )
         )
     return result
-
-
-def _row(op: Operator, weight: Weight, layout: Layout) -> Monomial:
-    """Return the elements on one rank of one row of a weight: the product of its dims that a matmul contracts or, for
-    any other operator, of all dims after the first; the experts dim is left out of both.
-    """
-    dims = [dim for dim in weight.dims if dim != d.EXPERTS]
-    across = [dim for dim in dims if dim in op.contracted] if op.work is Work.MATMUL else dims[1:]
-    split = Layout(tuple((axis, place) for axis, place in layout.places if place in across))
-    return d.local(d.elements(across) / split.parts())
 
 
 def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout, tuple[str, ...]]:

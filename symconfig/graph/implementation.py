@@ -42,13 +42,6 @@ class NormKernel(StrEnum):
     LAYER_IN_TURN = "layer_in_turn"  # LayerNorm as a chain in fp32, with a copy of the weight
 
 
-class ActivationKernel(StrEnum):
-    """The kernel of an MLP's activation that PyTorch has one for."""
-
-    ONE = "one"
-    CHAIN = "chain"  # GELU by tanh, written out in products and a power
-
-
 class Angles(StrEnum):
     """Name how often the tables of cosines and sines are computed and saved."""
 
@@ -72,15 +65,6 @@ class RotationKernel(StrEnum):
     EAGER = "eager"  # negates, concatenates, multiplies twice and adds
     FUSED = "fused"  # one kernel turns a query or key, unless it lengthens it, too
     FUSED_STRETCHED = "fused_stretched"  # and where rope is scaled so that it lengthens queries and keys
-
-
-class ScanKernel(StrEnum):
-    """Name what one autograd function includes besides a state space's scan; it saves its inputs and recomputes the
-    rest in the backward.
-    """
-
-    GATED = "gated"  # the convolution before it and the gate behind it; a norm is another (Megatron-LM's MambaMixer)
-    WHOLE = "whole"  # its norm and its output projection, too (Transformers with mamba-ssm)
 
 
 class LossKernel(StrEnum):
@@ -121,12 +105,10 @@ class Dispatch(StrEnum):
 
 
 class Adapters(StrEnum):
-    """Name how low-rank adapters are split beside a linear layer that tensor parallelism splits."""
+    """Name how low-rank adapters lie beside a linear layer that tensor parallelism splits."""
 
     PLAIN = "plain"  # two whole layers
     SPLIT = "split"  # two split layers, beside fused layers, too
-    # The same; a row-parallel layer's adapter exchanges columns for parts of the sequence, where others gather them.
-    EXCHANGED = "exchanged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,19 +181,6 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vocabulary:
-    """Say how embedding table and logits are split. gathered_logits: every tensor-parallel rank gathers the logits of
-    the whole vocabulary for the loss.
-
-    whole_look_up: ranks also gather logits if the head is not tied to the embedding table, which then is replicated
-    on every rank; only a tied table is split.
-    """
-
-    gathered_logits: bool = False
-    whole_look_up: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
     """Say how experts are computed.
 
@@ -234,22 +203,20 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Towers:
-    """Say which vision towers are split. split: multimodal models, by model_type, whose vision tower is the framework's
-    own and is split over tensor-parallel ranks. Any other tower is Transformers' module, replicated on every rank;
-    recomputed: its layers are recomputed if the language model's are.
-    """
-
-    split: frozenset[str] = frozenset()
-    recomputed: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Implementation:
     """Say how each kind of operator is computed.
 
-    fused_activation: gate, activation and their product are one kernel. fp8_activation_store: that kernel saves its
-    inputs in 8 bits (Megatron-LM's activation_func_fp8_input_store, core/fusions/fused_bias_swiglu.py). stops_early:
+    whole_scan: one autograd function has a state space's scan with its norm and output projection (Transformers with
+    mamba-ssm), else with the convolution before it and the gate behind it (Megatron-LM's MambaMixer); it saves its
+    inputs and recomputes the rest in the backward.
+
+    fused_activation: gate, activation and their product are one kernel. gelu_in_steps: GELU by tanh is written out in
+    products and a power. fp8_activation_store: that kernel saves its
+    inputs in 8 bits (Megatron-LM's activation_func_fp8_input_store, core/fusions/fused_bias_swiglu.py).
+    gathered_logits: every tensor-parallel rank gathers the logits of the whole vocabulary for the loss. whole_look_up:
+    ranks also gather logits if the head is not tied to the embedding table, which then is replicated on every rank;
+    only a tied table is split. recomputes_towers: a vision tower's layers are recomputed if the language model's are;
+    the tower itself is Transformers' module, replicated on every rank. stops_early:
     recomputation ends with the last tensor that a backward needs. of_class: maps this and a model_type to the
     implementation of the model's own class, if the framework uses that class's modules; else None.
     """
@@ -257,16 +224,17 @@ class Implementation:
     attention: Attention = field(default_factory=Attention)
     linear: Linear = field(default_factory=Linear)
     norm: NormKernel = NormKernel.FUSED
-    activation: ActivationKernel = ActivationKernel.ONE
-    scan: ScanKernel = ScanKernel.GATED
     rotation: Rotation = field(default_factory=Rotation)
+    whole_scan: bool = False
     fused_activation: bool = True
+    gelu_in_steps: bool = False
     fp8_activation_store: bool = False
     loss: Loss = field(default_factory=Loss)
-    vocabulary: Vocabulary = field(default_factory=Vocabulary)
+    gathered_logits: bool = False
+    whole_look_up: bool = False
     experts: Experts = field(default_factory=Experts)
     adapters: Adapters = Adapters.PLAIN
-    towers: Towers = field(default_factory=Towers)
+    recomputes_towers: bool = False
     stops_early: bool = False
     of_class: Callable[[Implementation, str], Implementation] | None = None
 

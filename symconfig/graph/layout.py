@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.graph.monomial import Monomial, product
+from symconfig.graph.dims import Monomial, product
 
 # Places of an axis in a tensor, beside its dims: by name, or in arrays by position 0, 1, …
 WHOLE = -1  # every rank has all of it

@@ -1,21 +1,24 @@
-"""A model descriptor as blocks by kind, with the numbers of its dims."""
+"""A model descriptor as blocks by kind, with the numbers of its dims, its parameters, and the keys of each query."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import gcd
 from types import MappingProxyType
+from typing import get_args
 
-from symconfig.descriptor.layers import NO_MIXER
+from symconfig.descriptor.architectures.keys import SCORE_BIAS
+from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Attention
+from symconfig.descriptor.sections import FUSED_TARGETS, NO_MIXER, Adapter, AdapterTarget, Attention
 from symconfig.errors import InputError, Problem
 from symconfig.graph import dims as d
-from symconfig.graph.block import Block
+from symconfig.graph.block import Block, Place
+from symconfig.graph.blocks import streams
 from symconfig.graph.blocks.layer import layer
-from symconfig.graph.blocks.streams import layer_input_sizes, stream_sizes
 from symconfig.graph.builder import Builder, Context
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import DerivedBlock
@@ -186,7 +189,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         }
     if wide := model.wide_intermediate_size:
         sizes |= {d.WIDE_FFN: wide, d.WIDE_FFN_FUSED: 2 * wide}
-    sizes |= layer_input_sizes(model) | stream_sizes(model)
+    sizes |= streams.sizes(model)
     for block in blocks_of(model):
         sizes |= parts().mixer(block).sizes(model)
     for end in _ends(model):
@@ -197,3 +200,169 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         sizes[d.RANK] = sizes[d.RANK_COLUMNS] = model.adapter.r
         sizes[d.ADAPTER_COLUMNS] = model.hidden_size
     return sizes
+
+
+def _reaches(model: ModelDescriptor) -> dict[str, tuple[tuple[int | None, int], ...]]:
+    """Return, by kind of attention, a pair for each set of keys that a query reads: of how many tokens before it (None:
+    all), and how many tokens share one key. KEYS_FULL, KEYS_WINDOW and KEYS_CHOSEN are always there; kinds with
+    compressed keys only if a mixer of the model states how many tokens share one.
+    """
+    sizes = {name: size for mixer in model.mixers for name, size in mixer.sizes.items()}
+    window, chosen = (model.sliding_window, 1), (model.indexer.index_topk if model.indexer else None, 1)
+    sets: dict[str, tuple[tuple[int | None, int], ...]] = {
+        d.KEYS_FULL: ((None, 1),), d.KEYS_WINDOW: (window,), d.KEYS_CHOSEN: (chosen,)
+    }  # fmt: skip
+    if rate := sizes.get(d.HEAVY_RUN):
+        sets[d.KEYS_WITH_RUNS] = (window, (None, rate))
+    if rate := sizes.get(d.RUN):
+        sets[d.KEYS_WITH_CHOSEN_RUNS] = (window, (rate * sizes["index_topk"], rate))
+    return sets
+
+
+def keys(model: ModelDescriptor, seq_length: int, packing: Packing | None = None) -> dict[str, float]:
+    """Return the mean number of keys per query of a model at `seq_length`, by kind of attention (see `_reaches`); with
+    packing, within a query's document. A window is cut into chunks for chunked attention.
+    """
+    chunked = model.chunked_attention
+    return {
+        kind: sum(
+            attended(seq_length, reach, packing, chunked and kind == d.KEYS_WINDOW) / rate for reach, rate in some
+        )
+        for kind, some in _reaches(model).items()
+    }
+
+
+def visible(model: ModelDescriptor, seq_length: int) -> dict[str, float]:
+    """Return, by kind of attention, the number of keys of the query that attends to the most: all that the kind reaches
+    among `seq_length` tokens. Packing and chunks are ignored.
+    """
+    return {
+        kind: float(sum(min(reach or seq_length, seq_length) / rate for reach, rate in some))
+        for kind, some in _reaches(model).items()
+    }
+
+
+def attended(
+    seq_length: int, window: int | None = None, packing: Packing | None = None, chunked: bool = False
+) -> float:
+    """Return the mean number of keys per query under the causal mask, counted as length / 2 without a window.
+
+    Args:
+        window: tokens that a query sees at most; None or 0: all before it.
+        packing: lengths of documents, cut to `seq_length`, with their weights (None: equal); None: one document of
+            `seq_length`.
+        chunked: a query sees only its own chunk of `window` tokens, as if that were a document.
+    """
+    lengths: tuple[int, ...] = packing.lengths if packing else (seq_length,)
+    shares = packing.weights if packing and packing.weights else (1.0,) * len(lengths)
+    pairs = tokens = 0.0
+    for length, share in zip(lengths, shares, strict=True):
+        length = min(length, seq_length)
+        reach = min(window or length, length)
+        whole, rest = divmod(length, reach)
+        beyond = (whole - 1) * reach * reach / 2 + rest * rest / 2 if chunked else (length - reach) * reach
+        pairs += share * (reach * reach / 2 + beyond)
+        tokens += share * length
+    return pairs / tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterCount:
+    """Hold parameter counts of the unpadded model. `active`: used for one token. `by_part`: per kind of block, all of
+    its blocks together, trained or frozen.
+    """
+
+    total: int
+    active: int
+    trainable: int
+    by_part: Mapping[str, int]
+
+
+@lru_cache(maxsize=128)
+def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
+    """Return the exact parameter counts of the unpadded model, each kind of block times its number. Cached. A tied head
+    is counted once; adapters count as trainable and in the total. Active: experts count by the share that computes for
+    one token. Biases of the routers' scores of families in SCORE_BIAS, which are untrained, are added to total and
+    active, not to by_part. with_mtp: include the multi-token-prediction layers.
+    """
+    sizes = dim_sizes(model)
+    kinds = blocks(model)
+    share = 1.0
+    if model.experts is not None:
+        share = model.experts.computing_per_tok / model.experts.num_experts
+    total = active = trainable = 0
+    by_part: dict[str, int] = {}
+    for kind, times in Counter(sequence(model)).items():
+        if kinds[kind].place is Place.FURTHER and not with_mtp:
+            continue
+        part, part_active, part_trainable = _block(kinds[kind], sizes, share, model.tie_word_embeddings)
+        by_part[kind] = times * part
+        total += times * part
+        active += times * part_active
+        trainable += times * part_trainable
+    untrained = 0  # biases of the choice that a class has as parameters, but without a gradient
+    if model.experts is not None and model.model_type in SCORE_BIAS:
+        untrained = model.experts.num_experts * sum(model.moe_layers)
+    return ParameterCount(total + untrained, active + untrained, trainable, by_part)
+
+
+@lru_cache(maxsize=128)
+def largest_trained(model: ModelDescriptor) -> int:
+    """Return the number of elements of the largest weight that is not frozen, with all experts of a layer as one
+    weight. Cached. Raise ValueError if all weights are frozen.
+    """
+    sizes = dim_sizes(model)
+    weights = (weight for block in blocks(model).values() for op in block.operators for weight in op.weights)
+    return max(round(d.elements(weight.dims).value(sizes)) for weight in weights if not weight.frozen)
+
+
+def _block(block: Block, sizes: dict[str, float], share: float, tied: bool) -> tuple[int, int, int]:
+    """Return (total, active, trainable) parameters of one block. Skips weights that another block holds and, if `tied`,
+    the table of the last block. share: ratio of experts that one token activates, by which active counts weights with
+    an experts dim.
+    """
+    total = active = trainable = 0
+    for op in block.operators:
+        for weight in op.weights:
+            if weight.shared or (tied and weight.table and block.place is Place.LAST):
+                continue
+            count = round(d.elements(weight.dims).value(sizes))
+            total += count
+            active += round(count * share) if d.EXPERTS in weight.dims else count
+            trainable += 0 if weight.frozen else count
+    return total, active, trainable
+
+
+Targets = tuple[AdapterTarget, ...]
+
+ATTENTION_TARGETS: frozenset[AdapterTarget] = frozenset(
+    ("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "c_attn", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa",
+     "kv_b_proj")
+)  # fmt: skip
+MLP_TARGETS: frozenset[AdapterTarget] = frozenset(("gate_proj", "up_proj", "down_proj", "gate_up_proj", "w1", "w2"))
+# Of Qwen-7B c_proj is the name of the attention's output and of the MLP's: in neither of the two.
+
+
+@lru_cache(maxsize=64)
+def adapter_targets(model: ModelDescriptor) -> Targets:
+    """Return the names of a model's linear layers, including fused ones, that `Adapter.target_modules` accepts, that
+    `model.names_target` and for which an adapter on that layer trains a weight in some block. Cached.
+    """
+    names: Targets = get_args(AdapterTarget)
+
+    def trained(name: AdapterTarget) -> bool:
+        """Return whether an adapter of rank 1 on this layer, and on no other, gives any block a weight that is not
+        frozen.
+        """
+        adapter = Adapter(r=1, lora_alpha=1.0, target_modules=(name,))
+        every = blocks(model.model_copy(update={"adapter": adapter})).values()
+        return any(not weight.frozen for block in every for op in block.operators for weight in op.weights)
+
+    return tuple(name for name in names if model.names_target(name) and trained(name))
+
+
+def without_overlap(names: Iterable[AdapterTarget], fuses: Collection[AdapterTarget] = ()) -> Targets:
+    """Return the names without overlap: a fused layer in `fuses` replaces its parts, other fused layers are dropped."""
+    every = [name for name in names if name in fuses or name not in FUSED_TARGETS]
+    inside = {part for whole, pieces in FUSED_TARGETS.items() if whole in every for part in pieces}
+    return tuple(name for name in every if name not in inside)

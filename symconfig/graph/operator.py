@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
@@ -12,7 +12,6 @@ from typing import Generic, NamedTuple, TypeVar
 from symconfig.graph import dims as d
 
 T = TypeVar("T")
-S = TypeVar("S")
 
 
 class Element(StrEnum):
@@ -173,9 +172,6 @@ class Factors(NamedTuple, Generic[T]):
     m: T
     n: T
     k: T
-
-    def of(self, extent: Callable[[T], S]) -> Factors[S]:
-        return Factors(*map(extent, self))
 
     @property
     def gradients(self) -> tuple[Factors[T], Factors[T]]:

@@ -8,18 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from symconfig.descriptor.layers import LayerKind
-from symconfig.descriptor.layers import Mixer as Declared
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import LayerKind
+from symconfig.descriptor.sections import Mixer as Declared
 from symconfig.errors import InputError
 from symconfig.graph import blocks, dims
 from symconfig.graph.block import Block, Place
 from symconfig.graph.builder import Context
 from symconfig.graph.operator import Tensor
-
-
-def _none(model: ModelDescriptor) -> Mapping[str, float]:
-    return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +41,7 @@ class Mixer:
 
     name: str
     build: Callable[[Context, Tensor, LayerKind], Tensor]
-    sizes: Callable[[ModelDescriptor], Mapping[str, float]] = _none
+    sizes: Callable[[ModelDescriptor], Mapping[str, float]] = lambda model: {}
     tensor_dims: tuple[str, ...] = ()
     exchanged_dims: tuple[str, ...] = ()
     pieces: tuple[str, ...] = ()
@@ -85,7 +81,7 @@ class End:
     place: Place
     build: Callable[[Context], Block]
     count: Callable[[ModelDescriptor], int] = lambda model: 1
-    sizes: Callable[[ModelDescriptor], Mapping[str, float]] = _none
+    sizes: Callable[[ModelDescriptor], Mapping[str, float]] = lambda model: {}
     tensor_dims: tuple[str, ...] = ()
 
 

@@ -11,8 +11,8 @@ from enum import StrEnum
 from functools import cache
 from typing import Generic, TypeVar
 
+from symconfig.graph.dims import ONE
 from symconfig.graph.layout import FLAT, INSTANCES, PARTIAL, Layout, Move, moves
-from symconfig.graph.monomial import ONE
 
 DATA = ("dp", "cp", "edp", INSTANCES)  # axes whose ranks hold the same weights and see other tokens
 

@@ -10,11 +10,10 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
-from symconfig.graph.attended import keys, visible
 from symconfig.graph.block import LAYER
 from symconfig.graph.derived import Phase
 from symconfig.graph.implementation import Implementation
-from symconfig.graph.model import derived, dim_sizes, sequence
+from symconfig.graph.model import derived, dim_sizes, keys, sequence, visible
 from symconfig.graph.scheme import Scheme
 from symconfig.measured.assumptions import Counting
 from symconfig.measured.cases import Case, case

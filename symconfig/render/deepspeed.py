@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from symconfig.descriptor.architectures.class_defaults import plain_attention
+from symconfig.descriptor.architectures.keys import plain_attention
 from symconfig.descriptor.config_writer import config_json
 from symconfig.errors import Problem
 from symconfig.format import json_text

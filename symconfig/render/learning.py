@@ -10,9 +10,8 @@ from typing import Any, Final, Literal
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.rl import OF_GROUPS, Rl
 from symconfig.descriptor.task import PLAIN, TASKS, Task
-from symconfig.descriptor.tuning import LOSSES, LossName, Preference
+from symconfig.descriptor.tuning import LOSSES, OF_GROUPS, LossName, Preference, Rl
 from symconfig.errors import Problem
 from symconfig.frameworks.constraint import Fixed
 from symconfig.frameworks.megatron.hybrid import hybrid

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 
-from symconfig.descriptor.layers import Mixer
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Attention, Norm, Position
+from symconfig.descriptor.sections import Attention, Mixer, Norm, Position
 from symconfig.formats import links
 from symconfig.formats.layer_pattern import pattern
 from symconfig.formats.megatron import (

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.tuning import Rl
 from symconfig.errors import Problem
 from symconfig.formats import verl as formats
 from symconfig.formats.keys import write

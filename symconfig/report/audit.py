@@ -21,7 +21,7 @@ from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Described
 from symconfig.existing.rules.rule import Finding
 from symconfig.format import count, gib, grouped, microbatches, picked, seconds, several, signed
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.install import VERSION
 from symconfig.plans.configuration import DEGREES
 from symconfig.plans.plan import Plan

@@ -12,7 +12,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.recipe import spelled
 from symconfig.errors import Problem, SymconfigError
 from symconfig.format import count, grouped, several
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, overlaid, render
 from symconfig.render import targets as every_target

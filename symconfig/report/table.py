@@ -11,7 +11,7 @@ from symconfig.descriptor.training import Training
 from symconfig.format import count, gib, percent, seconds, signed, words
 from symconfig.frameworks import extras
 from symconfig.frameworks.known import BACKENDS
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.plans.configuration import DEGREES
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan, Predicted

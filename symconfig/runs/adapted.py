@@ -14,7 +14,7 @@ from symconfig.descriptor.task import WITH_OR_WITHOUT
 from symconfig.descriptor.vision import Vision
 from symconfig.errors import InputError, Problem, nearest
 from symconfig.frameworks.known import BACKENDS
-from symconfig.graph.count import ATTENTION, MLP, Targets, layers, targets
+from symconfig.graph.model import ATTENTION_TARGETS, MLP_TARGETS, Targets, adapter_targets, without_overlap
 from symconfig.render import target_of
 from symconfig.solve.run import USUAL_LENGTH
 
@@ -99,7 +99,7 @@ def _modules(lora: Lora, model: ModelDescriptor, job: Job) -> Targets:
     """Return the model's modules that the job's targets select, in the model's order and without repeats. Raises one
     InputError with all targets that select none, or MLPs beside experts.
     """
-    known = targets(model.model_copy(update={"adapter": None}))
+    known = adapter_targets(model.model_copy(update={"adapter": None}))
     fuses = BACKENDS[_backend(model, job)].fuses(model)
     named, problems = list[str](), list[Problem]()
     for target in lora.targets:
@@ -126,14 +126,14 @@ def _selected(target: str, known: Targets, model: ModelDescriptor, fuses: Collec
     target: a group ("all-linear" without MLPs for a model with experts, attention, MLP), a name of Megatron-Bridge (its
     first module that is there), or a module. known: the model's modules; fuses: modules that the framework fuses.
     """
-    usual = layers(known, fuses)
+    usual = without_overlap(known, fuses)
     groups = {
-        ALL_LINEAR: usual if model.experts is None else [name for name in usual if name not in MLP],
-        OF_ATTENTION: [name for name in usual if name in ATTENTION],
-        OF_MLP: [name for name in usual if name in MLP],
+        ALL_LINEAR: usual if model.experts is None else [name for name in usual if name not in MLP_TARGETS],
+        OF_ATTENTION: [name for name in usual if name in ATTENTION_TARGETS],
+        OF_MLP: [name for name in usual if name in MLP_TARGETS],
     }
     meant = groups.get(target) or [name for name in _OF_BRIDGE.get(target, (target,)) if name in known][:1]
-    if model.experts is not None and set(meant) & MLP:
+    if model.experts is not None and set(meant) & MLP_TARGETS:
         raise InputError(
             "adapters beside experts are not planned: Transformers keeps experts as one tensor, and Megatron-Bridge "
             "gives all experts of a rank one adapter",
@@ -143,7 +143,7 @@ def _selected(target: str, known: Targets, model: ModelDescriptor, fuses: Collec
         )
     if meant:
         return meant
-    able = [*(name for name in groups if groups[name]), *usual, *layers(known)]
+    able = [*(name for name in groups if groups[name]), *usual, *without_overlap(known)]
     raise InputError(
         f"{model.name} has no such linear layers",
         field="lora.targets",

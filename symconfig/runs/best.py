@@ -9,7 +9,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.tuning import Rl
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 from symconfig.frameworks.behaviour import PROGRAMS
 from symconfig.frameworks.known import BACKENDS, built

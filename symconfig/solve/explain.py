@@ -13,12 +13,11 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block
 from symconfig.graph.derive import Flow, weight_layout
-from symconfig.graph.derived import AttentionWork, Collective, Matmul, Phase
+from symconfig.graph.derived import AttentionWork, Collective, Matmul, Phase, Policy, recompute_policy
+from symconfig.graph.dims import ONE
 from symconfig.graph.layout import AXES, FLAT, Kind, Layout, moves
 from symconfig.graph.model import blocks, sequence
-from symconfig.graph.monomial import ONE
 from symconfig.graph.operator import ELEMENT_BYTES, Operator, Weight
-from symconfig.graph.recompute import Policy, apply
 from symconfig.plans.plan import Plan
 from symconfig.solve.costed import costed
 from symconfig.solve.predict import restore
@@ -83,7 +82,7 @@ def explain(plan: Plan) -> Explanation:
     kind = max(dict.fromkeys(kinds), key=kinds.count)
     block = next(block for block in parts.table.blocks if block.derived.name == kind)
     numbers = lattice(prospect.request, prospect.columns())
-    policy = apply(block.derived, prospect.choice.modules, prospect.choice.offload)
+    policy = recompute_policy(block.derived, prospect.choice.modules, prospect.choice.offload)
     return Explanation(
         kind,
         tuple(_operators(block, numbers)),

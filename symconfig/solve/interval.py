@@ -24,10 +24,10 @@ from symconfig.cost.framework import device_bytes, largest_peak_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import NO_MIXER
 from symconfig.format import count, several
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.solve.space import Request
 
 Quantity = Literal["time", "memory"]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.descriptor.job import Packing
-from symconfig.descriptor.rl import Lengths, Rl
+from symconfig.descriptor.tuning import Lengths, Rl
 
 Array = NDArray[np.float64]
 GROUPS = 64  # number of quantiles, each of an equal share of the sequences

@@ -25,8 +25,7 @@ from symconfig.frameworks.megatron.hybrid import hybrid
 from symconfig.frameworks.megatron.releases import NO_ENGINE
 from symconfig.frameworks.optimizers import stepping
 from symconfig.frameworks.programs import ENDS_ONLY, TOWER_IN_FIRST_CHUNK, of_program
-from symconfig.graph.count import parameters
-from symconfig.graph.model import sequence
+from symconfig.graph.model import parameters, sequence
 from symconfig.graph.operator import FOUR_BIT_BYTES
 from symconfig.graph.parts import is_layer
 from symconfig.plans.configuration import PRECISIONS, Configuration, Precision

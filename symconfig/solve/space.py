@@ -16,8 +16,7 @@ from symconfig.cost.lattice import Lattice
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.constraint import Constraint
-from symconfig.graph.attended import keys
-from symconfig.graph.model import dim_sizes, repeated_pieces, shares_heads
+from symconfig.graph.model import dim_sizes, keys, repeated_pieces, shares_heads
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.configuration import Configuration, Precision
 from symconfig.plans.configuration_set import ConfigurationSet, Values

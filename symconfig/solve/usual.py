@@ -19,7 +19,7 @@ from symconfig.cost.lattice import Array
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.plans.configuration import Configuration
 from symconfig.resources import data_dir
 

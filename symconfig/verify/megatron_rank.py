@@ -9,7 +9,7 @@ from typing import Any
 
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.pipeline import in_flight
-from symconfig.descriptor.layers import NO_MIXER
+from symconfig.descriptor.sections import NO_MIXER
 from symconfig.errors import Problem, SymconfigError
 from symconfig.format import count, seconds
 from symconfig.frameworks.megatron.environment import used

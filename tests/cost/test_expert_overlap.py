@@ -14,8 +14,7 @@ from symconfig.cost.work import PAIRED_HOST, inside_experts, is_dispatch, paired
 from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.megatron.behaviour import EXPERTS_HIDE, MEGATRON
 from symconfig.frameworks.megatron.behaviour import beside_another as overlapping
-from symconfig.graph.derived import Collective, Phase
-from symconfig.graph.recompute import apply
+from symconfig.graph.derived import Collective, Phase, recompute_policy
 from symconfig.solve.costed import Costed
 from tests.cost.support import cost, seconds
 from tests.cost.test_experts import layer
@@ -91,7 +90,7 @@ def test_alone_a_pass_takes_as_long_as_without_the_overlap(host_s: float) -> Non
     """Also where both wait for the host more than for what is sent."""
     plain = layer(replace(MEGATRON, host_kernel_s=PAIRED_HOST * host_s), 4096)
     beside = layer(overlapping(replace(MEGATRON, host_kernel_s=host_s), "hopper"), 4096)
-    none = Policies([apply(plain.derived, frozenset())])
+    none = Policies([recompute_policy(plain.derived, frozenset())])
     alone, paired = (found.passes(none, 1.0, MEGATRON)[:4, 0, 0] for found in (plain, beside))
     for index in (0, 1):  # forward, backward; then the same of what they send
         assert alone[index] + alone[index + 2] == pytest.approx(

@@ -17,9 +17,8 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 from symconfig.graph.blocks.experts import DISPATCH_LAUNCHES, ROUTE_LAUNCHES
 from symconfig.graph.derive import derive
-from symconfig.graph.derived import Phase
+from symconfig.graph.derived import Phase, recompute_policy
 from symconfig.graph.model import blocks
-from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.cost.test_invariants import levels
 from tests.graph.support import numbers
@@ -74,7 +73,7 @@ def layer(framework: Framework, tokens: int = 64, ep: int = 8, precision: str = 
 
 def passes(cost: BlockCost) -> tuple[float, float]:
     """Forward and backward, communication apart."""
-    result = cost.passes(Policies([apply(cost.derived, frozenset())]), 1e10, MEGATRON)
+    result = cost.passes(Policies([recompute_policy(cost.derived, frozenset())]), 1e10, MEGATRON)
     return float(result[0, 0, 0]), float(result[1, 0, 0])
 
 

@@ -13,8 +13,8 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.fsdp.behaviour import FSDP
 from symconfig.frameworks.kernels import changed
 from symconfig.graph.block import LAYER, OPERATORS
+from symconfig.graph.derived import recompute_policy
 from symconfig.graph.model import derived
-from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from symconfig.solve.predict import Prediction, predict
 from tests.sample_configurations import configuration
@@ -67,15 +67,15 @@ def test_recompute_that_stops_early_leaves_the_last_product_out() -> None:
     early = derived(model, FSDP.implementation, Scheme(False))["dense"]
     whole = derived(model, changed(FSDP.implementation, stops_early=False), Scheme(False))["dense"]
     full = frozenset({LAYER})
-    assert apply(whole, full).rerun - apply(early, full).rerun == {"down_proj", "mlp_residual"}
-    assert apply(whole, full).kept == apply(early, full).kept
-    assert not apply(early, frozenset()).rerun
+    assert recompute_policy(whole, full).rerun - recompute_policy(early, full).rerun == {"down_proj", "mlp_residual"}
+    assert recompute_policy(whole, full).kept == recompute_policy(early, full).kept
+    assert not recompute_policy(early, frozenset()).rerun
 
 
 def test_recompute_by_operator_saves_attention_and_every_other_product() -> None:
     """torchtitan's policy: of seven products the second, fourth and sixth run again, and all that is element-wise."""
     block = derived(load_model("llama3.1-8b"), FSDP.implementation, Scheme(False))["dense"]
-    policy = apply(block, frozenset({OPERATORS}))
+    policy = recompute_policy(block, frozenset({OPERATORS}))
     products = ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "gate_proj", "down_proj")
     assert [name for name in products if name in policy.rerun] == ["k_proj", "o_proj", "gate_proj"]
     assert "flash_attention" not in policy.rerun

@@ -26,8 +26,8 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.behaviour import EXPERTS_HIDE, MEGATRON, USER_BUFFERS
 from symconfig.frameworks.optimizers import ORTHOGONAL_BYTES
 from symconfig.graph.derived import Matmul, Phase, Traffic
+from symconfig.graph.dims import ONE, Monomial
 from symconfig.graph.model import derived
-from symconfig.graph.monomial import ONE, Monomial
 from tests.cost.support import cost, seconds, stage_bytes
 from tests.graph.support import PLAIN
 from tests.sample_models import sample_cluster, sample_model

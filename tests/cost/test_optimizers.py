@@ -18,7 +18,7 @@ from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
 from symconfig.cost.orthogonal import iterations_s, matrices, orthogonalised, products
 from symconfig.descriptor.load import load_cluster
-from symconfig.descriptor.optimizer import Optimizer
+from symconfig.descriptor.training import Optimizer
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.optimizers import (
     BUCKET,

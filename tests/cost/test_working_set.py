@@ -14,9 +14,9 @@ from symconfig.cost.table import WEIGHTS
 from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.derive import derive
+from symconfig.graph.derived import recompute_policy
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks
-from symconfig.graph.recompute import apply
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.solve.costed import Costed
 from tests.cost.support import cost
@@ -52,7 +52,7 @@ def test_deferred_gradients_of_the_logits_wait_with_the_heads_input(name: str) -
     size = {}
     for waiting in (0, 3):
         derived = derive(blocks(model, changed(Implementation(), deferred_gradients=waiting))[name], PLAIN)
-        size[waiting] = held_bytes(derived, apply(derived, frozenset()), values)
+        size[waiting] = held_bytes(derived, recompute_policy(derived, frozenset()), values)
     each = 2 * 1024 * (model.vocab_size / 2 + model.hidden_size)
     assert size[3] - size[0] == pytest.approx(3 * each)
 
@@ -93,11 +93,11 @@ def test_each_offloaded_tensor_takes_the_host_as_long_as_an_operator() -> None:
         parts = cost(tiny())
         block = next(block for block in parts.table.blocks if block.derived.name == layer)
         host = {key: np.full_like(t, 0.01) for key, t in block.host_s.items()}
-        policy = apply(block.derived, frozenset(), offload)
+        policy = recompute_policy(block.derived, frozenset(), offload)
         result = replace(block, host_s=host).passes(Policies([policy]), far, slow)
         return float(result[PASSES.index("forward"), 0, 0])
 
     held = cost(tiny()).table.blocks[cost(tiny()).table.kinds.index(layer)].derived
-    tensors = sum(apply(held, frozenset(), moved).offloaded)
+    tensors = sum(recompute_policy(held, frozenset(), moved).offloaded)
     assert tensors > 1
     assert seconds(moved) - seconds(frozenset()) == pytest.approx(tensors * 0.01)

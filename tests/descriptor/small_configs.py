@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from symconfig.descriptor.architectures.class_defaults import families
+from symconfig.descriptor.architectures.keys import families
 
 LAYERS = 8  # two periods of the usual pattern of four layers
 _HIDDEN, _HEADS, _HEAD_DIM, _FFN, _EXPERTS, _CHOSEN = 64, 4, 12, 40, 4, 2

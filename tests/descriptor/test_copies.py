@@ -10,7 +10,7 @@ import pytest
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.strict import Strict
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.runs.sweep.job import Ids
 
 DERIVED = [name for name, value in vars(ModelDescriptor).items() if isinstance(value, cached_property)]

@@ -11,7 +11,7 @@ from symconfig.descriptor.architectures.registry import architectures
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from tests.descriptor.small_configs import FURTHER, small_config
 from tests.descriptor.transformers_classes import to_transformers_config
 

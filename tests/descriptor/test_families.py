@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.architectures.class_defaults import families
+from symconfig.descriptor.architectures.keys import families
 from symconfig.descriptor.architectures.registry import architectures, refused
 from symconfig.descriptor.huggingface import import_config, imported
 from symconfig.errors import InputError
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from tests.descriptor.small_configs import published_keys, small_config
 from tools.families import COLUMNS, cells, every
 from tools.generate import families as classes

@@ -11,7 +11,7 @@ from symconfig.descriptor.architectures.hybrid import ARCHITECTURES
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.solve.search import search
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job

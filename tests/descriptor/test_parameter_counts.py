@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from symconfig.descriptor.load import load_model, zoo_models
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 
 PUBLISHED = yaml.safe_load((Path(__file__).parents[1] / "published" / "parameter_counts.yaml").read_text())
 COUNTS = PUBLISHED["models"]

@@ -11,7 +11,7 @@ from symconfig.descriptor.config_writer import lost_fields
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from tests.descriptor.small_configs import LAYERS, published_keys, small_config
 from tests.descriptor.test_families import _real
 

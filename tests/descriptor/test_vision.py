@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.architectures import class_defaults
+from symconfig.descriptor.architectures.keys import tower_defaults
 from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as TEXTS
 from symconfig.descriptor.architectures.multimodal import MULTIMODAL
 from symconfig.descriptor.architectures.registry import architectures
@@ -17,7 +17,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.vision import KINDS, Vision
 from symconfig.descriptor.vision_reader import VisionReader
 from symconfig.errors import InputError
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from tests.sample_models import sample_model
 from tests.towers import SMALL, TEXT, config, plain, tower
 
@@ -70,7 +70,7 @@ def test_a_multimodal_model_has_as_many_parameters_as_transformers_module(kind: 
 def test_the_defaults_of_towers_are_those_of_the_config_classes(kind: str) -> None:
     made = transformers.AutoConfig.for_model(kind)
     name = MULTIMODAL[kind].towers[0]  # others are what files called the section before its class had a name
-    section, defaults = transformers.AutoConfig.for_model(name), class_defaults.tower(name)
+    section, defaults = transformers.AutoConfig.for_model(name), tower_defaults(name)
     for key in MULTIMODAL[kind].tower.reads:
         actual = getattr(section, key)
         assert (list(actual) if isinstance(actual, tuple) else actual) == defaults[key], (name, key)

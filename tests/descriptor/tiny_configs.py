@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK
 from symconfig.descriptor.architectures.hybrid import ARCHITECTURES as HYBRID
+from symconfig.descriptor.architectures.keys import SAME_NETWORK
 from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
 from symconfig.descriptor.architectures.registry import architectures
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from symconfig.format import picked
 from symconfig.frameworks.deepspeed.adapters import modules
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.plans.configuration import FIELDS
 from symconfig.plans.plan import Plan, Stage
 from symconfig.render.summary import nodes

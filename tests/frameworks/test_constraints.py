@@ -13,8 +13,8 @@ import pytest
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.sections import Attention, Indexer
+from symconfig.descriptor.training import Optimizer
 from symconfig.existing.launch.reading import settings
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.rules import megatron

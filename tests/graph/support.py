@@ -9,11 +9,10 @@ from typing import Any
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.kernels import changed
 from symconfig.graph.derive import derive
-from symconfig.graph.derived import Collective, DerivedBlock, Phase
+from symconfig.graph.derived import Collective, DerivedBlock, Phase, Policy, recompute_policy
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, dim_sizes
 from symconfig.graph.operator import ELEMENT_BYTES
-from symconfig.graph.recompute import Policy, apply
 from symconfig.graph.scheme import Scheme
 
 PLAIN, SEQUENCE, ULYSSES = Scheme(False), Scheme(True), Scheme(True, "a2a")
@@ -65,5 +64,5 @@ def held_bytes(derived: DerivedBlock, policy: Policy, values: dict[str, float]) 
 
 def kept(derived: DerivedBlock, *modules: str) -> set[str]:
     """Names of the tensors that stay when `modules` are recomputed."""
-    policy = apply(derived, frozenset(modules))
+    policy = recompute_policy(derived, frozenset(modules))
     return {held.tensor for held, stays in zip(derived.held, policy.kept, strict=True) if stays}

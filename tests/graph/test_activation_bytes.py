@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.graph.recompute import apply
+from symconfig.graph.derived import recompute_policy
 from tests.graph.support import PLAIN, SEQUENCE, block, held_bytes, numbers
 from tests.sample_models import sample_model
 
@@ -36,6 +36,6 @@ def test_bytes_of_a_layer_are_the_papers(size: str, variant: str) -> None:
     )  # fmt: skip
     derived = block(model, "dense", scheme, attention="fused_softmax")
     values = numbers(model, seq_length=S, micro_batch=B, tp=tp)
-    found = held_bytes(derived, apply(derived, frozenset(modules)), values)
+    found = held_bytes(derived, recompute_policy(derived, frozenset(modules)), values)
     statistics = 0 if "layer" in modules else 2 * 4 * S * B / (tp if scheme is SEQUENCE else 1)
     assert found - statistics == pytest.approx(S * B * hidden * expected(heads, hidden), rel=1e-12)

@@ -9,8 +9,15 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import FUSED_TARGETS, Adapter
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.graph.count import ATTENTION, MLP, Targets, layers, parameters, targets
-from symconfig.graph.model import blocks
+from symconfig.graph.model import (
+    ATTENTION_TARGETS,
+    MLP_TARGETS,
+    Targets,
+    adapter_targets,
+    blocks,
+    parameters,
+    without_overlap,
+)
 from tests.sample_models import sample_model
 
 ATTENTION_PARTS = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -35,7 +42,7 @@ def by_hand(model: ModelDescriptor, *, fused: bool) -> int:
 @pytest.mark.parametrize("name", ["llama2-13b", "llama3.1-70b", "qwen2.5-7b"])
 def test_all_linear_layers_of_a_dense_model_train_r_times_in_plus_out(name: str) -> None:
     model = load_model(name)
-    apart, whole = layers(targets(model)), layers(targets(model), FUSED_TARGETS)
+    apart, whole = without_overlap(adapter_targets(model)), without_overlap(adapter_targets(model), FUSED_TARGETS)
     assert set(apart) == set(PARTS)
     assert set(whole) == {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}
     assert parameters(adapted(model, apart)).trainable == by_hand(model, fused=False)
@@ -54,13 +61,13 @@ def test_the_count_that_peft_prints_for_llama_3_1_8b() -> None:
                      "gate_proj", "up_proj", "down_proj"}),
 ])  # fmt: skip
 def test_a_model_has_the_layers_that_its_graph_has(name: str, expected: set[str]) -> None:
-    assert set(layers(targets(load_model(name)))) == expected
+    assert set(without_overlap(adapter_targets(load_model(name)))) == expected
 
 
 def test_every_name_is_of_attention_or_of_the_mlp_but_for_one_that_is_of_both() -> None:
-    every = {name for model in ("llama2-7b", "qwen-7b", "deepseek-v3") for name in targets(load_model(model))}
-    assert every - ATTENTION - MLP == {"c_proj"}
-    assert not ATTENTION & MLP
+    every = {name for model in ("llama2-7b", "qwen-7b", "deepseek-v3") for name in adapter_targets(load_model(model))}
+    assert every - ATTENTION_TARGETS - MLP_TARGETS == {"c_proj"}
+    assert not ATTENTION_TARGETS & MLP_TARGETS
 
 
 def test_latent_attention_trains_beside_each_of_its_projections() -> None:

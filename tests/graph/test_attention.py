@@ -7,8 +7,8 @@ import pytest
 from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.kernels import KERNELS
-from symconfig.graph.attended import attended
 from symconfig.graph.derived import Matmul, Phase, Traffic
+from symconfig.graph.model import attended
 from symconfig.graph.scheme import Scheme
 from tests.graph.support import PLAIN, SEQUENCE, block, chosen, numbers
 from tests.sample_models import sample_model

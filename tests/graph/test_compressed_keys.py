@@ -12,7 +12,7 @@ from symconfig.cost.work import block_flops
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.graph.attended import CHOSEN_RUNS, FULL, RUNS, WINDOW
+from symconfig.graph import dims as d
 from symconfig.graph.blocks.sparse_attention import HEAVY, HEAVY_RATE, RATE, SPARSE
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import Phase
@@ -112,8 +112,8 @@ def counted(of: dict[str, Any]) -> int:
 def flops(of: dict[str, Any]) -> float:
     """FLOP of the forward of everything before the head, as they are derived."""
     model = read(of)
-    values = numbers(model, seq_length=SHORT) | {FULL: SHORT, WINDOW: SHORT}
-    rates = ((RUNS, HEAVY_RATE), (CHOSEN_RUNS, RATE))
+    values = numbers(model, seq_length=SHORT) | {d.KEYS_FULL: SHORT, d.KEYS_WINDOW: SHORT}
+    rates = ((d.KEYS_WITH_RUNS, HEAVY_RATE), (d.KEYS_WITH_CHOSEN_RUNS, RATE))
     values |= {name: SHORT + SHORT / values.get(rate, SHORT) for name, rate in rates}
     each = block_flops(derived(model, DEEPSPEED.implementation, PLAIN), values, (Phase.FORWARD,))
     return sum(each[kind] for kind in ("embedding", *model.layer_kinds))

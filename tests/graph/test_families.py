@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 from symconfig.cost.work import block_flops
-from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK, families
+from symconfig.descriptor.architectures.keys import SAME_NETWORK, families
 from symconfig.descriptor.architectures.registry import architectures
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.graph.attended import FULL, WINDOW
-from symconfig.graph.derived import Phase
+from symconfig.graph import dims as d
+from symconfig.graph.derived import Phase, recompute_policy
 from symconfig.graph.model import derived
-from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.descriptor.small_configs import FURTHER, small_config
 from tests.graph.saved import Kept, keeping, stand_in
@@ -111,7 +110,7 @@ def compared(kind: str, patch: pytest.MonkeyPatch, **changed: Any) -> dict[str, 
     given = config(kind) | changed
     model = import_config(given, "config.json", "small")
     blocks, sizes = derived(model, DEEPSPEED.implementation, Scheme(False)), numbers(model, seq_length=S)
-    each = {name: held_bytes(block, apply(block, frozenset()), sizes) for name, block in blocks.items()}
+    each = {name: held_bytes(block, recompute_policy(block, frozenset()), sizes) for name, block in blocks.items()}
     found = kept(given, model, patch)
     result, ours = {}, 0.0
     for place, name in enumerate(model.layer_kinds):
@@ -137,7 +136,7 @@ def test_layers_with_attention_or_experts_of_their_own_take_what_torch_counts(ki
         stream.last_hidden_state.sum().backward()
     model = import_config(given, "config.json", "small")
     blocks = derived(model, DEEPSPEED.implementation, Scheme(False))
-    values = numbers(model, seq_length=S) | {FULL: S, WINDOW: S}
+    values = numbers(model, seq_length=S) | {d.KEYS_FULL: S, d.KEYS_WINDOW: S}
     for phases, counted in (((Phase.FORWARD,), forward), (tuple(Phase), counter.get_total_flops())):
         flops = block_flops(blocks, values, phases)
         assert sum(flops[layer] for layer in model.layer_kinds) == counted, phases
@@ -164,7 +163,9 @@ def test_a_family_without_a_class_keeps_what_the_class_of_its_network_does(kind:
     each = []
     for one in (model, model.model_copy(update={"model_type": kind})):
         blocks, sizes = derived(one, DEEPSPEED.implementation, Scheme(False)), numbers(one, seq_length=S)
-        each.append({name: held_bytes(block, apply(block, frozenset()), sizes) for name, block in blocks.items()})
+        each.append(
+            {name: held_bytes(block, recompute_policy(block, frozenset()), sizes) for name, block in blocks.items()}
+        )
     assert each[0] == each[1]
 
 

@@ -13,7 +13,7 @@ from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.graph.attended import FULL, WINDOW
+from symconfig.graph import dims as d
 from symconfig.graph.derived import Phase
 from symconfig.graph.model import derived
 from symconfig.graph.scheme import Scheme
@@ -44,7 +44,7 @@ def _module(config: dict[str, Any], attention: str = "sdpa") -> Any:
 def _layers_flops(model: ModelDescriptor) -> float:
     """FLOP of the forward of all layers, with attention over all keys, as torch counts it."""
     blocks = derived(model, DEEPSPEED.implementation, Scheme(False))
-    values = numbers(model, seq_length=S) | {FULL: S, WINDOW: S}
+    values = numbers(model, seq_length=S) | {d.KEYS_FULL: S, d.KEYS_WINDOW: S}
     each = block_flops(blocks, values, (Phase.FORWARD,))
     return sum(each[kind] for kind in model.layer_kinds)
 

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
+from symconfig.graph.dims import Monomial
 from symconfig.graph.layout import AXES, FLAT, PARTIAL, Kind, Layout, Place, moves
-from symconfig.graph.monomial import Monomial
 
 WHOLE = Monomial.of("rows", "columns")
 SIZES = {"rows": 48.0, "columns": 60.0, "tp": 2.0, "cp": 3.0, "dp": 4.0}

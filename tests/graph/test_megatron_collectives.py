@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.graph.derived import Phase
+from symconfig.graph.derived import Phase, recompute_policy
 from symconfig.graph.model import blocks
 from symconfig.graph.operator import Work
-from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.graph.support import PLAIN, SEQUENCE, SHARED, block, chosen, numbers
 from tests.sample_models import sample_model
@@ -45,7 +44,7 @@ def test_views_of_what_was_gathered_keep_all_of_it() -> None:
     gathered = 2048 * (32 + 2 * 4) * 128
     for views, kept in ((False, 0.0), (True, gathered)):
         derived = block(model, "moe", SHARED, viewed_values=views)
-        stays = apply(derived, frozenset()).kept
+        stays = recompute_policy(derived, frozenset()).kept
         bare = {h.tensor: h.elements.value(values) for h, stay in zip(derived.held, stays, strict=True) if stay}
         assert bare.get("qkv_gathered", 0.0) == kept
         assert (bare["q"] == 0) is views

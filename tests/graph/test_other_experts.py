@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.graph.count import parameters
 from symconfig.graph.derived import Matmul, Phase, Traffic
 from symconfig.graph.implementation import Experts, Implementation
-from symconfig.graph.model import derived
+from symconfig.graph.model import derived, parameters
 from tests.graph.support import PLAIN, SEQUENCE, block, chosen, numbers, tally
 from tests.sample_models import sample_model
 

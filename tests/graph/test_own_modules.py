@@ -10,9 +10,8 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL
 from symconfig.graph import dims as d
 from symconfig.graph.derive import derive
-from symconfig.graph.derived import DerivedBlock, Traffic
+from symconfig.graph.derived import DerivedBlock, Traffic, recompute_policy
 from symconfig.graph.model import blocks, derived
-from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.graph.support import PLAIN, SEQUENCE, held_bytes, kept, numbers
 from tests.sample_models import sample_model
@@ -40,7 +39,7 @@ def small(name: str, kv_heads: int, **changes: object) -> ModelDescriptor:
 def bytes_of(model: ModelDescriptor, modules: Iterable[str] = (), kind: str = "dense", **degrees: int) -> float:
     derived = own(model, kind, SEQUENCE if degrees.get("tp", 1) > 1 else PLAIN)
     values = numbers(model, seq_length=S, micro_batch=B, **degrees)
-    return held_bytes(derived, apply(derived, frozenset(modules)), values)
+    return held_bytes(derived, recompute_policy(derived, frozenset(modules)), values)
 
 
 def test_shared_keys_and_values_are_kept_as_copies_for_every_query_head() -> None:
@@ -126,7 +125,7 @@ def test_a_choice_by_groups_with_a_bias_keeps_no_more_than_its_scores() -> None:
 def test_experts_that_run_one_by_one_recompute_no_activation_alone() -> None:
     derived = own(sample_model("mixtral-8x7b"), "moe")
     assert kept(derived, "moe_act") == kept(derived)
-    assert not apply(derived, frozenset({"moe_act"})).rerun
+    assert not recompute_policy(derived, frozenset({"moe_act"})).rerun
 
 
 def test_a_latent_norm_keeps_the_whole_down_projection() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.graph.derived import DerivedBlock
-from symconfig.graph.recompute import apply
+from symconfig.graph.derived import DerivedBlock, recompute_policy
 from tests.graph.support import SEQUENCE, block, held_bytes, kept, numbers
 from tests.sample_models import sample_model
 
@@ -13,7 +12,7 @@ DENSE, MOE, LATENT = sample_model("llama2-13b"), sample_model("mixtral-8x7b"), s
 
 
 def rerun(derived: DerivedBlock, *modules: str) -> set[str]:
-    return set(apply(derived, frozenset(modules)).rerun)
+    return set(recompute_policy(derived, frozenset(modules)).rerun)
 
 
 def lost(derived: DerivedBlock, *modules: str) -> set[str]:
@@ -80,7 +79,7 @@ def test_a_module_keeps_no_more_and_brings_back_what_it_does_not_keep(modules: s
     for model, kind in ((DENSE, "dense"), (MOE, "moe"), (LATENT, "moe")):
         derived = block(model, kind, SEQUENCE)
         values = numbers(model, tp=2, ep=2, dp=2)
-        plain, policy = apply(derived, frozenset()), apply(derived, frozenset({modules}))
+        plain, policy = recompute_policy(derived, frozenset()), recompute_policy(derived, frozenset({modules}))
         assert held_bytes(derived, policy, values) <= held_bytes(derived, plain, values)
         back = {derived.held[index].tensor for unit in policy.units for index in unit}
         assert back == {t for t in kept(derived) if t in lost(derived, modules)}
@@ -89,7 +88,7 @@ def test_a_module_keeps_no_more_and_brings_back_what_it_does_not_keep(modules: s
 
 def test_offloaded_tensors_stay_kept_but_wait_elsewhere() -> None:
     derived = block(DENSE, "dense", SEQUENCE)
-    policy = apply(derived, frozenset(), frozenset({"flash_attention"}))
+    policy = recompute_policy(derived, frozenset(), frozenset({"flash_attention"}))
     moved = {held.tensor for held, away in zip(derived.held, policy.offloaded, strict=True) if away}
     # o is needed by the projection as well, which is not among those that wait.
     assert moved == {"q_rotated", "k_rotated", "v", "softmax_statistics"}

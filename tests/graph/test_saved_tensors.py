@@ -6,8 +6,8 @@ import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.graph.derived import recompute_policy
 from symconfig.graph.model import derived
-from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.graph.saved import keeping
 from tests.graph.support import held_bytes, numbers
@@ -48,7 +48,7 @@ def test_a_model_with_its_loss_saves_what_is_derived(name: str) -> None:
     model = sample_model(name, **SMALL, num_hidden_layers=2)
     blocks = derived(model, DEEPSPEED.implementation, Scheme(False))
     sizes = numbers(model, seq_length=S)
-    kept = {kind: held_bytes(block, apply(block, frozenset()), sizes) for kind, block in blocks.items()}
+    kept = {kind: held_bytes(block, recompute_policy(block, frozenset()), sizes) for kind, block in blocks.items()}
     logits = S * SMALL["vocab_size"]
     rope = 2 * 2 * S * SMALL["head_dim"]  # sine and cosine, once for all layers
     labels = 8 * (S + 1) + 4  # with one to the right of the last, and how many of them count

@@ -10,11 +10,9 @@ from symconfig.cost.work import block_flops
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.graph.attended import attended
-from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase
+from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, recompute_policy
 from symconfig.graph.implementation import Implementation
-from symconfig.graph.model import derived, structure
-from symconfig.graph.recompute import apply
+from symconfig.graph.model import attended, derived, structure
 from symconfig.graph.scheme import Scheme
 from tests.graph.support import PLAIN, SEQUENCE, held_bytes, numbers
 from tests.graph.test_saved_tensors import saved_bytes
@@ -141,7 +139,7 @@ def test_an_indexer_adds_what_autograd_saves_of_it() -> None:
         one, two = sparse(num_hidden_layers=1, **more), sparse(**more)
         found.append(saved_bytes(two) - saved_bytes(one))
         block = derived(two, DEEPSPEED.implementation, PLAIN)[two.layer_kinds[-1]]
-        expected.append(held_bytes(block, apply(block, frozenset()), numbers(two, seq_length=256)))
+        expected.append(held_bytes(block, recompute_policy(block, frozenset()), numbers(two, seq_length=256)))
     assert found[0] - found[1] == expected[0] - expected[1] == 2 * 256 * 256
     assert found == expected
 

@@ -10,7 +10,7 @@ import pytest
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from tests.sample_plans import sample_plan
 from tests.solve.naive import tiny
 

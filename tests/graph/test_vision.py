@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,11 +13,10 @@ from symconfig.descriptor.vision import KINDS, Vision
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.graph.block import Place
 from symconfig.graph.derive import derive
-from symconfig.graph.derived import DerivedBlock, Phase
-from symconfig.graph.implementation import Implementation, Towers
+from symconfig.graph.derived import DerivedBlock, Phase, recompute_policy
+from symconfig.graph.implementation import Implementation
 from symconfig.graph.layout import Kind
 from symconfig.graph.model import blocks, derived, sequence
-from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.graph.saved import keeping
 from tests.graph.support import PLAIN, SEQUENCE, chosen, held_bytes, kept, numbers
@@ -81,7 +79,7 @@ def test_a_layer_of_a_tower_saves_what_is_derived(kind: str) -> None:
     model = model_of(vision)
     for name, block in of_tower(model, DEEPSPEED.implementation).items():
         if name in ("vision_layer", "vision_window_layer"):
-            found = held_bytes(block, apply(block, frozenset()), numbers(model))
+            found = held_bytes(block, recompute_policy(block, frozenset()), numbers(model))
             everywhere = name == "vision_layer"
             assert found == saved_bytes(kind, 2, everywhere) - saved_bytes(kind, 1, everywhere)
 
@@ -91,7 +89,7 @@ def test_a_whole_tower_saves_what_is_derived_but_for_what_is_made_once() -> None
     fp32, and its result before the weight in fp32, too."""
     vision = tower("gemma3").model_copy(update={"num_hidden_layers": 2})
     model, how = model_of(vision), DEEPSPEED.implementation
-    each = {k: held_bytes(b, apply(b, frozenset()), numbers(model)) for k, b in of_tower(model, how).items()}
+    each = {k: held_bytes(b, recompute_policy(b, frozenset()), numbers(model)) for k, b in of_tower(model, how).items()}
     total = sum(each[name] * times for name, times in Counter(vision.kinds).items())
     pooled = 2 * 16 * 32
     weight, wider = 4 * 32, (4 - 2) * 4 * 32
@@ -103,7 +101,7 @@ def test_a_frozen_tower_runs_forward_only_and_keeps_nothing() -> None:
     for block in of_tower(model, DEEPSPEED.implementation).values():
         assert {work.phase for work in block.work} == {Phase.FORWARD}
         assert kept(block) == set() == kept(block, "layer")
-        assert not apply(block, frozenset({"layer"})).rerun
+        assert not recompute_policy(block, frozenset({"layer"})).rerun
         assert all(weight.frozen for weight in block.weights)
     merge = derived(model, DEEPSPEED.implementation, SEQUENCE)["embedding"]
     assert not chosen(merge, "tp", Phase.INPUT, "image_features")
@@ -134,24 +132,9 @@ def test_a_layer_is_recomputed_where_the_framework_does() -> None:
     assert kept(whole, "layer") == kept(whole)
 
 
-def test_a_tower_is_whole_on_every_rank_unless_the_framework_has_one_of_its_own() -> None:
+def test_a_tower_is_whole_on_every_rank() -> None:
     model = model_of(small("qwen3_vl"))
     assert not any(chosen(block, "tp") for block in of_tower(model, Implementation(), SEQUENCE).values())
-    own = replace(Implementation(), towers=Towers(split=frozenset({"qwen3_vl"})))
-    values = numbers(model, tp=2)
-    stream, tokens = 100 * 32, 25 * TEXT["hidden_size"]
-    found = of_tower(model, own, SEQUENCE)
-    for kind, forward, backward in (
-        ("vision_layer", [stream] * 2, [stream] * 2),
-        ("vision_projector", [tokens], [25 * 128]),
-        ("vision_deepstack", [tokens], [25 * 128]),
-    ):
-        for phase, sizes in ((Phase.FORWARD, forward), (Phase.INPUT, backward)):
-            moved = chosen(found[kind], "tp", phase)
-            assert {c.kind for c in moved} == {Kind.ALL_REDUCE}
-            assert sorted(c.elements.value(values) for c in moved) == sizes
-    qkv = next(weight for weight in found["vision_layer"].weights if weight.name == "qkv.weight")
-    assert qkv.elements.value(values) == 32 * 96 / 2
 
 
 def test_images_are_put_into_the_stream_before_ranks_share_out_the_sequence() -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from symconfig.frameworks.kernels import LOSSES
-from symconfig.graph.derived import Matmul, Phase, Traffic
+from symconfig.graph.derived import Matmul, Phase, Traffic, recompute_policy
 from symconfig.graph.layout import Kind
 from symconfig.graph.operator import ELEMENT_BYTES
-from symconfig.graph.recompute import apply
 from tests.graph.support import PLAIN, SEQUENCE, block, chosen, held_bytes, numbers, tally
 from tests.sample_models import sample_model
 
@@ -44,7 +43,7 @@ def test_no_loss_is_free_and_one_without_whole_logits_keeps_none(loss: str, kept
     values = numbers(model)
     derived, logits = block(model, "head", loss=loss), S * model.vocab_size
     channels = (2 + (loss == "linear")) * 2 * S * model.hidden_size  # of both the norm's and the head's input; a chunk
-    held = held_bytes(derived, apply(derived, frozenset()), values)
+    held = held_bytes(derived, recompute_policy(derived, frozenset()), values)
     assert held == pytest.approx(kept * logits + channels, abs=4 * S)
     assert sum(isinstance(work, Matmul) for work in derived.work) == products
     losses = [work for work in derived.work if isinstance(work, Traffic) and work.op == "cross_entropy"]

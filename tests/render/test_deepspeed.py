@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import symconfig
-from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK
+from symconfig.descriptor.architectures.keys import SAME_NETWORK
 from symconfig.descriptor.config_writer import config_json
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model, zoo_models

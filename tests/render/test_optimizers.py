@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from symconfig.descriptor.load import load_model
-from symconfig.descriptor.optimizer import NAMES, Optimizer
+from symconfig.descriptor.training import KNOWN_OPTIMIZERS, Optimizer
 from symconfig.descriptor.tuning import Preference
 from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
@@ -80,7 +80,7 @@ def test_the_page_says_what_each_target_is_told() -> None:
     rows = (line.strip("|").split("|") for line in page.partition("## Targets")[2].splitlines())
     found = {cells[0].strip(): set(cells[1].replace(",", " ").split()) for cells in rows if len(cells) == 2}
     assert {target: found.get(target) for target in EVERY} == EVERY
-    assert all(f"`{name}`" in page for name in NAMES)
+    assert all(f"`{name}`" in page for name in KNOWN_OPTIMIZERS)
 
 
 def pairs(loss: str, **training: Any) -> Plan:

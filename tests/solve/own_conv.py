@@ -5,9 +5,9 @@ As Transformers has it (modeling_lfm2.py, Lfm2ShortConv). Tests copy this file t
 
 from __future__ import annotations
 
-from symconfig.descriptor.layers import LayerKind
+from symconfig.descriptor.sections import LayerKind
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear, with_adapter
+from symconfig.graph.blocks.common import linear, to_stream
 from symconfig.graph.builder import Context
 from symconfig.graph.operator import Tensor, Use
 from symconfig.graph.parts import Mixer
@@ -27,9 +27,7 @@ def own_conv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         kernel, whole = ctx.weight("own_conv.weight", WIDTH, KERNEL), (d.SEQUENCE, KERNEL)
         ctx.build.elementwise("own_conv", [product], mixed, saves=[product], weights=[kernel], whole=whole)
         ctx.build.elementwise("conv_gating", [gate, mixed], gated, saves=[gate, mixed])
-    out = Tensor("attention_out", x.dims)
-    linear(ctx, "conv_out_proj", gated, (WIDTH,), (d.HIDDEN,), [Use(out)], aliases=("o_proj",))
-    return with_adapter(ctx, "conv_out_proj", out, ("o_proj",))
+    return to_stream(ctx, "conv_out_proj", gated, aliases=("o_proj",))
 
 
 PARTS = (

@@ -14,10 +14,9 @@ from symconfig.descriptor import load
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InputError
 from symconfig.graph import blocks as building_blocks
-from symconfig.graph.count import parameters
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import Phase
-from symconfig.graph.model import blocks, sequence
+from symconfig.graph.model import blocks, parameters, sequence
 from symconfig.graph.parts import parts
 from symconfig.graph.scheme import Scheme
 from symconfig.resources import data_dir

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.load import load_cluster
-from symconfig.descriptor.optimizer import Optimizer
+from symconfig.descriptor.training import Optimizer
 from symconfig.errors import InputError
 from symconfig.existing.launch.reading import settings
 from symconfig.existing.recover.megatron import run

@@ -22,8 +22,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from symconfig.descriptor.architectures.class_defaults import FILE
-from symconfig.descriptor.architectures.keys import COMMON_IGNORED
+from symconfig.descriptor.architectures.keys import COMMON_IGNORED, FILE
 from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
 from symconfig.descriptor.architectures.multimodal import MULTIMODAL
 from symconfig.descriptor.architectures.registry import NO_DECODER

@@ -19,7 +19,7 @@ import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 
-from symconfig.descriptor.architectures.class_defaults import class_of
+from symconfig.descriptor.architectures.keys import class_of
 from symconfig.descriptor.architectures.registry import architectures
 from symconfig.descriptor.config_writer import config_json
 from symconfig.descriptor.huggingface import import_config

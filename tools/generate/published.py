@@ -19,7 +19,7 @@ import yaml
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.descriptor.measurements import Row, load_measurements
 from symconfig.errors import SymconfigError
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.measured.judge import judge
 from symconfig.solve.usual import MEASURED, PUBLISHED, REAL_DATA, Best, Layout, RealData
 from tools.pages import ROOT

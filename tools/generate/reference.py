@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from symconfig.descriptor.architectures.class_defaults import FILE as CLASS_DEFAULTS
+from symconfig.descriptor.architectures.keys import FILE as CLASS_DEFAULTS
 from symconfig.descriptor.learning_rate import USUAL
 from symconfig.descriptor.training import Training
 from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL, SEVERITIES, Group

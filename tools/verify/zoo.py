@@ -23,7 +23,7 @@ import symconfig
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zoo_models
 from symconfig.errors import InfeasibleError
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.plans.plan import Plan
 from symconfig.render import own_target
 from symconfig.runs.best import best_plan

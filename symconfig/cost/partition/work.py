@@ -15,7 +15,7 @@ from symconfig.cost.formulas import attention_s, product_s, traffic_s
 from symconfig.cost.machine import Machine
 from symconfig.cost.partition.rates import Array, Move, Prices, Rate, together
 from symconfig.graph.layout import PARTIAL, Kind
-from symconfig.graph.operator import Operator, Split, Work
+from symconfig.graph.operator import Factors, Operator, Split, Work
 from symconfig.graph.program.net import Node, Port
 from symconfig.graph.program.program import Program
 
@@ -104,7 +104,7 @@ def _product(op: Operator, extent: Extent, machine: Machine) -> Passes:
 
     An input that gets no gradient has no such product.
     """
-    forwards = op.factors.of(extent)
+    forwards = Factors(*map(extent, op.factors))
     of_first, of_second = forwards.gradients
     shapes = [forwards]
     shapes += [of_first] if op.gives(op.inputs[0]) else []

@@ -8,8 +8,8 @@ from typing import Any
 
 from symconfig.descriptor.architectures.keys import NAMES, RULED, alternatives, facts, pairs
 from symconfig.descriptor.document import Document, KeyPath, shorten
-from symconfig.descriptor.layers import Mixer
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Mixer
 from symconfig.errors import Problem
 
 Values = Mapping[str, Any]  # config.json's values by key, with the class's defaults

@@ -27,8 +27,8 @@ from symconfig.descriptor.architectures.architecture import (
 )
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, ROUTED_AS_V3, V3
 from symconfig.descriptor.architectures.rules import NO_DENSE, WIDTH, attending, scale
-from symconfig.descriptor.layers import NO_MIXER, Mlp
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import NO_MIXER, Mlp
 
 # How a class starts, and how it steps at inference: neither changes a shape or a cost.
 _STARTS = """time_step_floor time_step_max time_step_min time_step_scale time_step_init_scheme time_step_limit

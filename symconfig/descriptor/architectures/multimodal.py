@@ -2,7 +2,7 @@
 mean, and what stands between a tower and the language model, as data.
 
 The language models that only they have are no causal language models of their own. Defaults are those of transformers'
-own classes (`class_defaults.tower`). A key that is in none of a tower's tables is an error: it may change the model.
+own classes (`keys.tower_defaults`). A key that is in none of a tower's tables is an error: it may change the model.
 """
 
 from __future__ import annotations

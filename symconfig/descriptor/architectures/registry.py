@@ -18,8 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import Architecture
-from symconfig.descriptor.architectures.class_defaults import around, defaults, families, row_of
-from symconfig.descriptor.architectures.keys import words
+from symconfig.descriptor.architectures.keys import around, defaults, families, row_of, words
 from symconfig.descriptor.architectures.multimodal import MULTIMODAL
 
 FOLDER = str(Path(__file__).parent)

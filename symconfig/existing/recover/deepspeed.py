@@ -11,7 +11,7 @@ from typing import Any
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import shorten
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.optimizer import Optimizer
+from symconfig.descriptor.training import Optimizer
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.detect import parse
 from symconfig.existing.launch.reading import Reading, Tree, settings

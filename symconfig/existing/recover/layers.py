@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.meaning import leading_and_every
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import NO_MIXER
 from symconfig.descriptor.strict import MAX_LAYERS
 from symconfig.existing.recover.fields import Fields
 from symconfig.formats import links

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.optimizer import Optimizer
+from symconfig.descriptor.training import Optimizer
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover import uncounted
 from symconfig.existing.recover.layers import letters, spelled

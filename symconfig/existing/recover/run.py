@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.optimizer import ADAM, Optimizer
+from symconfig.descriptor.training import ADAM, Optimizer
 from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.rl.step import Alone, Step

@@ -36,7 +36,7 @@ def _names(kind: str) -> Mapping[str, tuple[str, ...]]:
     """
     if kind == "qwen":
         return _QWEN
-    from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK
+    from symconfig.descriptor.architectures.keys import SAME_NETWORK
 
     layers = _layers().get(SAME_NETWORK.get(kind, kind), ())
     rows = {

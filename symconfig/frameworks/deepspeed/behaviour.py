@@ -16,9 +16,6 @@ from symconfig.graph.implementation import (
     Rotation,
     RotationKernel,
     Routing,
-    ScanKernel,
-    Towers,
-    Vocabulary,
 )
 
 DEEPSPEED = Framework(
@@ -28,14 +25,14 @@ DEEPSPEED = Framework(
         attention=Attention(choosing=Choosing.MASKED),
         linear=Linear(joined=False, norm_inside=False),
         norm=NormKernel.EAGER,
-        scan=ScanKernel.WHOLE,
+        whole_scan=True,
         rotation=Rotation(kernel=RotationKernel.EAGER),
         fused_activation=False,
         # PyTorch's cross_entropy within the model's forward (transformers/loss/loss_utils.py, ForCausalLMLoss): of its
         # output train.py takes the loss alone, as Trainer.compute_loss does.
         loss=Loss(kernel=LossKernel.WIDE, kept_outputs=0),
-        vocabulary=Vocabulary(whole_look_up=True),  # AutoTP, runtime/engine.py, auto_vocab_parallel_lm_head
-        towers=Towers(recomputed=True),
+        whole_look_up=True,  # AutoTP, runtime/engine.py, auto_vocab_parallel_lm_head
+        recomputes_towers=True,
         # Transformers' gate_up_proj
         experts=Experts(weighted_inside=False, joined_weights=True, routing=Routing.INDEXED),
         of_class=written,

@@ -8,7 +8,7 @@ from typing import Any
 
 from symconfig.cost.framework import Hide, Stepping, Together
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.graph.implementation import Routing, Vocabulary
+from symconfig.graph.implementation import Routing
 
 # PyTorch's fully sharded data parallelism around eager modules. Weights are kept in fp32 and gathered in bf16.
 FSDP = replace(
@@ -18,7 +18,7 @@ FSDP = replace(
         DEEPSPEED.implementation,
         linear=replace(DEEPSPEED.implementation.linear, bias_inside=False),
         loss=replace(DEEPSPEED.implementation.loss, kept_outputs=1),  # a variable holds the logits
-        vocabulary=Vocabulary(),
+        whole_look_up=False,
         # Whoever measured it wrote the modules, too (torchtitan, LLM Foundry, NeMo Automodel, foundation-model-stack).
         experts=replace(DEEPSPEED.implementation.experts, routing=Routing.FUSED),
         of_class=None,

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
-from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Attention
+from symconfig.descriptor.sections import NO_MIXER, Attention, LayerKind, Mlp
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from symconfig.cost.framework import Framework
-from symconfig.descriptor.optimizer import Optimizer
+from symconfig.descriptor.training import Optimizer
 from symconfig.frameworks.behaviour import Switches, switched, usual
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON, MEGATRON_LOCAL, Graphed, TransformerImpl
 from symconfig.frameworks.megatron.flags import Value, first_with, flags

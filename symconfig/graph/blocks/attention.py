@@ -1,26 +1,32 @@
-"""Grouped-query attention (multi-head and multi-query included), and the core that every attention has."""
+"""Grouped-query attention (multi-head and multi-query included), also with key/value heads and head widths other than
+the model's in some layers (Gemma 4, MiMo); and the core that every attention has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
+from typing import Any
 
-from symconfig.descriptor.layers import LayerKind, Pairs
-from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Attention, Position
+from symconfig.descriptor.sections import Attention, LayerKind, Pairs, Position
 from symconfig.graph import dims as d
-from symconfig.graph.attended import FULL, WINDOW
 from symconfig.graph.blocks.common import beside_fused, linear, norm, projected, to_stream
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Angles, Choosing, Kernel, RotationKernel
 from symconfig.graph.operator import Element, Tensor, Use, Weight
 from symconfig.graph.parts import Mixer
 
+# A mixer with key/value heads and widths of its own.
+WIDE = "wide_attention"
+KV_HEADS, WIDTH, ROTARY = "wide_key_value_heads", "wide_head_dim", "wide_rotary_dim"
+VALUE_WIDTH = "wide_value_dim"  # of values, where it is not that of queries and keys
+KEYS_ARE_VALUES = "keys_are_values"
+
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Describe the keys that a layer's attention reads. keys: the symbol for keys per query, see `graph.attended`.
+    """Describe the keys that a layer's attention reads. keys: the symbol for keys per query, see `graph.model.keys`.
     chosen: indices of the keys, or a mask over all; None: no selection. kept: the backward needs `chosen` from this
     layer. learned: (queries, keys, head weights) of an indexer that is trained by a loss against the attention's
     scores; else None.
@@ -39,7 +45,8 @@ _ROWS = {d.KEYS: 2}  # a softmax reduces the maximum and the sum of each row
 def core(
     ctx: Context, q: Tensor, k: Tensor, v: Tensor, read: Read, has_sinks: bool = False, channels: str | None = None
 ) -> Tensor:
-    """Append softmax(q k') v in the module core_attn and return it per head, [B, S, heads, channels].
+    """Append softmax(q k') v in the module core_attn and return it per head, [B, S, heads, channels], copied into the
+    memory order of the output projection if the implementation needs that.
 
     The kernel is fused (FLASH) or a chain of operators, as the implementation says. A fused one under a MASKED choice
     first repeats keys and values if they have fewer heads. Key and value sequences are dims of their own, so that cp
@@ -48,44 +55,37 @@ def core(
     Args:
         read: keys per query, and the choice of keys; a chain ignores it.
         has_sinks: add a learned sink per head.
-        channels: the dim of the values if these are only the first channels of v; None: all of v.
+        channels: the dim of the values if these are only the first channels of v, and then nothing is copied; None:
+            all of v.
     """
+    how, build = ctx.how.attention, ctx.build
     part = () if channels is None else ((v.dims[-1], channels),)
     sinks = [ctx.weight("sinks", q.dims[-2])] if has_sinks else []
-    with ctx.build.module("core_attn"):
-        if _kernel(ctx) is Kernel.FLASH:
-            if read.chosen is not None and ctx.how.attention.choosing is Choosing.MASKED and k.dims[-2] != q.dims[-2]:
-                k, v = repeat_kv(ctx, q, k, Use(v).renamed(*part))
+    one_head = ctx.model.num_key_value_heads == 1 < ctx.model.num_attention_heads
+    kernel = Kernel.WIDE if how.one_head_apart and one_head and how.kernel is Kernel.FLASH else how.kernel
+    with build.module("core_attn"):
+        if kernel is not Kernel.FLASH:
+            o = _unfused(ctx, kernel, q, k, Use(v).renamed(*part), sinks)
+        else:
+            if read.chosen is not None and how.choosing is Choosing.MASKED and k.dims[-2] != q.dims[-2]:
+                k, v = _repeat_kv(ctx, q, k, Use(v).renamed(*part))
                 part = ()  # sdpa_attention.py, use_gqa_in_sdpa: none under a mask
-            return ctx.build.attention(
+            o = build.attention(
                 Use(q),
                 Use(k).renamed(*_TO_KEYS),
                 v=Use(v).renamed(*_TO_KEYS, *part),
                 keys=read.keys,
                 weights=sinks,
-                in_fp8=ctx.how.attention.in_fp8,
+                in_fp8=how.in_fp8,
                 sparse=[] if read.chosen is None else [Use(read.chosen)],
                 keeps=[read.chosen] if read.chosen is not None and read.kept else [],
             )
-        return _unfused(ctx, q, k, Use(v).renamed(*part), sinks)
-
-
-def contiguous(ctx: Context, o: Tensor) -> Tensor:
-    """Return a copy of the attention result in the memory order of the output projection, appended; o itself if the
-    implementation needs no copy (`copies_result`).
-    """
-    if not ctx.how.attention.copies_result:
+    if channels is not None or not how.copies_result:
         return o
-    return ctx.build.elementwise("copy_heads", [o], Tensor("attention_copied", o.dims), linear=True)
+    return build.elementwise("copy_heads", [o], Tensor("attention_copied", o.dims), linear=True)
 
 
-def _kernel(ctx: Context) -> Kernel:
-    how = ctx.how.attention
-    alone = how.one_head_apart and ctx.model.num_key_value_heads == 1 < ctx.model.num_attention_heads
-    return Kernel.WIDE if alone and how.kernel is Kernel.FLASH else how.kernel
-
-
-def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) -> Tensor:
+def _unfused(ctx: Context, kernel: Kernel, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) -> Tensor:
     """Append attention as separate products with softmax and, if the model has it, dropout, which saves a mask; return
     it per head, [B, S, heads, channels of v]. Before that, keys and values are repeated per query head if the
     implementation copies them. A WIDE kernel widens q, k and v to fp32 (and scores in fp32); with `wide_products` only
@@ -93,9 +93,9 @@ def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) ->
     """
     width = v.loops[-1]
     if copies_kv(ctx, k):
-        k, copies = repeat_kv(ctx, q, k, v)
+        k, copies = _repeat_kv(ctx, q, k, v)
         v = Use(copies)
-    kernel, scores_in = _kernel(ctx), Element.ACTIVATION
+    scores_in = Element.ACTIVATION
     if kernel is Kernel.WIDE:
         v = Use(_to_fp32(ctx, v.tensor), v.along)
         q, k, scores_in = _to_fp32(ctx, q), _to_fp32(ctx, k), Element.FP32
@@ -106,17 +106,16 @@ def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) ->
     result = Tensor("scores", square, scores_in)
     buffered = kernel is Kernel.MASKED  # for an addend of zero times
     scores = ctx.build.product("scores", Use(q), Use(k).renamed(*expand), (q.dims[-1],), result, buffered)
-    weights = _softmax(ctx, scores, sinks)
+    weights = _softmax(ctx, kernel, scores, sinks)
     if ctx.model.attention_dropout:
+        mask = Tensor("attention_mask", square, Element.MASK)
         dropped = Tensor("attention_dropped", square)
-        weights = ctx.build.elementwise(
-            "attention_dropout", [weights], dropped, saves=[Tensor("attention_mask", square, Element.MASK)]
-        )
+        weights = ctx.build.elementwise("attention_dropout", [weights], dropped, saves=[mask])
     result = Tensor("attention_heads", (*q.dims[:-1], width))
     return ctx.build.product("context", Use(weights), v.renamed(*expand), (d.KEYS,), result)
 
 
-def repeat_kv(ctx: Context, q: Tensor, k: Tensor, v: Use) -> tuple[Tensor, Tensor]:
+def _repeat_kv(ctx: Context, q: Tensor, k: Tensor, v: Use) -> tuple[Tensor, Tensor]:
     """Append copies of keys and values for each query head that shares them, and return both, with q's heads."""
     heads, copies = [(q.dims[-2], k.dims[-2])], Tensor("v_repeated", (*q.dims[:-1], v.loops[-1]))
     k = ctx.build.elementwise("repeat_keys", [k], Tensor("k_repeated", q.dims), together=heads, linear=True)
@@ -127,61 +126,44 @@ def _to_fp32(ctx: Context, x: Tensor) -> Tensor:
     return ctx.build.elementwise(f"widen_{x.name}", [x], Tensor(f"{x.name}_wide", x.dims, Element.FP32), linear=True)
 
 
-def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
+def _softmax(ctx: Context, kernel: Kernel, scores: Tensor, sinks: list[Weight]) -> Tensor:
     """Append scaling, masking and softmax of the scores as the kernel does them, and return the attention weights.
 
-    MASKED: see `_masked_softmax`. FUSED_SOFTMAX: one kernel, with an in-place backward. Others: one kernel per step:
-    scaling, a soft cap that saves its tanh (if the model has one), mask, softmax, which NARROW and WIDE run in the
-    scores' type and any other between a widening to fp32 and a narrowing. Sinks are weights of the softmax.
+    MASKED: a mask, written over the (already scaled) scores and saved by every layer, then a softmax; sinks are joined
+    to the scores by a copy, which doubles its traffic. FUSED_SOFTMAX: one kernel, with an in-place backward. Others:
+    one kernel per step: scaling, a soft cap that saves its tanh (if the model has one), mask, softmax, which NARROW and
+    WIDE run in the scores' type and any other between a widening to fp32 and a narrowing. With sinks, weights of the
+    softmax, it also saves a column and, for 16-bit weights, the index of the greatest score.
     """
-    weights, kernel = Tensor("attention_weights", scores.dims, scores.element), _kernel(ctx)
+    rows, weights = scores.dims[:-1], Tensor("attention_weights", scores.dims, scores.element)
+
+    def softmax(given: Tensor, out: Tensor, saves: list[Tensor], **more: Any) -> Tensor:
+        return ctx.build.elementwise("softmax", [given], out, saves=saves, weights=sinks, reduces=_ROWS, **more)
+
+    def step(name: str, given: Tensor, out: str, element: Element | float = scores.element, **more: Any) -> Tensor:
+        return ctx.build.elementwise(name, [given], Tensor(out, scores.dims, element), **more)
+
     if kernel is Kernel.MASKED:
-        return _masked_softmax(ctx, scores, weights, sinks)
+        mask = Tensor("causal_mask", (d.SEQUENCE, d.KEYS), Element.MASK)
+        masked = step("mask_scores", scores, "masked_scores", saves=[mask], in_place=True)
+        column = [Tensor("sink_weights", rows)] if sinks else []
+        return softmax(masked, weights, [weights, *column], traffic=(1 + len(column), 1 + len(column)))
     if kernel is Kernel.FUSED_SOFTMAX:
-        return ctx.build.elementwise(
-            "softmax", [scores], weights, saves=[weights], weights=sinks, in_place=True, reduces=_ROWS
-        )
-    scaled = ctx.build.elementwise("scale_scores", [scores], replace(scores, name="scaled_scores"), linear=True)
+        return softmax(scores, weights, [weights], in_place=True)
+    scaled = step("scale_scores", scores, "scaled_scores", linear=True)
     if ctx.model.attn_logit_softcapping is not None:
-        tanh = replace(scores, name="scores_tanh")
-        scaled = ctx.build.elementwise("cap_scores", [scaled], replace(scores, name="capped_scores"), saves=[tanh])
-    masked = ctx.build.elementwise("mask_scores", [scaled], replace(scores, name="masked_scores"))
-    if kernel in (Kernel.NARROW, Kernel.WIDE):
-        kept = [weights, *_saved_by_sinks(sinks, weights)]
-        return ctx.build.elementwise("softmax", [masked], weights, saves=kept, weights=sinks, reduces=_ROWS)
-    wide = Tensor("wide_scores", scores.dims, Element.FP32)
-    ctx.build.elementwise("widen_scores", [masked], wide, linear=True)
-    normed = Tensor("wide_attention_weights", scores.dims, Element.FP32)
-    kept = [normed, *_saved_by_sinks(sinks, normed)]
-    ctx.build.elementwise("softmax", [wide], normed, saves=kept, weights=sinks, reduces=_ROWS)
-    return ctx.build.elementwise("narrow_weights", [normed], weights, linear=True)
-
-
-def _saved_by_sinks(sinks: list[Weight], weights: Tensor) -> list[Tensor]:
-    """Return the tensors that a softmax saves because of sinks: one column of weights and, for 16-bit weights, the
-    index of the greatest score; empty without sinks.
-    """
-    if not sinks:
-        return []
-    rows = weights.dims[:-1]
-    column = Tensor("sink_weights", rows, weights.element)
-    return [column, *([Tensor("greatest", rows, Element.INDEX)] if weights.element is Element.ACTIVATION else [])]
-
-
-def _masked_softmax(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[Weight]) -> Tensor:
-    """Append a mask, written over the (already scaled) scores and saved by every layer, and the softmax of the result,
-    which saves the weights; return the weights. With sinks one more column is saved, and traffic is doubled, since they
-    are joined to the scores by a copy.
-    """
-    masked = Tensor("masked_scores", scores.dims)
-    mask = Tensor("causal_mask", (d.SEQUENCE, d.KEYS), Element.MASK)
-    ctx.build.elementwise("mask_scores", [scores], masked, saves=[mask], in_place=True)
-    kept, times = [weights], 1
+        scaled = step("cap_scores", scaled, "capped_scores", saves=[replace(scores, name="scores_tanh")])
+    masked = step("mask_scores", scaled, "masked_scores")
+    narrow = kernel in (Kernel.NARROW, Kernel.WIDE)
+    normed = weights if narrow else Tensor("wide_attention_weights", scores.dims, Element.FP32)
+    saves = [normed]
     if sinks:
-        kept, times = [weights, Tensor("sink_weights", scores.dims[:-1])], 2
-    return ctx.build.elementwise(
-        "softmax", [masked], weights, saves=kept, weights=sinks, traffic=(times, times), reduces=_ROWS
-    )
+        saves.append(Tensor("sink_weights", rows, normed.element))
+        saves += [Tensor("greatest", rows, Element.INDEX)] if normed.element is Element.ACTIVATION else []
+    if narrow:
+        return softmax(masked, weights, saves)
+    softmax(step("widen_scores", masked, "wide_scores", Element.FP32, linear=True), normed, saves)
+    return step("narrow_weights", normed, weights.name, linear=True)
 
 
 def copies_kv(ctx: Context, k: Tensor) -> bool:
@@ -192,87 +174,45 @@ def copies_kv(ctx: Context, k: Tensor) -> bool:
     return ctx.how.attention.copies_shared_heads and grouped and k.dims[-2] != d.HEADS
 
 
-def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+def attention(ctx: Context, x: Tensor, kind: LayerKind, own_heads: bool = False) -> Tensor:
     """Append grouped-query attention and return o[B, S, D] from x[B, S, D].
 
-    If `kind` borrows keys and values, only queries are computed (`_with_borrowed`). Else, in order: projections, a copy
-    of the queries if keys are repeated, query/key norm if the model has it (of kind "unit" only in layers with rope),
-    value norm, rope where model and layer have it, lending of keys and values, the core over a window or all keys, gate
-    and output projection.
+    In order: projections, a copy of the queries if keys are repeated, query/key norm if the model has it (of kind
+    "unit" only in layers with rope), value norm, rope where model and layer have it, the core over a window or all
+    keys, gate and output projection. A layer that borrows keys and values makes queries only; one that lends them
+    makes them inputs of later layers. own_heads: key/value heads and widths are those of the mixer WIDE; there are no
+    sinks.
     """
-    if kind.pairs is Pairs.BORROWED:
-        return _with_borrowed(ctx, x, kind)
-    (q, k, v), gate = projections(ctx, x)
-    if copies_kv(ctx, k):
-        q = ctx.build.elementwise("copy_queries", [q], Tensor("q_copied", q.dims), linear=True)
-    if ctx.model.qk_norm and (kind.rope or ctx.model.qk_norm_of != "unit"):
-        q, k = _head_norm(ctx, "q_norm", q), _head_norm(ctx, "k_norm", k)
-    if ctx.model.v_norm:
+    model, borrowed = ctx.model, kind.pairs is Pairs.BORROWED
+    lent = [f"lent_{'window' if kind.window else kind.mixer}_{name}" for name in "kv"]  # one pair for all with a window
+    if borrowed:
+        q, *pair = _heads(ctx, own_heads)
+        q, gate = projected(ctx, "q_proj", x, q, model.qkv_bias), None
+        k, v = (ctx.build.from_elsewhere(replace(one, name=name)) for one, name in zip(pair, lent, strict=True))
+    else:
+        q, k, v, gate = projections(ctx, x, own_heads)
+        if copies_kv(ctx, k):
+            q = ctx.build.elementwise("copy_queries", [q], Tensor("q_copied", q.dims), linear=True)
+    own = {"q": q} if borrowed else {"q": q, "k": k}
+    if model.qk_norm and (kind.rope or model.qk_norm_of != "unit"):
+        own = {name: _head_norm(ctx, f"{name}_norm", one) for name, one in own.items()}
+    if model.v_norm and not borrowed:
         v = norm(ctx, "v_norm", v, v.dims[-1], "qk_norm", weight=())
-    if ctx.model.position is Position.ROPE and kind.rope:
-        q, k = rotate(ctx, q, k)
+    if model.position is Position.ROPE and kind.rope:
+        channels, times = ROTARY if own_heads else d.ROTARY, _rope_traffic(ctx)
+        own = {
+            name: apply_rope(ctx, f"rope_{name}", one, f"{name}_rotated", channels, times) for name, one in own.items()
+        }
+    q, k = own["q"], own.get("k", k)
     if kind.pairs is Pairs.LENT:
-        k, v = lend_kv(ctx, k, v, kind)
-    return output(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks), gate)
-
-
-def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append attention with queries of this layer (normed and rotated where model and layer say so) and keys and values
-    of an earlier one; return o[B, S, D]. A gate is projected from x if the model has one.
-    """
-    q = Tensor("q", (*x.dims[:-1], d.HEADS, d.HEAD_DIM))
-    q = projected(ctx, "q_proj", x, q, ctx.model.qkv_bias)
-    if ctx.model.qk_norm:
-        q = _head_norm(ctx, "q_norm", q)
-    if ctx.model.position is Position.ROPE and kind.rope:
-        q = _rotated(ctx, "q", q)
-    k, v = borrow_kv(ctx, (*x.dims[:-1], d.KV_HEADS), (d.HEAD_DIM, value_dim(ctx.model)), kind)
-    return output(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks), None)
-
-
-def lend_kv(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
-    """Append views of keys and values and return them under the names by which later layers read them
-    (`shared_kv_names`).
-    """
-    names = shared_kv_names(kind)
-    theirs = [Tensor(name, one.dims, storage=one.name) for name, one in zip(names, (k, v), strict=True)]
-    for one, other in zip((k, v), theirs, strict=True):
-        ctx.build.view(f"lend_{other.name}", [one], other)
-    return theirs[0], theirs[1]
-
-
-def borrow_kv(ctx: Context, rows: Sequence[str], widths: tuple[str, str], kind: LayerKind) -> tuple[Tensor, Tensor]:
-    """Return the (keys, values) that an earlier layer lends to layers of this kind, recorded as inputs from another
-    block. rows: their dims but the channels. widths: dims of the channels of keys and of values.
-    """
-    k, v = (Tensor(name, (*rows, width)) for name, width in zip(shared_kv_names(kind), widths, strict=True))
-    return ctx.build.from_elsewhere(k), ctx.build.from_elsewhere(v)
-
-
-def shared_kv_names(kind: LayerKind) -> tuple[str, str]:
-    """Return the names of the (keys, values) that layers of a kind share: one pair for layers with a window, else one
-    per mixer.
-    """
-    own = "window" if kind.window else kind.mixer
-    return f"lent_{own}_k", f"lent_{own}_v"
-
-
-def output(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
-    """Append gate (if the model has one) and output projection to the heads o[B, S, A, C], copied first if the
-    implementation needs it, and return o[B, S, D]. gate: the projected gate; None: it is projected from the layer's
-    input x.
-    """
-    o = apply_gate(ctx, x, contiguous(ctx, o), gate, ctx.model.qkv_bias)
-    return to_stream(ctx, "o_proj", o, ctx.model.attention_out_bias, aliases=("c_proj",))
-
-
-def rotate(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Return queries and keys after rotary embedding."""
-    return _rotated(ctx, "q", q), _rotated(ctx, "k", k)
-
-
-def _rotated(ctx: Context, name: str, given: Tensor) -> Tensor:
-    return apply_rope(ctx, f"rope_{name}", given, f"{name}_rotated", times=_turning(ctx))
+        k, v = (
+            ctx.build.view(f"lend_{name}", [one], Tensor(name, one.dims, storage=one.name))
+            for one, name in zip((k, v), lent, strict=True)
+        )
+    read = Read(d.KEYS_WINDOW if kind.window else d.KEYS_FULL)
+    o = core(ctx, q, k, v, read, model.attention_sinks and not own_heads)
+    o = apply_gate(ctx, x, o, gate, model.qkv_bias)
+    return to_stream(ctx, "o_proj", o, model.attention_out_bias, aliases=("c_proj",))
 
 
 def apply_rope(
@@ -298,7 +238,7 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
     """
     of, heads = ctx.model.qk_norm_of, x.dims[-2:]
     weight = {"head": heads[1:], "unit": ()}.get(of, heads)
-    return norm(ctx, name, x, d.HEAD_DIM, "qk_norm", weight=weight, over=heads if of == "all_heads" else heads[1:])
+    return norm(ctx, name, x, heads[1], "qk_norm", weight=weight, over=heads if of == "all_heads" else heads[1:])
 
 
 def apply_gate(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = False) -> Tensor:
@@ -328,12 +268,7 @@ def saved_angles(ctx: Context, name: str, channels: str) -> list[Tensor]:
     return [Tensor(f"{of}.{part}", (d.SEQUENCE, channels), element) for part in ("cosines", "sines")]
 
 
-def value_dim(model: ModelDescriptor) -> str:
-    """Return the name of the dim of a value's channels: head_dim unless the model has its own."""
-    return d.HEAD_DIM if model.v_head_dim is None else d.VALUE_DIM
-
-
-def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
+def _rope_traffic(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
     """Return the (forward, backward) traffic of rotating queries or keys, as a multiple of one read and one write.
 
     An EAGER kernel: 5, 5. A fused one: 1, 1; but under YaRN with a factor above 1, unless it is FUSED_STRETCHED, 6 and
@@ -349,44 +284,60 @@ def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
     return 6, Fraction(17, 2)
 
 
-def projections(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
-    """Append the projections of x[B, S, D] and return ((q, k, v), gate), each tensor with heads and channels.
-
-    With `ctx.shared_heads` see `_of_shared_heads`. Else one fused product, or three (`Context.separate`, by adapters
-    and implementation). A fused product also makes a gate per channel if the model has one, adds adapters of its parts,
-    and its parts are views if the implementation has `views`. gate: None with three products or without such a gate.
+def _heads(
+    ctx: Context, own_heads: bool = False, kv_heads: str = d.KV_HEADS, storage: str = ""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the tensors of queries, keys and values, [B, S, heads, channels], without appending anything. own_heads:
+    key/value heads and widths are those of the mixer WIDE. storage: the memory of which they are views.
     """
+    width, value = d.HEAD_DIM, d.HEAD_DIM if ctx.model.v_head_dim is None else d.VALUE_DIM
+    if own_heads:
+        kv_heads, width = KV_HEADS, WIDTH
+        value = VALUE_WIDTH if ctx.model.mixer(WIDE).sizes.get(VALUE_WIDTH) else WIDTH
+    shapes = {"q": (d.HEADS, width), "k": (kv_heads, width), "v": (kv_heads, value)}
+    q, k, v = (Tensor(name, (d.BATCH, d.SEQUENCE, *shape), storage=storage) for name, shape in shapes.items())
+    return q, k, v
+
+
+def projections(ctx: Context, x: Tensor, own_heads: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Append the projections of x[B, S, D] and return (q, k, v, gate), each [B, S, heads, channels].
+
+    With `own_heads` three products, or two if the mixer's keys are its values. With `ctx.shared_heads` see
+    `_of_shared_heads`. Else one fused product, or three (`Context.separate`, by adapters and implementation). A fused
+    product also makes a gate per channel if the model has one, adds adapters of its parts, and its parts are views if
+    the implementation has `views`. gate: None without a fused product or such a gate.
+    """
+    bias, named = ctx.model.qkv_bias, ("c_attn",)
+    if own_heads:
+        q, k, v = _heads(ctx, own_heads)
+        q, k = (projected(ctx, f"{one.name}_proj", x, one, bias) for one in (q, k))
+        shared = KEYS_ARE_VALUES in ctx.model.mixer(WIDE).switches
+        return q, k, k if shared else projected(ctx, "v_proj", x, v, bias), None
     if ctx.shared_heads:
         return _of_shared_heads(ctx, x)
-    separate = ctx.separate("qkv_proj", ("q_proj", "k_proj", "v_proj"))
-    rows, storage = (d.BATCH, d.SEQUENCE), "qkv" if ctx.how.linear.views else ""
-    q = Tensor("q", (*rows, d.HEADS, d.HEAD_DIM), storage=storage)
-    k = Tensor("k", (*rows, d.KV_HEADS, d.HEAD_DIM), storage=storage)
-    v = Tensor("v", (*rows, d.KV_HEADS, value_dim(ctx.model)), storage=storage)
-    bias = ctx.model.qkv_bias
-    if not separate:
-        gates = _fused_gates(ctx, storage)
-        fused = [Use(t).renamed((t.dims[-2], d.QKV)) for t in (q, *gates, k, v)]
-        q, *gates, k, v = linear(ctx, "qkv_proj", x, (d.HIDDEN,), (d.QKV,), fused, bias, aliases=("c_attn",))
-        parts = (("q_proj", q), ("k_proj", k), ("v_proj", v))
-        q, k, v = (beside_fused(ctx, name, x, t.dims[-2:], t) for name, t in parts)
-        return (q, k, v), gates[0] if gates else None
-    q, k, v = (projected(ctx, f"{one.name}_proj", x, one, bias, aliases=("c_attn",)) for one in (q, k, v))
-    return (q, k, v), None
+    storage = "qkv" if ctx.how.linear.views else ""
+    q, k, v = _heads(ctx, storage=storage)
+    if ctx.separate("qkv_proj", ("q_proj", "k_proj", "v_proj")):
+        q, k, v = (projected(ctx, f"{one.name}_proj", x, one, bias, aliases=named) for one in (q, k, v))
+        return q, k, v, None
+    gates = _gates(ctx, q, v)
+    fused = [Use(t).renamed((t.dims[-2], d.QKV)) for t in (q, *gates, k, v)]
+    q, *gates, k, v = linear(ctx, "qkv_proj", x, (d.HIDDEN,), (d.QKV,), fused, bias, aliases=named)
+    parts = {"q_proj": q, "k_proj": k, "v_proj": v}
+    q, k, v = (beside_fused(ctx, name, x, one.dims[-2:], one) for name, one in parts.items())
+    return q, k, v, next(iter(gates), None)
 
 
-def _fused_gates(ctx: Context, storage: str) -> list[Tensor]:
-    """Return the gate [B, S, A, C] that the fused QKV product computes, in a list; empty unless the model has a gate
-    per channel (Megatron-LM, transformer/attention.py).
+def _gates(ctx: Context, q: Tensor, v: Tensor) -> list[Tensor]:
+    """Return the gate [B, S, A, value channels] that the fused QKV product computes, in a list; empty unless the model
+    has a gate per channel (Megatron-LM, transformer/attention.py).
     """
-    if ctx.model.attention_gate != "channel":
-        return []
-    width = (d.HEADS, value_dim(ctx.model))
-    return [Tensor("attention_gate", (d.BATCH, d.SEQUENCE, *width), storage=storage)]
+    gate = replace(q, name="attention_gate", dims=(*q.dims[:-1], v.dims[-1]))
+    return [gate] if ctx.model.attention_gate == "channel" else []
 
 
-def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
-    """Append a QKV projection that is gathered over tp, for fewer key/value heads than ranks; return ((q, k, v), gate),
+def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Append a QKV projection that is gathered over tp, for fewer key/value heads than ranks; return (q, k, v, gate),
     gate None unless the model has one per channel.
 
     Each rank takes one key/value head and its queries of that head; gradients are summed over the ranks that share a
@@ -394,28 +345,29 @@ def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Ten
     order (Megatron-LM core_v0.16, transformer/attention.py, get_query_key_value_tensors). q, k, v are views that keep
     the gathered tensor alive, unless a query/key norm or rope copies them and the implementation has no `views`.
     """
-    rows, named = (d.BATCH, d.SEQUENCE), ("c_attn",)
+    rows, build = (d.BATCH, d.SEQUENCE), ctx.build
     copied_result = ctx.model.position is Position.ROPE or ctx.model.qk_norm
     storage = "" if copied_result and not ctx.how.linear.views else "qkv_gathered"
     joined, bias = Tensor("qkv", (*rows, d.QKV)), ctx.model.qkv_bias
-    whole = Use(projected(ctx, "qkv_proj", x, joined, bias, aliases=named)).renamed((d.QKV, d.GATHERED_QKV))
-    value = value_dim(ctx.model)
-    q, k, v = (
-        Tensor(name, (*rows, heads, width), storage=storage)
-        for name, heads, width in (
-            ("q", d.HEADS, d.HEAD_DIM),
-            ("k", d.SHARED_KV_HEADS, d.HEAD_DIM),
-            ("v", d.SHARED_KV_HEADS, value),
-        )
-    )
+    whole = Use(projected(ctx, "qkv_proj", x, joined, bias, aliases=("c_attn",))).renamed((d.QKV, d.GATHERED_QKV))
+    q, k, v = _heads(ctx, kv_heads=d.SHARED_KV_HEADS, storage=storage)
     gathered = Tensor("qkv_gathered", (*rows, d.GATHERED_QKV), storage=storage)
-    ctx.build.elementwise("take_v", [whole], v, further=[gathered], traffic=(1, Fraction(3, 2)), linear=True)
-    ctx.build.view("take_k", [whole], k)
-    ctx.build.view("take_q", [whole], q)
-    for gate in _fused_gates(ctx, storage):
-        ctx.build.view("take_gate", [whole], gate)
-        return (q, k, v), gate
-    return (q, k, v), None
+    build.elementwise("take_v", [whole], v, further=[gathered], traffic=(1, Fraction(3, 2)), linear=True)
+    build.view("take_k", [whole], k)
+    build.view("take_q", [whole], q)
+    return q, k, v, next((build.view("take_gate", [whole], gate) for gate in _gates(ctx, q, v)), None)
 
 
-PARTS = (Mixer(name=Attention.GQA, build=attention),)
+PARTS = (
+    Mixer(name=Attention.GQA, build=attention),
+    Mixer(
+        name=WIDE,
+        build=partial(attention, own_heads=True),
+        sizes=lambda model: model.mixer(WIDE).sizes,
+        tensor_dims=(KV_HEADS,),
+        pieces=(KV_HEADS,),
+        needs=(KV_HEADS, WIDTH, ROTARY),
+        may=(VALUE_WIDTH,),
+        switches=(KEYS_ARE_VALUES,),
+    ),
+)

@@ -66,7 +66,8 @@ def linear(
     )
     if ctx.adapted((name, *aliases)):
         adapter(ctx, name, x, inner, width, outputs)
-    return [with_adapter(ctx, name, use.tensor, aliases) for use in outputs]
+        return [Tensor(f"{use.name}.sum", use.tensor.dims) for use in outputs]
+    return [use.tensor for use in outputs]
 
 
 def projected(
@@ -86,13 +87,6 @@ def to_stream(ctx: Context, name: str, x: Tensor, bias: bool = False, **more: An
     """
     out = Tensor("attention_out", (*x.dims[:2], d.HIDDEN))
     return projected(ctx, name, x, out, bias, over=len(x.dims) - 2, **more)
-
-
-def with_adapter(ctx: Context, name: str, tensor: Tensor, aliases: Sequence[str] = ()) -> Tensor:
-    """Return the tensor that carries a linear layer's result: "NAME.sum" if an adapter targets `name` or an alias, else
-    the tensor itself.
-    """
-    return Tensor(f"{tensor.name}.sum", tensor.dims) if ctx.adapted((name, *aliases)) else tensor
 
 
 def beside_fused(
@@ -160,52 +154,36 @@ def _parallel_adapter(
     """Append an adapter (dropout, if it has one, A, B, scaling) of two tensor-parallel layers without sequence
     parallelism, and return a delta for each output.
 
-    Beside a row-parallel layer (tp may split a dim in `inner`) A is split by its inputs and its result reduced; there
-    is one output (`_row_delta`). Else A is split by rank and its result gathered, and the dropped-out x, gathered over
-    tp, is saved. B is split by its outputs where tp may split them.
+    Beside a row-parallel layer (tp may split a dim in `inner`), which has one output, A is split by its inputs and its
+    result reduced, B is split by columns and its result gathered over tp. Else A is split by rank and its result
+    gathered, and the dropped-out x, gathered over tp, is saved; B is split by its outputs where tp may split them.
+    Scaling by alpha / r is a kernel of its own.
     """
-    by_rows = any(dim in parts().tensor_dims for dim in inner)
-    rows = tuple(dim for dim in x.dims if dim not in inner)
-    low = Tensor(f"{name}.low", (*rows, d.RANK))
-    if by_rows:
-        x = _adapter_dropout(ctx, name, x) or x
+    low = Tensor(f"{name}.low", (*(dim for dim in x.dims if dim not in inner), d.RANK))
+    if any(dim in parts().tensor_dims for dim in inner):
+        x, (use,) = _adapter_dropout(ctx, name, x) or x, outputs
         ctx.build.matmul(f"{name}.lora_A", x, Weight(f"{name}.lora_A", (*inner, d.RANK)), inner, [Use(low)])
+        cut, whole = (Tensor(f"{name}.delta_{part}", use.tensor.dims) for part in ("columns", "gathered"))
+        split = tuple(d.ADAPTER_COLUMNS if dim == d.HIDDEN else dim for dim in width)
+        ups = [Use(cut).renamed((d.HIDDEN, d.ADAPTER_COLUMNS))]
+        ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *split)), (d.RANK,), ups)
+        _gather(ctx, f"{name}.delta_gather", cut, whole)
+        made = [whole]
     else:
-        columns = Tensor(f"{name}.low_columns", low.dims)
-        ctx.build.matmul(
-            f"{name}.lora_A", x, Weight(f"{name}.lora_A", (*inner, d.RANK_COLUMNS)), inner,
-            [Use(columns).renamed((d.RANK, d.RANK_COLUMNS))], apart=True,
-            keeps=_adapter_dropout(ctx, name, x, (d.GATHERED,)),
-        )  # fmt: skip
+        columns, kept = Tensor(f"{name}.low_columns", low.dims), _adapter_dropout(ctx, name, x, (d.GATHERED,))
+        given, weight = (
+            Use(columns).renamed((d.RANK, d.RANK_COLUMNS)),
+            Weight(f"{name}.lora_A", (*inner, d.RANK_COLUMNS)),
+        )
+        ctx.build.matmul(f"{name}.lora_A", x, weight, inner, [given], apart=True, keeps=kept)
         _gather(ctx, f"{name}.low_gather", columns, low)
-    if by_rows:
-        return [_row_delta(ctx, name, low, width, outputs[0])]
-    ups = [Use(Tensor(f"{use.name}.up", use.tensor.dims), use.along) for use in outputs]
-    ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *width)), (d.RANK,), ups)
-    return [_scaled(ctx, use, up.tensor) for use, up in zip(outputs, ups, strict=True)]
-
-
-def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], use: Use) -> Tensor:
-    """Append B, split by columns, beside a row-parallel layer, and return its scaled delta. With Adapters.EXCHANGED the
-    columns are exchanged for the output's layout by an all-to-all (a2a_experimental in megatron-bridge, peft/utils.py);
-    else they are gathered over tp first.
-    """
-    cut, whole = (Tensor(f"{name}.delta_{part}", use.tensor.dims) for part in ("columns", "gathered"))
-    split = tuple(d.ADAPTER_COLUMNS if dim == d.HIDDEN else dim for dim in width)
-    ctx.build.matmul(
-        f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *split)), (d.RANK,),
-        [Use(cut).renamed((d.HIDDEN, d.ADAPTER_COLUMNS))],
-    )  # fmt: skip
-    if ctx.how.adapters is Adapters.EXCHANGED:
-        return _scaled(ctx, use, cut)
-    _gather(ctx, f"{name}.delta_gather", cut, whole)
-    return _scaled(ctx, use, whole)
-
-
-def _scaled(ctx: Context, use: Use, up: Tensor) -> Tensor:
-    """Append the multiplication by alpha / r, a kernel of its own, and return the delta of the output `use`."""
-    delta = Tensor(f"{use.tensor.name}.delta", use.tensor.dims)
-    return ctx.build.elementwise(f"{use.tensor.name}.lora_scale", [up], delta, linear=True)
+        ups = [Use(Tensor(f"{use.name}.up", use.tensor.dims), use.along) for use in outputs]
+        ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *width)), (d.RANK,), ups)
+        made = [up.tensor for up in ups]
+    deltas = [Tensor(f"{use.name}.delta", use.tensor.dims) for use in outputs]
+    for use, up, delta in zip(outputs, made, deltas, strict=True):
+        ctx.build.elementwise(f"{use.name}.lora_scale", [up], delta, linear=True)
+    return deltas
 
 
 def _gather(ctx: Context, name: str, part: Tensor, whole: Tensor) -> None:

@@ -154,37 +154,43 @@ def _combined(ctx: Context, x: Tensor, done: Tensor, probabilities: Tensor, indi
     """Append the combination and return moe_out with x's dims: the sum of each token's slots. It is weighted, and then
     also saves the experts' results, unless the experts weight their activation (`weighted_inside`) or read weighted
     tokens (`input_scaled`).
-    """
-    moe = ctx.model.experts
-    weighed = ctx.how.experts.weighted_inside or (moe is not None and moe.input_scaled)
-    given, saves = [done, probabilities, indices], _kept_to_combine(ctx, probabilities, indices)
-    saves = saves if weighed else [done, *saves]
-    return _sorted(ctx, "combine", given, Tensor("moe_out", x.dims), x, saves, COMBINE_LAUNCHES)
 
-
-def _kept_to_combine(ctx: Context, probabilities: Tensor, indices: Tensor) -> list[Tensor]:
-    """Return the tensors that the combination saves: empty if every expert runs on all tokens; INDEXED: Transformers'
-    index tables and slot weights; CHAIN: the token of each slot; FUSED: probabilities and indices.
+    It also saves, unless every expert runs on all tokens: the token of each slot with CHAIN routing; with INDEXED each
+    slot's (token, expert) pair, each pair's slot and the slots' weights, as Transformers; else probabilities and
+    indices.
     """
-    rows, experts = probabilities.dims[:-1], ctx.how.experts
-    if experts.every_token:
-        return []
-    if experts.routing is Routing.INDEXED:
-        return pairs_of_slots(rows, experts.wide_weights)
-    return sorting(rows)[1:] if experts.routing is Routing.CHAIN else [probabilities, indices]
+    moe, how, rows = ctx.model.experts, ctx.how.experts, x.dims[:-1]
+    weighed = how.weighted_inside or (moe is not None and moe.input_scaled)
+    saves = [] if weighed else [done]
+    if how.routing is Routing.CHAIN:
+        saves += _kept_to_sort(ctx, rows)[1:]
+    elif how.routing is Routing.INDEXED and not how.every_token:
+        weights = Element.FP32 if how.wide_weights else Element.ACTIVATION
+        parts = {"slot_pairs": Element.INDEX, "pair_slots": Element.INDEX, "slot_weights": weights}
+        saves += [Tensor(name, (*rows, CHOICES), element) for name, element in parts.items()]
+    elif not how.every_token:
+        saves += [probabilities, indices]
+    given, out = [done, probabilities, indices], Tensor("moe_out", x.dims)
+    return _sorted(ctx, "combine", given, out, x, saves, COMBINE_LAUNCHES)
 
 
 def _kept_to_sort(ctx: Context, rows: tuple[str, ...]) -> list[Tensor]:
-    """Return the index tables that the dispatch saves: Transformers' for INDEXED, Megatron-LM's for CHAIN routing;
-    empty for any other, or if every expert runs on all tokens. rows: dims of the tokens.
+    """Return the index tables that the dispatch saves; empty if every expert runs on all tokens. rows: dims of the
+    tokens.
+
+    CHAIN: as Megatron-LM's `permute`, the order of all (token, expert) pairs and the token of each slot in use.
+    INDEXED: as Transformers (integrations/moe.py, grouped_mm_experts_forward), each slot's token, its expert if experts
+    have a bias, and the end of each expert's slots, in 32 bits. FUSED: none.
     """
-    moe, routing = ctx.model.experts, ctx.how.experts.routing
+    moe, how = ctx.model.experts, ctx.how.experts
     assert moe is not None
-    if ctx.how.experts.every_token:
+    if how.every_token or how.routing not in (Routing.INDEXED, Routing.CHAIN):
         return []
-    if routing is Routing.INDEXED:
-        return tokens_of_slots(moe, rows)
-    return sorting(rows) if routing is Routing.CHAIN else []
+    slot_tokens = Tensor("slot_tokens", (*rows, CHOICES), Element.INDEX)
+    if how.routing is Routing.CHAIN:
+        return [Tensor("sorted_pairs", (*rows, ROUTES), Element.INDEX), slot_tokens]
+    experts_of_slots = [replace(slot_tokens, name="slot_experts")] if moe.expert_bias else []
+    return [slot_tokens, *experts_of_slots, Tensor("expert_ends", (d.EXPERTS,), Element.FP32)]
 
 
 def _biased(ctx: Context, done: Tensor) -> Tensor:
@@ -239,27 +245,11 @@ def choice(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
         result.append(Tensor("chosen_scores", (*rows, CHOICES), Element.FP32))
     if moe.scoring_func == "sigmoid":
         result.append(Tensor("chosen_sum", rows, Element.FP32))
-    return result + (_balance(moe, rows) if moe.router_aux_loss_coef else [])
-
-
-def _balance(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
-    """Return the fp32 scores that the balancing loss saves once more, and their sum per token for sigmoid scores
-    (`compute_routing_scores_for_aux_loss`).
-    """
-    result = [Tensor("balance_scores", (*rows, ROUTES), Element.FP32)]
-    if moe.scoring_func == "sigmoid":
-        result.append(Tensor("balance_sum", rows, Element.FP32))
+    if moe.router_aux_loss_coef:  # compute_routing_scores_for_aux_loss
+        result.append(Tensor("balance_scores", (*rows, ROUTES), Element.FP32))
+        if moe.scoring_func == "sigmoid":
+            result.append(Tensor("balance_sum", rows, Element.FP32))
     return result
-
-
-def sorting(rows: tuple[str, ...]) -> list[Tensor]:
-    """Return the index tensors that Megatron-LM's `permute` saves: the order of all (token, expert) pairs [*rows,
-    experts], and the token of each slot in use [*rows, choices].
-    """
-    return [
-        Tensor("sorted_pairs", (*rows, ROUTES), Element.INDEX),
-        Tensor("slot_tokens", (*rows, CHOICES), Element.INDEX),
-    ]
 
 
 def indexed_choice(moe: Experts, rows: tuple[str, ...], scores: Element) -> list[Tensor]:
@@ -278,24 +268,3 @@ def indexed_choice(moe: Experts, rows: tuple[str, ...], scores: Element) -> list
         result.append(Tensor("chosen_scores", (*rows, CHOICES), scores))
         result.append(Tensor("chosen_sum", rows, scores))
     return result
-
-
-def tokens_of_slots(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
-    """Return the tensors that Transformers saves on the way to the experts (integrations/moe.py,
-    grouped_mm_experts_forward): each slot's token, its expert if experts have a bias, and the end of each expert's
-    slots, in 32 bits.
-    """
-    names = ["slot_tokens", *(["slot_experts"] if moe.expert_bias else [])]
-    return [*(_index(name, rows) for name in names), Tensor("expert_ends", (d.EXPERTS,), Element.FP32)]
-
-
-def pairs_of_slots(rows: tuple[str, ...], wide: bool) -> list[Tensor]:
-    """Return the tensors that Transformers saves on the way back: each slot's (token, expert) pair, each pair's slot,
-    and the slots' weights, in fp32 if `wide`, else as activations.
-    """
-    weights = Tensor("slot_weights", (*rows, CHOICES), Element.FP32 if wide else Element.ACTIVATION)
-    return [_index("slot_pairs", rows), _index("pair_slots", rows), weights]
-
-
-def _index(name: str, rows: tuple[str, ...]) -> Tensor:
-    return Tensor(name, (*rows, CHOICES), Element.INDEX)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.layers import Keys, LayerKind
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Attention
+from symconfig.descriptor.sections import Attention, Keys, LayerKind
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.attention import apply_gate, contiguous, core, saved_angles
+from symconfig.graph.blocks.attention import apply_gate, core, saved_angles
 from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, projected, to_stream
 from symconfig.graph.blocks.sparse_attention import indexer_sizes, keys_read, with_loss
 from symconfig.graph.builder import Context
@@ -67,7 +66,7 @@ def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
             linear=True,
         )
     read = keys_read(ctx, kind, x, q_source)
-    o = contiguous(ctx, core(ctx, q, k, v, read, ctx.model.attention_sinks))
+    o = core(ctx, q, k, v, read, ctx.model.attention_sinks)
     return to_stream(ctx, "o_proj", apply_gate(ctx, x, o, None), ctx.model.attention_out_bias)
 
 

@@ -4,11 +4,12 @@ multi-token prediction, final norm, head and loss over a split vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
-from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp
-from symconfig.descriptor.sections import Position
+from symconfig.descriptor.sections import NO_MIXER, LayerKind, Mlp, Position
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block, Place
 from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, projected, residual
@@ -16,14 +17,12 @@ from symconfig.graph.blocks.experts import experts
 from symconfig.graph.blocks.mlp import mlp
 from symconfig.graph.blocks.streams import (
     add_layer_input,
-    expand_streams,
     layer_inputs,
-    merge_streams,
     read_streams,
     stream_dims,
     write_streams,
 )
-from symconfig.graph.blocks.vision import merge
+from symconfig.graph.blocks.vision import FEATURES, merge_images
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import LossKernel
 from symconfig.graph.operator import Element, Leg, Scratch, Tensor, Use
@@ -59,7 +58,7 @@ def embedding(ctx: Context) -> Block:
         saves=[tokens],
         contracted=(vocab,),
         weights=[ctx.weight("word_embedding.weight", vocab, d.HIDDEN)],
-        whole=_unsplit(vocab),
+        whole=(vocab,) if ctx.whole_look_up else (),
         linear=True,
     )
     if ctx.model.embedding_norm:
@@ -67,18 +66,18 @@ def embedding(ctx: Context) -> Block:
     if ctx.model.position is Position.LEARNED:
         table = ctx.weight("position_embedding.weight", d.POSITIONS, d.HIDDEN)
         x = ctx.build.elementwise("position_embedding", [x], Tensor("positioned", _STREAM), weights=[table])
-    x, features = merge(ctx, x)
-    layer_inputs(ctx, tokens, x)
+    features: tuple[Tensor, ...] = ()
+    if ctx.model.vision is not None:
+        x, features = merge_images(ctx, x), (FEATURES,)
+    if ctx.model.layer_inputs is not None:
+        layer_inputs(ctx, tokens, x)
     if ctx.model.hidden_dropout:
         mask = Tensor("embedding_mask", _STREAM, Element.MASK)
         x = ctx.build.elementwise("embedding_dropout", [x], Tensor("embedding_out", _STREAM), saves=[mask])
-    x = expand_streams(ctx, x)
+    if ctx.model.streams is not None:
+        x = ctx.build.elementwise("spread", [x], Tensor("spread", stream_dims(ctx)), linear=True)
     leaves = features if ctx.model.vision is not None and (ctx.frozen or not ctx.model.vision.trains) else ()
     return ctx.build.block("embedding", [tokens, *features], [x], Place.FIRST, leaves=leaves)
-
-
-def _unsplit(vocab: str) -> tuple[str, ...]:
-    return (vocab,) if vocab == d.WHOLE_VOCAB else ()
 
 
 def head(ctx: Context) -> Block:
@@ -88,8 +87,9 @@ def head(ctx: Context) -> Block:
     every tensor-parallel rank.
     """
     x = Tensor("last_hidden", stream_dims(ctx))
-    one = merge_streams(ctx, x)
-    seen = norm(ctx, "final_norm", one, module="final_norm") if ctx.model.final_norm else one
+    seen = x if ctx.model.streams is None else read_streams(ctx, "gather", x, last=True)[0]
+    if ctx.model.final_norm:
+        seen = norm(ctx, "final_norm", seen, module="final_norm")
     loss = logits_and_loss(ctx, seen) if ctx.model.num_labels is None else _values_and_loss(ctx, seen)
     return ctx.build.block("head", [x], [loss], Place.LAST)
 
@@ -147,25 +147,22 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
     held. Gathered logits have a vocabulary dim that no axis splits. waits: further tensors that the loss holds until
     its backward.
     """
-    gathered = ctx.how.vocabulary.gathered_logits or ctx.whole_look_up
+    gathered = ctx.how.gathered_logits or ctx.whole_look_up
     vocab = d.WHOLE_VOCAB if gathered else d.VOCAB
-    seen, whole = Use(logits).renamed((d.VOCAB, vocab)), _unsplit(vocab)
-
-    def cross_entropy(given: Tensor | Use, **more: Any) -> Tensor:
-        own: dict[str, Any] = {"contracted": (vocab,), "sums": 3, "holds": waits, "whole": whole}
-        return ctx.build.elementwise("cross_entropy", [given], _LOSS, **own, **more)
-
+    seen, whole = Use(logits).renamed((d.VOCAB, vocab)), (vocab,) if gathered else ()
+    own: dict[str, Any] = {"output": _LOSS, "contracted": (vocab,), "sums": 3, "holds": waits, "whole": whole}
+    cross_entropy: Callable[..., Tensor] = partial(ctx.build.elementwise, "cross_entropy", **own)
     if ctx.how.loss.kernel is LossKernel.IN_PLACE:
-        return cross_entropy(seen, saves=[logits], traffic=_MADE_AHEAD, overwrites=True)
+        return cross_entropy([seen], saves=[logits], traffic=_MADE_AHEAD, overwrites=True)
     if ctx.how.loss.kernel is LossKernel.APART:
-        return cross_entropy(seen, saves=[logits])
+        return cross_entropy([seen], saves=[logits])
     if passes := _BY_CHUNK.get(ctx.how.loss.kernel):
-        return cross_entropy(seen, scratch=[Scratch(Tensor("logits_tile", (*_LOGITS[:-1], vocab)), passes)])
+        return cross_entropy([seen], scratch=[Scratch(Tensor("logits_tile", (*_LOGITS[:-1], vocab)), passes)])
     dims = (*logits.dims[:-1], vocab)
     wide = Tensor("logits_fp32", dims, Element.FP32)
     if ctx.how.loss.kernel is LossKernel.WIDE_IN_PLACE:
         ctx.build.elementwise("logits_fp32", [seen], wide, whole=whole, linear=True)
-        return cross_entropy(wide, saves=[wide], overwrites=True)
+        return cross_entropy([wide], saves=[wide], overwrites=True)
     # The model's output and its fp32 copy stay alive while a variable holds them, and so do earlier outputs. Of an
     # output that is given up the allocator keeps the block, since what comes next is twice as wide.
     output = Tensor("gathered_logits", dims) if gathered else logits
@@ -177,7 +174,7 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
         "log_softmax", [wide], normed, saves=[normed], traffic=_LOG_SOFTMAX, whole=whole, reduces={vocab: 2}
     )
     # Picks one number a token; its backward fills a gradient with zeros. Of the three results two are log_softmax's.
-    return cross_entropy(normed, traffic=(0, Fraction(1)), reduces={vocab: 1})
+    return cross_entropy([normed], traffic=(0, Fraction(1)), reduces={vocab: 1})
 
 
 def layer(ctx: Context, kind: LayerKind) -> Block:
@@ -192,31 +189,27 @@ def layer(ctx: Context, kind: LayerKind) -> Block:
 
 
 def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append a layer and return the stream, or all streams, behind it; if the model has per-layer inputs and one
-    stream, that of the layer is added at the end.
+    """Append a layer's sublayers (mixer, MLP or experts), each with a residual (dropout of the branch if the model has
+    it), and return the stream, or all streams (`_hyper_connected`).
+
+    With parallel_residual both sublayers read x, and their sum is one branch; with shared_input_norm the MLP then reads
+    the mixer's norm. The layer's slice of per-layer inputs, if the model has these, is added at the end.
     """
     if ctx.model.streams is not None:
         return _hyper_connected(ctx, x, kind)
-    out = _sublayers(ctx, x, kind)
-    return out if ctx.model.layer_inputs is None else add_layer_input(ctx, out)
-
-
-def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append the sublayers that this layer has (mixer, MLP or experts), each with a residual (dropout of the branch if
-    the model has it), and return the stream. With parallel_residual both read x, and their sum is one branch; with
-    shared_input_norm the MLP then reads the mixer's norm.
-    """
     if kind.mixer == NO_MIXER:
-        return residual(ctx, "mlp_residual", x, _mlp_sublayer(ctx, x, kind))
-    normed, attended = _mixer_sublayer(ctx, x, kind)
-    if kind.mlp is Mlp.NONE:
-        return residual(ctx, "attention_residual", x, attended)
-    if not ctx.model.parallel_residual:
-        stream = residual(ctx, "attention_residual", x, attended)
-        return residual(ctx, "mlp_residual", stream, _mlp_sublayer(ctx, stream, kind))
-    done = _mlp_sublayer(ctx, x, kind, normed if ctx.model.shared_input_norm else None)
-    both = ctx.build.elementwise("branches", [attended, done], Tensor("branches", _STREAM), linear=True)
-    return residual(ctx, "mlp_residual", x, both)
+        x = residual(ctx, "mlp_residual", x, _mlp_sublayer(ctx, x, kind))
+    else:
+        normed, attended = _mixer_sublayer(ctx, x, kind)
+        if kind.mlp is not Mlp.NONE and ctx.model.parallel_residual:
+            done = _mlp_sublayer(ctx, x, kind, normed if ctx.model.shared_input_norm else None)
+            both = ctx.build.elementwise("branches", [attended, done], Tensor("branches", _STREAM), linear=True)
+            x = residual(ctx, "mlp_residual", x, both)
+        else:
+            x = residual(ctx, "attention_residual", x, attended)
+            if kind.mlp is not Mlp.NONE:
+                x = residual(ctx, "mlp_residual", x, _mlp_sublayer(ctx, x, kind))
+    return x if ctx.model.layer_inputs is None else add_layer_input(ctx, x)
 
 
 def _hyper_connected(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
@@ -251,34 +244,27 @@ def _mixer_sublayer(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, T
 
 
 def _mlp_sublayer(ctx: Context, stream: Tensor, kind: LayerKind, normed: Tensor | None = None) -> Tensor:
-    """Append the MLP or the experts and return their result, normed if the model norms after sublayers. Input: the
-    stream itself if the model does not norm before sublayers; else `normed` or, if that is None, a norm of the stream
-    that is appended.
+    """Append the MLP (of a wide layer with the wide width) or the experts and return their result, normed if the model
+    norms after sublayers. Input: the stream itself if the model does not norm before sublayers; else `normed` or, if
+    that is None, a norm of the stream that is appended: in the module mlp if it is fused with the MLP's linear layer,
+    else before it.
     """
     if not ctx.model.norm_before_sublayer:
         normed = stream
-    done = _experts(ctx, stream, normed) if kind.moe else _mlp(ctx, stream, normed, kind)
-    return norm(ctx, "post_mlp_norm", done, module="post_norm") if ctx.model.norm_after_sublayer else done
-
-
-def _experts(ctx: Context, stream: Tensor, normed: Tensor | None) -> Tensor:
-    if normed is None:
-        with ctx.build.leg(Leg.CHOICE):
+    if kind.moe:
+        if normed is None:
+            with ctx.build.leg(Leg.CHOICE):
+                normed = norm(ctx, "mlp_norm", stream)
+        with ctx.build.module("moe"), ctx.build.part("mlp"):
+            done = experts(ctx, normed, stream)
+    else:
+        if normed is None and not ctx.how.linear.norm_inside:
             normed = norm(ctx, "mlp_norm", stream)
-    with ctx.build.module("moe"), ctx.build.part("mlp"):
-        return experts(ctx, normed, stream)
-
-
-def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None, kind: LayerKind) -> Tensor:
-    """Append the MLP and return its result. normed: its input; None: append a norm of the stream, in the module mlp if
-    it is fused with the linear layer, else before it. A wide layer has the wide width.
-    """
-    if normed is None and not ctx.how.linear.norm_inside:
-        normed = norm(ctx, "mlp_norm", stream)
-    with ctx.build.module("mlp"):
-        normed = normed or norm(ctx, "mlp_norm", stream, module=IN_LINEAR)
-        with ctx.build.part("mlp"):
-            return mlp(ctx, normed, d.WIDE_FFN if kind.wide else d.FFN)
+        with ctx.build.module("mlp"):
+            normed = normed or norm(ctx, "mlp_norm", stream, module=IN_LINEAR)
+            with ctx.build.part("mlp"):
+                done = mlp(ctx, normed, d.WIDE_FFN if kind.wide else d.FFN)
+    return norm(ctx, "post_mlp_norm", done, module="post_norm") if ctx.model.norm_after_sublayer else done
 
 
 def mtp(ctx: Context) -> Block:

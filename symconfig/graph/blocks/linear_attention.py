@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import LayerKind
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import linear, projected, to_stream
-from symconfig.graph.blocks.state_space import Activation, convolution, gated_norm
+from symconfig.graph.blocks.state_space import convolution, gated_norm
 from symconfig.graph.builder import Context
-from symconfig.graph.implementation import ScanKernel
 from symconfig.graph.operator import Element, Product, Scratch, Tensor, Use
 from symconfig.graph.parts import Mixer
 
@@ -124,7 +123,7 @@ def gated_delta_net(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     `ctx.model`; `kind` is not used.
 
     x -> q, k, v, z, b, a; a causal convolution over q, k, v; q and k of length one; the delta rule by chunks; a gated
-    norm; a projection. With a GATED scan queries and keys are repeated for the value heads that they serve
+    norm; a projection. Without `whole_scan` queries and keys are repeated for the value heads that they serve
     (Megatron-LM's core/ssm/gated_delta_net); else the delta rule splits both heads together. Transformers'
     Qwen3NextGatedDeltaNet and Qwen3_5GatedDeltaNet.
     """
@@ -132,12 +131,12 @@ def gated_delta_net(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     q, k, v = convolution(ctx, "conv1d", [q, k, v], DELTA_CHANNELS, DELTA_KERNEL)
     q, k = normalised(ctx, q, k)
     shares = [(VALUE_HEADS, KEY_HEADS)]
-    if ctx.how.scan is ScanKernel.GATED:  # Megatron-LM's layer repeats keys for all values that they serve
+    if not ctx.how.whole_scan:  # Megatron-LM's layer repeats keys for all values that they serve
         q, k = (_repeated(ctx, tensor) for tensor in (q, k))
         shares = []
     beta, decay = _gates(ctx, b, a)
     scanned = delta_rule(ctx, q, k, v, decay, beta, shares)
-    normed = gated_norm(ctx, "out_norm", scanned, z, Activation.SILU, module="gdn_norm_out")
+    normed = gated_norm(ctx, "out_norm", scanned, z, silu=True, module="gdn_norm_out")
     return to_stream(ctx, "out_proj", normed, aliases=("o_proj",))
 
 
@@ -171,7 +170,7 @@ def _repeated(ctx: Context, tensor: Tensor) -> Tensor:
 
 def _gates(ctx: Context, b: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     """Append beta = sigmoid(b) and decay = -exp(A_log) softplus(a + dt_bias) as one operator, and return (beta, fp32
-    decay), each per value head. It saves beta and two fp32 terms of the decay; with a WHOLE scan also the rates
+    decay), each per value head. It saves beta and two fp32 terms of the decay; with `whole_scan` also the rates
     exp(A_log) and their negatives.
     """
     beta, decay = Tensor("beta", b.dims), Tensor("decay", a.dims, Element.FP32)
@@ -183,7 +182,7 @@ def _gates(ctx: Context, b: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         [b, a],
         beta,
         further=[decay],
-        saves=[beta, steps, soft, *(rates if ctx.how.scan is ScanKernel.WHOLE else [])],
+        saves=[beta, steps, soft, *(rates if ctx.how.whole_scan else [])],
         weights=weights,
         launches=(6, 6),
         whole=(d.SEQUENCE,),
@@ -222,7 +221,7 @@ def kimi_delta_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         ctx, q, k, v, _decay(ctx, x), ctx.build.elementwise("beta", [b], beta, saves=[beta], whole=(d.SEQUENCE,))
     )
     gate = _low_rank(ctx, x, "g", Tensor("delta_gate", (*_ROWS, HEADS, KDA_VALUE_DIM)))
-    normed = gated_norm(ctx, "o_norm", scanned, gate, Activation.SIGMOID)
+    normed = gated_norm(ctx, "o_norm", scanned, gate, silu=False)
     return to_stream(ctx, "o_proj", normed)
 
 

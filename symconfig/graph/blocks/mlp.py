@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from symconfig.descriptor.sections import Experts
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import beside_fused, linear, projected
 from symconfig.graph.builder import Context, in_eight_bits
-from symconfig.graph.implementation import ActivationKernel, ExpertKernels, Routing
+from symconfig.graph.implementation import ExpertKernels, Routing
 from symconfig.graph.operator import Element, Tensor, Use
 
 SLOPES = ("alpha_p", "alpha_n")  # of xIELU: a number each, learned (arXiv:2411.13010)
@@ -32,7 +31,8 @@ def mlp(
 
     Gate and up are one fused product unless `Context.separate` (adapters, implementation). A clamped SwiGLU clamps both
     first unless expert kernels are FUSED. A gate's activation is a kernel before the product unless `fused_activation`.
-    Ungated experts that weight inside have a further weighting kernel. xIELU has two learned slopes.
+    Ungated experts that weight inside have a further weighting kernel; the activation of experts saves the slots'
+    probabilities, fp32 for sigmoid scores, where routing is a CHAIN. xIELU has two learned slopes.
 
     Args:
         prefix: of all names.
@@ -61,16 +61,23 @@ def mlp(
             gate, up = (_clamped(ctx, half) for half in (gate, up))
         if gated and not ctx.how.fused_activation:
             active = Tensor(f"{prefix}gate_active", gate.dims)
-            ctx.build.elementwise(f"{prefix}gate_activation", [gate], active, saves=_kept_of_gate(ctx, gate, active))
+            kept = _kept(ctx, [gate], active)
+            if ctx.model.hidden_act == "clamped_swiglu":  # modeling_gpt_oss.py
+                kept = [gate, Tensor(f"{gate.name}.sigmoid", gate.dims)]
+            ctx.build.elementwise(f"{prefix}gate_activation", [gate], active, saves=kept)
             ctx.build.elementwise(f"{prefix}activation", [active, up], middle, saves=[active, up])
         else:
-            inputs = [gate, up] if gated else [up]
-            weighted = bool(_weighted_experts(ctx, width)) and ctx.how.experts.weighted_inside and not gated
+            inputs, moe = [gate, up] if gated else [up], ctx.model.experts
+            routed = moe is not None and width == d.EXPERT_FFN and not moe.input_scaled  # weighted by the router
+            weighted = routed and ctx.how.experts.weighted_inside and not gated
             active = Tensor(f"{prefix}active", up.dims) if weighted else middle
             # A fused kernel works on what its products have in registers.
             traffic = (0, 0) if ctx.how.experts.kernels is ExpertKernels.FUSED and width == d.EXPERT_FFN else (1, 1)
-            kept = map(in_eight_bits, inputs) if ctx.how.fp8_activation_store else inputs
-            saves = [*_kept(ctx, list(kept), active), *_slot_weights(ctx, width)]
+            kept = [in_eight_bits(one) for one in inputs] if ctx.how.fp8_activation_store else inputs
+            saves = _kept(ctx, kept, active)
+            if moe is not None and routed and ctx.how.experts.routing is Routing.CHAIN:
+                element = Element.FP32 if moe.scoring_func == "sigmoid" else Element.ACTIVATION
+                saves = [*saves, Tensor("slot_probabilities", (d.EXPERTS, d.SLOTS), element)]
             turns = (d.EXPERTS,) if ctx.how.experts.kernels is ExpertKernels.IN_TURN and d.EXPERTS in rows else ()
             slopes = [ctx.weight(f"{prefix}{name}") for name in SLOPES] if ctx.model.hidden_act == "xielu" else []
             ctx.build.elementwise(
@@ -82,48 +89,22 @@ def mlp(
     return projected(ctx, f"{prefix}down_proj", middle, out, bias, aliases=("down_proj", "c_proj"))
 
 
-def _weighted_experts(ctx: Context, width: str) -> Experts | None:
-    """Return the model's experts if this MLP is their body and its result is weighted by the router; else None."""
-    moe = ctx.model.experts
-    return None if moe is None or moe.input_scaled or width != d.EXPERT_FFN else moe
-
-
 def _kept(ctx: Context, inputs: list[Tensor], active: Tensor) -> list[Tensor]:
     """Return the tensors that an activation saves: its inputs, and more in two cases; for ReLU of one input its result
     `active`, which the next product saves anyway.
 
-    GELU by tanh as a CHAIN (Transformers 5.24, activations.py:NewGELUActivation) also saves half of its input, the tanh
+    GELU by tanh in steps (Transformers 5.24, activations.py:NewGELUActivation) also saves half of its input, the tanh
     and one plus the tanh. xIELU (_xielu_python there) also saves a mask where x is positive, its product with a slope,
     its exponential less one, and that less x.
     """
     if ctx.model.hidden_act == "relu" and len(inputs) == 1:
         return [active]
-    if ctx.model.hidden_act == "gelu_tanh" and ctx.how.activation is ActivationKernel.CHAIN:
+    if ctx.model.hidden_act == "gelu_tanh" and ctx.how.gelu_in_steps:
         return [*inputs, *(Tensor(f"{active.name}.{part}", active.dims) for part in ("half", "tanh", "one_more"))]
     if ctx.model.hidden_act != "xielu":
         return inputs
     parts = [Tensor(f"{active.name}.{part}", active.dims) for part in ("sloped", "exponential", "difference")]
     return [*inputs, Tensor(f"{active.name}.positive", active.dims, Element.MASK), *parts]
-
-
-def _kept_of_gate(ctx: Context, gate: Tensor, active: Tensor) -> list[Tensor]:
-    """Return the tensors that a gate's activation kernel saves: for a clamped SwiGLU the gate and its sigmoid
-    (modeling_gpt_oss.py), else as `_kept`.
-    """
-    if ctx.model.hidden_act == "clamped_swiglu":
-        return [gate, Tensor(f"{gate.name}.sigmoid", gate.dims)]
-    return _kept(ctx, [gate], active)
-
-
-def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
-    """Return the probabilities of an expert's slots, in a list, if the activation saves them: `width` is the routed
-    experts', the experts' input is not scaled, and routing is a CHAIN; else empty. They are fp32 for sigmoid scores.
-    """
-    moe = _weighted_experts(ctx, width)
-    if moe is None or ctx.how.experts.routing is not Routing.CHAIN:
-        return []
-    element = Element.FP32 if moe.scoring_func == "sigmoid" else Element.ACTIVATION
-    return [Tensor("slot_probabilities", (d.EXPERTS, d.SLOTS), element)]
 
 
 def _clamped(ctx: Context, half: Tensor) -> Tensor:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from symconfig.descriptor.layers import Keys, LayerKind
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Keys, LayerKind
 from symconfig.graph import dims as d
-from symconfig.graph.attended import CHOSEN, CHOSEN_RUNS, FULL, RUNS, WINDOW
 from symconfig.graph.blocks.attention import Read, apply_rope
 from symconfig.graph.blocks.common import norm, projected, to_stream
 from symconfig.graph.builder import Context
@@ -41,7 +40,7 @@ def keys_read(ctx: Context, kind: LayerKind, x: Tensor, low: Tensor) -> Read:
     it (Megatron-LM's DSAttention).
     """
     if kind.keys is Keys.ALL:
-        return Read(WINDOW if kind.window else FULL)
+        return Read(d.KEYS_WINDOW if kind.window else d.KEYS_FULL)
     learned = chosen = None
     with ctx.build.part("indexer"):
         if kind.keys is Keys.CHOSEN:
@@ -50,8 +49,8 @@ def keys_read(ctx: Context, kind: LayerKind, x: Tensor, low: Tensor) -> Read:
             mask = Tensor("index_mask", (*_ROWS, d.KEYS))
             given = [] if chosen is None else [chosen]
             with ctx.build.no_gradient():
-                return Read(FULL, ctx.build.elementwise("index_mask", given, mask, whole=(d.KEYS,)), kept=True)
-    return Read(CHOSEN, chosen, kept=chosen is not None, learned=learned if _trained(ctx) else None)
+                return Read(d.KEYS_FULL, ctx.build.elementwise("index_mask", given, mask, whole=(d.KEYS,)), kept=True)
+    return Read(d.KEYS_CHOSEN, chosen, kept=chosen is not None, learned=learned if _trained(ctx) else None)
 
 
 def with_loss(ctx: Context, o: Tensor, q: Tensor, k: Tensor, read: Read) -> Tensor:
@@ -65,13 +64,13 @@ def with_loss(ctx: Context, o: Tensor, q: Tensor, k: Tensor, read: Read) -> Tens
     target, loss = Tensor("index_target", chosen.dims, Element.FP32), Tensor("index_loss", _ROWS, Element.FP32)
     with ctx.build.part("indexer"):
         with ctx.build.no_gradient():
-            scores = [Product("index_target_q_k", (*_ROWS, CHOSEN, d.HEADS, q.dims[-1]))]
+            scores = [Product("index_target_q_k", (*_ROWS, d.KEYS_CHOSEN, d.HEADS, q.dims[-1]))]
             compared: list[Tensor | Use] = [q, Use(k).renamed(*_TO_KEYS), chosen]
             kept_whole = (d.KEYS, q.dims[-1], CHOICES)
             ctx.build.elementwise(
                 "index_target", compared, target, contracted=(d.HEADS,), products=scores, whole=kept_whole
             )
-        by_head, own = (*_ROWS, CHOSEN, HEADS), (index_q, index_k, weights, target, chosen)
+        by_head, own = (*_ROWS, d.KEYS_CHOSEN, HEADS), (index_q, index_k, weights, target, chosen)
         products = [Product("index_loss_q_k", (*by_head, CHANNELS)), Product("index_loss_heads", by_head)]
         given: list[Tensor | Use] = [index_q, Use(index_k).renamed(*_TO_KEYS), weights, target, chosen]
         whole = (d.KEYS, HEADS, CHANNELS, CHOICES)
@@ -144,7 +143,7 @@ def _scores(ctx: Context, q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
     """
     scores, keys = Tensor("index_scores", (*_ROWS, d.KEYS), Element.FP32), Use(k).renamed(*_TO_KEYS)
     if ctx.how.attention.choosing is not Choosing.MASKED:
-        by_head, inputs = (*_ROWS, FULL, HEADS), [Use(q), keys, Use(weights)]
+        by_head, inputs = (*_ROWS, d.KEYS_FULL, HEADS), [Use(q), keys, Use(weights)]
         products = [Product("index_q_k", (*by_head, CHANNELS)), Product("index_heads", by_head)]
         whole, loops = (d.KEYS, HEADS, CHANNELS), _loops(ctx)
         return ctx.build.elementwise("index_scores", inputs, scores, loops=loops, products=products, whole=whole)
@@ -210,12 +209,12 @@ def _compressed_keys(ctx: Context, x: Tensor, low: Tensor, name: str) -> tuple[l
     queries, from which the indexer makes its queries.
     """
     if name == PLAIN:
-        return [], WINDOW
+        return [], d.KEYS_WINDOW
     if name == HEAVY:
-        return [compressed(ctx, "compressor", x, d.HEAD_DIM, d.HEAVY_RUNS, HEAVY_RATE, d.HEAD_DIM)], RUNS
+        return [compressed(ctx, "compressor", x, d.HEAD_DIM, d.HEAVY_RUNS, HEAVY_RATE, d.HEAD_DIM)], d.KEYS_WITH_RUNS
     keys = compressed(ctx, "compressor", x, WIDE, d.RUNS, RATE, d.HEAD_DIM)
     with ctx.build.no_gradient(), ctx.build.part("indexer"):
-        return [keys, _chosen_keys(ctx, x, low)], CHOSEN_RUNS
+        return [keys, _chosen_keys(ctx, x, low)], d.KEYS_WITH_CHOSEN_RUNS
 
 
 def compressed(ctx: Context, name: str, x: Tensor, width: str, runs: str, rate: str, channels: str) -> Tensor:
@@ -265,13 +264,13 @@ def _compressed_sizes(model: ModelDescriptor, *, name: str) -> Mapping[str, floa
     return own | ({WIDE: 2 * model.head_dim, INDEX_WIDE: 2 * given[CHANNELS]} if name == SPARSE else {})
 
 
-def _compressed(name: str, *more: str) -> Mixer:
-    build: Callable[[Context, Tensor, LayerKind], Tensor] = partial(compressed_attention, name=name)
-    return Mixer(name=name, build=build, sizes=partial(_compressed_sizes, name=name), needs=(RANK, GROUPS, LOW, *more))
-
-
-PARTS = (
-    _compressed(PLAIN),
-    _compressed(HEAVY, HEAVY_RATE),
-    _compressed(SPARSE, RATE, HEADS, CHANNELS, CHOICES),
+_NEEDS = {PLAIN: (), HEAVY: (HEAVY_RATE,), SPARSE: (RATE, HEADS, CHANNELS, CHOICES)}
+PARTS = tuple(
+    Mixer(
+        name=name,
+        build=partial(compressed_attention, name=name),
+        sizes=partial(_compressed_sizes, name=name),
+        needs=(RANK, GROUPS, LOW, *more),
+    )
+    for name, more in _NEEDS.items()
 )

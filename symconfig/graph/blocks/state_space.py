@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from fractions import Fraction
 
-from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import LayerKind
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import linear, to_stream
 from symconfig.graph.builder import Context
-from symconfig.graph.implementation import NormKernel, ScanKernel
+from symconfig.graph.implementation import NormKernel
 from symconfig.graph.operator import Element, Product, Scratch, Tensor, Use
 from symconfig.graph.parts import Mixer
 
@@ -34,24 +33,15 @@ def convolution(
     return results
 
 
-class Activation(StrEnum):
-    """A gate's activation."""
-
-    SILU = "silu"
-    SIGMOID = "sigmoid"
-
-
-def gated_norm(
-    ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation, module: str = "scan_norm"
-) -> Tensor:
-    """Append RMSNorm over each head's channels, times the activation of a gate, in the recompute module `module`, and
-    return the result. With a FUSED norm these are two operators (the activation's kind then makes no difference), else
-    Transformers' chain as one. The sequence is not split there, as in Megatron-LM's gated delta net
-    (_gated_norm_and_a2a): cp splits heads.
+def gated_norm(ctx: Context, name: str, x: Tensor, gate: Tensor, silu: bool, module: str = "scan_norm") -> Tensor:
+    """Append RMSNorm over each head's channels, times the activation of a gate (SiLU if `silu`, else a sigmoid), in the
+    recompute module `module`, and return the result. With a FUSED norm these are two operators (the activation's kind
+    then makes no difference), else Transformers' chain as one. The sequence is not split there, as in Megatron-LM's
+    gated delta net (_gated_norm_and_a2a): cp splits heads.
     """
     with ctx.build.module(module):
         if ctx.how.norm is not NormKernel.FUSED:
-            return _eager_gated_norm(ctx, name, x, gate, activation)
+            return _eager_gated_norm(ctx, name, x, gate, silu)
         statistics = Tensor(f"{name}.statistics", x.dims[:-1], Element.FP32)
         normed, result = Tensor(f"{name}.normed", x.dims), Tensor(name, x.dims)
         weights, over = [ctx.weight(f"{name}.weight", x.dims[-1])], {x.dims[-1]: 1}
@@ -61,7 +51,7 @@ def gated_norm(
         return ctx.build.elementwise(f"{name}_gate", [normed, gate], result, saves=[normed, gate], whole=whole)
 
 
-def _eager_gated_norm(ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation) -> Tensor:
+def _eager_gated_norm(ctx: Context, name: str, x: Tensor, gate: Tensor, silu: bool) -> Tensor:
     """Append Transformers' RMSNormGated, one operator with the launches and traffic of an eager fp32 chain, and return
     the result. It saves an fp32 copy, the gate's activation, normed and scaled values, statistics and, for SiLU, the
     fp32 gate. With SiLU normed and scaled values are 16-bit (modeling_qwen3_next.py), with a sigmoid fp32
@@ -71,7 +61,6 @@ def _eager_gated_norm(ctx: Context, name: str, x: Tensor, gate: Tensor, activati
     def kept(part: str, element: Element) -> Tensor:
         return Tensor(f"{name}.{part}", x.dims, element)
 
-    silu = activation is Activation.SILU
     middle = Element.ACTIVATION if silu else Element.FP32
     saves = [
         kept("fp32", Element.FP32),
@@ -115,7 +104,7 @@ def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     x -> z, x, B, C, dt; a causal convolution over x, B, C; the scan; a gate and, with the switch gated_norm, a norm by
     group; a projection (Dao & Gu 2024, arXiv 2405.21060; Transformers' Mamba2Mixer, BambaMixer, FalconH1Mixer,
     NemotronHMamba2Mixer; Megatron-LM's core/ssm/mamba_mixer.py). The gate is inside the scan, except with that norm and
-    a WHOLE scan: there it is in the norm. With a WHOLE scan the output projection keeps the scan's result in place of
+    `whole_scan`: there it is in the norm. With `whole_scan` the output projection keeps the scan's result in place of
     its input.
 
     The scan (section 6) has four products: inside a chunk C B' by group and (C B') x by head, then B' x into each
@@ -134,7 +123,7 @@ def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     uses = [Use(part).renamed((part.dims[2], MAMBA2_WIDTH)) for part in parts]
     z, *mixed, dt = linear(ctx, "in_proj", x, (d.HIDDEN,), (MAMBA2_WIDTH,), uses, (PROJ_BIAS in has))
     convolved = convolution(ctx, "conv1d", mixed, CHANNELS, KERNEL, CONV_BIAS in has)
-    whole = ctx.how.scan is ScanKernel.WHOLE
+    whole = ctx.how.whole_scan
     gated_inside = not (whole and NORM in has)
     read = [*convolved, dt, *([z] if gated_inside else [])]
     scanned, result = Tensor("scanned", z.dims), Tensor("scan_gated", z.dims)

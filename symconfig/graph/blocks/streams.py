@@ -23,13 +23,11 @@ INPUT = Tensor("layer_input", (*_ROWS, INPUT_SIZE))
 
 
 def layer_inputs(ctx: Context, tokens: Tensor, embedded: Tensor) -> None:
-    """Append the per-layer inputs of all layers, as one tensor of which each layer reads a slice, and return nothing;
-    appends nothing for a model without them. An embedding of each token for every layer (Gemma 4; Transformers'
-    Gemma4TextModel, project_per_layer_inputs): a table gives all layers' at once, and a projection of the token's usual
-    embedding, normed by layer, is added. The tensor is held until the backward.
+    """Append the per-layer inputs of all layers, as one tensor of which each layer reads a slice, and return nothing.
+    An embedding of each token for every layer (Gemma 4; Transformers' Gemma4TextModel, project_per_layer_inputs): a
+    table gives all layers' at once, and a projection of the token's usual embedding, normed by layer, is added. The
+    tensor is held until the backward.
     """
-    if ctx.model.layer_inputs is None:
-        return
     looked, made, whole = (
         Tensor(name, (*_ROWS, INPUT_LAYERS, INPUT_SIZE)) for name in ("looked_up", "layer_projected", "layer_inputs")
     )
@@ -54,14 +52,6 @@ def add_layer_input(ctx: Context, stream: Tensor) -> Tensor:
     ctx.build.elementwise("layer_input_product", [active, given], product, saves=[active, given])
     out = projected(ctx, "layer_input_projection", product, Tensor("layer_input_out", stream.dims))
     return residual(ctx, "layer_input_residual", stream, norm(ctx, "layer_input_norm", out, module="post_norm"))
-
-
-def layer_input_sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Return the sizes of the per-layer inputs' dims; empty for a model without them."""
-    has = model.layer_inputs
-    return (
-        {} if has is None else {INPUT_LAYERS: model.num_hidden_layers, INPUT_SIZE: has.size, INPUT_ROWS: has.vocab_size}
-    )
 
 
 _ALL, _STREAM = (*_ROWS, STREAMS, d.HIDDEN), (*_ROWS, d.HIDDEN)
@@ -128,24 +118,14 @@ def stream_dims(ctx: Context) -> tuple[str, ...]:
     return (d.BATCH, d.SEQUENCE, *own, d.HIDDEN)
 
 
-def expand_streams(ctx: Context, x: Tensor) -> Tensor:
-    """Return all streams, made from the embedding x[B, S, D]; x itself for a model with one stream."""
-    if ctx.model.streams is None:
-        return x
-    return ctx.build.elementwise("spread", [x], Tensor("spread", stream_dims(ctx)), linear=True)
-
-
-def merge_streams(ctx: Context, x: Tensor) -> Tensor:
-    """Return one stream made of all, before the final norm; x itself for a model with one stream."""
-    return x if ctx.model.streams is None else read_streams(ctx, "gather", x, last=True)[0]
-
-
-def stream_sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Return the sizes of the dims of residual streams; empty for a model with one stream. Divisions: 2 iterations - 1,
-    at least 1.
+def sizes(model: ModelDescriptor) -> dict[str, float]:
+    """Return the sizes of the dims of per-layer inputs and of residual streams; without those that the model lacks.
+    Divisions: 2 iterations - 1, at least 1.
     """
-    if (has := model.streams) is None:
-        return {}
-    count, divisions = has.count, max(1, 2 * has.iterations - 1)
-    own = {STREAMS: count, MADE: count, WRITTEN: count}
-    return {**own, READ: (2 + count) * count, SCALES: 3, DIVISIONS: divisions}
+    result: dict[str, float] = {}
+    if (own := model.layer_inputs) is not None:
+        result |= {INPUT_LAYERS: model.num_hidden_layers, INPUT_SIZE: own.size, INPUT_ROWS: own.vocab_size}
+    if (has := model.streams) is not None:
+        result |= {STREAMS: has.count, MADE: has.count, WRITTEN: has.count, READ: (2 + has.count) * has.count}
+        result |= {SCALES: 3, DIVISIONS: max(1, 2 * has.iterations - 1)}
+    return result

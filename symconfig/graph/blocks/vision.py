@@ -8,7 +8,7 @@ Patches have no sequence that context or sequence parallelism could split: every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -27,10 +27,8 @@ from symconfig.graph.parts import End
 IMAGES, PATCHES, SEQUENCE, TOKENS = "images_per_sequence", "vision_patches", "vision_sequence", "vision_tokens"
 HIDDEN, PIXELS, POSITIONS = "vision_hidden_size", "vision_patch_pixels", "vision_positions"
 HEADS, HEAD_DIM, QKV = "vision_num_attention_heads", "vision_head_dim", "vision_qkv_width"
-FFN, MERGER = "vision_intermediate_size", "vision_merger_width"
+FFN = "vision_intermediate_size"
 KEYS, WINDOW_KEYS = "vision_keys", "vision_window_keys"  # of a query, as a number and as a dim
-_SPLIT = (QKV, HEADS, FFN, MERGER)
-_WHOLE = "whole_{}".format  # the same dim where no axis splits it
 _ROWS = (d.BATCH, IMAGES)
 FEATURES = Tensor("image_features", (*_ROWS, TOKENS, d.HIDDEN))
 
@@ -38,33 +36,24 @@ FEATURES = Tensor("image_features", (*_ROWS, TOKENS, d.HIDDEN))
 @dataclass(frozen=True, slots=True)
 class _Tower:
     """Hold the arguments of the functions below: the block's context, its tower, and whether its weights are frozen.
-
-    split: tensor parallelism splits heads and widths, as in a framework's own module; else the tower is
-    Transformers'.
+    The tower is Transformers' module in every framework, replicated on each tensor-parallel rank.
     """
 
     ctx: Context
     vision: Vision
     frozen: bool
-    split: bool
 
     @staticmethod
     def of(ctx: Context, frozen: bool) -> _Tower:
-        """Return the tower of `ctx.model`, with weights frozen if `frozen` or the base model is. If the framework has
-        no module that splits the tower's type, `ctx.how.norm` is changed to EAGER in place: the tower is Transformers'.
+        """Return the tower of `ctx.model`, with weights frozen if `frozen` or the base model is, and with Transformers'
+        norms (EAGER), however those of the language model are computed: `ctx.how` is replaced in place.
         """
-        vision = _vision(ctx.model)
-        split = vision.model_type in ctx.how.towers.split
-        if not split:  # Transformers' module, however the language model's norms are computed
-            ctx.how = replace(ctx.how, norm=NormKernel.EAGER)
-        return _Tower(ctx, vision, frozen or ctx.frozen, split)
+        ctx.how = replace(ctx.how, norm=NormKernel.EAGER)
+        return _Tower(ctx, _vision(ctx.model), frozen or ctx.frozen)
 
     @property
     def sequence(self) -> str:
         return SEQUENCE if self.vision.class_token else PATCHES
-
-    def dim(self, name: str) -> str:
-        return name if self.split else _WHOLE(name)
 
     def weight(self, name: str, *dims: str) -> Weight:
         return replace(self.ctx.weight(name, *dims), gradient=not self.frozen)
@@ -121,19 +110,19 @@ def embedding(ctx: Context) -> Block:
 
 def layer(ctx: Context, *, kind: str, keys: str) -> Block:
     """Return the block of a tower's layer: norm, attention and residual, norm, MLP and residual. It can be recomputed
-    (module LAYER) if the tower is split or the framework recomputes towers. In a frozen tower the input gets no
+    (module LAYER) if the framework recomputes towers. In a frozen tower the input gets no
     gradient. kind: the block's kind. keys: the dim of keys per query: of the image, or of a window.
     """
     vision = _vision(ctx.model)
     tower = _Tower.of(ctx, vision.frozen)
     x = Tensor("vision_in", (*_ROWS, tower.sequence, HIDDEN))
-    with ctx.build.module(*([LAYER] if tower.split or ctx.how.towers.recomputed else [])):
+    with ctx.build.module(*([LAYER] if ctx.how.recomputes_towers else [])):
         with ctx.build.part("attn"):
             attended = _attention(tower, tower.norm("norm1", x, (HIDDEN,)), keys)
         middle = _residual(tower, "attention_residual", x, attended)
         with ctx.build.part("mlp"):
             given = tower.norm("norm2", middle, (HIDDEN,))
-            done = _mlp(tower, "", given, tower.dim(FFN), vision.gated_mlp, vision.mlp_bias)
+            done = _mlp(tower, "", given, FFN, vision.gated_mlp, vision.mlp_bias)
         out = _residual(tower, "mlp_residual", middle, done)
     return ctx.build.block(kind, [x], [out], Place.ENCODER, leaves=[x] if tower.frozen else [])
 
@@ -147,16 +136,16 @@ def _residual(tower: _Tower, name: str, stream: Tensor, branch: Tensor) -> Tenso
 
 def _attention(tower: _Tower, x: Tensor, keys: str) -> Tensor:
     """Append the tower's attention, with norm and rotary embedding of queries and keys where it has them, and return
-    the projected result with x's dims. Results by image are joined by a copy in a tower that is not split.
+    the projected result with x's dims. Results by image are joined by a copy.
     """
-    vision, heads = tower.vision, tower.dim(HEADS)
+    vision = tower.vision
     q, k, v = _projections(tower, x)
     if vision.qk_norm:
-        q, k = (tower.norm(f"{t.name}_norm", t, (heads, HEAD_DIM), "rmsnorm") for t in (q, k))
+        q, k = (tower.norm(f"{t.name}_norm", t, (HEADS, HEAD_DIM), "rmsnorm") for t in (q, k))
     if vision.rope:
         q, k = (_rotated(tower, t) for t in (q, k))
     o, out = _core(tower, q, k, v, keys), Tensor("attention_out", x.dims)
-    if vision.by_image and not tower.split:  # torch.cat of each image's
+    if vision.by_image:  # torch.cat of each image's
         o = tower.ctx.build.elementwise("join_images", [o], Tensor("attention_joined", o.dims), linear=True)
     return tower.projected("proj", o, out, vision.attention_out_bias, over=2)
 
@@ -168,13 +157,12 @@ def _rotated(tower: _Tower, x: Tensor) -> Tensor:
 
 def _projections(tower: _Tower, x: Tensor) -> list[Tensor]:
     """Append the projections and return [q, k, v], each [B, I, P, A, C]: views of one fused product if the tower has
-    one or is split, else three products.
+    one, else three products.
     """
-    heads, qkv, bias = tower.dim(HEADS), tower.dim(QKV), tower.vision.qkv_bias
-    fused = tower.vision.fused_qkv or tower.split
-    parts = [Tensor(name, (*x.dims[:-1], heads, HEAD_DIM), storage="qkv" if fused else "") for name in "qkv"]
+    fused, bias = tower.vision.fused_qkv, tower.vision.qkv_bias
+    parts = [Tensor(name, (*x.dims[:-1], HEADS, HEAD_DIM), storage="qkv" if fused else "") for name in "qkv"]
     if fused:
-        tower.linear("qkv", x, (HIDDEN,), (qkv,), [Use(part).renamed((heads, qkv)) for part in parts], bias)
+        tower.linear("qkv", x, (HIDDEN,), (QKV,), [Use(part).renamed((HEADS, QKV)) for part in parts], bias)
         return parts
     for part in parts:
         tower.projected(f"{part.name}_proj", x, part, bias)
@@ -262,31 +250,22 @@ def _steps(tower: _Tower, prefix: str, x: Tensor, steps: Sequence[Step]) -> Tens
     """Append all steps of a projector and return the last one's result, named FEATURES; x itself if there are no steps.
     prefix: of names and of dims between steps.
     """
-    names = _width_names(prefix, steps, tower.split)
+    names = _width_names(prefix, steps)
     for index, (step, inner, outer) in enumerate(zip(steps, names, names[1:], strict=False)):
         last = index == len(steps) - 1
         x = _step(tower, f"{prefix}.{index}", x, step, inner, FEATURES.name if last else f"{prefix}_{index}", outer)
     return x
 
 
-def _width_names(prefix: str, steps: Sequence[Step], split: bool) -> list[str]:
+def _width_names(prefix: str, steps: Sequence[Step]) -> list[str]:
     """Return the names of the channel dims before each step and after the last one: HIDDEN first, the language model's
     hidden size after the last linear layer, and a name of its own after other joins and linear layers. Other steps keep
-    the name. In a split tower with two linear layers, the first one's result is split (MERGER), and the second one
-    contracts it.
+    the name.
     """
-    names, linears = [HIDDEN], sum(step.kind == "linear" for step in steps)
-    left = linears
+    names, last = [HIDDEN], max((at for at, step in enumerate(steps) if step.kind == "linear"), default=-1)
     for index, step in enumerate(steps):
-        changes = step.kind in ("join", "linear")
-        left -= step.kind == "linear"
-        if not changes:
-            names.append(names[-1])
-        elif left == 0 and step.kind == "linear":
-            names.append(d.HIDDEN)
-        else:
-            first = split and linears == 2 and left == 1 and step.kind == "linear"
-            names.append(MERGER if first else f"vision_{prefix}_{index}")
+        own = f"vision_{prefix}_{index}" if step.kind in ("join", "linear") else names[-1]
+        names.append(d.HIDDEN if index == last else own)
     return names
 
 
@@ -313,52 +292,38 @@ def _step(tower: _Tower, name: str, x: Tensor, step: Step, inner: str, result: s
     return out
 
 
-def merge(ctx: Context, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Append the replacement of image tokens in the stream x[B, S, D] by image features and return (the stream,
-    (features,)); it saves a mask. Without a vision tower, return (x, ()). tp ranks do so before they split the sequence
-    (Megatron-Bridge, models/qwen_vl/modeling_qwen25_vl.py).
+def merge_images(ctx: Context, x: Tensor) -> Tensor:
+    """Append the replacement of image tokens in the stream x[B, S, D] by the image features, FEATURES, and return the
+    stream; it saves a mask. tp ranks do so before they split the sequence (Megatron-Bridge,
+    models/qwen_vl/modeling_qwen25_vl.py).
     """
-    if ctx.model.vision is None:
-        return x, ()
-    mask = Tensor("image_mask", x.dims[:-1], Element.MASK)
-    out = Tensor("merged", x.dims)
-    ctx.build.elementwise("image_merge", [x, FEATURES], out, saves=[mask], loops=(d.GATHERED,))
-    return out, (FEATURES,)
+    mask, out = Tensor("image_mask", x.dims[:-1], Element.MASK), Tensor("merged", x.dims)
+    return ctx.build.elementwise("image_merge", [x, FEATURES], out, saves=[mask], loops=(d.GATHERED,))
 
 
 def sizes(model: ModelDescriptor) -> Mapping[str, float]:
-    """Return the size of each of the tower's dims, the dims that tp may split under two names (split, replicated), with
-    the widths between a projector's steps. Fails an assertion for a model without a tower.
+    """Return the size of each of the tower's dims, with the widths between the steps of projector and deepstack, and
+    the inner width of each gated step. Fails an assertion for a model without a tower.
     """
     vision = _vision(model)
-    split = {QKV: 3 * vision.hidden_size, HEADS: vision.num_attention_heads, FFN: vision.intermediate_size}
-    return {
+    result: dict[str, float] = {
         IMAGES: vision.images_per_sequence,
         PATCHES: vision.patches,
         SEQUENCE: vision.sequence,
         TOKENS: vision.tokens,
-        HIDDEN: vision.hidden_size,
         PIXELS: vision.num_channels * vision.temporal_patch_size * vision.patch_size**2,
         POSITIONS: vision.num_position_embeddings,
         HEAD_DIM: vision.hidden_size // vision.num_attention_heads,
         KEYS: vision.sequence,
         WINDOW_KEYS: vision.window_patches,
-        **split,
-        **{_WHOLE(name): size for name, size in split.items()},
-        **dict(_widths(vision)),
+        QKV: 3 * vision.hidden_size,
+        HEADS: vision.num_attention_heads,
+        FFN: vision.intermediate_size,
     }
-
-
-def _widths(vision: Vision) -> Iterable[tuple[str, int]]:
-    """Yield (dim, size) of the channels between the steps of projector and deepstack, under the names of a split and of
-    an unsplit tower, and the inner width of each gated step; HIDDEN and the language model's hidden size are left out.
-    """
     for prefix, steps in (("projector", vision.projector), ("deepstack", vision.deepstack)):
-        widths = vision.widths(steps)
-        for split in (False, True):
-            named = zip(_width_names(prefix, steps, split), widths, strict=True)
-            yield from ((name, width) for name, width in named if name not in (HIDDEN, d.HIDDEN))
-        yield from ((f"{prefix}.{i}.width", step.intermediate) for i, step in enumerate(steps) if step.intermediate)
+        result |= zip(_width_names(prefix, steps), vision.widths(steps), strict=True)
+        result |= {f"{prefix}.{at}.width": step.intermediate for at, step in enumerate(steps) if step.intermediate}
+    return result
 
 
 _BUILDS: Mapping[str, Callable[[Context], Block]] = {
@@ -375,7 +340,6 @@ PARTS = tuple(
         build=build,
         count=lambda model, kind=kind: model.encoder_kinds.count(kind),  # type: ignore[misc]
         sizes=sizes,
-        tensor_dims=_SPLIT,
     )
     for kind, build in _BUILDS.items()
 )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
-from symconfig.graph.operator import Gradients, Operator, Split, Use, Work, loops_of
+from symconfig.graph.operator import Gradients, Operator, Split, Tensor, Use, Work, loops_of
 
 Kept = Sequence[Use]
 ANY = 99
@@ -22,16 +22,19 @@ NONE, ALL, COPIED = (0.0, 0.0), (1.0, 1.0), (0.0, 0.5)
 class Function:
     """Describe a function over named dims.
 
-    keeps: maps (inputs, outputs) to the uses that the backward pass reads, in addition to residues. linear: linear
+    keeps: maps (inputs, outputs) to the uses that the backward pass reads. residue: name and bytes per element of one
+    more tensor that it saves; ("", 0): none. It has the dims of the first input that the function does not work along;
+    of an attention, those of the result but the channels. linear: linear
     in all inputs together, so that it may run on partial sums. sums: number of partial results that it reduces
     inside itself where one of the loops `over` is split (default: the loops that its output lacks); 0: these loops
     cannot be split. summed: number of leading inputs whose loops that the output lacks are contracted. traffic: see
     Operator. joint: only loops of `groups` can be split.
 
     In a program file: fewest and most operands, options that are required (needs) and optional (takes), words that
-    are flags (flags), number of targets, and the rules for dims: each dim of a target is in some operand (covered),
-    each dim of an operand is in the target (within), the first operand has the dims of the target in any order
-    (same).
+    are flags (flags), number of targets, index of the operand that holds ids (ids; 0: none), and the rules for dims:
+    each dim of a target is in some operand (covered), each dim of an operand is in the target (within), the first
+    operand has the dims of the target in any order (same), or more of them (fewer), and those of the option `over`
+    (over), which is only one (one).
     """
 
     keeps: Callable[[Sequence[Use], Sequence[Use]], Kept]
@@ -46,7 +49,9 @@ class Function:
     takes: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     targets: int = 1
+    ids: int = 0
     dims: tuple[str, ...] = ("within", "covered")
+    residue: tuple[str, float] = ("", 0.0)
 
 
 def causal_keys(keys: int, window: int | None = None) -> float:
@@ -88,12 +93,13 @@ def data_and_scale(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
     return inputs[:2] if inputs[0].gradient else inputs[:1]
 
 
-COVERED, SAME, NORM = ("covered",), ("same",), ("same", "within", "covered")
+COVERED, SAME, NORM = ("covered",), ("same",), ("same", "within", "covered", "over")
 LINEAR, OF_INPUTS, OF_OUTPUT = Function(nothing, linear=True), Function(operands), Function(outcome)
 PRODUCT = Function(others, work=Work.MATMUL, operands=(2, 2), dims=COVERED)
 MASKED = Function(constants)
-MAXIMUM = Function(operands, sums=1, dims=COVERED)
+MAXIMUM = Function(operands, sums=1, dims=("covered", "fewer"))
 LOG_SUM = Function(outcome, sums=1)
+FP32_BYTES, MASK_BYTES = 4.0, 1.0
 STATISTICS = Function(operands)  # sums of x and its squares: the first pass of a norm over several loops
 NORMALISE = Function(lambda inputs, outputs: inputs[:3])  # and the second, of (x, statistics, weight, bias)
 RESHAPE = Function(nothing, linear=True, summed=0, traffic=NONE, joint=True, flags=("copy",), dims=())
@@ -118,43 +124,54 @@ FUNCTIONS: Mapping[str, Function] = {
     "div": _several(quotient, 2),
     "mask": _several(constants, 2),
     "where": _several(constants, 3),
-    "rope": Function(constants, operands=(3, 3), needs=("over",)),  # (x, cosines, sines): turns pairs of channels
+    # (x, cosines, sines): turns pairs of channels.
+    "rope": Function(constants, operands=(3, 3), needs=("over",), dims=("within", "covered", "over")),
     "*": PRODUCT,  # an element-wise multiplication, bound by memory, where nothing is summed
     "conv": Function(others, work=Work.MATMUL, operands=(2, 2), dims=()),
-    "pool": Function(nothing, linear=True, needs=("over", "window"), flags=("max",), dims=()),
+    "pool": Function(nothing, linear=True, needs=("over", "window"), flags=("max",), dims=("over",)),
     # Its rows split into partial sums: ids that a rank does not hold give zeros.
-    "gather": Function(lambda inputs, outputs: inputs[1:], summed=1, operands=(2, 2), dims=COVERED),
-    "dropout": Function(nothing, dims=SAME),  # ranks that hold parts of a sum would have to draw the same mask
-    "softmax": Function(outcome, sums=2, needs=("over",), dims=SAME),
-    "norm": Function(data_and_scale, sums=1, operands=(1, 3), needs=("over",), dims=NORM),
+    "gather": Function(lambda inputs, outputs: inputs[1:], summed=1, operands=(2, 2), ids=1, dims=COVERED),
+    # Ranks that hold parts of a sum would have to draw the same mask.
+    "dropout": Function(nothing, dims=SAME, residue=("mask", MASK_BYTES)),
+    "softmax": Function(outcome, sums=2, needs=("over",), dims=("same", "one")),
+    # Statistics are in fp32 whatever the data.
+    "norm": Function(
+        data_and_scale, sums=1, operands=(1, 3), needs=("over",), dims=NORM, residue=("statistics", FP32_BYTES)
+    ),
     **dict.fromkeys(
-        ("layernorm", "batchnorm"), Function(data_and_scale, sums=2, operands=(1, 3), needs=("over",), dims=NORM)
+        ("layernorm", "batchnorm"),
+        Function(
+            data_and_scale, sums=2, operands=(1, 3), needs=("over",), dims=NORM, residue=("statistics", 2 * FP32_BYTES)
+        ),
     ),
     # Fused softmax(q k') v; further operands are masks and biases of the scores.
     "attention": Function(
         lambda inputs, outputs: (*inputs, *outputs),
         work=Work.ATTENTION, operands=(3, ANY), needs=("over",), takes=("window",), flags=("causal",), dims=COVERED,
+        residue=("statistics", FP32_BYTES),
     ),
     # One loss of each row. Split along `over`, it reduces maxima, sums and the logits of the right ones (Megatron-LM,
     # cross_entropy.py).
-    "cross_entropy": Function(operands, sums=3, summed=1, operands=(2, 2), needs=("over",), dims=COVERED),
-    **dict.fromkeys(("sum", "mean"), Function(nothing, linear=True, dims=COVERED)),
+    "cross_entropy": Function(
+        operands, sums=3, summed=1, operands=(2, 2), needs=("over",), ids=1, dims=("covered", "one")
+    ),
+    **dict.fromkeys(("sum", "mean"), Function(nothing, linear=True, dims=MAXIMUM.dims)),
     "max": MAXIMUM,
     "permute": Function(nothing, linear=True, dims=SAME),
     "reshape": RESHAPE,
     # Weights and indices of each token's chosen experts: a rank needs a token's logits of all experts.
     "route": Function(
-        lambda inputs, outputs: (*inputs, *outputs[1:]), summed=0, needs=("over",), targets=2, dims=()
+        lambda inputs, outputs: (*inputs, *outputs[1:]), summed=0, needs=("over",), targets=2, dims=("one",)
     ),
     # Tokens into slots of their experts: static and balanced, so that slots lie where their tokens lie. Split over
     # experts, a rank takes what its own need from all tokens, and their gradients are partial sums.
     "dispatch": Function(
-        lambda inputs, outputs: inputs[1:], summed=0, operands=(2, 2), needs=("slots",), dims=()
+        lambda inputs, outputs: inputs[1:], summed=0, operands=(2, 2), needs=("slots",), ids=1, dims=()
     ),
     # Each token's slots summed by its weights: partial sums of each rank where split over experts.
     "combine": Function(
         lambda inputs, outputs: (*others(inputs[:2], outputs), inputs[2]),
-        summed=1, operands=(3, 3), needs=("slots",), dims=(),
+        summed=1, operands=(3, 3), needs=("slots",), ids=2, dims=(),
     ),
 }  # fmt: skip
 
@@ -185,10 +202,8 @@ def build(
     groups: Sequence[tuple[str, ...]] = (),
     windows: Mapping[str, Window] | None = None,
     slots: str = "",
-    residues: Sequence[Use] = (),
     traffic: tuple[float, float] | None = None,
     attended: float = 0.0,
-    channels: float = 0.0,
     sizes: Mapping[str, int] | None = None,
     path: str = "",
 ) -> Operator:
@@ -200,25 +215,28 @@ def build(
 
     Args:
         over: the loops that the function works along (see Function.sums); for attention, the loop of keys.
-        whole: further loops that cannot be split.
+        whole: further loops that cannot be split; of an attention, its channels besides the last loop of each operand.
         groups: loops that one axis splits together: query heads with their key/value heads, the outermost loops of
             what a reshape merges or splits up.
         windows: of every spatial loop; inputs have these loops along their own dims, also where a stride makes
             those longer.
         slots: the loop of an expert's slots, which is split together with the tokens.
-        residues: tensors to save in addition to what the function keeps.
         traffic: (forward, backward) factors that replace the function's; ignored for `gather`, which computes its
             own.
         attended: mean number of keys per query of an attention.
-        channels: channels of queries and values together, of an attention.
-        sizes: of all dims; required by `gather` to count the rows that it reads.
+        sizes: of all dims; required by `gather` to count the rows that it reads, and by `attention` for its channels.
     """
     function = FUNCTIONS[function] if isinstance(function, str) else function
     out, loops, held = outputs[0].loops, loops_of((*inputs, *outputs)), {*whole}
     contracted = [loop for loop in loops_of(inputs[: function.summed]) if loop not in out]
-    order, traffic = loops, traffic or function.traffic
+    order, traffic, channels = loops, traffic or function.traffic, 0
+    rows = tuple(loop for loop in inputs[0].loops if loop not in over)
     if function.work is Work.ATTENTION:
-        contracted = list(over)
+        assert sizes is not None
+        ends = inputs[0], inputs[2], outputs[0]
+        q, v, o = ([loop for loop in use.loops if loop in whole or loop == use.loops[-1]] for use in ends)
+        contracted, rows = list(over), tuple(loop for loop in out if loop not in o)
+        channels = prod(sizes[loop] for loop in q) + prod(sizes[loop] for loop in v)
         held |= {*over, *(use.loops[-1] for use in (*inputs[:3], *outputs))}
     elif function.sums:
         over = tuple(over) or contracted
@@ -234,16 +252,18 @@ def build(
         traffic = _look_up(inputs[0], inputs[1], outputs[0], sizes)
     if slots:
         tokens, slotted = (inputs[0], outputs[0]) if function.summed == 0 else (outputs[0], inputs[0])
-        rows = [loop for loop in tokens.loops if loop in inputs[1].loops]
-        groups = [(row, slots) for row in rows]
-        order = tuple(dict.fromkeys((*rows, *tokens.loops, *slotted.loops)))
+        dispatched = [loop for loop in tokens.loops if loop in inputs[1].loops]
+        groups = [(row, slots) for row in dispatched]
+        order = tuple(dict.fromkeys((*dispatched, *tokens.loops, *slotted.loops)))
     if function.joint:  # but for loops along which an input is repeated
         groups = [some for group in groups if (some := tuple(loop for loop in group if loop in loops))]
         order = tuple(loop for group in groups for loop in group)
     partner = {loop: group for group in reversed(groups) for loop in group}
     halos = {loop: window.halo for loop, window in (windows or {}).items()}
     backward = any(use.gradient for use in inputs)
-    saves = (*function.keeps(inputs, outputs), *residues) if backward else ()
+    (suffix, width), saves = function.residue, [*function.keeps(inputs, outputs)] if backward else []
+    if backward and suffix:
+        saves.append(Use(Tensor(f"{name}.{suffix}", rows, width, gradient=False)))
     return Operator(
         name=name,
         work=Work.MEMORY if function is PRODUCT and not contracted else function.work,
@@ -259,7 +279,7 @@ def build(
         linear=function.linear,
         traffic=traffic,
         attended=attended,
-        channels=channels,
+        channels=float(channels),
         gradients=Gradients.ALL if backward else Gradients.NONE,
         path=path,
     )

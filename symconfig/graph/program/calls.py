@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from symconfig.errors import nearest
-from symconfig.graph.operator import Operator, Tensor, Use
+from symconfig.graph.operator import Operator, Tensor, Use, loops_of
 from symconfig.graph.program.build import (
     ALL,
     ANY,
+    FP32_BYTES,
     FUNCTIONS,
     NORMALISE,
     OF_INPUTS,
@@ -20,10 +21,9 @@ from symconfig.graph.program.build import (
     build,
     causal_keys,
 )  # fmt: skip
-from symconfig.graph.program.notation import ELEMENT_BYTES, Mistake, Option, Statement, size_of_number
+from symconfig.graph.program.notation import ELEMENT_BYTES, Mistake, Statement, size_of_number
 
-FP32_BYTES, INDEX_BYTES, MASK_BYTES = 4.0, 4.0, 1.0
-LISTS, NUMBERS = frozenset({"over"}), frozenset({"window"})
+INDEX_BYTES = 4.0
 
 
 def checked(statement: Statement) -> Statement:
@@ -46,28 +46,21 @@ def checked(statement: Statement) -> Statement:
     if len(statement.targets) != function.targets:
         got, need = str(len(statement.targets)), str(function.targets)
         raise Mistake(f"{name} makes another number of tensors", statement.targets[0].at, got=got, need=need)
+    known = (*function.needs, *function.takes)
     for option, given in statement.options.items():
-        _option(name, function, option, given)
+        if option not in known:
+            need = "one of " + ", ".join((*known, *function.flags)) if known or function.flags else "no option"
+            raise Mistake(f"{name} has no such option", given.at, got=option, need=need, hint=nearest(option, known))
+        if given.listed and option != "over":
+            raise Mistake(f"{option} is one value", given.at, got="a list")
+        if not given.values:
+            raise Mistake(f"{option} is empty", given.at)
+        if option == "window" and not (given.values[0].isdecimal() and int(given.values[0]) > 0):
+            raise Mistake(f"{option} is a number", given.at, got=given.values[0], need=">= 1")
     for option in function.needs:
         if option not in statement.options:
             raise Mistake(f"{name} needs an option", statement.at, need=f"{option}=…")
     return replace(statement, terms=terms, flags=flags)
-
-
-def _option(name: str, function: Function, option: str, given: Option) -> None:
-    """Raise Mistake if the function has no such option, several values are given to an option other than `over`, there
-    is no value, or `window` is not a positive integer.
-    """
-    known = (*function.needs, *function.takes)
-    if option not in known:
-        need = "one of " + ", ".join((*known, *function.flags)) if known or function.flags else "no option"
-        raise Mistake(f"{name} has no such option", given.at, got=option, need=need, hint=nearest(option, known))
-    if given.listed and option not in LISTS:
-        raise Mistake(f"{option} is one value", given.at, got="a list")
-    if not given.values:
-        raise Mistake(f"{option} is empty", given.at)
-    if option in NUMBERS and not (given.values[0].isdecimal() and int(given.values[0]) > 0):
-        raise Mistake(f"{option} is a number", given.at, got=given.values[0], need=">= 1")
 
 
 @dataclass(slots=True)
@@ -123,52 +116,36 @@ class Site:
         given = self.call.options.get(option)
         return given.values if given else ()
 
-    def over(self, *, single: bool = False) -> tuple[str, ...]:
-        """Return the loops of the option `over`; empty if it is not given.
-
-        Raise Mistake if the first operand lacks one of them, or, if `single`, unless exactly one is given.
-        """
-        words = self.words("over")
-        for word in words:
-            if word not in self.uses[0].loops:
-                need = "one of " + ", ".join(self.uses[0].loops)
-                at = self.call.options["over"].at
-                raise Mistake("over names no dim of the first operand", at, got=word, need=need)
-        if single and len(words) != 1:
-            raise Mistake("over is one dim here", self.call.options["over"].at, got=", ".join(words))
-        return words
-
-    def window(self) -> int | None:
-        return int(self.words("window")[0]) if "window" in self.call.options else None
-
-    def ids(self, operand: int) -> dict[str, Any]:
-        """Raise Mistake if the operand has a gradient, as indices cannot have one; return no `build` arguments."""
-        if self.uses[operand].gradient:
-            need = "an input, or indices that a route makes"
-            raise self.mistake("ids have no gradient", operand, got=self.uses[operand].name, need=need)
-        return {}
-
-    def check(self, rules: Iterable[str]) -> None:
-        """Raise Mistake if the dims of operands and target break one of the rules `same`, `within`, `covered` (see
-        Function).
-        """
-        for rule in rules:
-            if rule == "same" and set(self.uses[0].loops) != set(self.loops):
-                got, need = shown(self.uses[0].loops), shown(self.loops)
-                raise self.mistake("operand and result differ in their dims", 0, got=got, need=need)
-            if rule == "within":
-                for operand, use in enumerate(self.uses):
-                    for loop in use.loops:
-                        if loop not in self.loops:
-                            raise self.mistake("the result lacks a dim of an operand", operand, got=loop)
-            if rule == "covered":
-                self.covered({loop for use in self.uses for loop in use.loops})
-
-    def covered(self, there: set[str]) -> None:
+    def covered(self, there: Iterable[str]) -> None:
         """Raise Mistake if the first target has a dim that is not in `there`."""
         for loop in self.loops:
             if loop not in there:
                 raise self.mistake("no operand has this dim of the result", got=loop)
+
+    def check(self, function: Function) -> None:
+        """Raise Mistake if the dims of operands and target break a rule of the function, or ids have a gradient."""
+        x, over = self.uses[0], self.words("over")
+        if "same" in function.dims and set(x.loops) != set(self.loops):
+            got, need = shown(x.loops), shown(self.loops)
+            raise self.mistake("operand and result differ in their dims", 0, got=got, need=need)
+        for operand, use in enumerate(self.uses if "within" in function.dims else ()):
+            for loop in use.loops:
+                if loop not in self.loops:
+                    raise self.mistake("the result lacks a dim of an operand", operand, got=loop)
+        if "covered" in function.dims:
+            self.covered(loops_of(self.uses))
+        if "fewer" in function.dims and len(self.loops) == len(x.loops):
+            raise self.mistake("nothing is summed: the result has all dims", 0)
+        for word in over if {"over", "one"}.intersection(function.dims) else ():
+            if word not in x.loops:
+                need = "one of " + ", ".join(x.loops)
+                at = self.call.options["over"].at
+                raise Mistake("over names no dim of the first operand", at, got=word, need=need)
+        if "one" in function.dims and len(over) != 1:
+            raise Mistake("over is one dim here", self.call.options["over"].at, got=", ".join(over))
+        if function.ids and self.uses[function.ids].gradient:
+            need = "an input, or indices that a route makes"
+            raise self.mistake("ids have no gradient", function.ids, got=self.uses[function.ids].name, need=need)
 
 
 def make(site: Site) -> list[Operator]:
@@ -177,36 +154,34 @@ def make(site: Site) -> list[Operator]:
     Records new tensors in `site.made`. Raise Mistake if the dims or options do not fit the function.
     """
     name = site.call.function
-    site.check(FUNCTIONS[name].dims)
-    given: dict[str, Any] = {"function": name, "inputs": site.uses}
+    site.check(FUNCTIONS[name])
+    given: dict[str, Any] = {"function": name, "inputs": site.uses, "over": site.words("over")}
     given |= SPECIAL[name](site) if name in SPECIAL else {}
     if "outputs" not in given:
         given["outputs"] = [site.target()]
-    return [*given.pop("first", []), build(name=site.names[0], sizes=site.sizes, path=site.path, **given)]
+    first = given.pop("first", [])
+    op = build(name=site.names[0], sizes=site.sizes, path=site.path, **given)
+    site.made |= {use.name: use.tensor for use in op.residues}
+    return [*first, op]
 
 
 def _norm(site: Site) -> dict[str, Any]:
-    """Return the `build` arguments of a norm and create its statistics tensor (fp32, one set per remaining element).
-
-    Over one dim the statistics are a residue of one operator. Over several dims, as in a batch norm, an operator that
-    computes them goes first (`first`) and NORMALISE reads them, with a gradient. Raise Mistake if the first operand
-    lacks a dim of `over`.
+    """Return further `build` arguments of a norm over several dims, as in a batch norm: an operator that computes the
+    statistics (fp32, one set per remaining element) goes first (`first`), and NORMALISE reads them, with a gradient.
+    Over one dim there are none.
     """
-    x, *weights = site.uses
-    over, several = site.over(), len(site.over()) > 1
+    (x, *weights), over = site.uses, site.words("over")
+    if len(over) == 1:
+        return {}
     name, rest = f"{site.names[0]}.statistics", tuple(loop for loop in x.loops if loop not in over)
-    width = FP32_BYTES * FUNCTIONS[site.call.function].sums
-    stats = site.new(name, rest, width, gradient=several)
-    if not several:
-        return {"over": over, "residues": [stats]}
+    stats = site.new(name, rest, FP32_BYTES * FUNCTIONS[site.call.function].sums, gradient=True)
     first = build(STATISTICS, name, [x], [stats], path=site.path)
-    return {"first": [first], "function": NORMALISE, "inputs": (x, stats, *weights)}
+    return {"first": [first], "function": NORMALISE, "inputs": (x, stats, *weights), "over": ()}
 
 
 def _attention(site: Site) -> dict[str, Any]:
-    """Return the `build` arguments of an attention: fp32 statistics as residue, `attended` as the mean number of keys
-    per query (all keys; with `causal` or `window`, its own and those before it, within the window), channels and head
-    groups.
+    """Return the `build` arguments of an attention: `attended`, the mean number of keys per query (all keys; with
+    `causal` or `window`, its own and those before it, within the window), and head groups.
 
     Raise Mistake if an operand has fewer than two dims, `over` is not exactly one dim of keys and values that the
     result lacks, or the last dims of queries and keys, or of values and result, differ.
@@ -222,13 +197,10 @@ def _attention(site: Site) -> dict[str, Any]:
         raise site.mistake("queries and keys end in the same channels", 1, got=k.loops[-1], need=q.loops[-1])
     if v.loops[-1] != site.loops[-1]:
         raise site.mistake("the result ends in the values' channels", got=site.loops[-1], need=v.loops[-1])
-    keys, window = site.sizes[over[0]], site.window()
+    keys, window = site.sizes[over[0]], next(map(int, site.words("window")), None)
     masked = window is not None or "causal" in site.call.flags
     return {
-        "over": over,
-        "residues": [site.new(f"{site.names[0]}.statistics", site.loops[:-1], FP32_BYTES)],
         "attended": causal_keys(keys, window) if masked else float(keys),
-        "channels": float(site.sizes[q.loops[-1]] + site.sizes[v.loops[-1]]),
         "groups": _head_groups(site, q, k, over[0]),
     }
 
@@ -255,23 +227,13 @@ def _head_groups(site: Site, q: Use, k: Use, over: str) -> list[tuple[str, ...]]
 
 def _cross_entropy(site: Site) -> dict[str, Any]:
     """Return the `build` arguments of a cross-entropy, whose output is one loss per row, fp32 unless the statement
-    says.
-
-    Raise Mistake if `over` is not one dim of the logits, the result's dims are not the logits' others, or the labels
-    have a gradient.
+    says. Raise Mistake if the result's dims are not those of the logits but `over`.
     """
-    logits, over = site.uses[0], site.over(single=True)
+    logits, over = site.uses[0], site.words("over")
     if set(site.loops) != set(logits.loops) - {*over}:
         rows = [loop for loop in logits.loops if loop not in over]
         raise site.mistake("there is one loss of each row", got=", ".join(site.loops), need=", ".join(rows))
-    site.ids(1)
-    return {"over": over, "outputs": [site.target(0, FP32_BYTES)]}
-
-
-def _reduction(site: Site) -> dict[str, Any]:
-    if len(site.loops) == len(site.uses[0].loops):
-        raise site.mistake("nothing is summed: the result has all dims", 0)
-    return {}
+    return {"outputs": [site.target(0, FP32_BYTES)]}
 
 
 def _reshape(site: Site) -> dict[str, Any]:
@@ -320,21 +282,21 @@ def _convolution(site: Site) -> dict[str, Any]:
 
 
 def _pool(site: Site) -> dict[str, Any]:
-    """Return the `build` arguments of a pool: the input along the loops of the result and a Window (default size 1) for
-    each dim in `over`. With the flag `max` its input is kept for the backward pass, else nothing.
+    """Return the `build` arguments of a pool: the input along the loops of the result and a Window for each
+    dim in `over`. With the flag `max` its input is kept for the backward pass, else nothing.
 
-    Raise Mistake if operand and result differ in rank, a dim of `over` or of the result is not the operand's, or a
-    dim's sizes fit no window (see `_window`).
+    Raise Mistake if operand and result differ in rank, a dim of the result is not the operand's, or a dim's sizes fit
+    no window (see `_window`).
     """
-    x, over = site.uses[0], site.over()
+    x, over = site.uses[0], site.words("over")
     if len(x.loops) != len(site.loops):
         raise site.mistake("a pool keeps the number of dims", got=", ".join(site.loops))
     walked = {loop: new for loop, new in zip(x.loops, site.loops, strict=True) if loop in over}
     along = Use(x.tensor, tuple(walked.get(loop, loop) for loop in x.loops))
-    site.covered({*along.loops})
-    windows = {new: _window(site, old, new, site.window() or 1) for old, new in walked.items()}
+    site.covered(along.loops)
+    windows = {new: _window(site, old, new, int(site.words("window")[0])) for old, new in walked.items()}
     most = {"function": OF_INPUTS} if "max" in site.call.flags else {}
-    return {"inputs": (along,), "windows": windows} | most
+    return {"inputs": (along,), "windows": windows, "over": ()} | most
 
 
 def _window(site: Site, old: str, new: str, size: int) -> Window:
@@ -355,27 +317,24 @@ def _window(site: Site, old: str, new: str, size: int) -> Window:
 def _route(site: Site) -> dict[str, Any]:
     """Return the `build` arguments of a router, with two outputs: weights, and indices (4 bytes, no gradient).
 
-    Raise Mistake if `over` is not one dim of the logits, or unless both targets have the same dims: those of the logits
-    with `over` replaced by a dim of choices.
+    Raise Mistake unless both targets have the same dims: those of the logits with `over` replaced by a dim of choices.
     """
-    over, logits = site.over(single=True), site.uses[0]
+    over, logits = site.words("over"), site.uses[0]
     tokens = set(logits.loops) - {*over}
     weights, routes = (target.dims for target in site.call.targets)
     if weights != routes or len(weights) != len(logits.loops) or not tokens < set(weights) or over[0] in weights:
         got, need = ", ".join(weights), "its dims and one of choices, for both results"
         raise site.mistake("a route makes the choices of each token", got=got, need=need)
-    outputs = [site.target(0), site.target(1, INDEX_BYTES, gradient=False)]
-    return {"over": over, "outputs": outputs}
+    return {"outputs": [site.target(0), site.target(1, INDEX_BYTES, gradient=False)]}
 
 
 def _slots(site: Site) -> dict[str, Any]:
     """Return the slots' dim of a dispatch or combine as `build` argument.
 
-    Raise Mistake if the indices have a gradient, or the tensor [experts, slots, channels] does not have exactly two
-    dims that tokens [rows, channels] lack, one of them the option `slots`.
+    Raise Mistake if the tensor [experts, slots, channels] does not have exactly two dims that tokens [rows, channels]
+    lack, one of them the option `slots`.
     """
     there = site.call.function == "dispatch"
-    site.ids(1 if there else 2)
     tokens, slotted = (site.uses[0].loops, site.loops) if there else (site.loops, site.uses[0].loops)
     word = ", ".join(site.words("slots"))
     new = [loop for loop in slotted if loop not in tokens]
@@ -386,14 +345,9 @@ def _slots(site: Site) -> dict[str, Any]:
 
 
 SPECIAL: Mapping[str, Callable[[Site], dict[str, Any]]] = {
-    "rope": lambda site: {"over": site.over()},
-    "dropout": lambda site: {"residues": [site.new(f"{site.names[0]}.mask", site.loops, MASK_BYTES)]},
-    "softmax": lambda site: {"over": site.over(single=True)},
     **dict.fromkeys(("norm", "layernorm", "batchnorm"), _norm),
     "attention": _attention,
-    "gather": lambda site: site.ids(1),
     "cross_entropy": _cross_entropy,
-    **dict.fromkeys(("sum", "mean", "max"), _reduction),
     "reshape": _reshape,
     "conv": _convolution,
     "pool": _pool,

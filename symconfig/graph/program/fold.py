@@ -53,6 +53,7 @@ def structure(program: Program, op: Operator, roles: Mapping[str, Hashable]) -> 
         tensors.setdefault(operand.name, len(tensors))
 
     def seen(operand: Use) -> Hashable:
+        """Return an operand without names: the numbers of its tensor and loops, its dims' sizes, and its role."""
         tensor = program.tensors[operand.name]
         return (
             tensors[operand.name],
@@ -116,6 +117,7 @@ class Parts:
     uses: dict[str, tuple[int, int]] = field(init=False)  # of every parameter the first and the last operator
 
     def __post_init__(self) -> None:
+        """Fill `made`, `last` and `uses` from the program's operators, and number their structures."""
         operators = self.program.operators
         self.made = {operand.name: index for index, op in enumerate(operators) for operand in op.outputs}
         self.last = {operand.name: index for index, op in enumerate(operators) for operand in op.inputs}

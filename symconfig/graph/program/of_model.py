@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.attended import keys
-from symconfig.graph.block import Block, flowing, silenced
+from symconfig.graph.block import Block, with_needed_gradient, with_needed_gradients
 from symconfig.graph.implementation import Implementation
-from symconfig.graph.model import blocks, dim_sizes
+from symconfig.graph.model import blocks, dim_sizes, keys
 from symconfig.graph.operator import Operator, Split, Tensor, Use, Weight, Work, loops_of
 from symconfig.graph.program.program import Parameter, Program
 
@@ -241,16 +240,16 @@ class Template:
 
 
 def template(block: Block, flows: Sequence[bool], numbers: Numbers) -> Template:
-    """Return the template of a block, with its gradients adjusted to inputs that have none (`flowing`).
+    """Return the template of a block, with its gradients adjusted to inputs that have none (`with_needed_gradients`).
 
     flows: for each of the block's inputs, whether it has a gradient.
     """
     result = Template()
-    silent = {tensor.name for tensor, flow in zip(block.inputs, flows, strict=True) if not flow}
+    without = {tensor.name for tensor, flow in zip(block.inputs, flows, strict=True) if not flow}
     for tensor in block.inputs:
-        result.add(silenced(tensor, silent))
+        result.add(with_needed_gradient(tensor, without))
     read = {use.name for op in block.operators for use in op.activations}
-    for op in flowing(block.operators, silent):
+    for op in with_needed_gradients(block.operators, without):
         result.operators.append(_operator(result, op, read, numbers))
     return result
 

@@ -16,9 +16,8 @@ from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.errors import InputError
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Task, Traffic
-from symconfig.graph.monomial import ONE, Monomial
+from symconfig.graph.dims import ONE, Monomial
 from symconfig.graph.operator import Element
-from symconfig.graph.scheme import Scheme
 from symconfig.measured.calibrate import BOUNDS, with_fitted
 from symconfig.measured.fit import Fit, Parameter, fit
 from symconfig.measured.gpu.kernel_times import (
@@ -123,7 +122,7 @@ def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values:
             work.append(_work(str(index), kernels[index], numbers))
         block = DerivedBlock(
             name="kernels",
-            scheme=Scheme(False),
+            sequence_parallel=False,
             work=tuple(work),
             collectives=(),
             held=(),

@@ -18,11 +18,10 @@ import numpy as np
 
 from symconfig.cost.formulas import ring
 from symconfig.cost.machine import Machine
-from symconfig.descriptor.layers import Mlp, Pairs
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.sections import Attention
-from symconfig.graph.count import ParameterCount, parameters
+from symconfig.descriptor.sections import Attention, Mlp, Pairs
+from symconfig.descriptor.tuning import Rl
+from symconfig.graph.model import ParameterCount, parameters
 from symconfig.solve.lengths import GROUPS, Array, quantiles
 from symconfig.units import GIB, MIB
 

@@ -13,7 +13,7 @@ from symconfig.cost.machine import machine
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.tuning import Rl
 from symconfig.errors import Problem
 from symconfig.existing.recover.rl.step import Packed, Read, in_a_row
 from symconfig.plans.plan import Plan

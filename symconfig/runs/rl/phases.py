@@ -15,9 +15,9 @@ from functools import cached_property
 import numpy as np
 
 from symconfig.cost.formulas import ring
-from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.tuning import Rl
 from symconfig.existing.recover.rl.step import Read
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.plans.rl import ASLEEP, AWAKE, BUSIEST, LIBRARIES, READING, ReferencePlace, surprised
 from symconfig.runs.rl.engine import ASLEEP_BYTES, KEEPING, Generation, Replica
 from symconfig.runs.rl.reward import Rewards

@@ -15,7 +15,7 @@ import numpy as np
 from symconfig.cost.machine import Machine
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.tuning import Rl
 from symconfig.format import picked
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.configuration import DEGREES

@@ -13,7 +13,7 @@ from symconfig.cost.exchange import gathered_s
 from symconfig.cost.framework import Stepping, reserved_bytes
 from symconfig.cost.lattice import OF_LAYER, Array
 from symconfig.cost.table import Choice
-from symconfig.graph.count import largest_trained, parameters
+from symconfig.graph.model import largest_trained, parameters
 from symconfig.graph.parts import is_layer
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.rl.logits import LogitBytes

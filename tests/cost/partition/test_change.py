@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from symconfig.cost.partition.rates import Move, change, elements, local
 from symconfig.cost.partition.rates import moves as array_moves
 from symconfig.descriptor.mesh import Axis
+from symconfig.graph.dims import Monomial
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Column, Kind, Layout, Place, moves
-from symconfig.graph.monomial import Monomial
 
 NAMES = ("tp", "cp", "dp")  # axes of the graph's layouts, innermost first
 SIZES = (2, 3, 2)

@@ -8,8 +8,8 @@ import pytest
 
 from symconfig.api import existing
 from symconfig.existing.audit.audit import Audit
-from symconfig.graph.count import parameters
 from symconfig.graph.implementation import LossKernel
+from symconfig.graph.model import parameters
 from symconfig.units import GIB
 from tests.existing.audit.support import CASES
 

@@ -8,7 +8,7 @@ import pytest
 
 from symconfig.descriptor.load import load_model
 from symconfig.existing.audit.audit import Audit
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from tests.existing.audit.support import text
 from tests.existing.audit.verl_scripts import audited, phases
 

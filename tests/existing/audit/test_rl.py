@@ -11,8 +11,8 @@ import pytest
 from symconfig.api import existing
 from symconfig.cli.main import main
 from symconfig.descriptor.load import load_model
-from symconfig.descriptor.rl import Lengths
-from symconfig.graph.count import parameters
+from symconfig.descriptor.tuning import Lengths
+from symconfig.graph.model import parameters
 from symconfig.solve.lengths import quantiles
 from tests.existing.audit.verl_scripts import MEGATRON, audited, of_verl, phases
 

@@ -13,7 +13,7 @@ from symconfig.descriptor.load import load_model
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.launch.read import read
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.plans.plan import Plan
 from symconfig.render import render
 from tests.existing.audit.support import text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from symconfig.existing.recover.zoo import by_name, model_of, models
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 
 # Billions of parameters as the models' cards on Hugging Face have them.
 CARDS = {

@@ -54,14 +54,14 @@ def heads(q: Array, k: Array, v: Array) -> Array:
 
 def attention() -> Case:
     q, k, v = use("q", "bsac"), use("k", "btgc"), use("v", "btgc")
-    op = build("attention", "o", [q, k, v], [use("o", "bsac")], over=["t"], residues=[use("stats", "bsa")],
-               attended=6.0, channels=6.0, groups=[("a", "g")])  # fmt: skip
+    op = build("attention", "o", [q, k, v], [use("o", "bsac")], over=["t"], sizes=SIZES,
+               attended=6.0, groups=[("a", "g")])  # fmt: skip
     return Case(op, heads, data((q, k, v)))
 
 
 def norm() -> Case:
     x, w = use("x", "bsh"), use("w", "h")
-    op = build("norm", "o", [x, w], [use("o", "bsh")], over=["h"], residues=[use("stats", "bs")])
+    op = build("norm", "o", [x, w], [use("o", "bsh")], over=["h"])
     return Case(op, lambda x, w: x / np.sqrt((x * x).mean(-1, keepdims=True)) * w, data((x, w)))
 
 
@@ -228,7 +228,7 @@ def test_nothing_is_kept_where_nothing_flows_back() -> None:
     assert frozen.saved == ("w",)
     first = build("*", "o", [x, use("w", "hf")], [use("o", "bsf")])
     assert first.saved == ("x",)
-    normed = build("norm", "o", [x, w], [use("o", "bsh", False)], over=["h"], residues=[use("stats", "bs")])
+    normed = build("norm", "o", [x, w], [use("o", "bsh", False)], over=["h"])
     assert (normed.saved, normed.residues) == ((), ())
 
 

@@ -14,11 +14,9 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.kernels import changed
 from symconfig.graph import dims as d
-from symconfig.graph.attended import keys
-from symconfig.graph.count import parameters
 from symconfig.graph.derived import DerivedBlock, Phase, Traffic
 from symconfig.graph.implementation import Implementation
-from symconfig.graph.model import blocks, derived, dim_sizes, sequence
+from symconfig.graph.model import blocks, derived, dim_sizes, keys, parameters, sequence
 from symconfig.graph.operator import Operator, Split, Work
 from symconfig.graph.program.of_model import program
 from symconfig.graph.program.program import Program

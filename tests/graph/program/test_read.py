@@ -11,7 +11,7 @@ import pytest
 
 from symconfig.descriptor.load import load_model
 from symconfig.errors import InputError
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.graph.operator import Operator, Split, Work
 from symconfig.graph.program.build import FUNCTIONS
 from symconfig.graph.program.program import Program

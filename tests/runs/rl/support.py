@@ -10,7 +10,7 @@ import symconfig
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.tuning import Rl
 from symconfig.plans.plan import Plan
 from symconfig.runs.rl.engine import Engine
 from symconfig.runs.rl.logits import PAIRS, LogitBytes

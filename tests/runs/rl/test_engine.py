@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symconfig.descriptor.rl import Lengths
+from symconfig.descriptor.tuning import Lengths
 from symconfig.runs.rl.engine import (
     ASLEEP_BYTES,
     LAYER_S,

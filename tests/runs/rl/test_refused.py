@@ -12,7 +12,7 @@ import symconfig
 from symconfig.api.planning import PlanResult, read_job
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.tuning import Rl
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.render import verl

@@ -16,7 +16,7 @@ from symconfig.cli.main import main
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InfeasibleError, InputError
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import REWARDED, REWARDING

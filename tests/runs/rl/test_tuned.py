@@ -13,10 +13,10 @@ import yaml
 
 import symconfig
 from symconfig.cli.main import main
-from symconfig.descriptor.rl import Lengths
+from symconfig.descriptor.tuning import Lengths
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.format import gib
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
 from symconfig.render import openrlhf, render, tuners

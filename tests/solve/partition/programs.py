@@ -35,6 +35,7 @@ class Maker:
 
     def add(self, op: Operator) -> None:
         self.operators.append(op)
+        self.tensors |= {use.name: use.tensor for use in op.residues}
 
     def program(self, inputs: tuple[str, ...], output: str, batch: str = d.BATCH) -> Program:
         return Program(
@@ -60,8 +61,8 @@ def transformer(layers: int = 2, experts: bool = False, tied: bool = False, **si
 
 
 def _norm(make: Maker, name: str, x: Use) -> Use:
-    out, stats = make.tensor(f"{name}.out", *x.tensor.dims), make.tensor(f"{name}.stats", *ROWS, element_bytes=4.0)
-    make.add(build("norm", name, [x, make.weight(name, d.HIDDEN)], [out], over=[d.HIDDEN], residues=[stats]))
+    out = make.tensor(f"{name}.out", *x.tensor.dims)
+    make.add(build("norm", name, [x, make.weight(name, d.HIDDEN)], [out], over=[d.HIDDEN]))
     return out
 
 
@@ -83,7 +84,6 @@ def _layer(make: Maker, at: str, x: Use, experts: bool) -> Use:
     keyed = [Use(part.tensor, (d.BATCH, d.KEYS, d.KV_HEADS, f"channels_of_{n}")) for n, part in (("k", k), ("v", v))]
     make.sizes |= {"channels_of_k": make.sizes[d.HEAD_DIM], "channels_of_v": make.sizes[d.HEAD_DIM]}
     o = make.tensor(f"{at}o", *ROWS, d.HEADS, d.HEAD_DIM)
-    stats = make.tensor(f"{at}stats", *ROWS, d.HEADS, element_bytes=4.0)
     make.add(
         build(
             "attention",
@@ -91,9 +91,8 @@ def _layer(make: Maker, at: str, x: Use, experts: bool) -> Use:
             [q, keyed[0], keyed[1]],
             [o],
             over=[d.KEYS],
-            residues=[stats],
             attended=32.5,
-            channels=16.0,
+            sizes=make.sizes,
             groups=[(d.HEADS, d.KV_HEADS)],
         )
     )

@@ -23,9 +23,9 @@ from symconfig.graph import dims as d
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import DerivedBlock, Matmul
 from symconfig.graph.derived import Phase as Pass
+from symconfig.graph.dims import Monomial
 from symconfig.graph.layout import Kind
 from symconfig.graph.model import blocks, dim_sizes, sequence
-from symconfig.graph.monomial import Monomial
 from symconfig.graph.operator import Work
 from symconfig.graph.scheme import Scheme
 from tests.solve.partition.optima import model, of, weights

@@ -12,8 +12,7 @@ from math import ceil
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.tuning import Preference
+from symconfig.descriptor.tuning import Preference, Rl
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.nemo_rl import METHODS
 from symconfig.existing.launch.reading import Setting, settings

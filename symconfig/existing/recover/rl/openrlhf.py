@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.tuning import Preference
+from symconfig.descriptor.tuning import Preference, Rl
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.openrlhf import RAY, first_values, pools, program
 from symconfig.existing.recover import deepspeed

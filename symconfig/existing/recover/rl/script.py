@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.rl import Lengths, RewardModel, Rl
+from symconfig.descriptor.tuning import Lengths, RewardModel, Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects.override import entries_of
 from symconfig.existing.launch.dialects.translate import by_path, translated

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from posixpath import basename
 
 from symconfig.descriptor.architectures.keys import words
-from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.tuning import Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects.slime import model_hidden
 from symconfig.existing.launch.reading import Setting, settings

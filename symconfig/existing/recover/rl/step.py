@@ -9,8 +9,7 @@ from math import ceil, hypot, sqrt
 from statistics import NormalDist
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.tuning import Preference
+from symconfig.descriptor.tuning import Preference, Rl
 from symconfig.existing.recover.rl.values import Workers
 from symconfig.formats.tuners import Trainer
 from symconfig.plans.configuration import Configuration

@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log2
 
-from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.tuning import LossName, Preference
+from symconfig.descriptor.tuning import LossName, Preference, Rl
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.recover.rl.script import PROMPT
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.tuner_workers import TunerWorkers
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.formats.tuners import TRANSFORMERS
-from symconfig.graph.count import parameters
+from symconfig.graph.model import parameters
 
 _STEPS = ("grpo", "rloo")
 # Losses that an option names, by what trains on preferences, the usual one first: SimPO's is one of CPO's.

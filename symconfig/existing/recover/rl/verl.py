@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.tuning import Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects import verl as dialect
 from symconfig.existing.launch.dialects.override import entries_of

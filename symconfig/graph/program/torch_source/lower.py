@@ -316,7 +316,7 @@ def _named_operator(step: Recorded, namer: _Namer) -> Operator:
     """Return a recorded step as an operator over named dims, with duplicate inputs merged; without gradients and saved
     tensors if no output has a gradient. Tensors and dims without names are named.
     """
-    inputs, outputs, residues = (tuple(map(namer.use, some)) for some in (step.inputs, step.outputs, step.residues))
+    inputs, outputs = (tuple(map(namer.use, some)) for some in (step.inputs, step.outputs))
     named = {label: namer.dims(group) for label, group in step.loops.items()}
 
     def loops(labels: Labels) -> tuple[str, ...]:
@@ -330,7 +330,6 @@ def _named_operator(step: Recorded, namer: _Namer) -> Operator:
         step.name,
         inputs,
         outputs,
-        residues=residues,
         over=loops(how.over),
         whole=(*loops(how.whole), *(loop for at in how.windows for loop in loops([at])[1:])),
         groups=[tuple(pair) for pair in pairs if pair],
@@ -338,13 +337,13 @@ def _named_operator(step: Recorded, namer: _Namer) -> Operator:
         slots=loops(how.slots)[0] if how.slots else "",
         traffic=how.traffic,
         attended=how.attended,
-        channels=how.channels,
         sizes=namer.sizes,
         path=step.path,
     )
     op = replace(op, inputs=tuple(dict.fromkeys(op.inputs)))
     if not any(use.gradient for use in outputs):
         op = replace(op, gradients=Gradients.NONE, saves=())
+    namer.tensors.update((use.name, use.tensor) for use in op.residues)
     return op
 
 

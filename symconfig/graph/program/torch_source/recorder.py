@@ -83,7 +83,6 @@ class How:
     slots: Labels = ()
     traffic: tuple[float, float] | None = None
     attended: float = 0.0
-    channels: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,6 @@ class Recorded:
     how: How | None
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
-    residues: tuple[Operand, ...] = ()
     loops: Mapping[str, Group] = field(default_factory=dict)
     missing: str = ""
 
@@ -152,7 +150,6 @@ class Recorder:
         how: How,
         inputs: Sequence[tuple[Value, Labels]],
         outputs: Sequence[tuple[Labels, Result]],
-        residues: Sequence[tuple[Labels, Result]] = (),
     ) -> list[Value]:
         """Record an operator by the loops along its tensors and return its outputs. Relates the axes of tensors that
         share a loop.
@@ -166,18 +163,14 @@ class Recorder:
         for label in windows:
             self._window(label, inputs, outputs, loops)
         seen = [self._input_operand(name, path, value, labels, loops, windows) for value, labels in inputs]
-        for labels, result in (*outputs, *residues):
+        for labels, result in outputs:
             for loop, size in zip(labels, result.shape, strict=True):
                 if loop and size > 1 and loop not in loops:
                     self._loop(loop, (self.axes.new(size),), loops)
         flows = any(value.gradient for value, _ in inputs)
         values = [self._made(_numbered(name, n), *out, loops, flows) for n, out in enumerate(outputs)]
-        kept = [self._made(f"{name}.{n}.kept", *out, loops, flows) for n, out in enumerate(residues)]
-        written, left = (
-            tuple(Operand(value.made, tuple((dim, dim) for dim in value.dims)) for value in some)
-            for some in (values, kept)
-        )
-        self.steps.append(Recorded(name, path, how, tuple(seen), written, left, loops))
+        written = tuple(Operand(value.made, tuple((dim, dim) for dim in value.dims)) for value in values)
+        self.steps.append(Recorded(name, path, how, tuple(seen), written, loops))
         return values
 
     def copied(self, name: str, path: str, value: Value, shape: Sequence[int], *, keep: bool = True) -> Value:
@@ -281,7 +274,6 @@ def _matching_dims(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[in
 
 
 Inputs = Sequence[tuple[Value, Labels]]
-STATISTIC = 4.0  # bytes of a mean, a deviation, the logarithm of a sum: kept in fp32 whatever the data
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +327,6 @@ class Call:
         outputs: Sequence[tuple[Labels, Result]],
         *,
         part: str = "",
-        residues: Sequence[tuple[Labels, Sequence[int], float]] = (),
         **how: Any,
     ) -> list[Value]:
         """Record an operator and return its outputs.
@@ -344,13 +335,11 @@ class Call:
             function: a Function or its name in FUNCTIONS.
             outputs: (labels, shape and type) of each; a label names the loop along a dim.
             part: appended to the name, where a call becomes several operators.
-            residues: (labels, shape, bytes per element) of tensors that it saves in addition.
             how: fields of `How`.
         """
-        kept = [(at, Result(tuple(shape), width)) for at, shape, width in residues]
         name = f"{self.name}.{part}" if part else self.name
         named = FUNCTIONS[function] if isinstance(function, str) else function
-        return self.recorder.record(name, self.path, How(named, **how), inputs, outputs, kept)
+        return self.recorder.record(name, self.path, How(named, **how), inputs, outputs)
 
     def say(self, *texts: str) -> Value:
         """Record the operators of statements and return the result of the last one.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from symconfig.graph.program.build import (
+    FP32_BYTES,
     FUNCTIONS,
     LINEAR,
     LOG_SUM,
@@ -20,7 +21,6 @@ from symconfig.graph.program.build import (
     nothing,
 )  # fmt: skip
 from symconfig.graph.program.torch_source.recorder import (
-    STATISTIC,
     Answer,
     Call,
     Labels,
@@ -98,7 +98,7 @@ def _dropout(call: Call) -> Answer:
     if not call["train"] or not call["p"]:
         return [x, None]
     labels = labels_of(x.rank)
-    return [call.emit("dropout", [(x, labels)], labels, residues=[(labels, call.result.shape, 1.0)]), None]
+    return [call.emit("dropout", [(x, labels)], labels), None]
 
 
 def _scan(call: Call) -> Answer:
@@ -123,16 +123,15 @@ def _reduction(function: Function, call: Call) -> Answer:
     return [first, *(None for _ in call.results[1:])]
 
 
-def _layer_norm(function: str, sums: int, call: Call) -> Answer:
-    """Record a norm over the last dims, `normalized_shape`, and return [it, None, None]. It saves `sums` fp32
-    statistics per row; weight and bias are left out where they are None.
+def _layer_norm(function: str, call: Call) -> Answer:
+    """Record a norm over the last dims, `normalized_shape`, and return [it, None, None]. Weight and bias are left out
+    where they are None.
     """
     x: Value = call["input"]
     labels = labels_of(x.rank)
-    rows, inner = labels[: -len(call["normalized_shape"])], labels[-len(call["normalized_shape"]) :]
+    inner = labels[-len(call["normalized_shape"]) :]
     weights = [(weight, inner) for weight in (call["weight"], call.args.get("bias")) if weight is not None]
-    residue = (rows, call.shape(x)[: len(rows)], STATISTIC * sums)
-    return [call.emit(function, [(x, labels), *weights], labels, residues=[residue], over=inner), None, None]
+    return [call.emit(function, [(x, labels), *weights], labels, over=inner), None, None]
 
 
 def _batch_norm(call: Call) -> Answer:
@@ -165,7 +164,7 @@ def _normalised(call: Call, x: Value, labels: Labels, left: Labels, past: Sequen
     size = dict(zip(labels, call.shape(x), strict=True))
     stats = [(value, left) for value in past]
     if not stats:
-        result = call.of([size[label] for label in left], 2 * STATISTIC)
+        result = call.of([size[label] for label in left], 2 * FP32_BYTES)
         stats = [(call.emit(STATISTICS, [(x, labels)], left, part="statistics", result=result), left)]
     given = [value for value in (call["weight"], call["bias"]) if value is not None]
     weights = [(call.viewed(value, [size[label] for label in channels]), channels) for value in given]
@@ -217,8 +216,8 @@ RULES: Mapping[str, Rule] = {
     "amax amin max min var std var_mean prod norm linalg_vector_norm": partial(_reduction, MAXIMUM),
     "any all argmax argmin": partial(_reduction, MAXIMUM),
     "logsumexp": partial(_reduction, LOG_SUM),
-    "layer_norm native_layer_norm": partial(_layer_norm, "layernorm", 2),
-    "rms_norm _fused_rms_norm": partial(_layer_norm, "norm", 1),
+    "layer_norm native_layer_norm": partial(_layer_norm, "layernorm"),
+    "rms_norm _fused_rms_norm": partial(_layer_norm, "norm"),
     "batch_norm native_batch_norm _native_batch_norm_legit_functional": _batch_norm,
     "group_norm native_group_norm": _group_norm,
     "cross_entropy_loss": partial(_row_loss, "cross_entropy"),
@@ -291,11 +290,9 @@ def _attention(call: Call) -> Answer:
         inputs,
         [*mine, "query", "e"],
         result=result,
-        residues=[([*mine, "query"], result.shape[:-1], STATISTIC)],
         over=["key"],
         whole=["d", "e"],
         attended=causal_keys(keys) if call.args.get("is_causal") and queries == keys else float(keys),
-        channels=float(shape[-1] + call.size(v, -1)),
     )
     return call.viewed(y, out.shape)
 

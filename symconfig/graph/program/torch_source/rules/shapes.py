@@ -106,6 +106,7 @@ def _select_or_unbind(call: Call) -> Answer:
 
 
 def _split(call: Call) -> Answer:
+    """Record a split of a dim into parts and return them; a single part is the input itself."""
     x, dim = call["self"], call["dim"] % call["self"].rank
     if len(call.results) == 1:
         return [x]

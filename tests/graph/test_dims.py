@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symconfig.graph.monomial import ONE, Monomial
+from symconfig.graph.dims import ONE, Monomial
 
 X, Y = Monomial.of("x"), Monomial.of("y")
 
