@@ -154,7 +154,9 @@ def overrides(reading: Reading, around: Around) -> Reading:
     runner = reading.recipe is not None or bool(_RECIPE_RUNNERS.fullmatch(program.name))
     entries_given = list(entries_of(reading.settings, runner))
     tree, missing = _sections_file(reading, around, str(program.parent))
-    named = reading.recipe or _recipe_of_program(reading)
+    match = _NAMED_RECIPE.fullmatch(program.name)  # as pretrain_llama3_8b.py
+    own = match is not None and match[1] not in ("gpt", "mamba", "vlm", "t5", "bert", "hybrid")
+    named = reading.recipe or (reading.program if own else None)
     if tree is None and (tree := _own_sections(reading, around, str(program.parent))) is not None:
         named = reading.program  # what sections leave open is said in its code
     alone = named is not None and not reading.settings  # a recipe that is started as it is
@@ -237,13 +239,6 @@ def _inherited(tree: Tree, around: Around, unread: list[Unread], depth: int = 0)
             yield read
         elif not nemo_rl.comes_with_it(name):
             unread.append(read)
-
-
-def _recipe_of_program(reading: Reading) -> Word | None:
-    """Return the program as the recipe if its name has one, as `pretrain_llama3_8b.py`; None otherwise."""
-    program = reading.program
-    match = _NAMED_RECIPE.fullmatch(Path(program.text).name) if program is not None else None
-    return program if match and match[1] not in ("gpt", "mamba", "vlm", "t5", "bert", "hybrid") else None
 
 
 def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree | None, tuple[Unread, ...]]:
