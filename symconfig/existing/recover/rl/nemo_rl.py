@@ -105,7 +105,7 @@ class Reader(Script):
             return self.of_megatron(model, microbatches, length, micro, f"{_MEGATRON}.peft.target_modules")
         values = self.values
         eager = (values.text(f"{_OPTIMIZER}.name") or "torch.").startswith("torch.")
-        layers = fsdp.Workers(
+        layers = fsdp.Ranks(
             dp=self.replicas,
             tp=self._degree("tp"),
             ep=self._degree("ep"),
