@@ -148,7 +148,8 @@ def _with_key(progress: Progress, wish: KeyWish) -> Progress:
     If the JSON has "auto", or an argument gives the key, the Trainer's argument is set; else the JSON of all runs.
     """
     reading = progress.draft.reading
-    tree, name = _tree(reading), _argument(reading, wish.path)
+    tree, name = reading.deepspeed, _argument(reading, wish.path)
+    assert tree is not None, "adapt has looked"
     have = tree.get(*wish.path)
     if have == AUTO or (have is None and name is not None):
         if wish.path not in ARGUMENTS or wish.now is None or (name is None and wish.value is False):
@@ -165,14 +166,10 @@ def _with_key(progress: Progress, wish: KeyWish) -> Progress:
         why = "it cannot be written there so that nothing else changes"
         return progress.with_unplaced(Unplaced(wish.name, wish.now, why, tree.place(wish.path, of_key=True)))
     was = None if have is None else trees.spelled(have, "json")
-    place = (_tree(after.reading) if have is None else tree).place(wish.path, of_key=True) or tree.text.place(0, 0)
+    there = after.reading.deepspeed if have is None else tree  # a new key has a place afterwards
+    place = (there or tree).place(wish.path, of_key=True) or tree.text.place(0, 0)
     progress = progress.with_changes(after, Change(wish.name, was, wish.now, place))
     return _with_argument(progress, name, str(wish.value)) if name and wish.now is not None else progress
-
-
-def _tree(reading: Reading) -> Tree:
-    assert reading.deepspeed is not None, "adapt has looked"
-    return reading.deepspeed
 
 
 def _key_edits(tree: Tree, wish: KeyWish) -> Ways:

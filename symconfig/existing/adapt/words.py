@@ -99,7 +99,7 @@ def added(anchor: Setting, words: Sequence[str], texts: Mapping[str, Text]) -> I
     twice = (sh(sh(word)) if sh(word) != word else word for word in words)  # for a shell that is given the words
     spellings = dict.fromkeys((" ".join(map(sh, words)), " ".join(words), " ".join(double), " ".join(twice)))
     for spelled in spellings:
-        new_line = f"{line.newline}{line.indentation}{spelled}"
+        new_line = f"{line.newline}{line.before.decode('utf-8', 'replace')}{spelled}"
         if line.commented:
             end = place.end + len(line.after)
             yield (Edit(text.place(end, end), new_line),)
@@ -143,7 +143,4 @@ class _Line:
         self.follows = previous.endswith(b"\\") and self.start > 0
         self.joint = len(previous.removesuffix(b"\\").rstrip() if self.follows else previous.rstrip())
         self.newline = "\r\n" if b"\r\n" in data[: self.end] else "\n"
-
-    @property
-    def indentation(self) -> str:
-        return self.before.decode("utf-8", "replace")
+        self.indentation = self.before.decode("utf-8", "replace")

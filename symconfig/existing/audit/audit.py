@@ -198,16 +198,12 @@ def unread_problems(reading: Reading) -> Iterator[Problem]:
         if item.hides is Hides.OPTIONS:
             many = f"may be any number of options: it {item.why}"
             what = many if item.options else f"{item.why}: it may hide options"
-            yield item.place.problem(what, field=item.what, hint=_for_options(item))
-
-
-def _for_options(item: Unread) -> str | None:
-    """Return a hint on how to supply the options that an unread place hides; None if there is none."""
-    if _FILE.search(item.why) and item.what.startswith("-"):
-        return "the file where the script names it" if "not there" in item.why else None
-    if (supplied := _supplied(item.why, "'OPTIONS'")) is not None:
-        return supplied
-    return "the options themselves in its place, in a copy of the script" if item.options else None
+            hint = _supplied(item.why, "'OPTIONS'")
+            if _FILE.search(item.why) and item.what.startswith("-"):
+                hint = "the file where the script names it" if "not there" in item.why else None
+            elif hint is None and item.options:
+                hint = "the options themselves in its place, in a copy of the script"
+            yield item.place.problem(what, field=item.what, hint=hint)
 
 
 def _supplied(why: str, value: str) -> str | None:

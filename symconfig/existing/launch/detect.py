@@ -76,22 +76,18 @@ def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Se
     environment = {path[-1]: entry.words[0] for path, entry in by_key.items() if path[0] == "env_vars" and entry.words}
     settings, unread = translated(by_key)
     texts = (tree.text,) if tree is not None else ()
+    stated = [by_key.get(("trainer", key)) for key in ("num_nodes", "devices")]
+    nodes, each = (e.value if e is not None and type(e.value) is int and e.value > 0 else None for e in stated)
+    counted = tuple(word for entry in stated if entry is not None for word in entry.words)
     return Reading(
         "overrides",
         texts,
         settings,
         tree=tree,
         environment=environment,
-        world=_world(by_key),
+        world=World(nodes * each if nodes and each else None, nodes, each, counted),
         unread=(*(tree.unread if tree is not None else ()), *unread),
     )
-
-
-def _world(by_key: Mapping[tuple[str, ...], Entry]) -> World:
-    given = [by_key.get(("trainer", key)) for key in ("num_nodes", "devices")]
-    nodes, devices = (e.value if e is not None and type(e.value) is int and e.value > 0 else None for e in given)
-    words = tuple(word for entry in given if entry is not None for word in entry.words)
-    return World(nodes * devices if nodes and devices else None, nodes, devices, words)
 
 
 # Top-level keys by which data are DeepSpeed's (deepspeed/runtime/constants.py has many more): one of its own, or of

@@ -13,7 +13,7 @@ from symconfig.existing.launch.dialects.override import overrides_apart
 from symconfig.existing.launch.reading import Hides, Reading, Setting, Unread, Word, World
 from symconfig.existing.launch.sections import (
     ARGUMENTS,
-    Around,
+    FileLookup,
     last_given,
     merged_world,
     of_nemo_rl,
@@ -46,7 +46,7 @@ ACCELERATE = "a configuration of Accelerate"
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the script that starts it
 
 
-def followed(reading: Reading, around: Around) -> Reading:
+def followed(reading: Reading, lookup: FileLookup) -> Reading:
     """Return the reading with the contents of the files that it names, and overrides as settings of their own.
 
     Files that cannot be read, and words without an option that name no file, are noted in `unread`.
@@ -56,14 +56,14 @@ def followed(reading: Reading, around: Around) -> Reading:
     reading = replace(reading, settings=tuple(overrides_apart(reading.settings, any_section=keyed)))
     reading = tuners.with_command(reading)
     if by_verl:
-        reading = of_verl(reading, around)
+        reading = of_verl(reading, lookup)
     elif nemo_rl.applies(reading):
-        reading = of_nemo_rl(reading, around)
+        reading = of_nemo_rl(reading, lookup)
     else:
         for program in (slime, openrlhf):
             reading = program.started(reading) if program.applies(reading) else reading
         for step in (_hosts, _arguments, _accelerate, _fsdp, _deepspeed, _model, recipe, overrides):
-            reading = step(reading, around)
+            reading = step(reading, lookup)
     named = tuple(setting for setting in reading.settings if setting.name)
     loose = (word for setting in reading.settings if not setting.name for word in setting.values)
     files = {text.file for text in reading.texts}
@@ -77,14 +77,14 @@ def followed(reading: Reading, around: Around) -> Reading:
     return with_unread(replace(reading, settings=named), *idle)
 
 
-def _hosts(reading: Reading, around: Around) -> Reading:
+def _hosts(reading: Reading, lookup: FileLookup) -> Reading:
     """Return the reading with the GPUs of the deepspeed launcher's hostfile; a note if it cannot be read."""
     spoken = {each.key: each.value for each in launcher_options(reading.launcher) if each.launcher == "deepspeed"}
     word = spoken.get("hostfile", spoken.get("H"))
     if word is None:
         return reading
     try:
-        text = None if word.unknown else around.text(word.text)
+        text = None if word.unknown else lookup.text(word.text)
     except InputError:
         text = None
     listed = None if text is None else hostfile_world(text.data.decode("utf-8", "replace"), spoken)
@@ -94,7 +94,7 @@ def _hosts(reading: Reading, around: Around) -> Reading:
     return replace(reading, world=replace(listed, words=(word,)), texts=with_texts(reading, text))
 
 
-def _accelerate(reading: Reading, around: Around) -> Reading:
+def _accelerate(reading: Reading, lookup: FileLookup) -> Reading:
     """Return the reading with the file of Accelerate's launcher (--config_file) or of a tuner's --accelerate-config.
 
     A preset's name stands for its contents. A file that cannot be read is noted. Without either option a tuner's
@@ -109,7 +109,7 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
     if setting is None:
         alone = known is not None and reading.world.gpus is None and not reading.launcher
         return replace(reading, world=tuners.started(reading)) if alone else reading
-    tree = tree_of(setting, around)
+    tree = tree_of(setting, lookup)
     preset = tuners.ACCELERATE_PRESETS.get(setting.values[-1].text)
     if isinstance(tree, Unread) and preset is not None:
         tree = parse_yaml(
@@ -127,7 +127,7 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
     return replace(reading, accelerate=tree, texts=texts, world=world)
 
 
-def _arguments(reading: Reading, around: Around) -> Reading:
+def _arguments(reading: Reading, lookup: FileLookup) -> Reading:
     """Return the reading with the settings of the first YAML file among words without an option, and of --config.
 
     The file's settings come first, so that the command line's win. A file that cannot be read is noted.
@@ -136,27 +136,27 @@ def _arguments(reading: Reading, around: Around) -> Reading:
     named = last_given(reading, ARGUMENTS) if tuners.program(reading) is not None else None
     for word in (*loose, *(named.values[-1:] if named is not None else ())):
         if word.text.endswith((".yaml", ".yml")) and not word.unknown:
-            tree = tree_of(Setting("", word.text, (word,), word.place), around)
+            tree = tree_of(Setting("", word.text, (word,), word.place), lookup)
             if isinstance(tree, Unread):
                 return with_unread(reading, tree)
-            filed = read_document(tree, around.variables)
+            filed = read_document(tree, lookup.variables)
             if filed is not None:
                 return with_named_file(reading, filed, (*filed.settings, *reading.settings))
     return reading
 
 
-def _fsdp(reading: Reading, around: Around) -> Reading:
+def _fsdp(reading: Reading, lookup: FileLookup) -> Reading:
     """Return the reading with the JSON object of --fsdp-config as `fsdp`; unreadable files are noted in `unread`."""
     setting = last_given(reading, ("--fsdp-config",))
     if setting is None or setting.text.startswith("{"):
         return reading
-    tree = tree_of(setting, around)
+    tree = tree_of(setting, lookup)
     if isinstance(tree, Unread) or not isinstance(tree.data, dict):
         return with_unread(reading, unread_setting(setting, "is no JSON of FSDP that can be read"))
     return replace(reading, fsdp=tree, texts=with_texts(reading, tree.text))
 
 
-def _deepspeed(reading: Reading, around: Around) -> Reading:
+def _deepspeed(reading: Reading, lookup: FileLookup) -> Reading:
     """Return the reading with the DeepSpeed JSON that an option, or else Accelerate's file, names.
 
     A file that cannot be read is noted in `unread`, unless its name is a preset's.
@@ -168,19 +168,19 @@ def _deepspeed(reading: Reading, around: Around) -> Reading:
         setting = Setting(path[1], path[1], (Word.of(name, place),), place)
     if setting is None or reading.deepspeed is not None:
         return reading
-    tree = tree_of(setting, around)
+    tree = tree_of(setting, lookup)
     if isinstance(tree, Unread):
         own = setting.text in tuners.DEEPSPEED_PRESETS and tuners.program(reading) is not None
         return reading if own else with_unread(reading, tree)
     return replace(reading, deepspeed=tree, texts=with_texts(reading, tree.text))
 
 
-def _model(reading: Reading, around: Around) -> Reading:
+def _model(reading: Reading, lookup: FileLookup) -> Reading:
     """Return the reading with `model_config`, the path of the model's .json file or its folder's config.json."""
     setting = last_given(reading, _MODEL)
     if setting is None or setting.values[-1].unknown:
         return reading
-    path = around.path(setting.values[-1].text)
+    path = lookup.path(setting.values[-1].text)
     if path is not None and path.is_dir():
         path = path / _MODEL_FILE
     if path is None or not path.is_file() or path.suffix != ".json":

@@ -25,7 +25,7 @@ from symconfig.existing.launch.detect import (
 )
 from symconfig.existing.launch.follow import followed
 from symconfig.existing.launch.reading import JSON_ALONE, Hides, Reading, Setting, Tree, Unread
-from symconfig.existing.launch.sections import Around, with_unread
+from symconfig.existing.launch.sections import FileLookup, with_unread
 from symconfig.existing.launch.text import Text, open_text
 from symconfig.format import learn
 
@@ -66,7 +66,7 @@ def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequenc
     if is_deepspeed(tree.data):
         reading: Reading | None = Reading(JSON_ALONE, (text,), (), deepspeed=tree)
     elif (reading := read_document(tree, variables)) is not None:
-        reading = followed(reading, Around(path.parent, variables))
+        reading = followed(reading, FileLookup(path.parent, variables))
     if reading is None:
         raise refused(tree)
     return _unmentioned(reading, variables)
@@ -86,8 +86,8 @@ def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: 
     """
     bash = read_bash(text, folder=folder, variables=variables, extra=extra)
     written = {name: Text(f"{name} (written by {text.file})", one.data) for name, one in bash.virtual.items()}
-    around = Around(folder, variables, written, bash.origins, bash.reading.texts)
-    reading = followed(bash.reading, around)
+    lookup = FileLookup(folder, variables, written, bash.origins, bash.reading.texts)
+    reading = followed(bash.reading, lookup)
     refuse_command(reading, bash.reading.settings)
     anything = reading.settings or reading.tree or reading.deepspeed or reading.recipe or reading.model_config
     if reading.program is not None and not anything and reading.complete:
@@ -99,7 +99,7 @@ def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: 
                 hint="name the script that holds the training command, or give its arguments as one line",
             )
         )
-    return _unmentioned(replace(reading, runs=tuple(followed(run, around) for run in bash.runs)), variables)
+    return _unmentioned(replace(reading, runs=tuple(followed(run, lookup) for run in bash.runs)), variables)
 
 
 _INSTEAD = "symconfig plan --model M --cluster C --gpus N --global-batch-size B"

@@ -24,7 +24,7 @@ _MOST_LEVELS = 4  # from a script up to the folder in which it is started
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class FileLookup:
     """Where the files that a configuration names are looked for.
 
     folder: of the configuration; None for a line of arguments. variables: the environment. virtual: files that a script
@@ -75,16 +75,16 @@ def unread_setting(setting: Setting, why: str) -> Unread:
     return Unread(setting.place, what, why)
 
 
-def tree_of(setting: Setting, around: Around, *below: str) -> Tree | Unread:
+def tree_of(setting: Setting, lookup: FileLookup, *below: str) -> Tree | Unread:
     """Return the data of the file that the setting's last value names; a note, which is not recorded, if it has none.
 
     below: further folders to look in.
     """
     word = setting.values[-1]
-    if word.unknown and word.text not in around.virtual:  # a script's own file may have the job's number in its name
+    if word.unknown and word.text not in lookup.virtual:  # a script's own file may have the job's number in its name
         return unread_setting(setting, f"its value {word.unknown}")
     try:
-        text = around.text(word.text, *below)
+        text = lookup.text(word.text, *below)
         if text is None:
             preset = "names no file: it is a preset of the program itself, which is not known here"
             return unread_setting(
@@ -92,7 +92,7 @@ def tree_of(setting: Setting, around: Around, *below: str) -> Tree | Unread:
             )
         syntax = syntax_of(text)
         tree = parse(text, "yaml" if syntax == "bash" else syntax)
-        return traced(tree, around.origins[word.text], around.texts) if word.text in around.virtual else tree
+        return traced(tree, lookup.origins[word.text], lookup.texts) if word.text in lookup.virtual else tree
     except InputError as error:
         return unread_setting(setting, f"names a file that cannot be read: {error.problems[0]}".rstrip("."))
 
@@ -135,7 +135,7 @@ _RECIPE_RUNNERS = re.compile(r"(run_recipe|setup_experiment|run_script|run_perfo
 _NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
 
 
-def recipe(reading: Reading, around: Around) -> Reading:
+def recipe(reading: Reading, lookup: FileLookup) -> Reading:
     """Return the reading with `recipe`: the value of the option that names one, of recipe runners also --model."""
     setting = last_given(reading, RECIPE)
     program = Path(reading.program.text).name if reading.program is not None else ""
@@ -144,7 +144,7 @@ def recipe(reading: Reading, around: Around) -> Reading:
     return reading if setting is None else replace(reading, recipe=setting.values[0])
 
 
-def overrides(reading: Reading, around: Around) -> Reading:
+def overrides(reading: Reading, lookup: FileLookup) -> Reading:
     """Return the reading combined with overrides such as model.x=1 and the YAML file that they change.
 
     Settings are those of file and overrides, then ordinary options; `recipe` is also set if the program's name contains
@@ -153,19 +153,21 @@ def overrides(reading: Reading, around: Around) -> Reading:
     program = Path(reading.program.text) if reading.program is not None else Path()
     runner = reading.recipe is not None or bool(_RECIPE_RUNNERS.fullmatch(program.name))
     entries_given = list(entries_of(reading.settings, runner))
-    tree, missing = _sections_file(reading, around, str(program.parent))
-    named = reading.recipe or _recipe_of_program(reading)
-    if tree is None and (tree := _own_sections(reading, around, str(program.parent))) is not None:
+    tree, missing = _sections_file(reading, lookup, str(program.parent))
+    match = _NAMED_RECIPE.fullmatch(program.name)  # as pretrain_llama3_8b.py
+    own = match is not None and match[1] not in ("gpt", "mamba", "vlm", "t5", "bert", "hybrid")
+    named = reading.recipe or (reading.program if own else None)
+    if tree is None and (tree := _own_sections(reading, lookup, str(program.parent))) is not None:
         named = reading.program  # what sections leave open is said in its code
     alone = named is not None and not reading.settings  # a recipe that is started as it is
     if tree is None and not entries_given and not alone:
         return with_unread(reading, *missing)
-    filed = read_sections(tree, around.variables, entries_given)
+    filed = read_sections(tree, lookup.variables, entries_given)
     rest = tuple(setting for setting in reading.settings if not key_of(setting, runner))
     return replace(with_named_file(with_unread(reading, *missing), filed, (*filed.settings, *rest)), recipe=named)
 
 
-def of_verl(reading: Reading, around: Around) -> Reading:
+def of_verl(reading: Reading, lookup: FileLookup) -> Reading:
     """Return the reading in verl's format: overrides merged over the user's configuration file, then ordinary options.
 
     A --config-name that verl ships, or none, is not read. A file that cannot be read is noted in `unread`. References
@@ -174,9 +176,9 @@ def of_verl(reading: Reading, around: Around) -> Reading:
     name = last_given(reading, _HYDRA_NAME)
     own = name is None or verl.own(name.values[-1].text)
     program = str(Path(reading.program.text).parent) if reading.program is not None else ""
-    tree, missing = (None, ()) if own else _sections_file(reading, around, program)
+    tree, missing = (None, ()) if own else _sections_file(reading, lookup, program)
     filed = () if tree is None else (entry for entry in entries(tree) if entry.path[0] != "hydra")
-    resolved = interpolated(by_path((*filed, *entries_of(reading.settings, False))), around.variables)
+    resolved = interpolated(by_path((*filed, *entries_of(reading.settings, False))), lookup.variables)
     rest = tuple(setting for setting in reading.settings if not key_of(setting))
     settings = (*as_settings(by_path(resolved.values()).values()), *rest)
     return replace(
@@ -191,7 +193,7 @@ def of_verl(reading: Reading, around: Around) -> Reading:
     )
 
 
-def of_nemo_rl(reading: Reading, around: Around) -> Reading:
+def of_nemo_rl(reading: Reading, lookup: FileLookup) -> Reading:
     """Return the reading with only the settings of NeMo-RL's file over those it inherits, and overrides.
 
     The file is the reading's tree, else that of --config, else the program's default. A file that cannot be read is
@@ -205,12 +207,12 @@ def of_nemo_rl(reading: Reading, around: Around) -> Reading:
         if setting is None:
             word = Word.of(str(Path(below, "configs", usual or "")), reading.start)
             setting = Setting("--config", "--config", (word,), reading.start)
-        read = tree_of(setting, around, below)
+        read = tree_of(setting, lookup, below)
         top = read if isinstance(read, Tree) else None
         unread += [read] if isinstance(read, Unread) and not nemo_rl.comes_with_it(setting.text) else []
-    trees = [] if top is None else [*_inherited(top, around, unread), top]
+    trees = [] if top is None else [*_inherited(top, lookup, unread), top]
     made = nemo_rl.inherited(trees, list(entries_of(reading.settings, False)))
-    settings = as_settings(interpolated(by_path(made), around.variables).values())
+    settings = as_settings(interpolated(by_path(made), lookup.variables).values())
     world = nemo_rl.world(settings)
     return replace(
         reading,
@@ -223,30 +225,23 @@ def of_nemo_rl(reading: Reading, around: Around) -> Reading:
     )
 
 
-def _inherited(tree: Tree, around: Around, unread: list[Unread], depth: int = 0) -> Iterator[Tree]:
+def _inherited(tree: Tree, lookup: FileLookup, unread: list[Unread], depth: int = 0) -> Iterator[Tree]:
     """Yield the files that a configuration names in `defaults`, each after those that it inherits itself.
 
     Files that cannot be read are appended to `unread`, except those whose name NeMo-RL ships.
     """
-    here = replace(around, folder=Path(tree.text.file).parent)
+    here = replace(lookup, folder=Path(tree.text.file).parent)
     place = tree.place((nemo_rl.DEFAULTS,)) or tree.spans[()].value
     for name in nemo_rl.bases(tree.data) if depth < _MOST_BASES else ():
         read = tree_of(Setting(nemo_rl.DEFAULTS, nemo_rl.DEFAULTS, (Word.of(name, place),), place), here)
         if isinstance(read, Tree):
-            yield from _inherited(read, around, unread, depth + 1)
+            yield from _inherited(read, lookup, unread, depth + 1)
             yield read
         elif not nemo_rl.comes_with_it(name):
             unread.append(read)
 
 
-def _recipe_of_program(reading: Reading) -> Word | None:
-    """Return the program as the recipe if its name has one, as `pretrain_llama3_8b.py`; None otherwise."""
-    program = reading.program
-    match = _NAMED_RECIPE.fullmatch(Path(program.text).name) if program is not None else None
-    return program if match and match[1] not in ("gpt", "mamba", "vlm", "t5", "bert", "hybrid") else None
-
-
-def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree | None, tuple[Unread, ...]]:
+def _sections_file(reading: Reading, lookup: FileLookup, program: str) -> tuple[Tree | None, tuple[Unread, ...]]:
     """Return (tree, notes) of the file of --config-path and --config-name, else of --config-file.
 
     (None, ()) if none is named, (None, (note,)) if it cannot be read, or if the name or the folder is unknown. `.yaml`
@@ -255,8 +250,8 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
     folder, name, file = (last_given(reading, names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
     if name is not None and not name.values[-1].unknown and not (folder and folder.values[-1].unknown):
         base = Path(folder.values[-1].text) if folder is not None else Path()
-        if around.folder is not None and base.is_relative_to(around.folder):  # `$(pwd)` may be a folder above it
-            base = base.relative_to(around.folder)
+        if lookup.folder is not None and base.is_relative_to(lookup.folder):  # `$(pwd)` may be a folder above it
+            base = base.relative_to(lookup.folder)
         path = str(base / name.values[-1].text)
         spelled = path if path.endswith((".yaml", ".yml")) else path + ".yaml"
         word = Word.of(spelled, name.values[-1].place)
@@ -265,14 +260,14 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
         return None, (unread_setting(name, "its folder or its name is not known"),)
     if file is None:
         return None, ()
-    tree = tree_of(file, around, program)
+    tree = tree_of(file, lookup, program)
     return (None, (tree,)) if isinstance(tree, Unread) else (tree, ())
 
 
-def _own_sections(reading: Reading, around: Around, program: str) -> Tree | None:
+def _own_sections(reading: Reading, lookup: FileLookup, program: str) -> Tree | None:
     """Return the file of --config if its dialect is "overrides" and `model` is Megatron-LM's; None otherwise."""
     setting = last_given(reading, ARGUMENTS) if tuners.program(reading) is None else None
-    tree = None if setting is None else tree_of(setting, around, program)
+    tree = None if setting is None else tree_of(setting, lookup, program)
     if not isinstance(tree, Tree) or dialect_of(tree.data) != "overrides":
         return None
     return tree if sets_megatron(tree.data.get("model")) else None

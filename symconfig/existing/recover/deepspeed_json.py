@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +51,7 @@ def autofilled(config: Any, arguments: Arguments, hidden_size: int | None) -> An
     """
     if not isinstance(config, dict):
         return config
-    copy: Json = _copied(config)
+    copy: Json = deepcopy(config)
     if copy.get(TRAIN) == AUTO:
         del copy[TRAIN]
     stage = at(copy, (ZERO, "stage"))
@@ -94,10 +95,6 @@ def at(config: Any, path: KeyPath) -> Any:
     return config
 
 
-def _copied(value: Any) -> Any:
-    return {key: _copied(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
 _SAID_BY = {key: BY_PATH[key,].arguments for key in (MICRO, ACCUMULATION)}
 # Options of launchers that say, or may say, that there are more nodes than one.
 _NODES = frozenset(("hostfile", "H", "num_nodes", "nnodes", "num_machines", "include", "i", "nodes", "N"))
@@ -110,13 +107,6 @@ class Sizes:
     micro: int
     steps: int
     gpus: int
-
-
-def of_one_node(reading: Reading) -> int | None:
-    """Return the launcher's GPUs per node; None if it does not give them, or if there may be further nodes."""
-    options = {word.text.lstrip("-").partition("=")[0] for word in reading.launcher}
-    dark = any(word.unknown for word in reading.launcher)
-    return None if dark or options & _NODES else reading.world.gpus_per_node
 
 
 def batch_sizes(
@@ -144,8 +134,9 @@ def batch_sizes(
         gpus = train // (micro * steps) * sequence
         why = f"{TRAIN} over micro-batch and accumulation"
         assumed.append(Assumed("GPUs", str(gpus), why, tree.place((TRAIN,))))
-    if gpus is None and (of_node := of_one_node(reading)):
-        gpus = of_node
+    options = {word.text.lstrip("-").partition("=")[0] for word in reading.launcher}
+    alone = not (options & _NODES or any(word.unknown for word in reading.launcher))
+    if gpus is None and alone and (gpus := reading.world.gpus_per_node):
         assumed.append(Assumed("nodes", "1", "the launcher says how many GPUs a node has, and of no other node"))
     if gpus is None:
         problems.append(Problem("the number of GPUs is not said", file=tree.text.file, hint="--gpus N"))

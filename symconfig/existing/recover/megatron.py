@@ -276,10 +276,7 @@ class Reader:
 
 
 def _beyond(names: Namespace, dest: str, need: str) -> bool:
-    """Return whether the argument is given as a number outside `need` ("1 or more", else 0 to 1).
-
-    A nan is outside 0 to 1.
-    """
+    """Return whether an argument is given as a number outside `need` ("1 or more", else 0 to 1); a nan is outside."""
     value = names[dest] if dest in names.written and dest not in names.dark else None
     if not isinstance(value, int | float):
         return False

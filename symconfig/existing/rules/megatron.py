@@ -138,11 +138,6 @@ _WHY = "validate_args, the configuration that it fills, or the process groups as
 _VERBS = {"needs": "needs", "excludes": "excludes", "be": "restricts"}
 
 
-def rules_of_pairs(file: str) -> tuple[Rule[MegatronFacts], ...]:
-    """Return one rule for each row of a file of options that need or exclude other options."""
-    return tuple(_rule(key, row) for key, row in rows_of(file).items())
-
-
 def _rule(key: str, row: Row) -> Rule[MegatronFacts]:
     """Return the rule "...-refused" (an error) of an option, or of one of its values if `key` is "--option value".
 
@@ -219,7 +214,8 @@ FILES = (
 )  # fmt: skip
 CHECKS = {**vars(megatron_checks), **vars(megatron_options)}
 BY_FILE: Mapping[str, tuple[Rule[MegatronFacts], ...]] = {
-    file: rules_of_pairs(file) if file == PAIRS else rules_of(file, LANGUAGE, CHECKS) for file in FILES
+    file: rules_of(file, LANGUAGE, CHECKS) if file != PAIRS else tuple(_rule(*row) for row in rows_of(file).items())
+    for file in FILES
 }
 # GPUs, sequences and heads come whole, whichever program deals them out. Layers and vocabularies may be dealt unevenly.
 UNDIVIDED = frozenset(("not-positive", "gpus-over-degrees", "batch-over-replicas", "heads-over-tp"))

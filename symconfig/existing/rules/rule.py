@@ -211,17 +211,13 @@ def _rule(name: str, row: Row, language: Language[Facts], checks: Mapping[str, A
     of_case = {key: value for key, value in row.items() if key not in OF_RULE}
     if of_case.keys() - {"if"}:
         return Rule(name=name, check=_check(of_case, language), **of_rule)
-    check: Check[Facts] = checks[name.replace("-", "_")]
-    return Rule(name=name, check=_guarded(check, of_case["if"], language) if of_case else check, **of_rule)
-
-
-def _guarded(inner: Check[Facts], conditions: Row, language: Language[Facts]) -> Check[Facts]:
-    """Return the check, which then finds nothing unless the conditions hold. Raises NotKnown as `holds` does."""
+    found: Check[Facts] = checks[name.replace("-", "_")]
 
     def check(facts: Facts) -> Iterator[Problem]:
-        return inner(facts) if language.holds(facts, conditions) else iter(())
+        """Return what the function finds; nothing unless the row's conditions hold."""
+        return found(facts) if language.holds(facts, of_case["if"]) else iter(())
 
-    return check
+    return Rule(name=name, check=check if of_case else found, **of_rule)
 
 
 def _check(row: Row, language: Language[Facts]) -> Check[Facts]:

@@ -12,7 +12,7 @@ from symconfig.existing.audit.catalogue import PHASES, RL
 from symconfig.existing.launch.bash.read import read_bash
 from symconfig.existing.launch.follow import followed
 from symconfig.existing.launch.reading import Reading, settings
-from symconfig.existing.launch.sections import Around
+from symconfig.existing.launch.sections import FileLookup
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.run import Supplied
 from symconfig.existing.rules.rule import BASE, Finding, Rule
@@ -38,7 +38,7 @@ def reading(rule: Rule[object]) -> Reading:
     if rule.example.startswith("--"):
         return Reading("bash", (Text(FILE, rule.example.encode()),), tuple(settings(rule.example.split(), FILE)))
     if rule in (*RL.rules, *PHASES.rules):  # whole scripts
-        return followed(read_bash(Text(FILE, f"{rule.example}\n".encode())).reading, Around(None, {}))
+        return followed(read_bash(Text(FILE, f"{rule.example}\n".encode())).reading, FileLookup(None, {}))
     command = rule.example.rstrip()
     end = rule.example[len(command) :] or "\n"
     return read_bash(Text(FILE, f"{command} {BASE}{end}".encode())).reading

@@ -165,6 +165,8 @@ def test_what_is_not_predicted_has_one_reason(words: str, why: str, tmp_path: Pa
         ("megatron rlhf --rlhf_type dpo --model x", ("ms-swift", "dpo", True)),
         ("torchrun swift/cli/sft.py --model x", ("ms-swift", "sft", False)),
         ("llamafactory-cli train --stage rm --cutoff_len 8", ("llamafactory", "reward", False)),
+        ("torchrun src/train.py --stage rm --finetuning_type full", ("llamafactory", "reward", False)),
+        ("torchrun posttrain_gpt.py --stage sft --num-layers 2", None),
         ("torchrun pretrain_gpt.py --num-layers 2", None),
         ("deepspeed train.py --model_name_or_path x --dataset_name y", None),
     ],

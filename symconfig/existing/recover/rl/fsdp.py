@@ -37,7 +37,7 @@ def adam(values: Values, at: str) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workers:
+class Ranks:
     """Ranks of an FSDP trainer, and what they train on.
 
     Args:
@@ -76,14 +76,14 @@ class Workers:
     whole: bool = False
 
 
-def stated(values: Values, role: str, optimizer: str, gpus: int) -> Workers:
+def ranks_of_verl(values: Values, role: str, optimizer: str, gpus: int) -> Ranks:
     """Return verl's FSDP workers of a role on `gpus` GPUs; `room` and `microbatches` are still 0.
 
     There are copies if shards span fewer GPUs than all. optimizer: the section of the optimizer's keys.
     """
     sp, size = values.whole(f"{role}.configuration.cp") or 1, values.number(f"{role}.shards")
     stepping = adam(values, f"{optimizer}.override_optimizer_config")
-    return Workers(
+    return Ranks(
         dp=max(1, gpus // sp),
         sp=sp,
         room=0,
@@ -97,47 +97,47 @@ def stated(values: Values, role: str, optimizer: str, gpus: int) -> Workers:
     )
 
 
-def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
-    """Return the run of a model on FSDP workers: ZeRO 3, or ZeRO 2 if weights stay gathered (`whole`).
+def run(ranks: Ranks, model: Described, cluster: ClusterDescriptor) -> Run:
+    """Return the run of a model on FSDP ranks: ZeRO 3, or ZeRO 2 if weights stay gathered (`whole`).
 
     It is priced so, too, if each GPU holds a copy of its own (as many `instances` as GPUs).
     """
-    program, model = workers.program, replace(model, model=built(model.model, "fsdp"))
-    if workers.liger:
+    program, model = ranks.program, replace(model, model=built(model.model, "fsdp"))
+    if ranks.liger:
         program = replace(program, implementation={**program.implementation, **LIGER})
     # Offloaded shards are on the host; what a forward gathers of them, and keeps, is not.
-    away = workers.streamed and not workers.whole
+    away = ranks.streamed and not ranks.whole
     framework = switched(FSDP, cluster.gpu.architecture, program)
-    framework = replace(framework, optimizer_instances=workers.copies)
-    if workers.narrow:
+    framework = replace(framework, optimizer_instances=ranks.copies)
+    if ranks.narrow:
         moved = framework.adam_bytes / 2  # all that a step reads and writes is half as wide
         framework = replace(framework, bytes=_NARROW, shard_bytes=_NARROW.weight, adam_bytes=moved)
-    if workers.whole:  # the gathered copy is beside the shards, not a part of them
+    if ranks.whole:  # the gathered copy is beside the shards, not a part of them
         sizes = framework.bytes
         framework = replace(framework, bytes=replace(sizes, optimizer=sizes.optimizer + sizes.weight))
-    sharded: ZeroStage = 2 if workers.whole else 3
-    many, recomputed = workers.dp * workers.sp > 1, ceil(model.model.num_hidden_layers / workers.every)
-    replicated = workers.copies >= workers.dp * workers.tp * workers.sp
-    again = recomputing(WHOLE, recomputed if workers.every > 1 else 0) if workers.recompute else {}
+    sharded: ZeroStage = 2 if ranks.whole else 3
+    many, recomputed = ranks.dp * ranks.sp > 1, ceil(model.model.num_hidden_layers / ranks.every)
+    replicated = ranks.copies >= ranks.dp * ranks.tp * ranks.sp
+    again = recomputing(WHOLE, recomputed if ranks.every > 1 else 0) if ranks.recompute else {}
     configuration = Setup(
-        tp=workers.tp,
-        cp=workers.sp,
-        ep=workers.ep,
-        dp=workers.dp,
-        micro=workers.micro,
-        global_batch=workers.microbatches * workers.micro,
-        seq_length=workers.room,
+        tp=ranks.tp,
+        cp=ranks.sp,
+        ep=ranks.ep,
+        dp=ranks.dp,
+        micro=ranks.micro,
+        global_batch=ranks.microbatches * ranks.micro,
+        seq_length=ranks.room,
         **again,
         zero_stage=sharded,
-        precision=workers.precision,
-        cp_comm="a2a" if workers.sp > 1 else "p2p",
+        precision=ranks.precision,
+        cp_comm="a2a" if ranks.sp > 1 else "p2p",
         overlap_grad_reduce=many,
         overlap_param_gather=many and not replicated,
-        optimizer_offload=float(workers.streamed),
+        optimizer_offload=float(ranks.streamed),
         param_offload=away,
         moe_dispatcher="alltoall" if model.model.experts else None,
         grad_bytes=gradient_bytes(framework),
-        instances=workers.copies,
+        instances=ranks.copies,
         framework=framework,
         backend="fsdp",
         version=TORCH_RELEASE,

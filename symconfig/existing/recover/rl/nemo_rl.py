@@ -82,14 +82,6 @@ class Reader(Script):
     def ranks(self) -> int:
         return self._degree("tp") * self._degree("cp")
 
-    def _untrained(self) -> Iterator[Problem]:
-        """Yield problems of training itself: no GPU left for it, and fp32."""
-        if self.trained_gpus < 1:
-            what = "leaves no GPU to train on"
-            yield self.problem(f"{POLICY}.generation.colocated.resources.num_nodes", what, got=f"{self.apart}")
-        if self.values.text(f"{POLICY}.precision") == "float32":
-            yield self.problem(f"{POLICY}.precision", "training in 32 bits is not predicted", got="float32")
-
     def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
         """Return the fields of the LoRA adapter; None if it is off and all weights are trained."""
         return Script.adapter(self, model) if self.values.switch("adapter.enabled") else None
@@ -104,7 +96,7 @@ class Reader(Script):
             return self.of_megatron(model, microbatches, length, micro, f"{_MEGATRON}.peft.target_modules")
         values = self.values
         eager = (values.text(f"{_OPTIMIZER}.name") or "torch.").startswith("torch.")
-        layers = fsdp.Workers(
+        layers = fsdp.Ranks(
             dp=self.replicas,
             tp=self._degree("tp"),
             ep=self._degree("ep"),
@@ -161,7 +153,7 @@ class Reader(Script):
 
     def run(self) -> Run:
         """Return the policy's run with its step (GRPO) or its update (others). Raises InputError with all problems."""
-        self.problems += [*self._refused(), *self._untrained()]
+        self.problems += self._refused()
         model, run = self.model(f"{POLICY}.model_name"), None
         if not self.problems and model is not None:
             run = self._step(model) if self._method == "grpo" else self._without_generation(model)
@@ -170,7 +162,7 @@ class Reader(Script):
         return replace(run, assumed=(*run.assumed, *self.assumed))
 
     def _refused(self) -> Iterator[Problem]:
-        """Yield problems: an algorithm or, for GRPO, an inference engine that is not predicted."""
+        """Yield problems: an algorithm, engine or precision that is not predicted, and no GPU to train on."""
         if self._method not in _PREDICTED:
             what, need = "this program is not predicted", ", ".join(_PREDICTED)
             yield self.reading.start.problem(what, got=self._method, need=need)
@@ -178,6 +170,11 @@ class Reader(Script):
         if self._method == "grpo" and engine not in _ENGINES:
             what = "this engine is not predicted"
             yield self.problem(f"{_GENERATION}.backend", what, got=engine, need="vllm or sglang")
+        if self.trained_gpus < 1:
+            what = "leaves no GPU to train on"
+            yield self.problem(f"{_GENERATION}.colocated.resources.num_nodes", what, got=f"{self.apart}")
+        if self.values.text(f"{POLICY}.precision") == "float32":
+            yield self.problem(f"{POLICY}.precision", "training in 32 bits is not predicted", got="float32")
 
     @property
     def _longest(self) -> int:

@@ -297,7 +297,7 @@ class TunerWorkers(Script):
         elif kept and isinstance(mesh, int) and mesh > 0:
             copies = mesh
         wide = not (self._in_16_bits or self.tuner.published) or (self.tuner.widens and sharded.get("version") == 2)
-        layers = fsdp.Workers(
+        layers = fsdp.Ranks(
             dp=self.replicas,
             sp=self._sp,
             room=length,

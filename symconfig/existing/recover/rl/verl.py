@@ -259,7 +259,7 @@ class Reader(Script):
         Raises InputError if shards or ranks of a sequence do not divide the GPUs, or the latter the key/value heads.
         """
         values, gpus, sp = self.values, self.trained_gpus, self._degree(role)
-        layers = fsdp.stated(values, role, SECTIONS[role] + ".optim", gpus)
+        layers = fsdp.ranks_of_verl(values, role, SECTIONS[role] + ".optim", gpus)
         size = values.number(f"{role}.shards")
         if size is not None and layers.copies > 1 and gpus % size:
             raise InputError(self.problem(f"{role}.shards", "does not divide the GPUs", got=f"{size:g} on {gpus}"))
