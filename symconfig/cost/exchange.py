@@ -67,13 +67,19 @@ def _moves_s(
 ) -> Array:
     """Return the seconds of collectives over the same axes, dense and then expert weights: [k, s, n].
 
-    0 where a stage has no such weights. Dense weights move in `_messages` messages, experts' in one. The host's time
-    for lists of tensors is added to dense messages if the framework gathers lists.
+    0 where a stage has no such weights. Dense weights move in one message for each block (Together.BLOCK) or matrix
+    (Together.MATRIX, if weights are sharded), else in one; experts' in one. The host's time for lists of tensors is
+    added to dense messages if the framework gathers lists.
 
     moves: the bytes of the whole tensors by move. axes: dp (within an optimizer instance), INSTANCES (between them) or
     both.
     """
-    framework, count = setting.framework, _messages(sums, setting)
+    framework = setting.framework
+    count: Array = np.ones_like(sums.matrices)
+    if framework.together is Together.BLOCK:
+        count = setting.pipelines.counts.sum(axis=1)
+    elif framework.together is Together.MATRIX and setting.sharding.weight:
+        count = maximum(sums.matrices, 1.0)
     passes = np.array([move.kind.passes for move in moves])[:, None, None]
     seconds = np.zeros((len(moves), *count.shape))  # also of chunks that hold no parameters
     dense, expert = [amount.dense for amount in moves.values()], [amount.expert for amount in moves.values()]
@@ -95,20 +101,6 @@ def _moves_s(
         if framework.listed and messages is count:
             seconds = seconds + np.where(ranks > 1, messages * ranks * _LISTED_S, 0.0)
     return seconds
-
-
-def _messages(sums: Stages, setting: Setting) -> Array:
-    """Return the number of collectives in which a stage's dense weights move: [s, n].
-
-    Its blocks with Together.BLOCK, its matrices (at least 1) with Together.MATRIX and sharded weights, else 1.
-    """
-    together = setting.framework.together
-    if together is Together.BLOCK:
-        blocks: Array = setting.pipelines.counts.sum(axis=1)
-        return blocks
-    by_matrix = together is Together.MATRIX and setting.sharding.weight
-    several: Array = maximum(sums.matrices, 1.0) if by_matrix else np.ones_like(sums.matrices)
-    return several
 
 
 def exchanged_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:

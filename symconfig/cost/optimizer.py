@@ -108,22 +108,6 @@ def elementwise(sums: Stages, points: ConfigurationSet, setting: Setting) -> Sha
     return Share(dense - sums.matrix, sums.expert - sums.matrix_expert)
 
 
-def _orthogonalised_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array | float:
-    """Return the seconds of orthogonalising the busiest rank's matrices and of their step's traffic: [s, n].
-
-    0.0 if the optimizer orthogonalises nothing.
-    """
-    how = setting.framework.orthogonal
-    if how is None:
-        return 0.0
-    held = undivided_matrices(sums, points, setting)
-    iterated = (
-        _ratio(held.dense, sums.matrix) * sums.matrix_s + _ratio(held.expert, sums.matrix_expert) * sums.matrix_expert_s
-    )
-    result: Array = iterated + held.sum * how.touched / setting.machine.hbm_bytes_per_s
-    return result
-
-
 def _ratio(some: Array, whole: Array) -> Array:
     """Return some / whole; 0 where the whole is 0."""
     return np.where(whole > 0, some / np.where(whole > 0, whole, 1.0), 0.0)
@@ -137,7 +121,12 @@ def optimizer_s(sums: Stages, points: ConfigurationSet, setting: Setting) -> Arr
     """
     machine, sizes = setting.machine, setting.bytes
     of_stage = elementwise(sums, points, setting).on_rank(shards(points, setting, setting.sharding.state))
-    matrices_s = _orthogonalised_s(sums, points, setting)
+    matrices_s: Array | float = 0.0
+    if setting.framework.orthogonal is not None:
+        held = undivided_matrices(sums, points, setting)
+        iterated_s = _ratio(held.dense, sums.matrix) * sums.matrix_s
+        iterated_s = iterated_s + _ratio(held.expert, sums.matrix_expert) * sums.matrix_expert_s
+        matrices_s = iterated_s + held.sum * setting.framework.orthogonal.touched / machine.hbm_bytes_per_s
     rows = []
     for offload in setting.offload:
         here = traffic_s(machine, of_stage * (1 - offload.optimizer) * setting.framework.adam_bytes)

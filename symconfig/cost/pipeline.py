@@ -169,7 +169,8 @@ def chunk_times(
         repeated_s = (
             repeated_s + np.array([[float(head.count(kind)) for kind in table.kinds] for head in heads]) @ change
         )
-    where = np.array([alike.index(tuple(chunk)) for chunk in chunks]).reshape(setting.vpp, setting.pp).T
+    one = setting.pipelines.only
+    where = np.array([alike.index(tuple(chunk)) for chunk in chunks]).reshape(one.vpp, one.pp).T
     between = messages(sums, points, setting)
     gathers, reduces, hide = overlap(setting)
     return Times(
@@ -197,10 +198,11 @@ def overlap(setting: Setting) -> tuple[Start, Start, Array]:
     which alone has several buckets. Megatron-LM (core_v0.19) with --overlap-grad-reduce and --overlap-param-gather
     (distributed_data_parallel.py, `bucket_size`; schedules.py, `param_sync_func`, `grad_sync_func`).
     """
-    framework, hide = setting.framework, np.zeros((setting.pp, setting.vpp))
+    framework, one = setting.framework, setting.pipelines.only
+    hide = np.zeros((one.pp, one.vpp))
     if not framework.hide.data:
         return Start.APART, Start.APART, hide
-    if setting.vpp > 1:
+    if one.vpp > 1:
         return Start.APART if framework.gathers is Start.APART else Start.AHEAD, Start.AHEAD, hide
     hide[0] = framework.hide.data
     return Start.ON_DEMAND if framework.gathers is Start.ON_DEMAND else Start.APART, Start.AHEAD, hide

@@ -179,21 +179,6 @@ class Setting:
         """Return which of weight, gradient and optimizer state this ZeRO stage shards over data-parallel ranks."""
         return self.framework.sharding(self.zero)
 
-    @property
-    def pp(self) -> int:
-        """Return the pp of the only pipeline; raise ValueError if the setting has several."""
-        return self.pipelines.only.pp
-
-    @property
-    def vpp(self) -> int:
-        """Return the vpp of the only pipeline; raise ValueError if the setting has several."""
-        return self.pipelines.only.vpp
-
-    @property
-    def stages(self) -> tuple[StageShape, ...]:
-        """Return the stage shapes of the only pipeline; raise ValueError if the setting has several."""
-        return self.pipelines.only.stages
-
     def having(self, stages: tuple[StageShape, ...]) -> Setting:
         """Return a copy whose only pipeline has these stage shapes; raise ValueError if there are several."""
         return replace(self, pipelines=Pipelines.of([replace(self.pipelines.only, stages=stages)]))
@@ -205,7 +190,7 @@ class Setting:
     @property
     def microbatch_group(self) -> int:
         """Return how many microbatches the only pipeline runs through a chunk before the next; pp by default."""
-        return self.framework.microbatch_group or self.pp
+        return self.framework.microbatch_group or self.pipelines.only.pp
 
     @property
     def groups(self) -> Array:

@@ -85,12 +85,17 @@ def _stated(section: MeasuredBatch | MeasuredOptions | None) -> dict[str, Any]:
 
 
 def _model(log: TrainingLog, model: ModelDescriptor | None) -> dict[str, Any]:
-    """Return the row's fields of the given model, which is checked against the log, else of the model in the log's
-    arguments. Raises InputError if the given one differs in size, or if the arguments describe none, or one with expert
-    layers other than all after the first dense ones.
+    """Return the row's fields of the given model, else of the model in the log's arguments.
+
+    Raises InputError if the log prints another number of layers or hidden size than the given one has, or if the
+    arguments describe no model, or one with expert layers other than all after the first dense ones.
     """
     if model is not None:
-        check_model(log, model)
+        for argument, field in (("num_layers", "num_hidden_layers"), ("hidden_size", "hidden_size")):
+            printed, own = whole(log.arguments, argument), getattr(model, field)
+            if printed is not None and printed != own:
+                what = f"is not the model of this log ({model.name})"
+                raise InputError(what, file=log.path, field=argument, got=str(own), need=str(printed))
         return row_fields(model)
     described = log_model(log)
     if described.experts is not None and described.experts.moe_layer_freq != 1:
@@ -223,15 +228,6 @@ def log_model(log: TrainingLog) -> ModelDescriptor:
         ) from None
 
 
-def check_model(log: TrainingLog, model: ModelDescriptor) -> None:
-    """Raise InputError if the log prints another number of layers or hidden size than the model has."""
-    for argument, field in (("num_layers", "num_hidden_layers"), ("hidden_size", "hidden_size")):
-        printed = whole(log.arguments, argument)
-        if printed is not None and printed != getattr(model, field):
-            what = f"is not the model of this log ({model.name})"
-            raise InputError(what, file=log.path, field=argument, got=str(getattr(model, field)), need=str(printed))
-
-
 def row_fields(model: ModelDescriptor) -> dict[str, Any]:
     """Return the fields that a measured row has of a model: sizes, MLA ranks, experts, first dense layers and predicted
     tokens, as far as they are set. A position embedding other than rope, learned and alibi is left out.
@@ -323,8 +319,10 @@ def _parallel(names: Mapping[str, Value], log: TrainingLog) -> dict[str, int]:
 
 def _options(names: Mapping[str, Value]) -> dict[str, Any]:
     """Return a row's options, with arguments that are no default as `megatron_args`. Raise InputError for fp32 runs.
+
     attention_kernel: with Transformer Engine unfused if the backend is unfused or local, else flash; with local layers
-    flash if used, else left out.
+    flash if used, else left out. zero_stage: 3 for PyTorch's FSDP2, the stated one for Megatron-DeepSpeed, that of the
+    sharding strategy for Megatron FSDP; else distributed_optimizer instead: whether it is used.
     """
     if (width := precision(names)) is None:
         raise InputError("runs in fp32 are not predicted", field="bf16 or fp16", got="neither")
@@ -332,24 +330,18 @@ def _options(names: Mapping[str, Value]) -> dict[str, Any]:
         "precision": width,
         "megatron_args": _given(names),
     }
-    fields |= _sharding(names)
+    stage = names.get("zero_stage")  # of Megatron-DeepSpeed
+    if names.get("use_torch_fsdp2"):
+        fields["zero_stage"] = 3
+    elif names.get("deepspeed") and isinstance(stage, int) and 0 <= stage <= 3:
+        fields["zero_stage"] = int(stage)
+    elif names.get("use_megatron_fsdp") or names.get("use_custom_fsdp"):
+        fields["zero_stage"] = zero_stage(names)
+    else:
+        fields["distributed_optimizer"] = bool(zero_stage(names))
     if names.get("transformer_impl", "transformer_engine") != "local":
         backend = str(names.get("attention_backend", "")).removeprefix("AttnBackend.")
         fields["attention_kernel"] = "unfused" if backend in ("unfused", "local") else "flash"
     elif names.get("use_flash_attn"):
         fields["attention_kernel"] = "flash"
     return fields
-
-
-def _sharding(names: Mapping[str, Value]) -> dict[str, Any]:
-    """Return `zero_stage`: 3 for PyTorch's FSDP2, the stated one for Megatron-DeepSpeed, that of the sharding strategy
-    for Megatron FSDP; else {"distributed_optimizer": whether it is used}.
-    """
-    if names.get("use_torch_fsdp2"):
-        return {"zero_stage": 3}
-    stage = names.get("zero_stage")  # of Megatron-DeepSpeed
-    if names.get("deepspeed") and isinstance(stage, int) and 0 <= stage <= 3:
-        return {"zero_stage": int(stage)}
-    if names.get("use_megatron_fsdp") or names.get("use_custom_fsdp"):
-        return {"zero_stage": zero_stage(names)}
-    return {"distributed_optimizer": bool(zero_stage(names))}

@@ -55,7 +55,12 @@ def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
             fields[name] = value
     fields |= own
     fields |= {"name": row.model.name, "source": "the measured row"}
-    _check_shape(fields, row.model.name)
+    needed = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    if missing := [field for field in needed if fields.get(field) is None]:
+        what = f"no public model is known by this name, and the row does not state {', '.join(missing)}"
+        known = {item.name.lower(): item.name for item in assumptions().models} | {name: name for name in zoo_models()}
+        hint = known.get(nearest(row.model.name, known, most=1) or "")
+        raise InputError(what, field="model.name", got=row.model.name, hint=hint)
     if fields["attention"] == "mla":
         given = {name: stated[name] for name in _LATENT if name in stated}
         fields["latent"] = (fields.get("latent") or {"q_lora_rank": None}) | given
@@ -93,18 +98,6 @@ def _adapter(row: Row, assumption: Assumption) -> dict[str, Any]:
     if not adapter:
         raise InputError("rank and targets of LoRA are not stated", field="model.lora")
     return adapter | {"target_modules": [FUSED.get(name, name) for name in adapter["target_modules"]]}
-
-
-def _check_shape(fields: dict[str, Any], name: str) -> None:
-    """Raise InputError if hidden size, layers, heads or vocabulary size are missing. The hint is the known model of the
-    nearest name, if any is near.
-    """
-    needed = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-    missing = [field for field in needed if fields.get(field) is None]
-    if missing:
-        what = f"no public model is known by this name, and the row does not state {', '.join(missing)}"
-        known = {item.name.lower(): item.name for item in assumptions().models} | {name: name for name in zoo_models()}
-        raise InputError(what, field="model.name", got=name, hint=known.get(nearest(name, known, most=1) or ""))
 
 
 def _typical(stated: dict[str, Any], seq_length: int) -> dict[str, Any]:

@@ -188,7 +188,14 @@ def read(names: Sequence[str]) -> Read:
             try:
                 read_files[path] = load_measurements(path)
             except InputError as error:
-                problems += error.problems if path.suffix in MEASUREMENTS else [_no_measurements(path, error)]
+                if path.suffix in MEASUREMENTS:
+                    problems += error.problems
+                elif not path.exists():
+                    problems.append(error.problems[0])
+                else:
+                    need = "measured runs (symconfig.measurements/1) in a file that ends in .yaml"
+                    hint = "symconfig calibrate, if it is a log"
+                    problems.append(Problem("holds no measured runs", file=str(path), need=need, hint=hint))
     if problems := problems or _shared(read_files):
         raise InputError(problems)
     return merged(tuple((path.stem, content) for path, content in read_files.items()))
@@ -211,16 +218,6 @@ def in_folder(path: Path) -> list[Path]:
     if not paths:
         raise InputError("this folder holds no measurements", file=str(path), need="files that end in .yaml")
     return paths
-
-
-def _no_measurements(path: Path, error: InputError) -> Problem:
-    """Return one problem for a file whose name does not end in .yaml or .yml and that is no measurements; the read
-    error's first problem if it does not exist.
-    """
-    if not path.exists():
-        return error.problems[0]
-    need = "measured runs (symconfig.measurements/1) in a file that ends in .yaml"
-    return Problem("holds no measured runs", file=str(path), need=need, hint="symconfig calibrate, if it is a log")
 
 
 def _shared(files: dict[Path, Measurements]) -> list[Problem]:

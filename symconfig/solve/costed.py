@@ -240,7 +240,8 @@ def shape(parts: Costed) -> tuple[int, int]:
 def _simulated(parts: Costed) -> bool:
     """Return whether there is a pipeline of a shape that the simulator supports."""
     setting = parts.setting
-    return setting.pp > 1 and not_simulated(Shape(setting.pp, setting.vpp, *shape(parts))) is None
+    one = setting.pipelines.only
+    return one.pp > 1 and not_simulated(Shape(one.pp, one.vpp, *shape(parts))) is None
 
 
 def _end_s(simulated: Timeline, parts: Costed) -> float:

@@ -203,7 +203,10 @@ def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone
     `costed`.
     """
     parts = costed(replace(prospect, machine=without_network(prospect.machine)), known)
-    sums, setting = parts.sums.part(slice(stage, stage + 1)), parts.setting.having((parts.setting.stages[stage],))
+    sums, setting = (
+        parts.sums.part(slice(stage, stage + 1)),
+        parts.setting.having((parts.setting.pipelines.only.stages[stage],)),
+    )
     forward = sums.ahead[0, 0]
     backward = sums.back[0, 0]
     if prospect.block_layers:

@@ -97,4 +97,4 @@ def seconds(parts: Costed) -> dict[str, float]:
 def stage_bytes(parts: Costed, name: str) -> list[float]:
     """Of every pipeline stage."""
     part = parts.cost.memory[name]
-    return [float(part[min(stage, part.shape[0] - 1)].max()) for stage in range(parts.setting.pp)]
+    return [float(part[min(stage, part.shape[0] - 1)].max()) for stage in range(parts.setting.pipelines.only.pp)]

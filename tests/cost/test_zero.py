@@ -141,7 +141,7 @@ def test_a_group_gathers_by_itself_and_its_shares_are_summed_over_the_groups(zer
     """Two groups of four of eight ranks on a node: a ring of four within, an all-reduce of a quarter between two."""
     whole = cost(tiny(), dp=8, zero=zero, habits={"optimizer_instances": 2})
     sums, setting, sizes = whole.sums, whole.setting, whole.setting.bytes
-    blocks = sum(setting.stages[0].counts) if setting.framework.together is Together.BLOCK else 1
+    blocks = sum(setting.pipelines.only.stages[0].counts) if setting.framework.together is Together.BLOCK else 1
 
     def over(amount: Array, passes: float, ranks: int, stride: int) -> Array:
         seconds: Array = blocks * formulas.ring_s(amount / blocks, passes, ranks, stride, **setting.machine.levels)

@@ -122,7 +122,7 @@ class Judged:
         named = self.parts.cost.memory
         return [
             {name: float(part[min(index, len(part) - 1)].item()) for name, part in named.items()}
-            for index in range(self.parts.setting.pp)
+            for index in range(self.parts.setting.pipelines.only.pp)
         ]
 
     def work(self, kind: str) -> dict[tuple[str, str], float]:

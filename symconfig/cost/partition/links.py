@@ -27,7 +27,7 @@ BASE = 10
 _MOST_KNOWN = 128  # arrays that are cached of a kind: some 10 MB
 FORBIDDEN = 9  # the digit of what is ruled out
 # By digit, one pair of places that stands for all that are alike: (given, taken).
-_PAIRS = (
+PAIRS = (
     (WHOLE, WHOLE),  # nothing changes, and nothing is cut
     (0, 0),  # nothing changes
     (WHOLE, PARTIAL),
@@ -46,17 +46,12 @@ _DIGIT_OF = np.array([[0, 2, 3], [6, 0, 4], [7, 8, 1]])  # [given, taken]: whole
 def digits(given: Numbers, taken: Numbers) -> Numbers:
     """Return the digit (0 to 8) of each pair of places of a mesh axis before and after, in the arrays' broadcast shape.
 
-    A place is the index of the dim that the axis shards, WHOLE, PARTIAL or FLAT; for digits see _PAIRS. Two different
+    A place is the index of the dim that the axis shards, WHOLE, PARTIAL or FLAT; for digits see PAIRS. Two different
     sharded places, FLAT too, are an exchange (5), equal ones 1. Never FORBIDDEN.
     """
     first, second = np.asarray(cut(given)), np.asarray(cut(taken))
     result: Numbers = _DIGIT_OF[np.where(first, 2, WHOLE - given), np.where(second, 2, WHOLE - taken)]
     return np.where(first & second & (given != taken), _EXCHANGED, result)
-
-
-def pair_of(digit: int) -> tuple[int, int]:
-    """Return the places before and after of one pair that moves as every pair with this digit does."""
-    return _PAIRS[digit]
 
 
 def is_gather(digits: Sequence[int]) -> bool:
@@ -104,7 +99,7 @@ class Table:
     @cached_property
     def places(self) -> tuple[list[Column], list[Column]]:
         """Return the places before and after, a list with an array [numbers] per axis each."""
-        given, taken = (list(np.array(of, dtype=np.int64)[self.digits]) for of in zip(*_PAIRS, strict=True))
+        given, taken = (list(np.array(of, dtype=np.int64)[self.digits]) for of in zip(*PAIRS, strict=True))
         return given, taken
 
     @cached_property

@@ -15,7 +15,7 @@ from symconfig.cost.formulas import attention_s, product_s, traffic_s
 from symconfig.cost.machine import Machine
 from symconfig.cost.partition.rates import Array, Move, Prices, Rate, together
 from symconfig.graph.layout import PARTIAL, Kind
-from symconfig.graph.operator import Factors, Operator, Split, Work
+from symconfig.graph.operator import Factors, Split, Work
 from symconfig.graph.program.net import Node, Port
 from symconfig.graph.program.program import Program
 
@@ -75,61 +75,26 @@ def _extent(program: Program, node: Node, rows: Rows, rates: Sequence[Rate]) -> 
     return extent
 
 
-def work(
-    program: Program,
-    node: Node,
-    rows: Rows,
-    rates: Sequence[Rate],
-    machine: Machine,
-) -> Passes:
+def work(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> Passes:
     """Return the seconds of an operator's computation on one rank in one microbatch, forward and backward: [rows] each.
 
-    Matmul and attention have formulas of their own; everything else takes the time of its memory traffic. The backward
-    is 0 where no gradient is computed. An axis whose option splits no loop saves nothing: all its ranks compute the
-    same.
+    Matmul and attention have formulas of their own; everything else takes the time of its memory traffic: the bytes of
+    the tensors that it moves, as often as `op.moved` lists them, times `op.traffic` passes. The backward is 0 where no
+    gradient is computed. An axis whose option splits no loop saves nothing: all its ranks compute the same.
     """
     assert node.operator is not None
     op, extent = node.operator, _extent(program, node, rows, rates)
     if op.work is Work.MATMUL:
-        return _product(op, extent, machine)
+        shapes = [Factors(*map(extent, op.factors))]
+        both = zip(op.inputs, shapes[0].gradients, strict=False)
+        shapes += [shape for operand, shape in both if op.gives(operand)]  # a product for each input with a gradient
+        sizes, element_bytes = np.array(shapes).swapaxes(0, 1), op.inputs[0].tensor.element_bytes
+        forward, *backward = product_s(machine, *sizes, efficiency=machine.efficiency, element_bytes=element_bytes)
+        return Passes(forward, sum(backward, np.zeros_like(forward)))
     if op.work is Work.ATTENTION:
         queries = extent(op.queries)
         forward, backward = (attention_s(machine, queries, op.attended, op.channels / 2, way) for way in (True, False))
         return Passes(forward, backward if op.backward else 0.0 * forward)
-    return _memory(node, rows, rates, machine)
-
-
-def _product(op: Operator, extent: Extent, machine: Machine) -> Passes:
-    """Return the seconds of a matmul forward, and backward of the products for its inputs' gradients: [rows] each.
-
-    An input that gets no gradient has no such product.
-    """
-    forwards = Factors(*map(extent, op.factors))
-    of_first, of_second = forwards.gradients
-    shapes = [forwards]
-    shapes += [of_first] if op.gives(op.inputs[0]) else []
-    shapes += [of_second] if op.gives(op.inputs[1]) else []
-    batch, height, width, depth = np.array(shapes).swapaxes(0, 1)
-    forward, *backward = product_s(
-        machine,
-        batch,
-        height,
-        width,
-        depth,
-        efficiency=machine.efficiency,
-        element_bytes=op.inputs[0].tensor.element_bytes,
-    )
-    return Passes(forward, sum(backward, np.zeros_like(forward)))
-
-
-def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> Passes:
-    """Return the seconds of an operator's memory traffic forward and backward: [rows] each.
-
-    Per direction: local bytes of the tensors that it moves (as often as `op.moved` lists them), times `op.traffic`
-    passes; 0 if it moves nothing or has no passes.
-    """
-    op = node.operator
-    assert op is not None
     each = held(node.ports, rows, rates)
 
     def seconds(forward: bool) -> Array:

@@ -104,7 +104,7 @@ class Across:
     def own(self, kind: int) -> tuple[Stages, Setting]:
         """Return the sums and the setting of the stages that are on a kind (0 or 1)."""
         parts, mine = self.parts[kind], self.stages[kind]
-        return parts.sums.part(mine), parts.setting.having(parts.setting.stages[mine])
+        return parts.sums.part(mine), parts.setting.having(parts.setting.pipelines.only.stages[mine])
 
     @cached_property
     def peaks(self) -> tuple[float, ...]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from symconfig.cost.partition.costs import Costs, Keep
-from symconfig.cost.partition.links import Activation, Numbers, Weight, is_gather, pair_of
+from symconfig.cost.partition.links import PAIRS, Activation, Numbers, Weight, is_gather
 from symconfig.cost.partition.rates import Move, Rate, moves, total
 from symconfig.cost.partition.work import inner_collectives
 from symconfig.descriptor.mesh import Axis
@@ -86,7 +86,7 @@ def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_E
     given, taken, rule = rows[link.producer], rows[link.consumer], costs.rule(number)
 
     def run(digits: Numbers, amount: float, rates: Sequence[Rate]) -> list[Move]:
-        pairs = [pair_of(int(digits[a, b])) for a, b in zip(given, taken, strict=True)]
+        pairs = [PAIRS[digits[a, b]] for a, b in zip(given, taken, strict=True)]
         return list(moves([before for before, _ in pairs], [after for _, after in pairs], amount, rates))
 
     if isinstance(rule, Activation):
