@@ -34,6 +34,7 @@ PIN_NAMES = (
     "mbs",
     "zero",
     "instances",
+    "gtp",
     "sp",
     "recompute",
     "precision",

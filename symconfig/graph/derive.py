@@ -11,10 +11,12 @@ from functools import lru_cache
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block
 from symconfig.graph.derived import Collective, DerivedBlock, Held, Phase, WeightShard, Workspace
-from symconfig.graph.layout import PARTIAL, Kind, Layout, Move, Place, moves
+from symconfig.graph.layout import GTP, PARTIAL, Kind, Layout, Move, Place, moves
 from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import Element, Gradients, Leg, Operator, Tensor, Use, Weight, Work
 from symconfig.graph.scheme import Scheme
+from symconfig.graph.sharding import Phase as Step
+from symconfig.graph.sharding import Sharding
 from symconfig.graph.tasks import local, tasks
 
 
@@ -35,7 +37,7 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
         name=block.name,
         scheme=scheme,
         work=tuple(task for op in block.operators for task in tasks(op, scheme)),
-        collectives=tuple(flow.collectives()),
+        collectives=(*flow.collectives(), *_of_weights(block, scheme)),
         held=tuple(flow.held()),
         weights=tuple(shard for op in block.operators for shard in _weights(op, scheme)),
         workspaces=tuple(_workspace(op, scheme, overwritten) for op in block.operators),
@@ -307,6 +309,45 @@ def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace
     )
 
 
+def _of_weights(block: Block, scheme: Scheme) -> list[Collective]:
+    """Return the collectives of a microbatch's weights: gathers of those in shards over GTP before the forward and
+    before the backward of inputs, and reductions of their gradients.
+
+    Each overlaps with the neighbouring operator that has such a weight: the one before it in the forward, the one
+    after it in the backward, and for a gradient the next one of the backward. The block's first and last operator are
+    neighbours, as in a row of equal layers. Look-ups of a table overlap with nothing, as nothing precedes them.
+    """
+    ops = [op for op in block.operators if any(is_linear(op, weight, scheme) for weight in op.weights)]
+    result: list[Collective] = []
+    for place, op in enumerate(ops if scheme.weight_shards else ()):
+        before, after = ops[place - 1].name, ops[(place + 1) % len(ops)].name
+        behind = {
+            Step.FORWARD: (before, Phase.FORWARD),
+            Step.KEPT: (after, Phase.INPUT),
+            Step.BACKWARD: (before, Phase.WEIGHT),
+        }
+        for weight in op.weights:
+            if not is_linear(op, weight, scheme):
+                continue
+            for way in Sharding().ways(*weight_layout(op, weight, scheme), not weight.frozen, linear=True):
+                if way.phase not in behind or (way.phase is Step.KEPT and op.work is not Work.MATMUL):
+                    continue
+                work = behind[way.phase] if op.work is Work.MATMUL else None
+                phase = behind[way.phase][1]
+                tensor = Tensor(weight.name, weight.dims, Element.GRADIENT if way.gradient else weight.element)
+                for move in moves(way.given, way.taken, d.elements(weight.dims)):
+                    result.append(_collective(tensor, move, phase, op, work))
+    return result
+
+
+def is_linear(op: Operator, weight: Weight, scheme: Scheme) -> bool:
+    """Return whether a weight is a table, or a matrix of a product that tensor parallelism splits, and no expert's: what
+    Megatron-LM stores in shards over GTP.
+    """
+    matrix = weight.table or (op.work is Work.MATMUL and len(set(weight.dims)) > 1)
+    return matrix and weight_layout(op, weight, scheme)[0].where("tp") is not None
+
+
 def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
     """Return the shards of an operator's weights on one rank, without `shared` ones, which another block holds. The
     axes along which a gradient is partial are data_axes (dp, cp, edp) or other_axes. matrix: a weight of a matmul that
@@ -317,18 +358,20 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
         if weight.shared:
             continue
         layout, summed = weight_layout(op, weight, scheme)
+        stored = Sharding().layouts(layout, summed, linear=is_linear(op, weight, scheme))
         expert = d.EXPERTS in weight.dims
         data = tuple(axis for axis in summed if axis in ("dp", "cp", "edp"))
         result.append(
             WeightShard(
                 name=weight.name,
-                elements=d.local(d.elements(weight.dims) / layout.parts()),
+                elements=d.local(d.elements(weight.dims) / stored.stored.parts()),
+                gathered=d.local(d.elements(weight.dims) / layout.parts()) if stored.stored != layout else None,
                 whole=d.elements(weight.dims),
                 frozen=weight.frozen,
                 quantised=weight.quantised,
                 expert=expert,
                 data_axes=data,
-                other_axes=tuple(axis for axis in summed if axis not in data),
+                other_axes=tuple(axis for axis in stored.between.partial if axis not in data),
                 row=_row(op, weight, layout),
                 table=weight.table,
                 joined=weight.joined,
@@ -363,4 +406,6 @@ def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout,
         elif not set(splits) <= set(op.contracted) or _elementwise_layout(op.outputs[0].tensor, scheme).where(axis):
             summed.append(axis)
         # else a bias of a contracted matmul: it is added after the reduction, so that every rank has its whole gradient
+    if scheme.weight_shards and "dp" in summed:
+        summed.append(GTP)  # its ranks are some of the data-parallel ones
     return Layout.of(places), tuple(summed)

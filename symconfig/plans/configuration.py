@@ -34,6 +34,8 @@ class Configuration:
     without experts; moe_flex_backend: the kernels of flex. grad_bytes: per parameter, as accumulated. cuda_graphs: what
     they replay of a layer. fp8_param_gather: weights are kept in low precision only. fused_loss: one kernel, its
     softmax in 16 bits. instances: groups of data-parallel ranks that each have all parts of what ZeRO shards.
+    gtp: of the dp ranks, how many store a part each of every linear weight, which they gather before each use (Megatron's
+    weight shards are tp x gtp).
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -76,6 +78,7 @@ class Configuration:
     fp8_param_gather: bool = False
     fused_loss: bool = False
     instances: PositiveInt = 1
+    gtp: PositiveInt = 1
 
     @property
     def world_size(self) -> int:

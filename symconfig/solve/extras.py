@@ -25,9 +25,10 @@ from symconfig.solve.space import Request, divisors
 def values_of(extra: Extra, gpus: int) -> Mapping[str, Any]:
     """Return the value of each word that an option's pin may have, the framework's default first.
 
-    Options without listed values are numbers of groups: the divisors of `gpus` that leave two GPUs to each, and 1.
+    Options without listed values are numbers: 1, and the divisors of `gpus` that leave `extra.least` GPUs to each part.
     """
-    return extra.values or {str(count): count for count in divisors(gpus) if count == 1 or 2 * count <= gpus}
+    numbers = (count for count in divisors(gpus) if count == 1 or extra.least * count <= gpus)
+    return extra.values or {str(count): count for count in numbers}
 
 
 def _pinned(extra: Extra, plain: Request) -> list[Any]:

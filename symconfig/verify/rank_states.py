@@ -88,7 +88,8 @@ def coordinates(parallel: Configuration, rank: int) -> dict[str, int]:
     for grid, axes in ((DENSE_GRID, "tp cp dp pp"), (EXPERT_GRID, "etp ep edp")):
         left = rank
         for axis in grid:  # the innermost first
-            left, place = divmod(left, getattr(parallel, axis))
+            ranks = parallel.dp // parallel.gtp if axis == "dp" else getattr(parallel, axis)
+            left, place = divmod(left, ranks)
             if axis in axes.split():
                 places[axis] = place
     return places
