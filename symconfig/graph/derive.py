@@ -341,8 +341,8 @@ def _of_weights(block: Block, scheme: Scheme) -> list[Collective]:
 
 
 def is_linear(op: Operator, weight: Weight, scheme: Scheme) -> bool:
-    """Return whether a weight is a table, or a matrix of a product that tensor parallelism splits, and no expert's: what
-    Megatron-LM stores in shards over GTP.
+    """Return whether Megatron-LM may store a weight in shards over GTP: tables, and matrices of products that tensor
+    parallelism splits; none of experts.
     """
     matrix = weight.table or (op.work is Work.MATMUL and len(set(weight.dims)) > 1)
     return matrix and weight_layout(op, weight, scheme)[0].where("tp") is not None

@@ -34,8 +34,8 @@ class Configuration:
     without experts; moe_flex_backend: the kernels of flex. grad_bytes: per parameter, as accumulated. cuda_graphs: what
     they replay of a layer. fp8_param_gather: weights are kept in low precision only. fused_loss: one kernel, its
     softmax in 16 bits. instances: groups of data-parallel ranks that each have all parts of what ZeRO shards.
-    gtp: of the dp ranks, how many store a part each of every linear weight, which they gather before each use (Megatron's
-    weight shards are tp x gtp).
+    gtp: of the dp ranks, how many store a part each of every linear weight, which they gather before each use: Megatron
+    has tp x gtp weight shards.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)

@@ -28,7 +28,6 @@ from symconfig.plans.plan import Candidate, Plan, Search
 from symconfig.solve.candidate import described
 from symconfig.solve.configuration import Setup
 from symconfig.solve.costed import costed
-from symconfig.solve.extras import values_of
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import ENDS, Pins, parse
 from symconfig.solve.predict import as_found
@@ -157,7 +156,7 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
     kind, _, modules = pins.words.get("recompute", "none").partition(":")
     framework = usual_of(cluster, job, precision)
     named = {
-        extra.name: next(value for word, value in values_of(extra, gpus).items() if pins.leaves(extra.pin, word))
+        extra.name: extra.values[pins.words[extra.pin]] if extra.values else _one(pins, extra.pin)
         for extra in EXTRAS
         if pins.fixes(extra.pin)
     }

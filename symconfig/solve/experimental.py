@@ -54,13 +54,13 @@ def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> t
 
     fits: whether a job has any plan; called repeatedly. Maturities are added in order until something fits. Of the last
     one only options each of which is enough with the maturities before are returned; all of it if no single one is. All
-    excluded options if nothing fits with them either.
+    excluded options if nothing fits with them either. EXPERIMENTAL ones are left out: only the job allows them.
     """
     release = BACKENDS[job.backend].releases.of(job)
     names = {constraint.name for constraint in excluded(job, fixed, pins)} - set(job.without)
     known = {one.name: one.standing(release) for one in options(job.backend) if one.name in names}
     better = tuple[str, ...]()
-    for maturity in Maturity:
+    for maturity in [one for one in Maturity if one is not Maturity.EXPERIMENTAL]:
         own = tuple(name for name, standing in known.items() if standing and standing.maturity is maturity)
         if own and fits(allowing(job, *better, *own)):
             return (*better, *(tuple(name for name in own if fits(allowing(job, *better, name))) or own))
