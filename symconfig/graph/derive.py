@@ -320,11 +320,11 @@ def _of_weights(block: Block, scheme: Scheme) -> list[Collective]:
     ops = [op for op in block.operators if any(is_linear(op, weight, scheme) for weight in op.weights)]
     result: list[Collective] = []
     for place, op in enumerate(ops if scheme.weight_shards else ()):
-        before, after = ops[place - 1].name, ops[(place + 1) % len(ops)].name
+        before, after = ops[place - 1], ops[(place + 1) % len(ops)]
         behind = {
-            Step.FORWARD: (before, Phase.FORWARD),
-            Step.KEPT: (after, Phase.INPUT),
-            Step.BACKWARD: (before, Phase.WEIGHT),
+            Step.FORWARD: (before.name, Phase.FORWARD),
+            Step.KEPT: (after.name, Phase.INPUT),
+            Step.BACKWARD: (before.name, Phase.WEIGHT if before.trainable else Phase.INPUT),
         }
         for weight in op.weights:
             if not is_linear(op, weight, scheme):
@@ -333,7 +333,7 @@ def _of_weights(block: Block, scheme: Scheme) -> list[Collective]:
                 if way.phase not in behind or (way.phase is Step.KEPT and op.work is not Work.MATMUL):
                     continue
                 work = behind[way.phase] if op.work is Work.MATMUL else None
-                phase = behind[way.phase][1]
+                phase = Phase.WEIGHT if way.gradient else behind[way.phase][1]
                 tensor = Tensor(weight.name, weight.dims, Element.GRADIENT if way.gradient else weight.element)
                 for move in moves(way.given, way.taken, d.elements(weight.dims)):
                     result.append(_collective(tensor, move, phase, op, work))

@@ -272,7 +272,7 @@ def lattice(request: Request, candidates: ConfigurationSet, of_loads: Numbers | 
     numbers: Numbers = dict(constants(request))
     numbers |= {
         "tp": points.tp,
-        "gtp": float(request.configuration.gtp),
+        "gtp": np.full_like(points.tp, request.configuration.gtp),
         "cp": points.cp,
         "ep": points.ep,
         "etp": points.etp,

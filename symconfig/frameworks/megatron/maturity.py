@@ -314,11 +314,11 @@ WEIGHT_SHARDS = Option(
     example={"gtp": 2, "dp": 8},
     doubt=Standing(
         maturity=Maturity.EXPERIMENTAL,
-        why="Megatron-LM calls them so: interface and behaviour may change without notice",
+        why="Megatron-LM calls them so: interface and behaviour may change without notice; they need Transformer "
+        "Engine 2.19 or later",
         source="docs/api-guide/core/generalized_tensor_parallel.md",
         since="core_v0.19.0",
     ),
-    needs=(_engine("weight shards are distributed weights of Transformer Engine 2.19 or later"),),
 )
 FUSED_LOSS = Option(
     name="fused_loss",
