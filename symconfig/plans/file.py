@@ -261,8 +261,9 @@ def _flattened(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyPath]]:
             pass  # what is wrong there has a problem of its own
         return {**others, "critic": {**actor["configuration"], **values}}
 
-    actors = [plain["best"], *(plain.get("alternatives") or ())]
     if isinstance(data.get("rl"), list):
+        others = plain.get("alternatives")
+        actors = [plain["best"], *(others if isinstance(others, list | tuple) else ())]
         each = enumerate(zip(data["rl"], actors, strict=False))
         plain["rl"] = [with_critic(step, actor, at) for at, (step, actor) in each]
     return plain, missing

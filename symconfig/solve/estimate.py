@@ -155,7 +155,7 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
     precision = precisions(cluster, job, pins)[0]
     kind, _, modules = pins.words.get("recompute", "none").partition(":")
     framework = usual_of(cluster, job, precision)
-    named = {
+    named: dict[str, Any] = {
         extra.name: extra.values[pins.words[extra.pin]] if extra.values else _one(pins, extra.pin)
         for extra in EXTRAS
         if pins.fixes(extra.pin)
