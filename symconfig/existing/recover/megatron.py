@@ -184,6 +184,7 @@ class Reader:
         tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
         chunks, fields = stages(names, descriptor.num_hidden_layers, pp, descriptor)
         vpp, dp, zero = chunks or 1, self.gpus // (tp * pp * cp), options.zero_stage(names)
+        gtp = options.weight_shards(names)
         overlap = options.overlap(names, zero, pp, vpp)
         width = options.gradient_bytes(names, zero)
         experts = descriptor.experts is not None
@@ -193,7 +194,7 @@ class Reader:
             overlap,
             zero=zero,
             gradient_bytes=width,
-            replicas=dp * cp * tp // names.whole(SHARDS, tp),
+            replicas=dp * cp // gtp,
             pp=pp,
             vpp=vpp,
             latent=descriptor.latent is not None,
@@ -218,7 +219,7 @@ class Reader:
             ep=ep,
             etp=names.whole("expert_tensor_parallel_size", tp) if experts else 1,
             dp=dp,
-            gtp=names.whole(SHARDS, tp) // tp,
+            gtp=gtp,
             micro=micro,
             global_batch=self._global(dp),
             seq_length=self._seq_length(),
