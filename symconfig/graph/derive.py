@@ -37,7 +37,7 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
         name=block.name,
         scheme=scheme,
         work=tuple(task for op in block.operators for task in tasks(op, scheme)),
-        collectives=(*flow.collectives(), *_of_weights(block, scheme)),
+        collectives=(*flow.collectives(), *_weight_collectives(block, scheme)),
         held=tuple(flow.held()),
         weights=tuple(shard for op in block.operators for shard in _weights(op, scheme)),
         workspaces=tuple(_workspace(op, scheme, overwritten) for op in block.operators),
@@ -309,7 +309,7 @@ def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace
     )
 
 
-def _of_weights(block: Block, scheme: Scheme) -> list[Collective]:
+def _weight_collectives(block: Block, scheme: Scheme) -> list[Collective]:
     """Return the collectives of a microbatch's weights: gathers of those in shards over GTP before the forward and
     before the backward of inputs, and reductions of their gradients.
 
@@ -317,9 +317,9 @@ def _of_weights(block: Block, scheme: Scheme) -> list[Collective]:
     after it in the backward, and for a gradient the next one of the backward. The block's first and last operator are
     neighbours, as in a row of equal layers. Look-ups of a table overlap with nothing, as nothing precedes them.
     """
-    ops = [op for op in block.operators if any(is_linear(op, weight, scheme) for weight in op.weights)]
+    ops = [op for op in block.operators if any(is_over_gtp(op, weight, scheme) for weight in op.weights)]
     result: list[Collective] = []
-    for place, op in enumerate(ops if scheme.weight_shards else ()):
+    for place, op in enumerate(ops):
         before, after = ops[place - 1], ops[(place + 1) % len(ops)]
         behind = {
             Step.FORWARD: (before.name, Phase.FORWARD),
@@ -327,9 +327,9 @@ def _of_weights(block: Block, scheme: Scheme) -> list[Collective]:
             Step.BACKWARD: (before.name, Phase.WEIGHT if before.trainable else Phase.INPUT),
         }
         for weight in op.weights:
-            if not is_linear(op, weight, scheme):
+            if not is_over_gtp(op, weight, scheme):
                 continue
-            for way in Sharding().ways(*weight_layout(op, weight, scheme), not weight.frozen, linear=True):
+            for way in Sharding().ways(*weight_layout(op, weight, scheme), not weight.frozen, over_gtp=True):
                 if way.phase not in behind or (way.phase is Step.KEPT and op.work is not Work.MATMUL):
                     continue
                 work = behind[way.phase] if op.work is Work.MATMUL else None
@@ -340,12 +340,12 @@ def _of_weights(block: Block, scheme: Scheme) -> list[Collective]:
     return result
 
 
-def is_linear(op: Operator, weight: Weight, scheme: Scheme) -> bool:
-    """Return whether Megatron-LM may store a weight in shards over GTP: tables, and matrices of products that tensor
-    parallelism splits; none of experts.
+def is_over_gtp(op: Operator, weight: Weight, scheme: Scheme) -> bool:
+    """Return whether a weight is stored in parts over GTP: a table, or a matrix of a product that tensor parallelism
+    splits, and no expert's. False for all in a scheme without weight shards.
     """
     matrix = weight.table or (op.work is Work.MATMUL and len(set(weight.dims)) > 1)
-    return matrix and weight_layout(op, weight, scheme)[0].where("tp") is not None
+    return scheme.weight_shards and matrix and weight_layout(op, weight, scheme)[0].where("tp") is not None
 
 
 def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
@@ -358,7 +358,7 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
         if weight.shared:
             continue
         layout, summed = weight_layout(op, weight, scheme)
-        stored = Sharding().layouts(layout, summed, linear=is_linear(op, weight, scheme))
+        stored = Sharding().layouts(layout, summed, over_gtp=is_over_gtp(op, weight, scheme))
         expert = d.EXPERTS in weight.dims
         data = tuple(axis for axis in summed if axis in ("dp", "cp", "edp"))
         result.append(
@@ -395,7 +395,7 @@ def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout,
     """Return (layout of a weight on one rank, axes along which its gradient is partial) for the axes that split `op`.
     An axis other than cp that splits a dim of the weight splits the weight there. Along any other axis the gradient is
     partial, unless the axis splits only contracted loops and leaves the output whole behind the reduction: the bias of
-    a row-parallel layer.
+    a row-parallel layer. With weight shards it is partial along GTP where it is along dp.
     """
     places, summed = {}, []
     for axis, splits in scheme.assign(op).items():

@@ -106,10 +106,10 @@ class Sharding:
         """Return whether weights or gradients are communicated with every microbatch."""
         return self.weight or self.gradient
 
-    def layouts(self, used: Layout, summed: tuple[str, ...], linear: bool = False) -> Layouts[Layout]:
+    def layouts(self, used: Layout, summed: tuple[str, ...], over_gtp: bool = False) -> Layouts[Layout]:
         """Return the layouts of a weight. used: as operators read it. summed: axes over which its gradient is partial.
 
-        linear: the weight is cut FLAT over GTP, too, if its gradient is partial there: it is stored so whatever the
+        over_gtp: the weight is cut FLAT over GTP, too, if its gradient is partial there: it is stored so whatever the
         stage, and its gradient is summed and cut so after every backward.
 
         A shard is `used` cut FLAT over the data axes of `summed` but INSTANCES and, with `over_tensor`, over tp if the
@@ -120,7 +120,7 @@ class Sharding:
         """
         data = tuple(axis for axis in summed if axis in DATA)
         cut = [axis for axis in data if axis != INSTANCES]
-        shard = used.at([GTP], FLAT) if linear and GTP in summed else used
+        shard = used.at([GTP], FLAT) if over_gtp and GTP in summed else used
         if self.over_tensor and "edp" not in data and used.where("tp") is None:
             cut.append("tp")
         parted, produced = shard.at(cut, FLAT), used.at(summed, PARTIAL)
@@ -137,13 +137,13 @@ class Sharding:
         )
 
     def ways(
-        self, used: Layout, summed: tuple[str, ...], trained: bool = True, linear: bool = False
+        self, used: Layout, summed: tuple[str, ...], trained: bool = True, over_gtp: bool = False
     ) -> tuple[Way[Layout], ...]:
         """Return a weight's changes of layout in a step, in order; if not `trained`, only those of the weight itself in
         FORWARD and KEPT. A trained one also has a REDUCTION of its gradient over the axes that are still partial,
-        between the gradient reduction and UPDATE. used, summed, linear: see `layouts`.
+        between the gradient reduction and UPDATE. used, summed, over_gtp: see `layouts`.
         """
-        layouts = self.layouts(used, summed, linear)
+        layouts = self.layouts(used, summed, over_gtp)
         *ways, update = layouts.ways()
         rest = Way(Phase.REDUCTION, True, layouts.reduced, layouts.reduced.summed())
         return (*ways, rest, update) if trained else tuple(way for way in ways if not way.gradient)

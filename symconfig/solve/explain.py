@@ -12,7 +12,7 @@ from symconfig.cost.lattice import Lattice
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block
-from symconfig.graph.derive import Flow, is_linear, weight_layout
+from symconfig.graph.derive import Flow, is_over_gtp, weight_layout
 from symconfig.graph.derived import AttentionWork, Collective, Matmul, Phase
 from symconfig.graph.layout import AXES, FLAT, Kind, Layout, moves
 from symconfig.graph.model import blocks, sequence
@@ -316,15 +316,15 @@ def _weight(op: Operator, weight: Weight, grid: _Grid) -> StrategyLine:
     flat: the axes that shard its states; those that shard its stored values if it is frozen.
     """
     used, summed = weight_layout(op, weight, grid.prospect.scheme)
-    linear = is_linear(op, weight, grid.prospect.scheme)
+    over_gtp = is_over_gtp(op, weight, grid.prospect.scheme)
     sharding = grid.prospect.request.framework.sharding(grid.prospect.configuration.zero_stage)
     exchanges = [
         exchanged
-        for way in sharding.ways(used, summed, trained=not weight.frozen, linear=linear)
+        for way in sharding.ways(used, summed, trained=not weight.frozen, over_gtp=over_gtp)
         for move in moves(way.given, way.taken, ONE)
         for exchanged in grid.exchanged(move.kind, move.axes, STEP if way.phase.once else EVERY)
     ]
-    layouts = sharding.layouts(used, summed, linear)
+    layouts = sharding.layouts(used, summed, over_gtp)
     flat = (layouts.stored if weight.frozen else layouts.state).axes_on(FLAT)
     made = grid.strategy(weight.dims, used, flat)
     return StrategyLine(weight.name, True, weight.dims, made, (), tuple(dict.fromkeys(exchanges)))

@@ -47,18 +47,18 @@ def test_weight_shards_are_gathered_and_summed_with_every_microbatch() -> None:
     """Megatron-LM, docs/api-guide/core/generalized_tensor_parallel.md, section 3.2: a linear weight's gradient is
     reduce-scattered over gtp after each backward, a norm's all-reduced once the replicas' are; both over dp once."""
 
-    def collectives(linear: bool) -> list[tuple[str, str, tuple[str, ...]]]:
-        ways = PAPER[1].ways(Layout(), ("dp", GTP), linear=linear)
+    def collectives(over_gtp: bool) -> list[tuple[str, str, tuple[str, ...]]]:
+        ways = PAPER[1].ways(Layout(), ("dp", GTP), over_gtp=over_gtp)
         return [(w.phase.value, m.kind.value, m.axes) for w in ways for m in moves(w.given, w.taken, ONE)]
 
     once = [("gradient reduction", "reduce-scatter", ("dp",)), ("updated weights", "all-gather", ("dp",))]
-    assert collectives(linear=True) == [
+    assert collectives(over_gtp=True) == [
         ("forward", "all-gather", (GTP,)),
         ("backward, gathered again", "all-gather", (GTP,)),
         ("backward", "reduce-scatter", (GTP,)),
         *once,
     ]
-    assert collectives(linear=False) == [once[0], ("gradient reduction", "all-reduce", (GTP,)), once[1]]
+    assert collectives(over_gtp=False) == [once[0], ("gradient reduction", "all-reduce", (GTP,)), once[1]]
 
 
 @dataclass(frozen=True)
