@@ -262,8 +262,8 @@ def _flattened(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[KeyPath]]:
         return {**others, "critic": {**actor["configuration"], **values}}
 
     if isinstance(data.get("rl"), list):
-        others = plain.get("alternatives")
-        actors = [plain["best"], *(others if isinstance(others, list | tuple) else ())]
+        listed = plain.get("alternatives")
+        actors = [plain["best"], *(listed if isinstance(listed, list) else ())]
         each = enumerate(zip(data["rl"], actors, strict=False))
         plain["rl"] = [with_critic(step, actor, at) for at, (step, actor) in each]
     return plain, missing
