@@ -20,7 +20,7 @@ from symconfig.schedule.timeline import Start
 
 Degree = TypeVar("Degree", int, NDArray[np.float64])  # of one point, or of many
 # The order of ranks, innermost axis first.
-DENSE_GRID, EXPERT_GRID = ("tp", "cp", "dp", "pp"), ("etp", "ep", "edp")
+DENSE_GRID, EXPERT_GRID = ("tp", "gtp", "cp", "dp", "pp"), ("etp", "ep", "edp")
 
 
 class Together(StrEnum):

@@ -147,7 +147,7 @@ _PASSES = (*PASSES, "ends")  # of `Stages`
 # Rows of weights that a stage has the sum of, and those that it has the most of; `largest` is of all parameters.
 _SUMMED = (*WEIGHTS[: WEIGHTS.index("buffers")], "whole", "matrices", *orthogonal.SUMMED)
 _SUMMED_ROWS = [WEIGHTS.index(name) for name in _SUMMED]
-_MOST = ("largest", "buffers", "workspaces", *orthogonal.LARGEST)
+_MOST = ("largest", "buffers", "workspaces", "tables", *orthogonal.LARGEST)
 GRADIENT_BUFFER_BYTES = 2.0  # an element of Transformer Engine's buffers, in the weight's own bf16
 
 
@@ -299,7 +299,7 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
     block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
     largest = _max_over_present(has, np.stack([of.get(name, block) for name in _MOST]))
     most = dict(zip(_MOST, largest.swapaxes(0, 1), strict=True))
-    buffers = GRADIENT_BUFFER_BYTES * most.pop("buffers") + most.pop("workspaces")
+    buffers = GRADIENT_BUFFER_BYTES * most.pop("buffers") + most.pop("workspaces") + most.pop("tables")
     return Stages(
         **dict(zip(PASSES, sums, strict=False)),
         kept=kept,

@@ -41,6 +41,7 @@ class Weights:
     whole: Array  # of `dense`, those that every tensor-parallel rank has all of
     matrices: Array  # how many `dense` and `frozen` are in
     workspaces: Array  # bytes that the libraries of its kernels keep, beside those that every block's have
+    tables: Array  # bytes kept for gathered tables of the vocabulary, which are in shards over gtp
     # Of matrices that are made orthogonal their elements, and the seconds of it; elements of the largest. 0: no such.
     matrix: Array
     matrix_expert: Array
@@ -75,9 +76,24 @@ def weights(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: 
         frozen_vocabulary=total([s for s in still if s.table]),
         whole=total([s for s in live if not s.expert and s.elements == s.whole]),
         matrices=np.full(lattice.points, float(sum(not s.expert and s.row != ONE for s in shards))),
-        workspaces=_library_bytes(block, at_busiest(lattice), machine, framework),
+        workspaces=_library_bytes(block, at_busiest(lattice), machine, framework)
+        + _gathered_bytes(block, lattice, framework, tables=False),
+        tables=_gathered_bytes(block, lattice, framework, tables=True),
         **orthogonal.rows(block, lattice, machine, framework),
     )
+
+
+def _gathered_bytes(block: DerivedBlock, lattice: Lattice, framework: Framework, *, tables: bool) -> Array:
+    """Return the bytes of the buffers that weights in shards over gtp pass through, tables or all others: [points].
+
+    For each size one holds the gathered weight in 16 bits, one its whole gradient and one the reduced part of it, which
+    all layers share and none frees (Megatron-LM main, generalized_tensor_parallelism.py, GTPWeightCache and
+    _wgrad_pool_get; two neighbours of one size would have two).
+    """
+    some = {(s.gathered, s.elements) for s in block.weights if s.gathered is not None and s.table is tables}
+    kept, gradient = ELEMENT_BYTES[Element.ACTIVATION], framework.bytes.gradient
+    sizes = ((lattice.value(whole), lattice.value(part)) for whole, part in sorted(some, key=str))
+    return sum(((kept + gradient) * whole + gradient * part for whole, part in sizes), np.zeros(lattice.points))
 
 
 def _library_bytes(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:

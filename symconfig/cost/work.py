@@ -24,8 +24,8 @@ from symconfig.graph.block import Place
 from symconfig.graph.derived import GRADIENTS, AttentionWork, Collective, DerivedBlock, Matmul, Phase, Task, Traffic
 from symconfig.graph.dims import Monomial
 from symconfig.graph.implementation import Dispatch, ExpertKernels
-from symconfig.graph.layout import Kind
-from symconfig.graph.operator import ELEMENT_BYTES, Leg
+from symconfig.graph.layout import GTP, Kind
+from symconfig.graph.operator import ELEMENT_BYTES, Element, Leg
 
 CACHEFUL = 2**14  # seconds worked out together: what they are made from stays in the cache
 # FLOP of products that an SM makes a second in chunked scans (Triton: flash-linear-attention, mamba-ssm), whose kernels
@@ -246,7 +246,8 @@ def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: F
     if not several.any():
         return np.zeros(lattice.points)
     stride = framework.stride(c.axes, lattice.numbers)
-    amount = lattice.value(c.elements) * ELEMENT_BYTES[c.element]
+    bytes_each = framework.bytes.gradient if c.element is Element.GRADIENT else ELEMENT_BYTES[c.element]
+    amount = lattice.value(c.elements) * bytes_each
     if c.kind is Kind.ALL_TO_ALL:
         copies, groups, chosen = (lattice.value(size) for size in (c.copies, c.groups, c.chosen_groups))
         dispatch = framework.implementation.experts.dispatch
@@ -264,20 +265,20 @@ def exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array],
     """Return the exposed seconds of a collective beside the operator that it overlaps with: [points].
 
     All of `seconds` if it overlaps with none, for an all-to-all, or if the framework overlaps nothing on its first axis
-    in this pass. Over tp as a whole (`overlapped_s`) unless products are cut into pieces; else piece by piece
-    (`chunked_s`).
+    in this pass. Over gtp, and over tp unless products are cut into pieces, as a whole (`overlapped_s`); else piece by
+    piece (`chunked_s`). Weights over gtp overlap as ZeRO's do.
 
     work: seconds of every operator and phase.
     """
     axis = c.axes[0]
     # What is cut into pieces in the forward is in the backward, too: the gradient's gather before the input's gradient.
     direction = "forward" if c.phase is Phase.FORWARD or c.chunked else "backward"
-    hide: float = getattr(framework.hide, f"{axis}_{direction}", 0.0)
+    hide: float = getattr(framework.hide, "sharded_weights" if axis == GTP else f"{axis}_{direction}", 0.0)
     # The kernel beside an all-to-all needs all of what travels, while a ring brings keys one part after the other.
     if c.behind is None or hide == 0.0 or c.kind is Kind.ALL_TO_ALL:
         return seconds
     pieces = framework.hide.tp_pieces if axis == "tp" else 1
-    if axis == "tp" and pieces == 1:
+    if axis == GTP or (axis == "tp" and pieces == 1):
         result: Array = overlapped_s(seconds, work[c.behind], hide)
     else:
         result = chunked_s(seconds, work[c.behind], hide, 1 / pieces if pieces > 1 else 0.0)

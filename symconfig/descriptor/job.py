@@ -32,6 +32,7 @@ PIN_NAMES = (
     "mbs",
     "zero",
     "instances",
+    "gtp",
     "sp",
     "recompute",
     "precision",

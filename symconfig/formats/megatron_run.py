@@ -185,6 +185,8 @@ RUN: Mapping[str, tuple[Link, ...]] = {
     ),
     "MODEL_PARALLEL_ARGS": (
         _best("tp", "--tensor-model-parallel-size"),
+        _best("gtp", "--tensor-parallel-num-weight-shards",
+              write=lambda v, p: v * p.best.configuration.tp if v > 1 else None),
         _best("pp", "--pipeline-model-parallel-size"),
         _best("cp", "--context-parallel-size"),
         _best("cp_comm", "--cp-comm-type", write=lambda v, p: (v or "p2p") if p.best.configuration.cp > 1 else None),
@@ -300,7 +302,7 @@ FAMILIES = (
     Family("precision", exclusive="bf16 fp16"),
     *map(Family, ("grad_bytes", "fp8_param_gather", "fused_loss")),
     Family("tp", "model_parallel_size"),
-    *map(Family, ("sequence_parallel", "overlap_tp_comm")),
+    *map(Family, ("gtp", "sequence_parallel", "overlap_tp_comm")),
     Family("pp vpp pipeline_layout first_stage_layers last_stage_layers "
            "account_for_embedding account_for_loss", "num_layers_per_virtual_pipeline_stage"),
     *map(Family, ("microbatch_group_size", "overlap_pp_p2p", "cp cp_comm")),

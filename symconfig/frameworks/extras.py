@@ -68,6 +68,7 @@ def words(c: Configuration) -> tuple[str, ...]:
         "8-bit weights": c.fp8_param_gather,
         "fused loss": c.fused_loss,
         f"{c.instances} groups of shards": c.instances > 1,
+        f"weight shards over gtp {c.gtp}": c.gtp > 1,
     }
     return tuple([name for name, is_on in named.items() if is_on])
 

@@ -30,6 +30,7 @@ class Maturity(StrEnum):
     YOUNG = "young"
     CHANGES_NUMBERS = "changes what is computed"  # sound and common, but a run with it is another experiment
     DEFECT = "a known defect"
+    EXPERIMENTAL = "experimental"  # by its framework's own words: it is never opened by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,7 @@ def _of_megatron(name: str, source: str) -> tuple[Constraint, ...]:
         ),
         only("activation_offload", (False,), True, "activation_offload=0", f"{name} keeps activations on the GPU"),
         only("fused_loss", (False,), True, "fused_loss=off", f"{name} has a loss of its own"),
+        only("gtp", (1,), 2, "gtp=1", f"weight shards are not written for {name}"),
     )  # fmt: skip
 
 
@@ -231,6 +232,7 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
         _of_mindspeed("moe_dispatcher", (None, "alltoall"), "flex", "dispatcher=alltoall",
                       "DeepEP and HybridEP are for NVIDIA's GPUs"),
         _of_mindspeed("zero_stage", (0, 1), 3, "zero=..1", "Megatron-FSDP with MindSpeed is not priced"),
+        _of_mindspeed("gtp", (1,), 2, "gtp=1", "weight shards are Transformer Engine's, which Ascend has not"),
         _of_mindspeed("cuda_graphs", ("none",), "all", "cuda_graphs=none", "CUDA graphs are NVIDIA's"),
         _of_mindspeed("overlap_tp_comm", (False,), True, "user_buffers=off",
                       "user buffers are of Transformer Engine, which Ascend has not"),
@@ -241,6 +243,7 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
     "ms-swift": (
         _of_swift("zero_stage", (0, 1), 2, "zero=..1", "ms-swift leaves the gradients of Megatron-FSDP in bf16"),
         _of_swift("overlap_tp_comm", (False,), True, "user_buffers=off", _BUFFERS),
+        _of_swift("gtp", (1,), 2, "gtp=1", "weight shards are not written for ms-swift"),
         _of_swift("cuda_graphs", ("none",), "all", "cuda_graphs=none", "ms-swift's trainer captures no CUDA graphs"),
         _of_swift("overlap_moe_a2a", (False,), True, "moe_overlap=off",
                   "ms-swift's trainer does not hide the experts' all-to-all"),

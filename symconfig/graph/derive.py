@@ -12,9 +12,11 @@ from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block
 from symconfig.graph.derived import Collective, DerivedBlock, Held, Phase, WeightShard, Workspace
 from symconfig.graph.dims import ONE
-from symconfig.graph.layout import PARTIAL, Kind, Layout, Move, Place, moves
+from symconfig.graph.layout import GTP, PARTIAL, Kind, Layout, Move, Place, moves
 from symconfig.graph.operator import Element, Gradients, Leg, Operator, Tensor, Use, Weight, Work
 from symconfig.graph.scheme import Scheme, local, tasks
+from symconfig.graph.sharding import Phase as Step
+from symconfig.graph.sharding import Sharding
 
 
 @lru_cache(maxsize=256)
@@ -34,7 +36,7 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
         name=block.name,
         sequence_parallel=scheme.sequence_parallel,
         work=tuple(task for op in block.operators for task in tasks(op, scheme)),
-        collectives=tuple(flow.collectives()),
+        collectives=(*flow.collectives(), *_weight_collectives(block, scheme)),
         held=tuple(flow.held()),
         weights=tuple(shard for op in block.operators for shard in _weights(op, scheme)),
         workspaces=tuple(_workspace(op, scheme, overwritten) for op in block.operators),
@@ -300,6 +302,45 @@ def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace
     )
 
 
+def _weight_collectives(block: Block, scheme: Scheme) -> list[Collective]:
+    """Return the collectives of a microbatch's weights: gathers of those in shards over GTP before the forward and
+    before the backward of inputs, and reductions of their gradients.
+
+    Each overlaps with the neighbouring operator that has such a weight: the one before it in the forward, the one
+    after it in the backward, and for a gradient the next one of the backward. The block's first and last operator are
+    neighbours, as in a row of equal layers. Look-ups of a table overlap with nothing, as nothing precedes them.
+    """
+    ops = [op for op in block.operators if any(is_over_gtp(op, weight, scheme) for weight in op.weights)]
+    result: list[Collective] = []
+    for place, op in enumerate(ops):
+        before, after = ops[place - 1], ops[(place + 1) % len(ops)]
+        behind = {
+            Step.FORWARD: (before.name, Phase.FORWARD),
+            Step.KEPT: (after.name, Phase.INPUT),
+            Step.BACKWARD: (before.name, Phase.WEIGHT if before.trainable else Phase.INPUT),
+        }
+        for weight in op.weights:
+            if not is_over_gtp(op, weight, scheme):
+                continue
+            for way in Sharding().ways(*weight_layout(op, weight, scheme), not weight.frozen, over_gtp=True):
+                if way.phase not in behind or (way.phase is Step.KEPT and op.work is not Work.MATMUL):
+                    continue
+                work = behind[way.phase] if op.work is Work.MATMUL else None
+                phase = Phase.WEIGHT if way.gradient else behind[way.phase][1]
+                tensor = Tensor(weight.name, weight.dims, Element.GRADIENT if way.gradient else weight.element)
+                for move in moves(way.given, way.taken, d.elements(weight.dims)):
+                    result.append(_collective(tensor, move, phase, op, work))
+    return result
+
+
+def is_over_gtp(op: Operator, weight: Weight, scheme: Scheme) -> bool:
+    """Return whether a weight is stored in parts over GTP: a table, or a matrix of a product that tensor parallelism
+    splits, and no expert's. False for all in a scheme without weight shards.
+    """
+    matrix = weight.table or (op.work is Work.MATMUL and len(set(weight.dims)) > 1)
+    return scheme.weight_shards and matrix and weight_layout(op, weight, scheme)[0].where("tp") is not None
+
+
 def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
     """Return the shards of an operator's weights on one rank, without `shared` ones, which another block holds. The
     axes along which a gradient is partial are data_axes (dp, cp, edp) or other_axes. matrix: a weight of a matmul that
@@ -314,17 +355,19 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
         # One row: what a matmul contracts, else all but the first dim.
         across = tuple(dim for dim in dims if dim in op.contracted) if op.work is Work.MATMUL else dims[1:]
         split = Layout(tuple((axis, place) for axis, place in layout.places if place in across))
+        stored = Sharding().layouts(layout, summed, over_gtp=is_over_gtp(op, weight, scheme))
         data = tuple(axis for axis in summed if axis in ("dp", "cp", "edp"))
         result.append(
             WeightShard(
                 name=weight.name,
-                elements=d.local(d.elements(weight.dims) / layout.parts()),
+                elements=d.local(d.elements(weight.dims) / stored.stored.parts()),
+                gathered=d.local(d.elements(weight.dims) / layout.parts()) if stored.stored != layout else None,
                 whole=d.elements(weight.dims),
                 frozen=weight.frozen,
                 quantised=weight.quantised,
                 expert=expert,
                 data_axes=data,
-                other_axes=tuple(axis for axis in summed if axis not in data),
+                other_axes=tuple(axis for axis in stored.between.partial if axis not in data),
                 row=d.local(d.elements(across) / split.parts()),
                 table=weight.table,
                 joined=weight.joined,
@@ -338,7 +381,7 @@ def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout,
     """Return (layout of a weight on one rank, axes along which its gradient is partial) for the axes that split `op`.
     An axis other than cp that splits a dim of the weight splits the weight there. Along any other axis the gradient is
     partial, unless the axis splits only contracted loops and leaves the output whole behind the reduction: the bias of
-    a row-parallel layer.
+    a row-parallel layer. With weight shards it is partial along GTP where it is along dp.
     """
     places, summed = {}, []
     for axis, splits in scheme.assign(op).items():
@@ -349,4 +392,6 @@ def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout,
         elif not set(splits) <= set(op.contracted) or _elementwise_layout(op.outputs[0].tensor, scheme).where(axis):
             summed.append(axis)
         # else a bias of a contracted matmul: it is added after the reduction, so that every rank has its whole gradient
+    if scheme.weight_shards and "dp" in summed:
+        summed.append(GTP)  # its ranks are some of the data-parallel ones
     return Layout.of(places), tuple(summed)

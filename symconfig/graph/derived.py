@@ -121,13 +121,14 @@ class Held:
 class WeightShard:
     """Describe a weight on one rank. Its gradient is partial over `data_axes` (which ZeRO shards) and `other_axes`.
 
-    elements: on one rank; whole: of the unsharded weight. row: elements on one rank that make one element of the
-    output; 1 for a vector. table, joined: see Weight. matrix: an operand of a product, separately for each expert;
-    no bias, and no kernel of a convolution.
+    elements: on one rank; gathered: while it is used, if it is stored in shards over GTP, else None; whole: of the
+    unsharded weight. row: elements on one rank that make one element of the output; 1 for a vector. table, joined: see
+    Weight. matrix: an operand of a product, separately for each expert; no bias, and no kernel of a convolution.
     """
 
     name: str
     elements: Monomial
+    gathered: Monomial | None
     whole: Monomial
     frozen: bool
     quantised: bool

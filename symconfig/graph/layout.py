@@ -28,9 +28,10 @@ Column = int | NDArray[np.int64]
 Truth = bool | NDArray[np.bool_]
 
 INSTANCES = "instances"  # of the optimizer: an axis of ranks that hold the same parts of its state
+GTP = "gtp"  # Megatron-LM's weight shards: of the data-parallel ranks, those that each store a part of a linear weight
 
 # Order in which axes are named in a collective; also innermost first in the dense rank grid.
-AXES = ("tp", "cp", "dp", "etp", "ep", "edp", INSTANCES, "pp")
+AXES = ("tp", GTP, "cp", "dp", "etp", "ep", "edp", INSTANCES, "pp")
 
 
 class Kind(StrEnum):

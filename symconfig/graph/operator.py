@@ -24,6 +24,7 @@ class Element(StrEnum):
     MASK = "bytes_mask"
     INDEX = "bytes_index"
     TILED = "bytes_tiled"  # never whole in memory
+    GRADIENT = "bytes_gradient"  # of a weight, as wide as it is accumulated
 
 
 ELEMENT_BYTES = {
@@ -34,6 +35,7 @@ ELEMENT_BYTES = {
     Element.MASK: 1.0,
     Element.INDEX: 8.0,
     Element.TILED: 0.0,
+    Element.GRADIENT: 4.0,  # but where a framework accumulates in 16 bits
 }
 FOUR_BIT_BYTES = 0.55  # with the scale of each block of 64 weights (QLoRA, arXiv 2305.14314, section 3)
 

@@ -29,12 +29,14 @@ class Scheme:
     sequence_parallel: the sequence is split over tp between the tensor-parallel regions. cp_comm: inside attention
     keys are exchanged (p2p, all_gather), or heads are split instead (a2a, Ulysses). If an operator needs the whole
     sequence, its block says which of its dims are split instead, if any. shared_heads: tensor-parallel ranks share
-    key/value heads, since there are fewer heads than ranks.
+    key/value heads, since there are fewer heads than ranks. weight_shards: linear weights are stored in parts over gtp,
+    an axis inside data parallelism, and gathered before each use.
     """
 
     sequence_parallel: bool
     cp_comm: CpComm = "p2p"
     shared_heads: bool = False
+    weight_shards: bool = False
 
     def assign(self, op: Operator) -> dict[str, tuple[str, ...]]:
         """Return, for each axis, the loops of `op` that it splits; axes that split none are absent. tp and cp skip

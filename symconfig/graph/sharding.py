@@ -12,7 +12,7 @@ from functools import cache
 from typing import Generic, TypeVar
 
 from symconfig.graph.dims import ONE
-from symconfig.graph.layout import FLAT, INSTANCES, PARTIAL, Layout, Move, moves
+from symconfig.graph.layout import FLAT, GTP, INSTANCES, PARTIAL, Layout, Move, moves
 
 DATA = ("dp", "cp", "edp", INSTANCES)  # axes whose ranks hold the same weights and see other tokens
 
@@ -106,8 +106,11 @@ class Sharding:
         """Return whether weights or gradients are communicated with every microbatch."""
         return self.weight or self.gradient
 
-    def layouts(self, used: Layout, summed: tuple[str, ...]) -> Layouts[Layout]:
+    def layouts(self, used: Layout, summed: tuple[str, ...], over_gtp: bool = False) -> Layouts[Layout]:
         """Return the layouts of a weight. used: as operators read it. summed: axes over which its gradient is partial.
+
+        over_gtp: the weight is cut FLAT over GTP, too, if its gradient is partial there: it is stored so whatever the
+        stage, and its gradient is summed and cut so after every backward.
 
         A shard is `used` cut FLAT over the data axes of `summed` but INSTANCES and, with `over_tensor`, over tp if the
         weight is no expert's (no edp) and not split over tp. stored and state are a shard if `weight` or `state` is
@@ -117,26 +120,30 @@ class Sharding:
         """
         data = tuple(axis for axis in summed if axis in DATA)
         cut = [axis for axis in data if axis != INSTANCES]
+        shard = used.at([GTP], FLAT) if over_gtp and GTP in summed else used
         if self.over_tensor and "edp" not in data and used.where("tp") is None:
             cut.append("tp")
-        parted, produced = used.at(cut, FLAT), used.at(summed, PARTIAL)
-        reduced = parted if self.state and not self.whole_gradients else used
-        reduced = reduced.at((axis for axis in summed if axis not in (*data, *cut)), PARTIAL)
+        parted, produced = shard.at(cut, FLAT), used.at(summed, PARTIAL)
+        reduced = parted if self.state and not self.whole_gradients else shard
+        rest = [axis for axis in summed if shard.where(axis) is None]  # partial after each backward
+        reduced = reduced.at((axis for axis in rest if axis not in (*data, *cut)), PARTIAL)
         return Layouts(
-            stored=parted if self.weight else used,
+            stored=parted if self.weight else shard,
             used=used,
             produced=produced,
-            between=reduced if self.gradient else produced,
+            between=reduced if self.gradient else shard.at(rest, PARTIAL),
             reduced=reduced,
-            state=parted if self.state else used,
+            state=parted if self.state else shard,
         )
 
-    def ways(self, used: Layout, summed: tuple[str, ...], trained: bool = True) -> tuple[Way[Layout], ...]:
+    def ways(
+        self, used: Layout, summed: tuple[str, ...], trained: bool = True, over_gtp: bool = False
+    ) -> tuple[Way[Layout], ...]:
         """Return a weight's changes of layout in a step, in order; if not `trained`, only those of the weight itself in
         FORWARD and KEPT. A trained one also has a REDUCTION of its gradient over the axes that are still partial,
-        between the gradient reduction and UPDATE. used, summed: see `layouts`.
+        between the gradient reduction and UPDATE. used, summed, over_gtp: see `layouts`.
         """
-        layouts = self.layouts(used, summed)
+        layouts = self.layouts(used, summed, over_gtp)
         *ways, update = layouts.ways()
         rest = Way(Phase.REDUCTION, True, layouts.reduced, layouts.reduced.summed())
         return (*ways, rest, update) if trained else tuple(way for way in ways if not way.gradient)

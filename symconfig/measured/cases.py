@@ -98,6 +98,7 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         ep=ep,
         etp=_expert_tensor_parallel(row, options),
         dp=dp,
+        gtp=int(options.get("gtp", 1)),
         micro=micro,
         global_batch=row.batch.global_ or micro * dp * (row.batch.grad_accum or 1),
         seq_length=seq_length,

@@ -308,7 +308,8 @@ def _parallel(names: Mapping[str, Value], log: TrainingLog) -> dict[str, int]:
         "cp": whole(names, "context_parallel_size") or log.degrees.get("cp"),
         "ep": whole(names, "expert_model_parallel_size"),
         "etp": whole(names, "expert_tensor_parallel_size"),
-        "dp": whole(names, "data_parallel_size") or log.degrees.get("dp"),
+        "dp": (whole(names, "data_parallel_size") or 0) * (whole(names, "gtp_weight_remat_size") or 1)
+        or log.degrees.get("dp"),
         "vpp": whole(names, "virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"),
     }
     if degrees["dp"] is None and world:

@@ -16,7 +16,14 @@ from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.strict import PositiveInt
 from symconfig.errors import InputError
 from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL
-from symconfig.frameworks.megatron.options import by_destination, instances, kernels, recomputed, zero_stage
+from symconfig.frameworks.megatron.options import (
+    by_destination,
+    instances,
+    kernels,
+    recomputed,
+    weight_shards,
+    zero_stage,
+)
 from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
 from symconfig.measured.assumptions import KINDS, Assumption, assumptions
 from symconfig.plans.configuration import ZeroStage
@@ -333,6 +340,7 @@ def _from_arguments(row: Row) -> dict[str, Any]:
         "etp": names.get("expert_tensor_parallel_size") or names.get("tensor_model_parallel_size") or 1,
         "microbatch_group": names.get("microbatch_group_size_per_vp_stage") or 0,
         "optimizer_instances": instances(names),
+        "gtp": weight_shards(names),
     }
     if names.get("use_megatron_fsdp"):
         result["zero_stage"] = zero_stage(names)

@@ -34,6 +34,8 @@ class Configuration:
     without experts; moe_flex_backend: the kernels of flex. grad_bytes: per parameter, as accumulated. cuda_graphs: what
     they replay of a layer. fp8_param_gather: weights are kept in low precision only. fused_loss: one kernel, its
     softmax in 16 bits. instances: groups of data-parallel ranks that each have all parts of what ZeRO shards.
+    gtp: of the dp ranks, how many store a part each of every linear weight, which they gather before each use: Megatron
+    has tp x gtp weight shards.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -76,6 +78,7 @@ class Configuration:
     fp8_param_gather: bool = False
     fused_loss: bool = False
     instances: PositiveInt = 1
+    gtp: PositiveInt = 1
 
     @property
     def world_size(self) -> int:
@@ -215,10 +218,11 @@ class Extra:
     """An option that a search chooses beside the degrees: all that the planner states of it.
 
     name: its field of `Configuration`. pin: its name among a job's pins. of: the backends whose plans may have it.
-    values: by the words of the pin, the framework's default first; empty for a number of groups of GPUs. fixed: fields
-    that a point must have for the option to have an effect. alone: each value is at least as fast and small as those
-    before, so only the last that runs is tried, and the default if that may rule out something else. whole: only the
-    default and the last value that runs are tried. still: needs sequences of equal length.
+    values: by the words of the pin, the framework's default first; empty for a number that divides the GPUs and leaves
+    `least` of them to each part. fixed: fields that a point must have for the option to have an effect. alone: each
+    value is at least as fast and small as those before, so only the last that runs is tried, and the default if that
+    may rule out something else. whole: only the default and the last value that runs are tried. still: needs sequences
+    of equal length.
     """
 
     name: str
@@ -229,6 +233,7 @@ class Extra:
     alone: bool = False
     whole: bool = False
     still: bool = False
+    least: int = 1
 
     @property
     def usual(self) -> Any:
@@ -247,7 +252,8 @@ EXTRAS: tuple[Extra, ...] = (
     Extra("moe_flex_backend", "dispatcher", _MEGATRON, _KERNELS),
     Extra("cuda_graphs", "cuda_graphs", _MEGATRON, _GRAPHS, whole=True, still=True),
     Extra("overlap_moe_a2a", "moe_overlap", _MEGATRON, SWITCH),
-    Extra("instances", "instances", ("fsdp",), {}),
+    Extra("instances", "instances", ("fsdp",), {}, least=2),
+    Extra("gtp", "gtp", _MEGATRON, {}),
 )
 # Fields of `Configuration` by the names of pins that differ from them.
 FIELD_OF_PIN: Mapping[str, str] = {

@@ -73,13 +73,14 @@ class ConfigurationSet:
 
     @property
     def degrees(self) -> dict[str, Values]:
-        """Return the degrees that divide a stage, by name."""
-        return {"tp": self.tp, "cp": self.cp, "dp": self.dp, "ep": self.ep, "etp": self.etp}
+        """Return the sizes of the axes that divide a stage, by name; dp is without the ranks of gtp."""
+        inner = {"tp": self.tp, "gtp": self.gtp, "cp": self.cp, "dp": self.dp / self.gtp}
+        return {**inner, "ep": self.ep, "etp": self.etp}
 
     @property
     def shards(self) -> Values:
-        """Return the number of ranks that hold the same dense weights, dp * cp, over which ZeRO shards them."""
-        ranks: Values = self.dp * self.cp
+        """Return the number of ranks that hold the same dense weights, over which ZeRO shards them: dp * cp / gtp."""
+        ranks: Values = self.dp * self.cp / self.gtp
         return ranks
 
     @property

@@ -176,6 +176,8 @@ def options(best: Candidate) -> tuple[Row, ...]:
     ]
     if value.instances > 1:
         rows.append(("groups that each have all shards", str(value.instances)))
+    if value.gtp > 1:
+        rows.append(("shards of each linear weight", f"tp {value.tp} x gtp {value.gtp}"))
     if value.cp > 1:
         rows.append(("context-parallel exchange", value.cp_comm))
     if value.moe_dispatcher:

@@ -26,7 +26,6 @@ from symconfig.plans.pipeline_layout import expanded
 from symconfig.plans.plan import Candidate, Plan, Search
 from symconfig.solve.candidate import described
 from symconfig.solve.costed import costed
-from symconfig.solve.extras import values_of
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import ENDS, Pins, parse
 from symconfig.solve.predict import as_found
@@ -154,8 +153,8 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
     precision = precisions(cluster, job, pins)[0]
     kind, _, modules = pins.words.get("recompute", "none").partition(":")
     framework = usual_of(cluster, job, precision)
-    named = {
-        extra.name: next(value for word, value in values_of(extra, gpus).items() if pins.leaves(extra.pin, word))
+    named: dict[str, Any] = {
+        extra.name: extra.values[pins.words[extra.pin]] if extra.values else _one(pins, extra.pin)
         for extra in EXTRAS
         if pins.fixes(extra.pin)
     }

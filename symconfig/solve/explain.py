@@ -12,7 +12,7 @@ from symconfig.cost.lattice import Lattice
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block
-from symconfig.graph.derive import Flow, weight_layout
+from symconfig.graph.derive import Flow, is_over_gtp, weight_layout
 from symconfig.graph.derived import AttentionWork, Collective, Matmul, Phase, Policy, recompute_policy
 from symconfig.graph.dims import ONE
 from symconfig.graph.layout import AXES, FLAT, Kind, Layout, moves
@@ -234,7 +234,9 @@ def strategies(prospect: Prospect, cluster: ClusterDescriptor) -> Strategies:
 
 
 def _ranks(prospect: Prospect) -> dict[str, int]:
-    return {name: getattr(prospect.configuration, name) for name in ("tp", "pp", "cp", "ep", "etp", "dp", "edp")}
+    """Return the sizes of the mesh axes; dp is without the ranks of gtp."""
+    c = prospect.configuration
+    return {name: getattr(c, name) for name in ("tp", "gtp", "pp", "cp", "ep", "etp", "edp")} | {"dp": c.dp // c.gtp}
 
 
 def level(prospect: Prospect, cluster: ClusterDescriptor, axes: tuple[str, ...]) -> str:
@@ -313,14 +315,15 @@ def _weight(op: Operator, weight: Weight, grid: _Grid) -> StrategyLine:
     flat: the axes that shard its states; those that shard its stored values if it is frozen.
     """
     used, summed = weight_layout(op, weight, grid.prospect.scheme)
+    over_gtp = is_over_gtp(op, weight, grid.prospect.scheme)
     sharding = grid.prospect.request.framework.sharding(grid.prospect.configuration.zero_stage)
     exchanges = [
         exchanged
-        for way in sharding.ways(used, summed, trained=not weight.frozen)
+        for way in sharding.ways(used, summed, trained=not weight.frozen, over_gtp=over_gtp)
         for move in moves(way.given, way.taken, ONE)
         for exchanged in grid.exchanged(move.kind, move.axes, STEP if way.phase.once else EVERY)
     ]
-    layouts = sharding.layouts(used, summed)
+    layouts = sharding.layouts(used, summed, over_gtp)
     flat = (layouts.stored if weight.frozen else layouts.state).axes_on(FLAT)
     made = grid.strategy(weight.dims, used, flat)
     return StrategyLine(weight.name, True, weight.dims, made, (), tuple(dict.fromkeys(exchanges)))

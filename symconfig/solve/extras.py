@@ -29,9 +29,10 @@ from symconfig.solve.space import Request, divisors
 def values_of(extra: Extra, gpus: int) -> Mapping[str, Any]:
     """Return the value of each word that an option's pin may have, the framework's default first.
 
-    Options without listed values are numbers of groups: the divisors of `gpus` that leave two GPUs to each, and 1.
+    Options without listed values are numbers: 1, and the divisors of `gpus` that leave `extra.least` GPUs to each part.
     """
-    return extra.values or {str(count): count for count in divisors(gpus) if count == 1 or 2 * count <= gpus}
+    numbers = (count for count in divisors(gpus) if count == 1 or extra.least * count <= gpus)
+    return extra.values or {str(count): count for count in numbers}
 
 
 def _pinned(extra: Extra, plain: Request) -> list[Any]:
@@ -253,13 +254,13 @@ def needed_options(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], boo
 
     fits: whether a job has any plan; called repeatedly. Maturities are added in order until something fits. Of the last
     one only options each of which is enough with the maturities before are returned; all of it if no single one is. All
-    excluded options if nothing fits with them either.
+    excluded options if nothing fits with them either. EXPERIMENTAL ones are left out: only the job allows them.
     """
     release = BACKENDS[job.backend].releases.of(job)
     names = {constraint.name for constraint in excluded_options(job, fixed, pins)} - set(job.without)
     known = {one.name: one.standing(release) for one in BACKENDS[job.backend].options if one.name in names}
     better = tuple[str, ...]()
-    for maturity in Maturity:
+    for maturity in [one for one in Maturity if one is not Maturity.EXPERIMENTAL]:
         own = tuple(name for name, standing in known.items() if standing and standing.maturity is maturity)
         if own and fits(allowing(job, *better, *own)):
             return (*better, *(tuple(name for name in own if fits(allowing(job, *better, name))) or own))

@@ -94,6 +94,7 @@ def pieces(
         places = np.flatnonzero(taken[number] & ~_dominated(requests, taken, number))
         if not places.size:
             continue
+        scheme = replace(scheme, weight_shards=request.configuration.gtp > 1)
         of_kind = derived(request.model, framework.implementation, scheme)
         resolved, balance = resolve(of_kind, choices), block_flops(of_kind, constants(request))
         of_model = np.array([kinds.count(kind) for kind in of_kind], dtype=np.float64)

@@ -11,7 +11,7 @@ from symconfig.descriptor.job import PIN_NAMES
 from symconfig.errors import InputError, Problem, among, nearest
 from symconfig.plans.configuration import EXTRAS, SWITCH
 
-DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero", "instances")
+DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero", "instances", "gtp")
 WORDS: Mapping[str, tuple[str, ...]] = {
     "sp": tuple(SWITCH),
     "activation_offload": tuple(SWITCH),

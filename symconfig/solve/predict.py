@@ -146,7 +146,7 @@ def at_point(request: Request, cluster: ClusterDescriptor, c: Configuration) -> 
     return Prospect(
         request=request,
         machine=machine(cluster, c.precision, gpus=c.world_size),
-        scheme=Scheme(c.sequence_parallel, c.cp_comm, shares_heads(model, c.tp)),
+        scheme=Scheme(c.sequence_parallel, c.cp_comm, shares_heads(model, c.tp), weight_shards=c.gtp > 1),
         split=_split(model, c),
         configuration=c,
     )

@@ -265,12 +265,13 @@ def lattice(request: Request, candidates: ConfigurationSet, of_loads: Numbers | 
     """Return the lattice with a number for every symbol at every point; dp is 1.
 
     of_loads: numbers of expert loads; None: `loads` for the points' ep. Vocabulary is padded for tp; dims of which
-    ranks hold repeated pieces are at least tp x cp.
+    ranks hold repeated pieces are at least tp x cp. gtp is the request's.
     """
     points = candidates.as_floats()
     numbers: Numbers = dict(constants(request))
     numbers |= {
         "tp": points.tp,
+        "gtp": np.full_like(points.tp, request.configuration.gtp),
         "cp": points.cp,
         "ep": points.ep,
         "etp": points.etp,

@@ -86,10 +86,22 @@ ACTIVATIONS_OF_ADAPTERS = Constraint(
     source="megatron-bridge, peft/lora.py",
     example={"adapted": True, "activation_offload": True},
 )
+SHARDED_WEIGHTS = Constraint(
+    name="weight shards beside other steps",
+    predicate=lambda f, p: (
+        (p.gtp > 1) & (no(p.precision == "bf16") | no(p.cuda_graphs == "none") | f.adapted | (f.optimizer == "muon"))
+    ),
+    rule="weight shards go with bf16 and Adam, without adapters and CUDA graphs",
+    sentence="weight shards beside low precision, fp16, CUDA graphs, adapters or Muon are not priced",
+    about="gtp",
+    pins=("gtp=1", "precision=bf16", "cuda_graphs=none"),
+    source="graph/sharding.py: weights are gathered in 16 bits and gradients summed as they are accumulated",
+    example={"gtp": 2, "dp": 8, "precision": "mxfp8"},
+)
 
 # The planner's constraints in addition to a framework's own.
 ADDED: Mapping[str, tuple[Constraint, ...]] = {
-    "megatron": (SHARDED_STAGES, SHARDED_QUEUES, SHARDED_OVERLAP),
+    "megatron": (SHARDED_STAGES, SHARDED_QUEUES, SHARDED_OVERLAP, SHARDED_WEIGHTS),
     "deepspeed": (),
     "fsdp": (),
 }

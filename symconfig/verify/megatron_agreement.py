@@ -84,7 +84,11 @@ ROWS: tuple[Row, ...] = (
     Row("best.configuration.tp", "tensor_model_parallel_size"),
     Row("best.configuration.pp", "pipeline_model_parallel_size"),
     Row("best.configuration.cp", "context_parallel_size"),
-    Row("best.configuration.dp", "data_parallel_size"),
+    # Of the arguments without the ranks of weight shards, which are data-parallel ones here.
+    Row("best.configuration.dp", "data_parallel_size",
+        got=lambda _, r: r.arg("data_parallel_size") * r.arg("gtp_weight_remat_size", 1)),
+    Row("best.configuration.gtp", "tensor_parallel_num_weight_shards",
+        got=lambda _, r: r.arg("gtp_weight_remat_size", 1)),
     Row("best.configuration.ep", "expert_model_parallel_size"),
     Row("best.configuration.etp", "expert_tensor_parallel_size",
         got=lambda _, r: r.arg("expert_tensor_parallel_size", 1),

@@ -153,7 +153,7 @@ def _microbatches(args: Any) -> int:
         "rampup_batch_size": getattr(args, "rampup_batch_size", None),
         "global_batch_size": args.global_batch_size,
         "micro_batch_size": args.micro_batch_size,
-        "data_parallel_size": args.data_parallel_size,
+        "data_parallel_size": args.data_parallel_size * getattr(args, "gtp_weight_remat_size", 1),
         "decrease_batch_size_if_needed": False,
     }
     taken = inspect.signature(calculator).parameters
@@ -177,6 +177,7 @@ def _groups(args: Any, world_size: int, rank: int) -> None:
         "expert_model_parallel_size": args.expert_model_parallel_size,
         "expert_tensor_parallel_size": getattr(args, "expert_tensor_parallel_size", None),
         "num_distributed_optimizer_instances": getattr(args, "num_distributed_optimizer_instances", 1),
+        "gtp_remat_size": getattr(args, "gtp_weight_remat_size", 1),
         "order": "tp-cp-ep-pp-dp" if getattr(args, "use_tp_pp_dp_mapping", False) else "tp-cp-ep-dp-pp",
         "create_gloo_process_groups": False,
     }

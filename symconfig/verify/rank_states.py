@@ -78,20 +78,21 @@ def predicted(plan: Plan, stage: int) -> Predicted:
 
 
 def coordinates(parallel: Configuration, rank: int) -> dict[str, int]:
-    """Return a rank's index along tp, cp, dp, pp (in the order of DENSE_GRID) and etp, ep, edp (of EXPERT_GRID). Raises
-    InputError for a rank outside the plan.
+    """Return a rank's index along tp, cp, dp, pp (in the order of DENSE_GRID) and etp, ep, edp (of EXPERT_GRID), where
+    ranks of gtp are neighbours along dp. Raises InputError for a rank outside the plan.
     """
     if not 0 <= rank < parallel.world_size:
         need = f"0 to {parallel.world_size - 1}"
         raise InputError("the plan has no such rank", field="rank", got=str(rank), need=need)
     places: dict[str, int] = {}
-    for grid, axes in ((DENSE_GRID, "tp cp dp pp"), (EXPERT_GRID, "etp ep edp")):
+    for grid, axes in ((DENSE_GRID, "tp gtp cp dp pp"), (EXPERT_GRID, "etp ep edp")):
         left = rank
         for axis in grid:  # the innermost first
-            left, place = divmod(left, getattr(parallel, axis))
+            ranks = parallel.dp // parallel.gtp if axis == "dp" else getattr(parallel, axis)
+            left, place = divmod(left, ranks)
             if axis in axes.split():
                 places[axis] = place
-    return places
+    return places | {"dp": places["dp"] * parallel.gtp + places.pop("gtp")}
 
 
 def stage_of(parallel: Configuration, rank: int) -> int:
@@ -122,7 +123,7 @@ def chunk_parameters(plan: Plan, stage: int) -> tuple[tuple[Parameter, ...], ...
     point = with_local_layers(plan)
     p, model = point.configuration, point.request.model
     numbers = {name: int(size) for name, size in dim_sizes(model).items()}
-    numbers |= {name: getattr(p, name) for name in ("tp", "cp", "ep", "etp", "dp")}
+    numbers |= {name: getattr(p, name) for name in ("tp", "gtp", "cp", "ep", "etp", "dp")}
     numbers[d.VOCAB] = point.request.framework.padded_vocab(model.vocab_size, p.tp)
     if model.experts and numbers[d.EXPERTS] % p.ep:
         raise SymconfigError(f"{numbers[d.EXPERTS]} experts do not divide over ep {p.ep}")

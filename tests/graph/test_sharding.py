@@ -14,7 +14,8 @@ import pytest
 
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.fsdp.behaviour import FSDP
-from symconfig.graph.layout import FLAT, INSTANCES, PARTIAL, Layout
+from symconfig.graph.dims import ONE
+from symconfig.graph.layout import FLAT, GTP, INSTANCES, PARTIAL, Layout, moves
 from symconfig.graph.sharding import Sharding, over_replicas
 
 PAPER = [Sharding.of(stage, whole_gradients=False, over_tensor=False, instances=False) for stage in range(4)]
@@ -40,6 +41,24 @@ def test_stage_3_of_deepspeed_cuts_what_tensor_parallel_ranks_have_alike() -> No
     assert (cut.axes_on(FLAT), cut.axes_on("ffn")) == (("dp",), ("tp",))
     produced = DEEPSPEED.sharding(3).layouts(Layout(), ("dp",)).produced
     assert produced.axes_on(PARTIAL) == ("dp",)
+
+
+def test_weight_shards_are_gathered_and_summed_with_every_microbatch() -> None:
+    """Megatron-LM, docs/api-guide/core/generalized_tensor_parallel.md, section 3.2: a linear weight's gradient is
+    reduce-scattered over gtp after each backward, a norm's all-reduced once the replicas' are; both over dp once."""
+
+    def collectives(over_gtp: bool) -> list[tuple[str, str, tuple[str, ...]]]:
+        ways = PAPER[1].ways(Layout(), ("dp", GTP), over_gtp=over_gtp)
+        return [(w.phase.value, m.kind.value, m.axes) for w in ways for m in moves(w.given, w.taken, ONE)]
+
+    once = [("gradient reduction", "reduce-scatter", ("dp",)), ("updated weights", "all-gather", ("dp",))]
+    assert collectives(over_gtp=True) == [
+        ("forward", "all-gather", (GTP,)),
+        ("backward, gathered again", "all-gather", (GTP,)),
+        ("backward", "reduce-scatter", (GTP,)),
+        *once,
+    ]
+    assert collectives(over_gtp=False) == [once[0], ("gradient reduction", "all-reduce", (GTP,)), once[1]]
 
 
 @dataclass(frozen=True)
@@ -76,8 +95,8 @@ def test_frameworks_call_what_the_layouts_say(called: Called, case: str) -> None
     """Kinds, elements of the larger buffer, and whether with every microbatch; a framework may cut one into several."""
     sharding, expected, found = CASES[case], Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     numbers = {"dp": called.ranks / 2, INSTANCES: 2} if sharding.instances else {"dp": called.ranks}
-    for way, moves in over_replicas(sharding):
-        for move in moves:
+    for way, some in over_replicas(sharding):
+        for move in some:
             elements = called.elements * prod(numbers[axis] ** power for axis, power in move.elements.powers)
             expected["step" if way.phase.once else "microbatch", move.kind.value] += int(elements)
     for place, kind, size in called.calls[case]:

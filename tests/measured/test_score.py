@@ -182,6 +182,7 @@ def test_kendall(pairs: list[tuple[float, float]], tau: float) -> None:
         ("defer-embedding-wgrad-compute: true, wgrad-deferral-limit: 2", "deferred_gradients", 2),
         ("defer-embedding-wgrad-compute: true", "deferred_gradients", 7),  # 8 microbatches, and one of them runs
         ("num-distributed-optimizer-instances: 2", "optimizer_instances", 2),
+        ("tensor-model-parallel-size: 1, tensor-parallel-num-weight-shards: 4", "gtp", 4),
         ("microbatch-group-size-per-virtual-pipeline-stage: 5", "microbatch_group", 5),
         ("num-experts: 8", "kernels", ExpertKernels.IN_TURN),
         ("num-experts: 8, moe-grouped-gemm: true", "kernels", ExpertKernels.GROUPED),

@@ -26,6 +26,7 @@ CASES: dict[str, Case] = {
     "fused loss": ("llama2-13b", "h100", {"fused_loss": True}),
     "bf16 gradients": ("llama2-13b", "h100", {"grad_bytes": 2}),
     "user buffers": ("llama2-13b", "h100", {"overlap_tp_comm": True}),
+    "weight shards": ("llama2-13b", "h100", {"gtp": 2}),
 }
 FLEX = "--moe-token-dispatcher-type flex"
 FP32 = "--moe-router-dtype fp32"
@@ -62,13 +63,14 @@ WRITTEN: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "bf16 gradients": {"core_v0.12.1": ("--grad-reduce-in-bf16",)},
     "user buffers": {"core_v0.12.1": ("--tp-comm-overlap",)},
+    "weight shards": {"core_v0.12.1": (), "core_v0.19.0": ("--tensor-parallel-num-weight-shards 8",)},
 }
 # Per case, the pin that leaves it out.
 OFF = {
     "deepep": "dispatcher=alltoall", "hybridep": "dispatcher=alltoall", "router": "cuda_graphs=none",
     "outside experts": "cuda_graphs=none", "all": "cuda_graphs=none", "fp8": "fp8_param_gather=off",
     "mxfp8": "fp8_param_gather=off", "fused loss": "fused_loss=off", "bf16 gradients": "grad_dtype=fp32",
-    "user buffers": "user_buffers=off",
+    "user buffers": "user_buffers=off", "weight shards": "gtp=1",
 }  # fmt: skip
 
 
@@ -104,7 +106,7 @@ def test_an_option_is_said_as_its_release_says_it_or_refused(name: str, version:
 
 
 # Of ms-swift, what is refused of the cases, each with the pin that leaves it out.
-REFUSED = ("router", "outside experts", "all", "mxfp8", "bf16 gradients", "user buffers", "fused loss")
+REFUSED = ("router", "outside experts", "all", "mxfp8", "bf16 gradients", "user buffers", "fused loss", "weight shards")
 
 
 @pytest.mark.parametrize("name", OFF)

@@ -22,7 +22,7 @@ from symconfig.solve.pins import number_range
 
 VALUES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("tp", "pp", "cp", "ep", "dp"), ("1", "2", "4", "3", "2..4")),
-    **dict.fromkeys(("vpp", "etp", "mbs", "instances"), ("1", "2")),
+    **dict.fromkeys(("vpp", "etp", "mbs", "instances", "gtp"), ("1", "2")),
     **{extra.pin: tuple(extra.values) for extra in EXTRAS if extra.values},
     "zero": ("0", "1", "2", "3", "1..2"),
     "sp": ("true", "off"),
@@ -39,7 +39,7 @@ OFF = {"off", "false", "0", "none", "alltoall"}
 def has(best: Candidate, name: str, value: str) -> bool:
     """Tell, from the plan alone, whether a candidate is as pinned. What nobody exchanges is exchanged in no way."""
     p, o = best.configuration, best.configuration
-    numbers = {"mbs": best.configuration.micro, "zero": o.zero_stage, "instances": o.instances}
+    numbers = {"mbs": best.configuration.micro, "zero": o.zero_stage, "instances": o.instances, "gtp": o.gtp}
     if name in numbers or name in DEGREES:
         bounds = number_range(value)
         return bounds is not None and bounds[0] <= numbers.get(name, getattr(p, name, 0)) <= bounds[1]

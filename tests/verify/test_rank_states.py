@@ -53,6 +53,10 @@ CASES = {
     "latent attention, cp": Case("deepseek-v3", 0, {"cp": 2, "tp": 1, "pp": 4, "vpp": 1, "ep": 8, "dp": 4}),
     "prediction of further tokens": Case("deepseek-v3", -1),
     "sinks and biases of experts": Case("gpt-oss-120b", 33),
+    # Not of latent attention: its projections down are column-parallel among Megatron's own layers, and so in shards.
+    "weight shards, cp": Case("llama3.1-70b", -1, {"dp": 4, "gtp": 2}),
+    "weight shards, one stage": Case("llama2-13b", 5, {"tp": 2, "pp": 1, "vpp": 1, "dp": 8, "gtp": 8}),
+    "weight shards beside experts": Case("mixtral-8x7b", 5, {"tp": 2, "pp": 2, "ep": 4, "etp": 2, "dp": 8, "gtp": 4}),
     "learned positions and all biases": Case("gpt3-175b", 0),
     "Megatron-FSDP, ZeRO 2": Case("gpt3-175b", 1, {**_ALONE, "dp": 24, "zero_stage": 2}, _FEW),
     "Megatron-FSDP, ZeRO 3": Case("llama3.1-70b", -1, {**_ALONE, "dp": 24, "zero_stage": 3}, _FEW),
@@ -109,9 +113,9 @@ def test_the_final_norm_moved_behind_the_last_layer() -> None:
         assert ["lm_head.weight" in each for each in names] == [False, True]
 
 
-def test_all_ranks_have_places_of_their_own() -> None:
-    plan = sample_plan("mixtral-8x7b", tp=2, pp=2, ep=4, etp=2, dp=8)
-    parallel = plan.best.configuration
+@pytest.mark.parametrize("gtp", [1, 4])
+def test_all_ranks_have_places_of_their_own(gtp: int) -> None:
+    parallel = sample_plan("mixtral-8x7b", tp=2, pp=2, ep=4, etp=2, dp=8, gtp=gtp).best.configuration
     every = [coordinates(parallel, rank) for rank in range(parallel.world_size)]
     assert len({tuple(each[axis] for axis in ("tp", "cp", "dp", "pp")) for each in every}) == parallel.world_size
     assert [each["pp"] for each in every] == [stage_of(parallel, rank) for rank in range(parallel.world_size)]

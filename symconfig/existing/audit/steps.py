@@ -40,6 +40,7 @@ _EVEN: Mapping[str, Any] = {
 # Fields of a configuration that are one decision, in the order in which ties are broken.
 DECISIONS: Mapping[str, tuple[str, ...]] = {
     "tp": ("tp",),
+    "weight shards": ("gtp",),
     "stages": ("pp", "vpp", *_EVEN),
     "cp": ("cp", "cp_comm"),
     "experts": ("ep", "etp"),
@@ -174,7 +175,7 @@ def _extra(name: str) -> Callable[[Setup], object]:
 
 # What changes are named by: each with its value, by which two configurations differ. A degree of 1 makes some idle.
 _NAMED: tuple[tuple[str, Callable[[Setup], object]], ...] = (
-    *((name, attrgetter(name)) for name in ("tp", "pp", "vpp", "cp", "ep", "etp")),
+    *((name, attrgetter(name)) for name in ("tp", "gtp", "pp", "vpp", "cp", "ep", "etp")),
     ("micro-batch", attrgetter("micro")),
     ("zero", attrgetter("zero_stage")),
     ("stages", lambda c: _ends(c)),

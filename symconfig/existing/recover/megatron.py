@@ -41,6 +41,7 @@ _COUNTS = words(
     """
 )
 PER_CHUNK = "num_layers_per_virtual_pipeline_stage"
+SHARDS = BY_FIELD["gtp"][0]
 BOUNDS = {**dict.fromkeys(sorted(SIZES | _COUNTS), "1 or more"), "optimizer_offload_fraction": "0 to 1"}
 LONGEST_MASKED = 16 * 1024  # tokens: masks of shorter sequences are too small to count
 
@@ -120,14 +121,24 @@ class Reader:
         if beyond:
             return
         tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
-        if self.gpus % (tp * pp * cp):
+        shards = names.whole(SHARDS, tp)
+        if shards < tp or shards % tp:
+            problem = self._problem(SHARDS, "the weight shards cannot be divided", got=str(shards))
+            yield Impossible.of(problem, "weight-shards-over-tp")
+            return
+        if self.gpus % (shards * pp * cp):
+            first = f"tp {tp}" if shards == tp else f"shards {shards}"
             problem = self._problem(
                 "tensor_model_parallel_size",
                 "these degrees do not divide the GPUs",
-                got=f"{self.gpus} GPUs for tp {tp} x pp {pp} x cp {cp}",
+                got=f"{self.gpus} GPUs for {first} x pp {pp} x cp {cp}",
             )
             yield Impossible.of(problem, "gpus-over-degrees")
             return
+        wide = options.precision(names) == "bf16" and names["optimizer"] != "muon" and not options.graphs(names)
+        if shards > tp and not (wide and options.zero_stage(names) < 2):
+            what = "weight shards beside low precision, fp16, CUDA graphs, Megatron-FSDP or Muon are not predicted"
+            yield self._problem(SHARDS, what)
         micro = names["micro_batch_size"]
         if not isinstance(micro, int) or micro < 1:
             yield self._problem("micro_batch_size", "the micro-batch is not said", need="a number")
@@ -167,6 +178,7 @@ class Reader:
         tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
         chunks, fields = stages(names, descriptor.num_hidden_layers, pp, descriptor)
         vpp, dp, zero = chunks or 1, self.gpus // (tp * pp * cp), options.zero_stage(names)
+        gtp = options.weight_shards(names)
         overlap = options.overlap(names, zero, pp, vpp)
         width = options.gradient_bytes(names, zero)
         experts = descriptor.experts is not None
@@ -176,7 +188,7 @@ class Reader:
             overlap,
             zero=zero,
             gradient_bytes=width,
-            replicas=dp * cp,
+            replicas=dp * cp // gtp,
             pp=pp,
             vpp=vpp,
             latent=descriptor.latent is not None,
@@ -201,6 +213,7 @@ class Reader:
             ep=ep,
             etp=names.whole("expert_tensor_parallel_size", tp) if experts else 1,
             dp=dp,
+            gtp=gtp,
             micro=micro,
             global_batch=self._global(dp),
             seq_length=self._seq_length(),

@@ -306,6 +306,20 @@ MXFP8_PARAM_GATHER = Option(
         until="core_v0.17.1",
     ),
 )
+WEIGHT_SHARDS = Option(
+    name="gtp",
+    label="weight shards (GTP)",
+    uses=lambda f, p: p.gtp > 1,
+    about="gtp",
+    example={"gtp": 2, "dp": 8},
+    doubt=Standing(
+        maturity=Maturity.EXPERIMENTAL,
+        why="Megatron-LM calls them so: interface and behaviour may change without notice; they need Transformer "
+        "Engine 2.19 or later",
+        source="docs/api-guide/core/generalized_tensor_parallel.md",
+        since="core_v0.19.0",
+    ),
+)
 FUSED_LOSS = Option(
     name="fused_loss",
     label="Transformer Engine's fused loss",

@@ -308,6 +308,32 @@ LOSS_REFUSED = _OF_LOSS(
     source=f"{ARGUMENTS}, of core_v0.18.2",
     example={"fused_loss": True},
 )
+_OF_SHARDS = partial(Constraint, about="gtp", got="{p.gtp}", pins=("gtp=1",))
+SHARDS_RELEASE = _OF_SHARDS(
+    name="weight shards of an old release",
+    predicate=lambda f, p: p.gtp > 1,
+    rule="weight shards need core_v0.19 or later",
+    until="core_v0.18.2",
+    unsaid=True,
+    source="megatron/training/arguments.py, --tensor-parallel-num-weight-shards",
+    example={"gtp": 2, "dp": 8},
+)
+SHARDS_OVER_DP = _OF_SHARDS(
+    name="weight shards over dp",
+    predicate=lambda f, p: p.dp % p.gtp != 0,
+    rule="weight shards are of data-parallel ranks, which gtp must divide",
+    sentence="dp {p.dp} ranks cannot be divided by gtp {p.gtp}",
+    divides=True,
+    source="megatron/core/parallel_state.py, initialize_model_parallel: world = tp x gtp x cp x dp x pp",
+    example={"gtp": 3, "dp": 8},
+)
+SHARDS_SHARDING = _OF_SHARDS(
+    name="weight shards beside Megatron-FSDP",
+    predicate=lambda f, p: (p.gtp > 1) & (p.zero_stage >= 2),
+    rule="weight shards go with ZeRO 0 and 1, as Megatron-FSDP's checkpoints cannot hold them",
+    source=f"{ARGUMENTS}: torch or torch_dist",
+    example={"gtp": 2, "dp": 8, "zero_stage": 3},
+)
 GRADIENTS_RELEASE = Constraint(
     name="bf16 gradients of an old release",
     predicate=lambda f, p: (p.grad_bytes == 2) & no(p.precision == "fp16"),

@@ -210,6 +210,12 @@ def instances(names: Mapping[str, Value]) -> int:
     return value if isinstance(value, int) and value > 0 else 1
 
 
+def weight_shards(names: Mapping[str, Value]) -> int:
+    """Return gtp, shards // tp: how many ranks share the linear weights of a tensor-parallel rank; 1 by default."""
+    shards, tp = (names.get(f"tensor_{dest}") for dest in ("parallel_num_weight_shards", "model_parallel_size"))
+    return max(1, shards // (tp if isinstance(tp, int) and tp > 0 else 1)) if isinstance(shards, int) else 1
+
+
 def fuses_loss(names: Mapping[str, Value]) -> bool:
     """Return whether Transformer Engine's kernel computes the loss with its softmax in 16 bits."""
     return bool(names.get("cross_entropy_loss_fusion")) and names.get("cross_entropy_fusion_impl") == "te"

@@ -24,6 +24,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {
         GRAPHS | {"--cuda-graph-modules": "moe_router moe_preprocess"},
     ),
     "weights in 8 bits": (DENSE | {"precision": "fp8"}, {"fp8_param_gather": True}, {"--fp8-param-gather": ""}),
+    "weight shards": (DENSE, {"gtp": 2}, {"--tensor-parallel-num-weight-shards": "8"}),
     "fused loss": (
         DENSE | {"version": "core_v0.17.1"},
         {"fused_loss": True},

@@ -34,6 +34,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "weights in mxfp8": DENSE | {"cluster": "b200", "precision": "mxfp8", "fp8_param_gather": True},
     "fused loss": DENSE | {"fused_loss": True, "version": "core_v0.17.1"},
     "gradients in bf16": DENSE | {"grad_bytes": 2},
+    "weight shards": DENSE | {"gtp": 2},
     "deepep": FLEX | {"moe_flex_backend": "deepep"},
     "deepep, before backends": FLEX | {"moe_flex_backend": "deepep", "version": "core_v0.14.0"},
     "hybridep": FLEX | {"moe_flex_backend": "hybridep"},

@@ -78,7 +78,7 @@ def test_an_option_of_another_version_is_judged_by_that_one() -> None:
     ("line", "dests"),
     [
         ("--freeze-all-layers", ["freeze_all_layers"]),
-        ("--tensor-parallel-num-weight-shards 2", ["tensor_parallel_num_weight_shards"]),
+        ("--expert-tensor-parallel-num-weight-shards 2", ["expert_tensor_parallel_num_weight_shards"]),
         ("--use-checkpoint-args --hybrid-context-parallel", ["hybrid_context_parallel", "use_checkpoint_args"]),
         ("--cpu-offloading-num-layers 0 --recompute-activations", []),
     ],

@@ -22,6 +22,9 @@ PLAIN = ConfigurationSet(
     grad_bytes=4,
     fp8_param_gather=False,
     fused_loss=False,
+    gtp=1,
+    dp=8,
+    zero_stage=1,
 )
 DEEPEP = PLAIN.having(moe_dispatcher="flex", moe_flex_backend="deepep")
 # Of a constraint that names the releases without an option: the option.
