@@ -32,8 +32,11 @@ class Configuration:
     first_stage_layers, last_stage_layers: None: as many as the other stages. microbatch_group_size: of a round of the
     interleaved schedule; None: pp. cp_comm: p2p (keys travel), a2a (Ulysses) or all_gather. moe_dispatcher: None
     without experts; moe_flex_backend: the kernels of flex. grad_bytes: per parameter, as accumulated. cuda_graphs: what
-    they replay of a layer. fp8_param_gather: weights are kept in low precision only. fused_loss: one kernel, its
-    softmax in 16 bits. instances: groups of data-parallel ranks that each have all parts of what ZeRO shards.
+    they replay of a layer, or the whole iteration. fp8_param_gather: weights are kept in low precision only.
+    fused_loss: one kernel, its softmax in 16 bits. instances: groups of data-parallel ranks that each have all parts of
+    what ZeRO shards. expert_capacity: tokens that a rank's experts have buffers for, over the mean; 0: for as many as
+    come. paged_stash: of what experts keep for the backward, only the tokens that came. fp8_attention: of queries, keys
+    and values.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -72,10 +75,13 @@ class Configuration:
     first_stage_layers: Count | None = None
     last_stage_layers: Count | None = None
     moe_flex_backend: Literal["deepep", "hybridep"] | None = None
-    cuda_graphs: Literal["none", "router", "outside experts", "all"] = "none"
+    cuda_graphs: Literal["none", "router", "outside experts", "all", "full iteration"] = "none"
     fp8_param_gather: bool = False
     fused_loss: bool = False
     instances: PositiveInt = 1
+    expert_capacity: Annotated[float, Field(ge=0)] = 0.0
+    paged_stash: bool = False
+    fp8_attention: bool = False
 
     @property
     def world_size(self) -> int:
@@ -140,18 +146,24 @@ class Configuration:
         return ", ".join(words)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sections `parallel`, `batch` and `options` of plan.json; what has no effect is None there."""
+        """Return the sections `parallel`, `batch` and `options` of plan.json; what has no effect is None there.
+
+        Options that only a pin switches on (RARE) are left out where they are off.
+        """
         idle = {"cp_comm": self.cp == 1, "recompute_layers": self.recompute != "full"}
         data: dict[str, Any] = {}
         for name, path in PLACES.items():
             section = data
             for step in path[:-1]:
                 section = section.setdefault(step, {})
-            section[path[-1]] = None if idle.get(name) else getattr(self, name)
+            value = None if idle.get(name) else getattr(self, name)
+            if value or name not in RARE:
+                section[path[-1]] = value
         return data
 
 
 FIELDS = tuple(one.name for one in fields(Configuration))
+RARE = frozenset(("expert_capacity", "paged_stash", "fp8_attention"))
 # Where plan.json has each field, in its order. It also has two properties.
 PLACES: Mapping[str, tuple[str, ...]] = {
     **{name: ("parallel", name) for name in DEGREES},

@@ -17,7 +17,8 @@ class Extra:
     values: by the words of the pin, the framework's default first; empty for a number of groups of GPUs. fixed: fields
     that a point must have for the option to have an effect. alone: each value is at least as fast and small as those
     before, so only the last that runs is tried, and the default if that may rule out something else. whole: only the
-    default and the last value that runs are tried. still: needs sequences of equal length.
+    default and the last value that runs are tried. still: needs sequences of equal length. asked: values that are used
+    only if pinned, as they change more of a run than its speed.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Extra:
     alone: bool = False
     whole: bool = False
     still: bool = False
+    asked: frozenset[Any] = frozenset()
 
     @property
     def usual(self) -> Any:
@@ -36,7 +38,14 @@ class Extra:
 
 
 _MEGATRON = ("megatron",)
-_GRAPHS = {"none": "none", "router": "router", "outside_experts": "outside experts", "all": "all"}
+_WHOLE_STEP, _ON = frozenset(("full iteration",)), frozenset((True,))
+_GRAPHS = {
+    "none": "none", "router": "router", "outside_experts": "outside experts", "all": "all",
+    "full_iteration": "full iteration",
+}  # fmt: skip
+_CAPACITIES = {"none": 0.0} | {
+    f"{value:g}": value for value in (1.0, 1.1, 1.2, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)
+}
 _KERNELS = {"alltoall": None, "deepep": "deepep", "hybridep": "hybridep"}
 EXTRAS: tuple[Extra, ...] = (
     Extra("grad_bytes", "grad_dtype", ("megatron", "deepspeed"), {"fp32": 4, "bf16": 2}, alone=True),
@@ -44,8 +53,11 @@ EXTRAS: tuple[Extra, ...] = (
     Extra("fused_loss", "fused_loss", _MEGATRON, SWITCH, alone=True),
     Extra("overlap_tp_comm", "user_buffers", _MEGATRON, SWITCH, {"sequence_parallel": True}, still=True),
     Extra("moe_flex_backend", "dispatcher", _MEGATRON, _KERNELS),
-    Extra("cuda_graphs", "cuda_graphs", _MEGATRON, _GRAPHS, whole=True, still=True),
+    Extra("cuda_graphs", "cuda_graphs", _MEGATRON, _GRAPHS, whole=True, still=True, asked=_WHOLE_STEP),
     Extra("overlap_moe_a2a", "moe_overlap", _MEGATRON, SWITCH),
+    Extra("expert_capacity", "expert_capacity", _MEGATRON, _CAPACITIES, asked=frozenset(_CAPACITIES.values())),
+    Extra("paged_stash", "paged_stash", _MEGATRON, SWITCH, asked=_ON),
+    Extra("fp8_attention", "fp8_attention", _MEGATRON, SWITCH, asked=_ON),
     Extra("instances", "instances", ("fsdp",), {}),
 )
 # Fields of `Configuration` by the names of pins that differ from them.

@@ -4,7 +4,8 @@ the environment, against the table that symconfig's own launchers are written fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
@@ -12,8 +13,9 @@ from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.existing.rules.megatron_checks import CP, TP
 from symconfig.existing.rules.rule import Check
 from symconfig.existing.rules.versions import OLD, Old, State, meant
-from symconfig.frameworks.megatron.environment import Row, applying
+from symconfig.frameworks.megatron.environment import Row, applying, places
 from symconfig.frameworks.megatron.flags import Value, flags, parsed, versions
+from symconfig.frameworks.megatron.options import flex_backend
 
 
 def _hint(facts: MegatronFacts, name: str) -> str | None:
@@ -117,12 +119,21 @@ _WHEN: dict[str, Callable[[MegatronFacts], bool]] = {
     "tp": lambda facts: facts.tp > 1,
     "tp_or_cp": lambda facts: facts.tp > 1 or facts.cp > 1,
     "activation_offload": lambda facts: facts.on("fine_grained_activation_offloading"),
+    "hybridep": lambda facts: flex_backend(facts) == "hybridep",
 }
 
 
 def _clause(reason: str) -> str:
     """Return a sentence with its first letter in lower case, unless the second is upper case (NCCL)."""
     return reason if reason[1:2].isupper() else reason[0].lower() + reason[1:]
+
+
+def _places(facts: MegatronFacts) -> Mapping[str, int] | None:
+    """Return the numbers of `environment.places`; None if the ranks or the cluster's links are not known."""
+    with suppress(NotKnown):
+        if facts.joined is not None:
+            return places(facts.ep * facts.etp, facts.joined, facts.gpus_per_node or facts.joined)
+    return None
 
 
 def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]]:
@@ -133,7 +144,7 @@ def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]
     """
     if facts.architecture is None:
         raise NotKnown
-    for row in applying(facts.version, facts.architecture, lambda when: _WHEN[when](facts)):
+    for row in applying(facts.version, facts.architecture, lambda when: _WHEN[when](facts), named=_places(facts)):
         if row.forced == forced:
             try:
                 yield row, facts.variable(row.name)
