@@ -216,6 +216,9 @@ AS_OPTIONS: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
     "num_nextn_predict_layers": lambda v, _: f"--mtp-num-layers {v} --position-embedding-type rope",
     "seq_length": lambda v, _: f"--seq-length {v} --max-position-embeddings {v}",
     "cuda_graphs": _graph_options,
+    "expert_capacity": lambda v, _: (
+        f"--moe-expert-rank-capacity-factor {v} --use-transformer-engine-op-fuser" if v else ""
+    ),
     "fused_loss": lambda *_: "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
     "recompute": lambda v, _: (
         f"--recompute-granularity {v}" + " --recompute-method uniform --recompute-num-layers 1" * (v == "full")

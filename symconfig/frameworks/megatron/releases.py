@@ -22,6 +22,8 @@ RECOMPUTE_SINCE = {
     "shared_experts": "core_v0.14.0",
     "gdn_norm_out": "core_v0.19.0",
 }
+# Of modules that no model here has: Gated DeltaProduct's, and hyper-connections'.
+RECOMPUTE_UNPLANNED = {"gdp_in_proj": "main", "gdp_qkv": "main", "mhc": "main"}
 # Modules whose readers must keep their input as it came where products are in fp8, and since when layers can: not with
 # delayed scaling (transformer_config.py, __post_init__).
 KEPT_INPUTS, KEPT_INPUTS_SINCE = frozenset({"layernorm", "moe_act"}), "core_v0.14.0"

@@ -13,6 +13,7 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run, Supplied
 from symconfig.frameworks.extras import NAMES, in_effect, on
 from symconfig.frameworks.megatron.flags import flags
+from symconfig.frameworks.megatron.options import optimizer
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron as render
 from tests.sample_plans import sample_plan, with_optimizer
@@ -97,6 +98,13 @@ def test_rendered_options_are_recovered(name: str) -> None:
 )
 def test_an_optimizer_is_recovered(optimizer: Optimizer) -> None:
     assert recovered(with_optimizer(sample_plan(**DENSE), optimizer)).optimizer == optimizer
+
+
+@pytest.mark.parametrize(("version", "mode"), [("core_v0.19.0", "blockwise"), ("main", "duplicated")])
+def test_muon_shares_a_matrix_as_its_release_does_by_default(version: str, mode: str) -> None:
+    found = optimizer(Namespace(settings(["--optimizer", "muon"], "launch.sh"), flags(version)))
+    assert found is not None
+    assert found.tp_mode == mode
 
 
 def test_every_option_has_a_plan() -> None:
