@@ -17,8 +17,7 @@ class Extra:
     values: by the words of the pin, the framework's default first; empty for a number of groups of GPUs. fixed: fields
     that a point must have for the option to have an effect. alone: each value is at least as fast and small as those
     before, so only the last that runs is tried, and the default if that may rule out something else. whole: only the
-    default and the last value that runs are tried. still: needs sequences of equal length. asked: values that are used
-    only if pinned, as they change more of a run than its speed.
+    default and the last value that runs are tried. still: needs sequences of equal length.
     """
 
     name: str
@@ -29,7 +28,6 @@ class Extra:
     alone: bool = False
     whole: bool = False
     still: bool = False
-    asked: frozenset[Any] = frozenset()
 
     @property
     def usual(self) -> Any:
@@ -38,7 +36,6 @@ class Extra:
 
 
 _MEGATRON = ("megatron",)
-_WHOLE_STEP, _ON = frozenset(("full iteration",)), frozenset((True,))
 _GRAPHS = {
     "none": "none", "router": "router", "outside_experts": "outside experts", "all": "all",
     "full_iteration": "full iteration",
@@ -53,11 +50,11 @@ EXTRAS: tuple[Extra, ...] = (
     Extra("fused_loss", "fused_loss", _MEGATRON, SWITCH, alone=True),
     Extra("overlap_tp_comm", "user_buffers", _MEGATRON, SWITCH, {"sequence_parallel": True}, still=True),
     Extra("moe_flex_backend", "dispatcher", _MEGATRON, _KERNELS),
-    Extra("cuda_graphs", "cuda_graphs", _MEGATRON, _GRAPHS, whole=True, still=True, asked=_WHOLE_STEP),
+    Extra("cuda_graphs", "cuda_graphs", _MEGATRON, _GRAPHS, whole=True, still=True),
     Extra("overlap_moe_a2a", "moe_overlap", _MEGATRON, SWITCH),
-    Extra("expert_capacity", "expert_capacity", _MEGATRON, _CAPACITIES, asked=frozenset(_CAPACITIES.values())),
-    Extra("paged_stash", "paged_stash", _MEGATRON, SWITCH, asked=_ON),
-    Extra("fp8_attention", "fp8_attention", _MEGATRON, SWITCH, asked=_ON),
+    Extra("expert_capacity", "expert_capacity", _MEGATRON, _CAPACITIES),
+    Extra("paged_stash", "paged_stash", _MEGATRON, SWITCH),
+    Extra("fp8_attention", "fp8_attention", _MEGATRON, SWITCH),
     Extra("instances", "instances", ("fsdp",), {}),
 )
 # Fields of `Configuration` by the names of pins that differ from them.

@@ -58,7 +58,7 @@ def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> t
     """
     release = BACKENDS[job.backend].releases.of(job)
     names = {constraint.name for constraint in excluded(job, fixed, pins)} - set(job.without)
-    known = {one.name: one.standing(release) for one in options(job.backend) if one.name in names}
+    known = {one.name: one.standing(release) for one in options(job.backend) if one.name in names and not one.asked}
     better = tuple[str, ...]()
     for maturity in Maturity:
         own = tuple(name for name, standing in known.items() if standing and standing.maturity is maturity)

@@ -100,9 +100,9 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     """Yield the values of one option to search.
 
     Pinned: all that the pin allows. If it needs sequences of equal length (`still`) and the job's differ: the default.
-    Else the default and all others that the target runs but those in `asked`, with `whole` only the last of these. With
-    `alone` the last of these, then the default only if there is no other, the option needs a ZeRO stage, or the value
-    rules out something else.
+    Else the default and all others that the target runs, with `whole` only the last of these. With `alone` the last of
+    these, then the default only if there is no other, the option needs a ZeRO stage, or the value rules out something
+    else.
     """
     usual, known = extra.usual, dict.fromkeys(_pinned(extra, plain))
     if plain.pins.fixes(extra.pin):
@@ -111,7 +111,7 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     if extra.still and not one_length(plain.job, plain.seq_length):
         yield usual
         return
-    others = [value for value in known if value not in (usual, *extra.asked) and _runs(extra, value, plain)]
+    others = [value for value in known if value != usual and _runs(extra, value, plain)]
     if not extra.alone:
         yield usual
         yield from others[-1:] if extra.whole else others

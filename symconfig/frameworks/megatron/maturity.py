@@ -266,6 +266,7 @@ FULL_ITERATION = Option(
     about="cuda_graphs",
     example={"cuda_graphs": "full iteration"},
     doubt=_unusual("it runs without the check for NaN in loss and gradients, which Megatron-LM refuses beside it"),
+    asked=True,
 )
 EXPERT_CAPACITY = Option(
     name="expert_capacity",
@@ -284,6 +285,16 @@ EXPERT_CAPACITY = Option(
         "priced, and a loop of somebody else may not"
     ),
     needs=(_engine("Transformer Engine 2.14 or later has the experts' kernels for fixed buffers"),),
+    asked=True,
+)
+PAGED_STASH = Option(
+    name="paged_stash",
+    label="a paged stash",
+    uses=lambda f, p: p.paged_stash,
+    about="paged_stash",
+    example={**EXPERT_CAPACITY.example, "paged_stash": True},
+    doubt=_unusual("copies into its pages and back, beside computation, are not priced"),
+    asked=True,
 )
 FP8_ATTENTION = Option(
     name="fp8_attention",
@@ -297,6 +308,7 @@ FP8_ATTENTION = Option(
         source="megatron-bridge, training/mixed_precision.py, fp8_dot_product_attention",
     ),
     needs=(_engine("the kernels are cuDNN's, by way of Transformer Engine"),),
+    asked=True,
 )
 GRAPHED_OVERLAP = Option(
     name="graphed_overlap",
