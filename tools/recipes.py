@@ -224,7 +224,10 @@ def _stated(file: RecipeFile, recipe: Recipe) -> frozenset[str]:
         moe_dispatcher="flex" if said.dispatcher in ("deepep", "hybridep") else "alltoall",
         moe_flex_backend=said.dispatcher if said.dispatcher in ("deepep", "hybridep") else None,
         overlap_tp_comm=bool(said.tp_comm),
-        cuda_graphs="none" if said.cuda_graphs in (None, "none") else "all",
+        cuda_graphs=recipe.graphs or "none",
+        expert_capacity=said.expert_capacity or 0.0,
+        paged_stash=bool(said.paged_stash),
+        fp8_attention=bool(said.fp8_attention),
         fused_loss=bool(said.fused_loss),
         fp8_param_gather=bool(said.fp8_param_gather),
     )

@@ -47,6 +47,9 @@ PIN_NAMES = (
     "grad_dtype",
     "fp8_param_gather",
     "fused_loss",
+    "expert_capacity",
+    "paged_stash",
+    "fp8_attention",
 )
 
 

@@ -78,6 +78,9 @@ class RecipeOptions(Strict):
     gradients: Literal["bf16", "fp32"] | None = Field(default=None, description="type in which they are reduced")
     fp8_param_gather: bool | None = None
     fused_loss: bool | None = Field(default=None, description="Transformer Engine's kernel")
+    expert_capacity: float | None = Field(default=None, description="tokens of a rank's experts, over the mean")
+    paged_stash: bool | None = None
+    fp8_attention: bool | None = Field(default=None, description="no option of Megatron-LM's sets it")
     fsdp: str | None = Field(default=None, description="who shards the parameters")
     offload: str | None = None
     manual_gc: PositiveInt | None = Field(default=None, description="steps between two garbage collections")
@@ -109,16 +112,18 @@ class Recipe(Strict):
 
     @property
     def graphs(self) -> str | None:
-        """Return the scope of CUDA graphs as plans name it: none, all, "outside experts", router.
+        """Return the scope of CUDA graphs as plans name it: none, all, "full iteration", "outside experts", router.
 
-        A full iteration, or attention and MLP, is `all` without expert parallelism; the router is "outside experts"
-        together with attention. None if the recipe does not state it, or states a scope that plans do not have.
+        Graphs without modules, or of attention and MLP, are `all` without expert parallelism; the router is "outside
+        experts" together with attention. None if the recipe does not state it, or states a scope that plans lack.
         """
         stated = self.options.cuda_graphs
         if stated is None or stated == "none":
             return stated
         modules = set(stated.split(", "))
-        if modules & {"full_iteration", "on"} or modules >= {"attn", "mlp"}:
+        if "full_iteration" in modules:
+            return "full iteration"
+        if "on" in modules or modules >= {"attn", "mlp"}:
             return None if self.layout.ep > 1 else "all"
         if "moe_router" not in modules:
             return None
@@ -160,6 +165,9 @@ class Recipe(Strict):
         pins |= {"gradients": ("grad_dtype", options.gradients), "cuda_graphs": ("cuda_graphs", self.graphs)}
         if layout.ep > 1:
             pins["moe_overlap"] = ("moe_overlap", options.moe_overlap)
+            capacity = options.expert_capacity
+            pins["expert_capacity"] = ("expert_capacity", None if capacity is None else f"{capacity:g}")
+            pins["paged_stash"] = ("paged_stash", options.paged_stash)
             pins["dispatcher"] = ("dispatcher", None if options.dispatcher == "allgather" else options.dispatcher)
         if layout.tp > 1:
             pins["tp_comm"] = ("user_buffers", options.tp_comm)

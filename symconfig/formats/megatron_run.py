@@ -17,7 +17,13 @@ from symconfig.formats.links import Link, Values, destinations, value_of
 from symconfig.formats.megatron import always, router_dtype
 from symconfig.frameworks.megatron.behaviour import Graphed
 from symconfig.frameworks.megatron.hybrid import hybrid, known, parts_of_layer, pattern
-from symconfig.frameworks.megatron.releases import GRAPHED_MODULES_SINCE, NO_ENGINE, NO_GROUPED_GEMM, SHARDING_STAGES
+from symconfig.frameworks.megatron.releases import (
+    FULL_ITERATION_SINCE,
+    GRAPHED_MODULES_SINCE,
+    NO_ENGINE,
+    NO_GROUPED_GEMM,
+    SHARDING_STAGES,
+)
 from symconfig.plans.plan import Plan
 
 COLLECTED_EVERY = 100  # steps between garbage collections: 238 of the 328 Megatron recipes of model_zoo/recipes
@@ -27,6 +33,7 @@ ROUTER = ("moe_router", "moe_preprocess")
 GRAPHED_MODULES: dict[Graphed, tuple[str, ...]] = {
     "router": ROUTER, "outside experts": ("attn", *ROUTER), "all": ("attn", "mlp")
 }  # fmt: skip
+GRAPHS: tuple[Graphed, ...] = (*GRAPHED_MODULES, "full iteration")
 # Of --offload-modules, those that every layer has. A dense MLP has none. Norms count only where they stand alone:
 # before MLA and before experts; elsewhere Transformer Engine fuses them into the linear layer behind.
 OFFLOAD_ATTENTION, OFFLOAD_EXPERTS = ("qkv_linear", "core_attn", "attn_proj"), ("expert_fc1", "moe_act")
@@ -124,6 +131,9 @@ RUN: Mapping[str, tuple[Link, ...]] = {
              write=lambda v, _: v not in NO_GROUPED_GEMM),
         always("--moe-permute-fusion", {}, True),
         Link("cluster.gpu.architecture", "--moe-router-fusion", write=lambda v, _: v not in NO_ENGINE, optional=True),
+        _best("expert_capacity", "--moe-expert-rank-capacity-factor", write=lambda v, _: v or None),
+        _best("expert_capacity", "--use-transformer-engine-op-fuser", write=lambda v, _: v > 0),  # refused without
+        _best("paged_stash", "--moe-paged-stash"),
     ),
     "TRAINING_ARGS": (
         _best("micro", "--micro-batch-size"),
@@ -153,18 +163,21 @@ RUN: Mapping[str, tuple[Link, ...]] = {
         Link("training.manual_gc_interval", "--manual-gc-interval", write=_gc_interval),
         _best("fused_loss", "--cross-entropy-loss-fusion"),
         _best("fused_loss", "--cross-entropy-fusion-impl", words={True: "te"}),
-        _best("cuda_graphs", "--cuda-graph-impl", optional=True,
-              words=fromkeys(GRAPHED_MODULES, "transformer_engine")),
+        _best("cuda_graphs", "--cuda-graph-impl", optional=True, until=FULL_ITERATION_SINCE,
+              words=fromkeys(GRAPHED_MODULES, "transformer_engine") | {"full iteration": "local"}),
+        _best("cuda_graphs", "--cuda-graph-impl", since=FULL_ITERATION_SINCE,
+              words=fromkeys(GRAPHED_MODULES, "transformer_engine") | {"full iteration": "full_iteration"}),
         _best("cuda_graphs", "--external-cuda-graph", words=fromkeys(GRAPHED_MODULES, True), until="core_v0.15.0"),
         _best("cuda_graphs", "--cuda-graph-modules", words=GRAPHED_MODULES, optional=True),
-        _best("cuda_graphs", "--cuda-graph-scope", words=GRAPHED_MODULES,
-              since=GRAPHED_MODULES_SINCE, until="core_v0.18.2"),
-        _best("cuda_graphs", "--cuda-graph-scope", words=fromkeys(GRAPHED_MODULES, "full"),
-              until=GRAPHED_MODULES_SINCE),
+        _best("cuda_graphs", "--cuda-graph-scope", since=GRAPHED_MODULES_SINCE, until=FULL_ITERATION_SINCE,
+              words={**GRAPHED_MODULES, "full iteration": "full_iteration"}),
+        _best("cuda_graphs", "--cuda-graph-scope", until=GRAPHED_MODULES_SINCE,
+              words=fromkeys(GRAPHED_MODULES, "full") | {"full iteration": "full_iteration"}),
+        _best("cuda_graphs", "--no-check-for-nan-in-loss-and-grad", words={"full iteration": True}),
         # Steps before graphs are captured: its default since core_v0.12.1.
-        _best("cuda_graphs", "--cuda-graph-warmup-steps", words=fromkeys(GRAPHED_MODULES, 3)),
+        _best("cuda_graphs", "--cuda-graph-warmup-steps", words=fromkeys(GRAPHS, 3)),
         # core_v0.13 stops without it, later ones set it and warn.
-        _best("cuda_graphs", "--te-rng-tracker", words=fromkeys(GRAPHED_MODULES, True)),
+        _best("cuda_graphs", "--te-rng-tracker", words=fromkeys(GRAPHS, True)),
     ),
     "PRECISION_ARGS": (  # FP8 and FP4 sit on top of bf16
         _best("precision", "--fp16", words={"fp16": True}),
@@ -306,7 +319,7 @@ FAMILIES = (
     Family("pp vpp pipeline_layout first_stage_layers last_stage_layers "
            "account_for_embedding account_for_loss", "num_layers_per_virtual_pipeline_stage"),
     *map(Family, ("microbatch_group_size", "overlap_pp_p2p", "cp cp_comm")),
-    *map(Family, ("ep", "etp", "moe_dispatcher moe_flex_backend")),
+    *map(Family, ("ep", "etp", "moe_dispatcher moe_flex_backend", "expert_capacity", "paged_stash")),
     Family("", "moe_grouped_gemm moe_permute_fusion moe_router_fusion"),
     *map(Family, ("overlap_moe_a2a", "zero_stage", "overlap_grad_reduce")),
     *map(Family, ("overlap_param_gather", "optimizer_offload")),

@@ -18,6 +18,7 @@ _GRAPHS: dict[Graphed, str] = {
     "router": "CUDA graphs of the router",
     "outside experts": "CUDA graphs outside experts",
     "all": "CUDA graphs",
+    "full iteration": "one CUDA graph",
 }
 
 
@@ -67,6 +68,9 @@ def words(c: Configuration) -> tuple[str, ...]:
         _GRAPHS[c.cuda_graphs]: c.cuda_graphs != "none",
         "8-bit weights": c.fp8_param_gather,
         "fused loss": c.fused_loss,
+        f"experts hold {c.expert_capacity:g} x the mean": c.expert_capacity > 0,
+        "paged stash": c.paged_stash,
+        "fp8 attention": c.fp8_attention,
         f"{c.instances} groups of shards": c.instances > 1,
         f"weight shards over gtp {c.gtp}": c.gtp > 1,
     }
@@ -76,8 +80,8 @@ def words(c: Configuration) -> tuple[str, ...]:
 def put_on(framework: Framework, architecture: str, c: Configuration, had: Configuration) -> Framework:
     """Return the framework with the options of `c` in the place of those of `had`, which it has.
 
-    Overlap over tp, cp and experts is first reset to the framework's usual; dispatcher, loss and graphs are set only
-    where they differ from `had`, gradient width and instances only where its plans may have them.
+    Overlap over tp, cp and experts is first reset to the framework's usual; dispatcher, loss, 8-bit attention and
+    graphs are set only where they differ from `had`, gradient width and instances only where its plans may have them.
     """
     usual = FRAMEWORKS[framework.name].hide
     hide = replace(
@@ -90,6 +94,8 @@ def put_on(framework: Framework, architecture: str, c: Configuration, had: Confi
         how["dispatcher"] = c.moe_flex_backend or "alltoall"
     if had.fused_loss != c.fused_loss:
         how["loss"] = "fused" if c.fused_loss else "parallel"
+    if had.fp8_attention != c.fp8_attention:
+        how["fp8_attention"] = c.fp8_attention
     able = [one.name for one in EXTRAS if framework.name in one.of]
     given: dict[str, Any] = {"quantised_weights": c.fp8_param_gather}
     if "instances" in able:

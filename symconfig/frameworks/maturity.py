@@ -20,7 +20,7 @@ from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron.releases import between
 from symconfig.plans.unknown import UNKNOWN
 
-ALL = "all"  # opens every option
+ALL = "all"  # opens every option that need not be named
 
 
 class Maturity(StrEnum):
@@ -30,7 +30,6 @@ class Maturity(StrEnum):
     YOUNG = "young"
     CHANGES_NUMBERS = "changes what is computed"  # sound and common, but a run with it is another experiment
     DEFECT = "a known defect"
-    EXPERIMENTAL = "experimental"  # by its framework's own words: it is never opened by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +89,7 @@ class Option:
 
     name: for --allow and --without. label: as sentences say it. uses: true where a point has it, as a constraint's
     predicate. example: facts at which it is used, beside those of a model that runs. doubt: what keeps it from
-    being stable; None: nothing. needs: what a site must have for it.
+    being stable; None: nothing. needs: what a site must have for it. asked: neither ALL nor a lack of memory opens it.
     """
 
     name: str
@@ -100,6 +99,7 @@ class Option:
     example: Mapping[str, Any]
     doubt: Standing | None = None
     needs: tuple[Need, ...] = ()
+    asked: bool = False
 
     def standing(self, release: str) -> Standing | None:
         """Return what keeps the option from being stable in a release; None if nothing does."""
@@ -130,13 +130,13 @@ def closed(
 ) -> tuple[Constraint, ...]:
     """Return constraints that forbid options in a release: those in `without`, and those not stable and not in `allow`.
 
-    ALL in `allow` opens every option, except those in `without`.
+    ALL in `allow` opens every option, except those in `without` and those that must be named.
     """
     needs = []
     for option in options:
         standing = option.standing(release)
         if option.name in without:
             needs.append(_forbidden(option, "this site is without it", "the job's `without`"))
-        elif standing is not None and not {option.name, ALL} & set(allow):
+        elif standing is not None and option.name not in allow and (option.asked or ALL not in allow):
             needs.append(_forbidden(option, f"{standing.maturity}: {standing.why}", standing.source))
     return tuple(needs)

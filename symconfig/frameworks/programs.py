@@ -46,6 +46,8 @@ def _of_megatron(name: str, source: str) -> tuple[Constraint, ...]:
         only("activation_offload", (False,), True, "activation_offload=0", f"{name} keeps activations on the GPU"),
         only("fused_loss", (False,), True, "fused_loss=off", f"{name} has a loss of its own"),
         only("gtp", (1,), 2, "gtp=1", f"weight shards are not written for {name}"),
+        only("expert_capacity", (0.0,), 1.5, "expert_capacity=none", f"{name} runs no step again for dropped tokens"),
+        only("fp8_attention", (False,), True, "fp8_attention=off", bits),
     )  # fmt: skip
 
 
@@ -111,6 +113,10 @@ _of_swift = partial(_only, source=_MS_SWIFT)
 _BUFFERS = "user buffers are of one size (Transformer Engine, copy_into_buffer), and its packed sequences are not"
 # By target. What depends on the job alone, or on the layers of stages, its renderer refuses.
 PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
+    "megatron": (
+        _only("fp8_attention", (False,), True, "fp8_attention=off", "no option of Megatron-LM's sets fp8 attention",
+              source="megatron/training/arguments.py: fp8_dot_product_attention is left out of its options"),
+    ),
     "slime": (
         *_of_megatron("slime", _SLIME),
         _samples("slime counts the samples of an update in micro-batches of each rank", _SLIME),
@@ -234,6 +240,7 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
         _of_mindspeed("zero_stage", (0, 1), 3, "zero=..1", "Megatron-FSDP with MindSpeed is not priced"),
         _of_mindspeed("gtp", (1,), 2, "gtp=1", "weight shards are Transformer Engine's, which Ascend has not"),
         _of_mindspeed("cuda_graphs", ("none",), "all", "cuda_graphs=none", "CUDA graphs are NVIDIA's"),
+        _of_mindspeed("fp8_attention", (False,), True, "fp8_attention=off", "MindSpeed trains in 16 bits here"),
         _of_mindspeed("overlap_tp_comm", (False,), True, "user_buffers=off",
                       "user buffers are of Transformer Engine, which Ascend has not"),
         _of_mindspeed("optimizer_offload", (0.0,), 1.0, "optimizer_offload=0",
@@ -245,6 +252,9 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
         _of_swift("overlap_tp_comm", (False,), True, "user_buffers=off", _BUFFERS),
         _of_swift("gtp", (1,), 2, "gtp=1", "weight shards are not written for ms-swift"),
         _of_swift("cuda_graphs", ("none",), "all", "cuda_graphs=none", "ms-swift's trainer captures no CUDA graphs"),
+        _of_swift("expert_capacity", (0.0,), 1.5, "expert_capacity=none",
+                  "ms-swift's trainer runs no step again for dropped tokens"),
+        _of_swift("fp8_attention", (False,), True, "fp8_attention=off", "ms-swift has no argument for fp8 attention"),
         _of_swift("overlap_moe_a2a", (False,), True, "moe_overlap=off",
                   "ms-swift's trainer does not hide the experts' all-to-all"),
         _of_swift("activation_offload", (False,), True, "activation_offload=0",

@@ -332,6 +332,7 @@ def behaviour_of(options: RowOptions, name: str, replicas: int) -> dict[str, Any
         "moe_flex_backend": dispatcher if dispatcher in ("deepep", "hybridep") else None,
         "cuda_graphs": graphed,
         "fused_loss": how.get("loss") == "fused",
+        "fp8_attention": bool(how.get("fp8_attention")),
         "fp8_param_gather": framework.quantised_weights,
         "grad_bytes": gradient_bytes(framework),
     }

@@ -32,10 +32,12 @@ class Configuration:
     first_stage_layers, last_stage_layers: None: as many as the other stages. microbatch_group_size: of a round of the
     interleaved schedule; None: pp. cp_comm: p2p (keys travel), a2a (Ulysses) or all_gather. moe_dispatcher: None
     without experts; moe_flex_backend: the kernels of flex. grad_bytes: per parameter, as accumulated. cuda_graphs: what
-    they replay of a layer. fp8_param_gather: weights are kept in low precision only. fused_loss: one kernel, its
-    softmax in 16 bits. instances: groups of data-parallel ranks that each have all parts of what ZeRO shards.
-    gtp: of the dp ranks, how many store a part each of every linear weight, which they gather before each use: Megatron
-    has tp x gtp weight shards.
+    they replay of a layer, or the whole iteration. fp8_param_gather: weights are kept in low precision only.
+    fused_loss: one kernel, its softmax in 16 bits. instances: groups of data-parallel ranks that each have all parts of
+    what ZeRO shards. gtp: of the dp ranks, how many store a part each of every linear weight, which they gather before
+    each use: Megatron has tp x gtp weight shards. expert_capacity: tokens that a rank's experts have buffers for, over
+    the mean; 0: for as many as come. paged_stash: of what experts keep for the backward, only the tokens that came.
+    fp8_attention: of queries, keys and values.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -74,11 +76,14 @@ class Configuration:
     first_stage_layers: Count | None = None
     last_stage_layers: Count | None = None
     moe_flex_backend: Literal["deepep", "hybridep"] | None = None
-    cuda_graphs: Literal["none", "router", "outside experts", "all"] = "none"
+    cuda_graphs: Literal["none", "router", "outside experts", "all", "full iteration"] = "none"
     fp8_param_gather: bool = False
     fused_loss: bool = False
     instances: PositiveInt = 1
     gtp: PositiveInt = 1
+    expert_capacity: Annotated[float, Field(ge=0)] = 0.0
+    paged_stash: bool = False
+    fp8_attention: bool = False
 
     @property
     def world_size(self) -> int:
@@ -143,18 +148,24 @@ class Configuration:
         return ", ".join(words)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sections `parallel`, `batch` and `options` of plan.json; what has no effect is None there."""
+        """Return the sections `parallel`, `batch` and `options` of plan.json; what has no effect is None there.
+
+        Options that only a pin switches on (RARE) are left out where they are off.
+        """
         idle = {"cp_comm": self.cp == 1, "recompute_layers": self.recompute != "full"}
         data: dict[str, Any] = {}
         for name, path in PLACES.items():
             section = data
             for step in path[:-1]:
                 section = section.setdefault(step, {})
-            section[path[-1]] = None if idle.get(name) else getattr(self, name)
+            value = None if idle.get(name) else getattr(self, name)
+            if value or name not in RARE:
+                section[path[-1]] = value
         return data
 
 
 FIELDS = tuple(one.name for one in fields(Configuration))
+RARE = frozenset(("expert_capacity", "paged_stash", "fp8_attention"))
 # Where plan.json has each field, in its order. It also has two properties.
 PLACES: Mapping[str, tuple[str, ...]] = {
     **{name: ("parallel", name) for name in DEGREES},
@@ -242,7 +253,13 @@ class Extra:
 
 
 _MEGATRON = ("megatron",)
-_GRAPHS = {"none": "none", "router": "router", "outside_experts": "outside experts", "all": "all"}
+_GRAPHS = {
+    "none": "none", "router": "router", "outside_experts": "outside experts", "all": "all",
+    "full_iteration": "full iteration",
+}  # fmt: skip
+_CAPACITIES = {"none": 0.0} | {
+    f"{value:g}": value for value in (1.0, 1.1, 1.2, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)
+}
 _KERNELS = {"alltoall": None, "deepep": "deepep", "hybridep": "hybridep"}
 EXTRAS: tuple[Extra, ...] = (
     Extra("grad_bytes", "grad_dtype", ("megatron", "deepspeed"), {"fp32": 4, "bf16": 2}, alone=True),
@@ -252,6 +269,9 @@ EXTRAS: tuple[Extra, ...] = (
     Extra("moe_flex_backend", "dispatcher", _MEGATRON, _KERNELS),
     Extra("cuda_graphs", "cuda_graphs", _MEGATRON, _GRAPHS, whole=True, still=True),
     Extra("overlap_moe_a2a", "moe_overlap", _MEGATRON, SWITCH),
+    Extra("expert_capacity", "expert_capacity", _MEGATRON, _CAPACITIES),
+    Extra("paged_stash", "paged_stash", _MEGATRON, SWITCH),
+    Extra("fp8_attention", "fp8_attention", _MEGATRON, SWITCH),
     Extra("instances", "instances", ("fsdp",), {}, least=2),
     Extra("gtp", "gtp", _MEGATRON, {}),
 )

@@ -112,6 +112,8 @@ def _defaults(plan: Plan) -> dict[str, Any]:
         "mixed_precision.fp8_param_gather": False,
         "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag": False,
     }
+    if best.configuration.fp8_attention:
+        fields["mixed_precision.fp8_dot_product_attention"] = True
     if best.configuration.precision == "fp8":
         fields["mixed_precision.first_last_layers_bf16"] = False
     if model.experts is not None:

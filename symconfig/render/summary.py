@@ -26,6 +26,7 @@ _GRAPHED = {
     "router": "the experts' router",
     "outside experts": "attention and the experts' router",
     "all": "whole layers",
+    "full iteration": "the whole iteration but the optimizer",
 }
 PACKING = (
     "The job's packing enters the predicted time only: attention is counted within documents. The files here do "
@@ -185,6 +186,8 @@ def options(best: Candidate) -> tuple[Row, ...]:
         rows.append(("token dispatcher", value.moe_dispatcher + kernels))
     if value.cuda_graphs != "none":
         rows.append(("CUDA graphs replay", _GRAPHED[value.cuda_graphs]))
+    if value.expert_capacity:
+        rows.append(("room for tokens of a rank's experts", f"{value.expert_capacity:g} times the mean"))
     if value.stage_layout:
         rows.append(("stage layout", value.stage_layout))
     if value.optimizer_offload:
@@ -194,6 +197,8 @@ def options(best: Candidate) -> tuple[Row, ...]:
         ("weights on the host", value.param_offload),
         ("weights kept and gathered in 8 bits", value.fp8_param_gather),
         ("loss in one kernel of Transformer Engine", value.fused_loss),
+        ("experts' activations kept in pages", value.paged_stash),
+        ("attention in fp8", value.fp8_attention),
     ):
         if on:
             rows.append((name, "yes"))

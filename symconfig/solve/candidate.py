@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from symconfig.cost.framework import device_bytes, reserved_bytes
-from symconfig.cost.lattice import OF_LAYER, OF_STAGE, OF_STEP, Array, Lattice
+from symconfig.cost.lattice import LOAD, OF_LAYER, OF_STAGE, OF_STEP, Array, Lattice
 from symconfig.cost.step import host_bytes, total
 from symconfig.cost.work import flops_per_token
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -20,7 +20,7 @@ from symconfig.plans.plan import Candidate, Predicted, Stage, Target
 from symconfig.solve.choice import Incumbents
 from symconfig.solve.costed import Costed, costed, detailed, refined_time, sizes, table_of
 from symconfig.solve.interval import NINE_IN_TEN, device_budget, fitting, interval, spread_over
-from symconfig.solve.loads import EVERY, uneven, waited
+from symconfig.solve.loads import EVERY, fixed, uneven, waited
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import constants
 from symconfig.solve.stages import ROUNDING
@@ -56,8 +56,10 @@ def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
     if ep == 1 or request.job.limits.expert_imbalance is not None:
         return None
     ranks, task = np.full(EVERY.size, float(ep)), request.job.task_of(request.model)
-    if not (numbers := uneven(request.model, ranks, task, EVERY) | waited(request.model, ranks, EVERY)):
+    if not (loads := uneven(request.model, ranks, task, EVERY) | waited(request.model, ranks, EVERY)):
         return None
+    c = even.configuration
+    numbers = fixed({LOAD: request.job.limits.load, **loads}, c.expert_capacity, c.paged_stash)
     plain = sizes(even, EVERY.size)
     cost = detailed(even, table_of(even, Lattice({**plain.numbers, **numbers}, plain.points))).cost
     needed, steps = total(cost.memory).max(axis=0)[0, 0], cost.step_s[0, 0]

@@ -254,13 +254,14 @@ def needed_options(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], boo
 
     fits: whether a job has any plan; called repeatedly. Maturities are added in order until something fits. Of the last
     one only options each of which is enough with the maturities before are returned; all of it if no single one is. All
-    excluded options if nothing fits with them either. EXPERIMENTAL ones are left out: only the job allows them.
+    excluded options if nothing fits with them either. Those that a job must name (`Option.asked`) are left out.
     """
     release = BACKENDS[job.backend].releases.of(job)
     names = {constraint.name for constraint in excluded_options(job, fixed, pins)} - set(job.without)
-    known = {one.name: one.standing(release) for one in BACKENDS[job.backend].options if one.name in names}
+    options = (one for one in BACKENDS[job.backend].options if one.name in names and not one.asked)
+    known = {one.name: one.standing(release) for one in options}
     better = tuple[str, ...]()
-    for maturity in [one for one in Maturity if one is not Maturity.EXPERIMENTAL]:
+    for maturity in Maturity:
         own = tuple(name for name, standing in known.items() if standing and standing.maturity is maturity)
         if own and fits(allowing(job, *better, *own)):
             return (*better, *(tuple(name for name in own if fits(allowing(job, *better, name))) or own))

@@ -10,6 +10,7 @@ has most: what they wait does not average out, it is the excess of the busiest r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +54,8 @@ TRAINED = Alike(least=0.009, most=0.15)
 PLANNED = {"pretrain": 0.65}  # quantile of runs whose load imbalance plans must fit, by task
 PLANNED_TUNING = 0.75  # of all other tasks
 EVERY = (np.arange(64) + 0.5) / 64  # quantiles of runs, equally probable, that represent all
+# Of the mean, what a paged stash has pages for: --moe-paged-stash-buffer-size-factor-cuda, its default.
+PAGES = 1.1
 MIDDLE = 0.5  # quantile of runs whose load imbalance a step is priced with
 
 
@@ -92,6 +95,19 @@ def stated(model: ModelDescriptor, ep: Array, load: float) -> dict[str, Array | 
     ep: [n]. A load of 1, or any of a dense model, is returned as the number itself.
     """
     return {LOAD: load if model.experts is None or load == 1.0 else np.minimum(load, _most(model.experts, ep))}
+
+
+def fixed(numbers: Mapping[str, Array | float], capacity: float, stash: bool) -> dict[str, Array | float]:
+    """Return the lattice numbers for experts with buffers of a fixed size, of those for what comes; 0: unchanged.
+
+    capacity: tokens that a rank's experts have buffers for, over the mean. Memory is that of the buffers, in all layers
+    or, with a paged stash, in the one at work, while others keep PAGES times the mean. Time is that of what comes.
+    """
+    if capacity == 0:
+        return dict(numbers)
+    kept = PAGES if stash else capacity
+    waits = numbers[LOAD] * numbers.get(OF_STEP, 1.0) / kept
+    return {**numbers, LOAD: kept, OF_STEP: waits, OF_LAYER: capacity / kept, OF_STAGE: 0.0}
 
 
 def _spread(experts: Experts, ep: Array, alike: Array) -> Array:

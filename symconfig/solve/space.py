@@ -21,7 +21,7 @@ from symconfig.graph.scheme import Scheme
 from symconfig.plans.configuration import Configuration, Precision
 from symconfig.plans.configuration_set import ConfigurationSet, Values
 from symconfig.solve.limits import Limits
-from symconfig.solve.loads import stated, uneven, waited
+from symconfig.solve.loads import fixed, stated, uneven, waited
 from symconfig.solve.pins import Pins
 from symconfig.solve.usual import Usual
 
@@ -288,7 +288,7 @@ def loads(request: Request, ep: Values) -> Numbers:
     """Return the lattice numbers for expert load imbalance, [n] or scalars. ep: [n].
 
     The load that the job states (`limits.load`); if it states no imbalance, also the load a step waits for; if
-    `request.uneven`, also those for memory.
+    `request.uneven`, also those for memory. Experts with a capacity take the memory of their buffers (`loads.fixed`).
     """
     job, model = request.job, request.model
     numbers: Numbers = dict(stated(model, ep, job.limits.load))
@@ -296,7 +296,7 @@ def loads(request: Request, ep: Values) -> Numbers:
         numbers |= waited(model, ep)
     if request.uneven:
         numbers |= uneven(model, ep, job.task_of(model))
-    return numbers
+    return fixed(numbers, request.configuration.expert_capacity, request.configuration.paged_stash)
 
 
 def priced(

@@ -77,6 +77,16 @@ SHARDED_OVERLAP = _SHARDED(
     source="core/distributed/fsdp/mcore_fsdp_adapter.py: each of a layer's modules is then gathered by itself",
     example={"zero_stage": 3, "num_experts": 8, "ep": 2, "overlap_moe_a2a": True},
 )
+STATIC_OFFLOAD = Constraint(
+    name="activation offload with fixed buffers",
+    predicate=lambda f, p: p.activation_offload & ((p.cuda_graphs == "full iteration") | (p.expert_capacity > 0)),
+    rule="activations are not offloaded from a CUDA graph of the whole iteration, nor from experts with a capacity",
+    about="activation_offload",
+    pins=("activation_offload=off",),
+    source="transformer_config.py: the graph needs --fine-grained-offloading-max-inflight-offloads, unpriced; "
+    "moe/experts.py: kernels of experts with a capacity offload nothing",
+    example={"activation_offload": True, "cuda_graphs": "full iteration"},
+)
 ACTIVATIONS_OF_ADAPTERS = Constraint(
     name="activation offload with adapters",
     predicate=lambda f, p: f.adapted & p.activation_offload,
@@ -101,7 +111,7 @@ SHARDED_WEIGHTS = Constraint(
 
 # The planner's constraints in addition to a framework's own.
 ADDED: Mapping[str, tuple[Constraint, ...]] = {
-    "megatron": (SHARDED_STAGES, SHARDED_QUEUES, SHARDED_OVERLAP, SHARDED_WEIGHTS),
+    "megatron": (SHARDED_STAGES, SHARDED_QUEUES, SHARDED_OVERLAP, SHARDED_WEIGHTS, STATIC_OFFLOAD),
     "deepspeed": (),
     "fsdp": (),
 }

@@ -213,7 +213,7 @@ def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
     if r.arg("hybrid_layer_pattern"):
         return mixers(pattern(model, r))
     freq, layers = r("linear_attention_freq"), range(1, model.num_hidden_layers + 1)
-    if r("experimental_attention_variant") != hybrid.DELTA or freq is None:
+    if r("experimental_attention_variant") not in hybrid.DELTA_WORDS or freq is None:
         return ["*" for _ in layers]
     return ["G" if (layer % freq if isinstance(freq, int) else freq[layer - 1]) else "*" for layer in layers]
 

@@ -174,8 +174,10 @@ def pinned(pin: str) -> dict[str, Any]:
             return {FIELD_OF_PIN.get(name, name): value not in ("off", "0")}
         case "precision" | "cp_comm":
             return {name: value}
-        case "user_buffers" | "fp8_param_gather" | "fused_loss":
+        case "user_buffers" | "fp8_param_gather" | "fused_loss" | "fp8_attention":
             return {FIELD_OF_PIN[name]: value == "on"}
+        case "expert_capacity":
+            return {"expert_capacity": 0.0 if value == "none" else float(value)}
         case "dispatcher":
             nccl = value == "alltoall"
             return {"moe_dispatcher": "alltoall" if nccl else "flex", "moe_flex_backend": None if nccl else value}

@@ -50,6 +50,8 @@ def has(best: Candidate, name: str, value: str) -> bool:
         "moe_overlap": o.overlap_moe_a2a,
         "fp8_param_gather": o.fp8_param_gather,
         "fused_loss": o.fused_loss,
+        "paged_stash": o.paged_stash,
+        "fp8_attention": o.fp8_attention,
     }
     if name in switches:
         return switches[name] == (value not in OFF)
@@ -67,6 +69,7 @@ def has(best: Candidate, name: str, value: str) -> bool:
             "cp_comm": o.cp_comm if p.cp > 1 else value,
             "dispatcher": o.moe_flex_backend or "alltoall",
             "cuda_graphs": o.cuda_graphs.replace(" ", "_"),
+            "expert_capacity": f"{o.expert_capacity:g}" if o.expert_capacity else "none",
             "grad_dtype": "fp32" if o.grad_bytes == 4 else "bf16",
         }[name]
     )

@@ -23,7 +23,7 @@ MODELS = [name for name in _DEGREES if not name.endswith("-lora")]
 NOT_COMPARED = {
     "cp_comm", "param_offload", "account_for_embedding", "account_for_loss", "microbatch_group_size",
     "overlap_param_gather", "overlap_pp_p2p",
-    "moe_dispatcher", "grad_bytes", "pipeline_layout", "first_stage_layers", "last_stage_layers",
+    "moe_dispatcher", "grad_bytes", "pipeline_layout", "first_stage_layers", "last_stage_layers", "fp8_attention",
 }  # fmt: skip
 
 

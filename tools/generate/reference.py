@@ -99,7 +99,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 def options() -> dict[str, str]:
     """Return the order in which options are opened, and the options of each framework."""
     return {
-        "order": "\n".join(f"- **{kind}**" for kind in Maturity if kind is not Maturity.EXPERIMENTAL),
+        "order": "\n".join(f"- **{kind}**" for kind in Maturity),
         "options": "\n".join(line for backend in BACKENDS.values() for line in _options_of(backend)),
     }
 

@@ -55,6 +55,7 @@ DECISIONS: Mapping[str, tuple[str, ...]] = {
 WITH_FRAMEWORK = [
     *(name for name in FIELDS if name.startswith(("overlap_", "moe_"))),
     *("microbatch_group_size", "grad_bytes", "cuda_graphs", "fp8_param_gather", "fused_loss", "instances"),
+    *("expert_capacity", "paged_stash", "fp8_attention"),
 ]
 MOST_TOGETHER = 3  # decisions that are tried as one step before all that is left is
 
@@ -195,6 +196,9 @@ _NAMED: tuple[tuple[str, Callable[[Setup], object]], ...] = (
     ("bytes of a gradient", _extra("grad_bytes")),
     ("weights in 8 bits", _extra("fp8_param_gather")),
     ("fused loss", _extra("fused_loss")),
+    ("capacity of a rank's experts", _extra("expert_capacity")),
+    ("paged stash", _extra("paged_stash")),
+    ("fp8 attention", _extra("fp8_attention")),
     ("microbatches in a row on a chunk", lambda c: c.framework.microbatch_group or "pp"),
     ("gathers of weights stage by stage", lambda c: c.framework.gathers is Start.ON_DEMAND),
 )

@@ -232,6 +232,8 @@ class Reader:
             cuda_graphs=options.graphed(names, experts) or "none",
             fp8_param_gather=bool(names["fp8_param_gather"]),
             fused_loss=options.fuses_loss(names),
+            expert_capacity=options.expert_capacity(names) if experts else 0.0,
+            paged_stash=experts and bool(names["moe_paged_stash"]),
             **fields,
             framework=framework,
             backend=target.backend,

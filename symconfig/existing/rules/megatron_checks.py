@@ -26,7 +26,7 @@ from symconfig.existing.rules.facts import (
 from symconfig.formats.layer_pattern import layer_pattern
 from symconfig.formats.megatron import DEGREES
 from symconfig.frameworks.megatron.hybrid import STAGE
-from symconfig.frameworks.megatron.releases import KEPT_INPUTS, RECOMPUTE_SINCE
+from symconfig.frameworks.megatron.releases import KEPT_INPUTS, RECOMPUTE_SINCE, RECOMPUTE_UNPLANNED
 from symconfig.plans import pipeline_layout
 
 SHARDS = "tensor_parallel_num_weight_shards"
@@ -165,7 +165,7 @@ def recompute_modules_refused(facts: MegatronFacts) -> Iterator[Problem]:
     if granularity(facts) != "selective" or not isinstance(given, tuple):
         return
     names = [str(name) for name in given]
-    known = [name for name, since in RECOMPUTE_SINCE.items() if facts.at_least(since)]
+    known = [name for name, since in (RECOMPUTE_SINCE | RECOMPUTE_UNPLANNED).items() if facts.at_least(since)]
     quantised = facts["fp8"] is not None and facts["fp8_recipe"] == "delayed"
     for name in names:
         need = (

@@ -4,15 +4,17 @@ the environment, against the table that symconfig's own launchers are written fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.rules.facts import OLD, MegatronFacts, NotKnown, Old, State, meant
 from symconfig.existing.rules.megatron_checks import CP, TP
 from symconfig.existing.rules.rule import Check
-from symconfig.frameworks.megatron.environment import Row, applying
+from symconfig.frameworks.megatron.environment import Row, applying, places
 from symconfig.frameworks.megatron.flags import Value, flags, parsed, versions
+from symconfig.frameworks.megatron.options import flex_backend
 
 
 def _foreign(kind: str, what: str, applies: Callable[[MegatronFacts], bool]) -> Check[MegatronFacts]:
@@ -106,12 +108,21 @@ _WHEN: dict[str, Callable[[MegatronFacts], bool]] = {
     "tp": lambda facts: facts.tp > 1,
     "tp_or_cp": lambda facts: facts.tp > 1 or facts.cp > 1,
     "activation_offload": lambda facts: facts.on("fine_grained_activation_offloading"),
+    "hybridep": lambda facts: flex_backend(facts) == "hybridep",
 }
 
 
 def _clause(reason: str) -> str:
     """Return a sentence with its first letter in lower case, unless the second is upper case (NCCL)."""
     return reason if reason[1:2].isupper() else reason[0].lower() + reason[1:]
+
+
+def _places(facts: MegatronFacts) -> Mapping[str, int] | None:
+    """Return the numbers of `environment.places`; None if the ranks or the cluster's links are not known."""
+    with suppress(NotKnown):
+        if facts.joined is not None:
+            return places(facts.ep * facts.etp, facts.joined, facts.gpus_per_node or facts.joined)
+    return None
 
 
 def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]]:
@@ -121,7 +132,7 @@ def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]
     """
     if facts.architecture is None:
         raise NotKnown
-    for row in applying(facts.version, facts.architecture, lambda when: _WHEN[when](facts)):
+    for row in applying(facts.version, facts.architecture, lambda when: _WHEN[when](facts), named=_places(facts)):
         if row.forced == forced:
             try:
                 yield row, facts.variable(row.name)

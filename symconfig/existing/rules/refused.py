@@ -26,7 +26,6 @@ from symconfig.plans.unknown import UNKNOWN
 ATTENTION = "experimental_attention_variant"
 GROUPS, GQA, MLA = "num_query_groups", "group_query_attention", "multi_latent_attention"
 LARGEST_WINDOW = 1  # no kernel that takes windows asks how large they are
-WHOLE_STEP = "full_iteration"  # of --cuda-graph-impl and of --cuda-graph-scope: one graph, and none of a layer
 # By the names of facts: destinations of the options that say them.
 DESTINATIONS: Mapping[str, str] = {
     **megatron.DESTINATIONS,
@@ -103,20 +102,17 @@ def _graphs(facts: MegatronFacts) -> str:
     """Return what CUDA graphs replay of a layer, in the planner's words; "none" without graphs.
 
     In a dense model with modules of experts it is what they mean there, so that a constraint can refuse it. Raises
-    NotKnown for choices that plans do not have: whole-step graphs, Transformer Engine's before core_v0.15, and experts
-    padded to capacity.
+    NotKnown for choices that plans do not have: Transformer Engine's before core_v0.15, and experts padded to capacity.
     """
     if not options.graphs(facts):
         return "none"
     modules = options.graphed_modules(facts)
-    if facts["cuda_graph_impl"] == WHOLE_STEP or WHOLE_STEP in modules:
-        raise NotKnown
     if facts.on("external_cuda_graph") and not facts.at_least("core_v0.15.0"):
         raise NotKnown
     if not facts.experts and any(name.startswith("moe") for name in modules):
         return "outside experts" if "attn" in modules else "router"
     graphs = options.graphed(facts, facts.experts > 0)
-    if graphs is None or (graphs == "all" and facts.on("moe_pad_expert_input_to_capacity")):
+    if graphs is None or (graphs in ("all", "full iteration") and facts.on("moe_pad_expert_input_to_capacity")):
         raise NotKnown
     return graphs
 
@@ -147,6 +143,8 @@ POINT: Mapping[str, Read] = {
     "overlap_tp_comm": _on("overlap_tp_comm"),
     "moe_flex_backend": _flex_backend,
     "overlap_moe_a2a": _on("overlap_moe_a2a"),
+    "expert_capacity": lambda facts: options.expert_capacity(facts) if facts.experts else 0.0,
+    "paged_stash": _on("paged_stash"),
     "moe_dispatcher": _dispatcher,
     "cuda_graphs": _graphs,
     "fp8_param_gather": _on("fp8_param_gather"),
@@ -194,6 +192,8 @@ def expressible(constraint: Constraint) -> bool:
 
 def _graph_options(value: str, example: Mapping[str, Any]) -> str:
     """Return the options that give a fact `cuda_graphs` of an example."""
+    if value == "full iteration":
+        return "--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad"
     modules = ("attn", "moe") * ("num_experts" in example) if value == "all" else GRAPHED_MODULES[value]  # type: ignore[index]
     return " ".join(("--cuda-graph-impl transformer_engine", *(("--cuda-graph-modules", *modules) if modules else ())))
 
@@ -215,6 +215,9 @@ AS_OPTIONS: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
     "num_nextn_predict_layers": lambda v, _: f"--mtp-num-layers {v} --position-embedding-type rope",
     "seq_length": lambda v, _: f"--seq-length {v} --max-position-embeddings {v}",
     "cuda_graphs": _graph_options,
+    "expert_capacity": lambda v, _: (
+        f"--moe-expert-rank-capacity-factor {v} --use-transformer-engine-op-fuser" if v else ""
+    ),
     "fused_loss": lambda *_: "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
     "recompute": lambda v, _: (
         f"--recompute-granularity {v}" + " --recompute-method uniform --recompute-num-layers 1" * (v == "full")

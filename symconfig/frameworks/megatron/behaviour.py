@@ -26,13 +26,14 @@ from symconfig.graph.implementation import (
 )
 from symconfig.graph.operator import Leg
 
-Graphed = Literal["none", "router", "outside experts", "all"]
+Graphed = Literal["none", "router", "outside experts", "all", "full iteration"]
 # What CUDA graphs replay of a layer, by scope. The router: with its norm and the counts of tokens.
 GRAPHED: dict[Graphed, frozenset[Leg]] = {
     "none": frozenset(),
     "router": frozenset({Leg.CHOICE}),
     "outside experts": frozenset({Leg.APART, Leg.CHOICE}),
     "all": frozenset(Leg),
+    "full iteration": frozenset(Leg),
 }
 
 TransformerImpl = Literal["transformer_engine", "local"]  # --transformer-impl

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,7 @@ _WHEN: dict[str, Callable[[Candidate], bool]] = {
     "tp": lambda best: best.configuration.tp > 1,
     "tp_or_cp": lambda best: best.configuration.tp > 1 or best.configuration.cp > 1,
     "activation_offload": lambda best: best.configuration.activation_offload,
+    "hybridep": lambda best: best.configuration.moe_flex_backend == "hybridep",
 }
 
 
@@ -79,20 +80,36 @@ def used(plan: Plan) -> tuple[Option, ...]:
 def variables(plan: Plan, megatron_version: str) -> tuple[Row, ...]:
     """Return the environment variables that apply to the plan's GPU, options and this version, one row each."""
     options = [option.name for option in used(plan)]
-    return applying(megatron_version, plan.cluster.gpu.architecture, lambda when: _WHEN[when](plan.best), options)
+    c, cluster = plan.best.configuration, plan.cluster
+    named = places(c.ep * c.etp, cluster.joined_gpus, cluster.gpus_per_node)
+    return applying(megatron_version, cluster.gpu.architecture, lambda when: _WHEN[when](plan.best), options, named)
+
+
+def places(ranks: int, joined: int, node: int) -> dict[str, int]:
+    """Return what rows' values may name: how many of the `ranks` that exchange tokens of experts are near each other.
+
+    And the GPUs that the fastest links join, and whether (1 or 0) these are of several nodes. node: GPUs of one.
+    """
+    return {"near": min(ranks, joined), "joined": joined, "rack": int(joined > node)}
 
 
 def applying(
-    megatron_version: str, architecture: str, when: Callable[[str], bool], options: Collection[str] = ()
+    megatron_version: str,
+    architecture: str,
+    when: Callable[[str], bool],
+    options: Collection[str] = (),
+    named: Mapping[str, int] | None = None,
 ) -> tuple[Row, ...]:
     """Return the rows that apply to a version and a GPU architecture; of one name only the first.
 
-    when: decides for a name of the column `when` whether it holds. options: names of the options in use; rows of other
-    options are left out. An unknown version raises InputError.
+    A row without since or until is not bounded there. when: decides for a name of the column `when` whether it holds.
+    options: names of the options in use; rows of other options are left out. named: numbers by the names that values
+    have in braces (`places`); None: rows with such values are left out. An unknown version raises InputError.
     """
     version, rows = flags.resolve(megatron_version), dict[str, Row]()
     for row in table():
-        in_force = between(version, row.since, row.until) and architecture in row.architectures
-        if in_force and (row.option is None or row.option in options) and when(row.when):
-            rows.setdefault(row.name, row)
+        wanted = between(version, row.since, row.until) and architecture in row.architectures
+        wanted &= (row.option is None or row.option in options) and (named is not None or "{" not in row.value)
+        if wanted and when(row.when):
+            rows.setdefault(row.name, replace(row, value=row.value.format(**named or {})))
     return tuple(rows.values())

@@ -259,6 +259,57 @@ CUDA_GRAPHS = Option(
         ),
     ),
 )
+FULL_ITERATION = Option(
+    name="full_iteration",
+    label="a CUDA graph of the whole iteration",
+    uses=lambda f, p: p.cuda_graphs == "full iteration",
+    about="cuda_graphs",
+    example={"cuda_graphs": "full iteration"},
+    doubt=_unusual("it runs without the check for NaN in loss and gradients, which Megatron-LM refuses beside it"),
+    asked=True,
+)
+EXPERT_CAPACITY = Option(
+    name="expert_capacity",
+    label="a capacity of a rank's experts",
+    uses=lambda f, p: p.expert_capacity > 0,
+    about="expert_capacity",
+    example={
+        "num_experts": 8,
+        "ep": 8,
+        "moe_dispatcher": "flex",
+        "moe_flex_backend": "hybridep",
+        "expert_capacity": 1.5,
+    },
+    doubt=_unusual(
+        "HybridEP drops the tokens above it; Megatron-LM's own loop then runs the step again without it, which is not "
+        "priced, and a loop of somebody else may not"
+    ),
+    needs=(_engine("Transformer Engine 2.14 or later has the experts' kernels for fixed buffers"),),
+    asked=True,
+)
+PAGED_STASH = Option(
+    name="paged_stash",
+    label="a paged stash",
+    uses=lambda f, p: p.paged_stash,
+    about="paged_stash",
+    example={**EXPERT_CAPACITY.example, "paged_stash": True},
+    doubt=_unusual("copies into its pages and back, beside computation, are not priced"),
+    asked=True,
+)
+FP8_ATTENTION = Option(
+    name="fp8_attention",
+    label="attention in fp8",
+    uses=lambda f, p: p.fp8_attention,
+    about="fp8_attention",
+    example={"precision": "fp8", "fp8_attention": True},
+    doubt=Standing(
+        maturity=Maturity.CHANGES_NUMBERS,
+        why="queries, keys, values and probabilities have 8 bits; its kernels are priced as fast as those in 16",
+        source="megatron-bridge, training/mixed_precision.py, fp8_dot_product_attention",
+    ),
+    needs=(_engine("the kernels are cuDNN's, by way of Transformer Engine"),),
+    asked=True,
+)
 GRAPHED_OVERLAP = Option(
     name="graphed_overlap",
     label="CUDA graphs with the experts' all-to-all beside another microbatch",
@@ -313,12 +364,13 @@ WEIGHT_SHARDS = Option(
     about="gtp",
     example={"gtp": 2, "dp": 8},
     doubt=Standing(
-        maturity=Maturity.EXPERIMENTAL,
+        maturity=Maturity.YOUNG,
         why="Megatron-LM calls them so: interface and behaviour may change without notice; they need Transformer "
         "Engine 2.19 or later",
         source="docs/api-guide/core/generalized_tensor_parallel.md",
         since="core_v0.19.0",
     ),
+    asked=True,
 )
 FUSED_LOSS = Option(
     name="fused_loss",

@@ -5,7 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from symconfig.frameworks.constraint import Constraint, of_module
-from symconfig.frameworks.megatron.releases import FUSED_LOSS_REFUSED, GRAPHED_MODULES_SINCE
+from symconfig.frameworks.megatron.releases import (
+    EXPERT_CAPACITY_SINCE,
+    FUSED_LOSS_REFUSED,
+    GRAPHED_MODULES_SINCE,
+)
 from symconfig.plans.unknown import among, has, no
 
 # Without Transformer Engine's user buffers, which want NVLink and Ampere or later (README.rst, "System Requirements";
@@ -23,7 +27,9 @@ DEEPEP_NODE = 8  # GPUs that it takes to be joined by NVLink (csrc/kernels/legac
 
 GATHERED_FORMATS = frozenset(("fp8", "mxfp8"))
 OF_EXPERTS = frozenset(("router", "outside experts"))  # graphs of modules that a dense model has not
-OF_ATTENTION = frozenset(("outside experts", "all"))  # graphs that replay attention
+OF_ATTENTION = frozenset(("outside experts", "all", "full iteration"))  # graphs that replay attention
+UNGRAPHED_LAYERS = frozenset(("none", "full iteration"))  # no graph of a layer
+OF_MLP = frozenset(("all", "full iteration"))
 
 CONFIG = "megatron/core/transformer/transformer_config.py, __post_init__"
 ARGUMENTS = "megatron/training/arguments.py, validate_args"
@@ -32,6 +38,7 @@ BRIDGE = "megatron-bridge, training/flex_dispatcher_backend.py, validate_flex_di
 BUFFERS = {"tp": 2, "sequence_parallel": True, "overlap_tp_comm": True}
 DEEPEP = {"num_experts": 8, "ep": 8, "moe_dispatcher": "flex", "moe_flex_backend": "deepep"}
 HYBRIDEP = DEEPEP | {"moe_flex_backend": "hybridep"}
+CAPACITY = HYBRIDEP | {"expert_capacity": 1.5}
 GATHER = {"precision": "fp8", "zero_stage": 1, "fp8_param_gather": True}
 CORE = {"recompute": "selective", "recompute_modules": ("core_attn",)}
 
@@ -82,6 +89,7 @@ BUFFERS_LATENT = _OF_BUFFERS(
     source="megatron/core/extensions/transformer_engine.py, TELinear, where core_v0.12 asserts the buffer's name",
     example=BUFFERS | {"latent": True},
 )
+OF_CAPACITY = frozenset(("hybridep", "ncclep"))
 _OF_FLEX = partial(Constraint, about="dispatcher", got="{p.moe_dispatcher}", pins=("dispatcher=alltoall",), unsaid=True)
 FLEX_RELEASE = _OF_FLEX(
     name="flex dispatcher of an old release",
@@ -208,10 +216,10 @@ GRAPHS_RECOMPUTE_ALONE = _OF_GRAPHS(
 _OF_GRAPHED = partial(Constraint, about="cuda_graphs", since=GRAPHED_MODULES_SINCE, source=CONFIG)
 GRAPHS_RECOMPUTE = _OF_GRAPHED(
     name="graphs of recomputed layers",
-    predicate=lambda f, p: no(p.cuda_graphs == "none") & (p.recompute == "full"),
+    predicate=lambda f, p: no(among(p.cuda_graphs, UNGRAPHED_LAYERS)) & (p.recompute == "full"),
     rule="CUDA graphs of layers go without full recompute",
     got="recompute {p.recompute}",
-    pins=("cuda_graphs=none", "recompute=none", "recompute=selective"),
+    pins=("cuda_graphs=none", "cuda_graphs=full_iteration", "recompute=none", "recompute=selective"),
     example={"cuda_graphs": "all", "recompute": "full"},
 )
 GRAPHS_EXPERT_RECOMPUTE = _OF_GRAPHED(
@@ -242,11 +250,92 @@ GRAPHS_DROPOUT = _OF_GRAPHED(
     name="graphs of recomputed dropout",
     predicate=lambda f, p: (
         (among(p.cuda_graphs, OF_ATTENTION) & has(p.recompute_modules, "core_attn") & (f.attention_dropout > 0))
-        | ((p.cuda_graphs == "all") & has(p.recompute_modules, "mlp") & (f.hidden_dropout > 0))
+        | (among(p.cuda_graphs, OF_MLP) & has(p.recompute_modules, "mlp") & (f.hidden_dropout > 0))
     ),
     rule="CUDA graphs recompute no dropout",
     got="{p.cuda_graphs}",
     example={"cuda_graphs": "all", "attention_dropout": 0.1} | CORE,
+)
+FULL_ITERATION_RELEASE = _OF_GRAPHS(
+    name="full iteration of an old release",
+    predicate=lambda f, p: p.cuda_graphs == "full iteration",
+    rule="a CUDA graph of the whole iteration needs core_v0.15 or later",
+    got="{p.cuda_graphs}",
+    pins=("cuda_graphs=none", "cuda_graphs=all"),
+    until="core_v0.14.0",
+    unsaid=True,
+    source="megatron/training/arguments.py, --cuda-graph-impl",
+    example={"cuda_graphs": "full iteration"},
+)
+FULL_ITERATION_EXPERTS = _OF_GRAPHS(
+    name="full iteration of counted experts",
+    predicate=lambda f, p: (p.cuda_graphs == "full iteration") & (f.num_experts > 0) & (p.expert_capacity == 0),
+    rule="a CUDA graph of the whole iteration needs experts with a capacity, as tokens are counted on the host without",
+    got="{p.cuda_graphs}",
+    hint="pin expert_capacity=1.5 and dispatcher=hybridep, or cuda_graphs=outside_experts",
+    source="megatron/core/transformer/moe/token_dispatcher.py, setup_metadata: without one dispatch waits for the host",
+    example={"num_experts": 8, "cuda_graphs": "full iteration"},
+)
+_OF_CAPACITY = partial(Constraint, about="expert_capacity", got="{p.expert_capacity}", since=EXPERT_CAPACITY_SINCE)
+CAPACITY_RELEASE = Constraint(
+    name="expert capacity of an old release",
+    predicate=lambda f, p: p.expert_capacity > 0,
+    rule="a capacity of a rank's experts needs core_v0.18 or later",
+    about="expert_capacity",
+    got="{p.expert_capacity}",
+    pins=("expert_capacity=none",),
+    until="core_v0.17.1",
+    unsaid=True,
+    source="megatron/training/arguments.py, --moe-expert-rank-capacity-factor",
+    example=CAPACITY,
+)
+CAPACITY_DISPATCHER = _OF_CAPACITY(
+    name="expert capacity of a dispatcher",
+    predicate=lambda f, p: (p.expert_capacity > 0) & no(among(p.moe_flex_backend, OF_CAPACITY)),
+    rule="a capacity of a rank's experts needs HybridEP; a step in which more tokens come runs again without",
+    pins=("expert_capacity=none", "dispatcher=hybridep"),
+    source=f"{CONFIG}; megatron/core/transformer/moe/paged_stash.py, PagedStashRunner",
+    example=CAPACITY | {"moe_flex_backend": "deepep"},
+)
+CAPACITY_WIDTH = _OF_CAPACITY(
+    name="expert capacity over etp",
+    predicate=lambda f, p: (p.expert_capacity > 0) & (p.etp > 1),
+    rule="a capacity of a rank's experts goes without tensor parallelism inside them",
+    got="etp {p.etp}",
+    pins=("expert_capacity=none", "etp=1"),
+    source="megatron/core/transformer/moe/experts.py, _is_fused_impl_supported",
+    example=CAPACITY | {"ep": 4, "etp": 2},
+)
+STASH_CAPACITY = _OF_CAPACITY(
+    name="paged stash without a capacity",
+    predicate=lambda f, p: p.paged_stash & (p.expert_capacity == 0),
+    rule="a paged stash holds what experts with a capacity keep",
+    about="paged_stash",
+    got=None,
+    hint="pin expert_capacity=1.5 and dispatcher=hybridep",
+    since=None,
+    source=CONFIG,
+    example=HYBRIDEP | {"paged_stash": True, "expert_capacity": 0.0},
+)
+_OF_ATTENTION = partial(Constraint, about="fp8_attention", got="{p.precision}")
+ATTENTION_FORMAT = _OF_ATTENTION(
+    name="fp8 attention without fp8",
+    predicate=lambda f, p: p.fp8_attention & no(among(p.precision, GATHERED_FORMATS)),
+    rule="attention is in fp8 where products are in fp8 or mxfp8",
+    pins=("fp8_attention=off", "precision=fp8", "precision=mxfp8"),
+    unsaid=True,
+    source="megatron/core/fp8_utils.py, get_fp8_recipe",
+    example={"fp8_attention": True, "precision": "bf16"},
+)
+ATTENTION_BLOCKS = _OF_ATTENTION(
+    name="fp8 attention of an old release",
+    predicate=lambda f, p: p.fp8_attention & (p.precision == "mxfp8"),
+    rule="attention is in mxfp8 from core_v0.18 on",
+    pins=("fp8_attention=off", *(f"precision={word}" for word in ("bf16", "fp16", "fp8", "nvfp4"))),
+    until="core_v0.17.1",
+    unsaid=True,
+    source="megatron/core/fp8_utils.py, get_fp8_recipe: MXFP8BlockScaling has no fp8_dpa",
+    example={"fp8_attention": True, "precision": "mxfp8"},
 )
 _OF_GATHERED = partial(Constraint, about="fp8_param_gather")
 GATHER_FORMAT = _OF_GATHERED(

@@ -174,16 +174,22 @@ def behaviour(
     return switched(stepped, architecture, switches)
 
 
+FULL_ITERATION = "full_iteration"  # of --cuda-graph-impl, before of --cuda-graph-scope: one graph, none of a layer
+
+
 def graphed(names: Mapping[str, Value], experts: bool) -> Graphed | None:
     """Return which parts of a layer CUDA graphs replay; None if none, or a combination that is not modelled.
 
-    "all" for no named modules, full ones, or attention and MLP (experts: whether it is `moe`); of models with experts
-    the router's, "outside experts" together with attention. As transformer_config.py.
+    "full iteration" in either spelling; "all" for no named modules, full ones, or attention and MLP (experts: whether
+    it is `moe`); of models with experts the router's, "outside experts" together with attention. As
+    transformer_config.py.
     """
     if not graphs(names):
         return None
     modules = graphed_modules(names)
-    if not modules or modules & {"full", "full_iteration"} or {"attn", "moe" if experts else "mlp"} <= modules:
+    if names.get("cuda_graph_impl") == FULL_ITERATION or FULL_ITERATION in modules:
+        return "full iteration"
+    if not modules or "full" in modules or {"attn", "moe" if experts else "mlp"} <= modules:
         return "all"
     if not experts or "moe_router" not in modules:
         return None
@@ -214,6 +220,12 @@ def weight_shards(names: Mapping[str, Value]) -> int:
     """Return gtp, shards // tp: how many ranks share the linear weights of a tensor-parallel rank; 1 by default."""
     shards, tp = (names.get(f"tensor_{dest}") for dest in ("parallel_num_weight_shards", "model_parallel_size"))
     return max(1, shards // (tp if isinstance(tp, int) and tp > 0 else 1)) if isinstance(shards, int) else 1
+
+
+def expert_capacity(names: Mapping[str, Value]) -> float:
+    """Return the tokens that a rank's experts have buffers for, over the mean; 0 if it has them for all that come."""
+    value = names.get("moe_expert_rank_capacity_factor")
+    return float(value) if isinstance(value, int | float) and value > 0 else 0.0
 
 
 def fuses_loss(names: Mapping[str, Value]) -> bool:

@@ -22,6 +22,8 @@ RECOMPUTE_SINCE = {
     "shared_experts": "core_v0.14.0",
     "gdn_norm_out": "core_v0.19.0",
 }
+# Of modules that no model here has: Gated DeltaProduct's, and hyper-connections'.
+RECOMPUTE_UNPLANNED = {"gdp_in_proj": "main", "gdp_qkv": "main", "mhc": "main"}
 # Modules whose readers must keep their input as it came where products are in fp8, and since when layers can: not with
 # delayed scaling (transformer_config.py, __post_init__).
 KEPT_INPUTS, KEPT_INPUTS_SINCE = frozenset({"layernorm", "moe_act"}), "core_v0.14.0"
@@ -38,6 +40,9 @@ SHARDING_STAGES: dict[str, ZeroStage] = {"no_shard": 0, "optim": 1, "optim_grads
 
 # CUDA graphs of named modules of a layer; before, of attention or of whole layers (transformer_config.py).
 GRAPHED_MODULES_SINCE = "core_v0.16.1"
+# --cuda-graph-impl full_iteration; before, --cuda-graph-impl local --cuda-graph-scope full_iteration. And the first
+# with a capacity of a rank's experts, without which what they run on is counted on the host.
+FULL_ITERATION_SINCE = EXPERT_CAPACITY_SINCE = "core_v0.18.2"
 # The first that refuses Transformer Engine's fused loss (arguments.py, validate_args).
 FUSED_LOSS_REFUSED = "core_v0.18.2"
 

@@ -13,6 +13,7 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run, Supplied
 from symconfig.frameworks.extras import NAMES, in_effect, on
 from symconfig.frameworks.megatron.flags import flags
+from symconfig.frameworks.megatron.options import optimizer
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron as render
 from tests.sample_plans import sample_plan, with_optimizer
@@ -30,6 +31,11 @@ PLANS: dict[str, dict[str, Any]] = {
     "graphs of layers, before modules": DENSE | {"cuda_graphs": "all", "version": "core_v0.15.0"},
     "graphs of the router": EXPERTS | {"cuda_graphs": "router"},
     "graphs outside experts": EXPERTS | {"cuda_graphs": "outside experts", "version": "core_v0.17.1"},
+    "one graph": DENSE | {"cuda_graphs": "full iteration"},
+    "one graph, before its own kind": DENSE | {"cuda_graphs": "full iteration", "version": "core_v0.16.1"},
+    "one graph, before modules": DENSE | {"cuda_graphs": "full iteration", "version": "core_v0.15.0"},
+    "one graph with experts": FLEX
+    | {"moe_flex_backend": "hybridep", "cuda_graphs": "full iteration", "expert_capacity": 1.3, "paged_stash": True},
     "weights in fp8": DENSE | {"precision": "fp8", "fp8_param_gather": True},
     "weights in mxfp8": DENSE | {"cluster": "b200", "precision": "mxfp8", "fp8_param_gather": True},
     "fused loss": DENSE | {"fused_loss": True, "version": "core_v0.17.1"},
@@ -77,7 +83,9 @@ def test_rendered_options_are_recovered(name: str) -> None:
     plan = sample_plan(**PLANS[name])
     found = recovered(plan)
     assert found.configuration.plain == in_effect(plan.best.configuration)
-    assert {item.value for item in found.assumed} <= {"--reuse-grad-buf-for-mxfp8-param-ag"}  # what it saves
+    # What it saves, and kernels that it fuses, are not counted.
+    unpriced = {"--reuse-grad-buf-for-mxfp8-param-ag", "--use-transformer-engine-op-fuser"}
+    assert {item.value for item in found.assumed} <= unpriced
 
 
 @pytest.mark.parametrize(
@@ -93,9 +101,17 @@ def test_an_optimizer_is_recovered(optimizer: Optimizer) -> None:
     assert recovered(with_optimizer(sample_plan(**DENSE), optimizer)).optimizer == optimizer
 
 
+@pytest.mark.parametrize(("version", "mode"), [("core_v0.19.0", "blockwise"), ("main", "duplicated")])
+def test_muon_shares_a_matrix_as_its_release_does_by_default(version: str, mode: str) -> None:
+    found = optimizer(Namespace(settings(["--optimizer", "muon"], "launch.sh"), flags(version)))
+    assert found is not None
+    assert found.tp_mode == mode
+
+
 def test_every_option_has_a_plan() -> None:
     used = {name for given in PLANS.values() for name in on(in_effect(sample_plan(**given).best.configuration))}
     assert used == {*NAMES} - {
         "overlap_moe_a2a",
         "instances",
-    }  # of FSDP alone: tests/existing has its own
+        "fp8_attention",
+    }  # of FSDP and Megatron-Bridge alone: tests/existing has its own

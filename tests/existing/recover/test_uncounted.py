@@ -56,7 +56,10 @@ def test_what_counts_is_named_where_it_is_read() -> None:
         ("--fp32-residual-connection", ["--fp32-residual-connection"]),
         ("--no-masked-softmax-fusion", ["--no-masked-softmax-fusion"]),
         ("--no-fp8-wgrad --num-workers 8", ["--no-fp8-wgrad"]),
-        ("--moe-paged-stash --moe-shared-expert-overlap", ["--moe-paged-stash", "--moe-shared-expert-overlap"]),
+        (
+            "--mla-down-proj-fusion --moe-shared-expert-overlap",
+            ["--mla-down-proj-fusion", "--moe-shared-expert-overlap"],
+        ),
         ("--freeze-LM --lora-rank 8 --lora-rank 4", ["--freeze-LM, --lora-rank"]),
         # as by default, which changes nothing
         ("--mlp-chunks-for-training 1 --empty-unused-memory-level 0 --train-iters 10 --save /x", []),

@@ -42,9 +42,9 @@ def words(rule: Rule[MegatronFacts]) -> list[str]:
 
 
 def version(rule: Rule[MegatronFacts]) -> str:
-    """Return the newest release that the rule holds for."""
+    """Return the newest release that the rule holds for; main, which is none yet, if it holds for no other."""
     released = [name for name in versions() if name.startswith("core_v")]
-    return rule.until or released[-1]
+    return rule.until or (rule.since if rule.since == "main" else released[-1])
 
 
 def megatron_facts(rule: Rule[MegatronFacts]) -> MegatronFacts:

@@ -57,6 +57,8 @@ LATER = {
     "user-buffers-over-far-ranks": "Transformer Engine cannot share the buffers when it makes them",
     "user-buffers-of-a-gpu": "Transformer Engine raises when it makes the buffers",
     "user-buffers-in-fp16": "another model is trained",
+    "expert-capacity-over-etp": "the experts assert it when they are built",
+    "full-iteration-of-counted-experts": "the graph's capture fails where tokens are counted on the host",
     "deepep-ranks": "the dispatcher or DeepEP's buffer asserts it in the first layer of experts",
     "deepep-nodes": "DeepEP cannot share its buffers in the first layer of experts",
     "deepep-of-a-gpu": "DeepEP's kernels fail in the first layer of experts",

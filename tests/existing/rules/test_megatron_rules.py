@@ -31,6 +31,12 @@ MODELS = [name for name in _DEGREES if not name.endswith("-lora")]
 TP, PP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size"
 
 
+@pytest.mark.parametrize(("version", "refused"), [("core_v0.19.0", True), ("main", False)])
+def test_main_recomputes_modules_that_no_release_has(version: str, refused: bool) -> None:
+    line = "--recompute-granularity selective --recompute-modules gdp_qkv"
+    assert ("recompute-modules-refused" in said(facts(line, version))) is refused
+
+
 @pytest.mark.parametrize("name", NAMED)
 def test_an_example_breaks_its_rule_and_no_other(name: str) -> None:
     found = findings(examples.megatron_facts(NAMED[name]))

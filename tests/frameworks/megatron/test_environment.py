@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.megatron import environment
 from symconfig.frameworks.megatron.flags import versions
 from tests.sample_plans import sample_plan
@@ -49,6 +50,18 @@ def test_variables_for_activation_offload_and_for_other_makers() -> None:
 
 
 EXPERTS = {"tp": 1, "ep": 8, "dp": 8}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "ep", "near", "joined", "rack"),
+    [("h100", 16, 8, 8, 0), ("h100", 4, 4, 8, 0), ("gb200-nvl72", 16, 16, 72, 1)],
+)
+def test_hybridep_is_told_which_ranks_are_near(cluster: str, ep: int, near: int, joined: int, rack: int) -> None:
+    hybridep = {"ep": ep, "dp": 16, "tp": 1, "moe_dispatcher": "flex", "moe_flex_backend": "hybridep"}
+    found = variables("qwen3-30b-a3b", load_cluster(cluster), **hybridep)
+    assert found["NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"] == str(near)
+    assert (found["NVLINK_DOMAIN_SIZE"], found["USE_MNNVL"]) == (str(joined), str(rack))
+    assert "USE_MNNVL" not in variables("qwen3-30b-a3b", "h100", ep=ep, dp=16, tp=1)
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,14 @@ PLAIN = ConfigurationSet(
     gtp=1,
     dp=8,
     zero_stage=1,
+    expert_capacity=0.0,
+    paged_stash=False,
+    fp8_attention=False,
 )
 DEEPEP = PLAIN.having(moe_dispatcher="flex", moe_flex_backend="deepep")
 # Of a constraint that names the releases without an option: the option.
 FLAGS = {
+    "expert capacity of an old release": "--moe-expert-rank-capacity-factor",
     "hybridep of an old release": "--moe-flex-dispatcher-backend",
     "fused loss of an old release": "--cross-entropy-fusion-impl",
     "bf16 gradients of an old release": "--grad-reduce-in-bf16",

@@ -139,7 +139,8 @@ def test_what_runs_beside_work(names: Names, zero: int, pp: int, vpp: int, runs:
         ({"cuda_graph_impl": "none"}, None),
         ({"enable_cuda_graph": True}, "all"),
         ({"external_cuda_graph": True, "cuda_graph_scope": "full"}, "all"),
-        ({"cuda_graph_impl": "local", "cuda_graph_scope": ("full_iteration",)}, "all"),
+        ({"cuda_graph_impl": "local", "cuda_graph_scope": ("full_iteration",)}, "full iteration"),
+        ({"cuda_graph_impl": "full_iteration", "num_experts": 8}, "full iteration"),
         ({"cuda_graph_impl": "local", "cuda_graph_scope": "attn"}, None),
         ({"cuda_graph_impl": "local", "cuda_graph_scope": "attn,mlp"}, "all"),
         ({"cuda_graph_impl": "local", "cuda_graph_scope": "attn,mlp", "num_experts": 8}, None),
@@ -156,6 +157,7 @@ def test_what_graphs_replay(names: Names, found: str | None) -> None:
 
 def test_scopes_of_graphs_grow() -> None:
     assert GRAPHED["none"] < GRAPHED["router"] < GRAPHED["outside experts"] < GRAPHED["all"]
+    assert GRAPHED["all"] == GRAPHED["full iteration"]
     assert GRAPHED["router"] == {Leg.CHOICE}
     assert Leg.APART in GRAPHED["outside experts"]
 
