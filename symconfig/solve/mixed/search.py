@@ -54,7 +54,7 @@ def search(model: ModelDescriptor, mixed: MixedCluster, job: Job, progress: Prog
     """Return the finished search for the fastest plans over both kinds.
 
     Every precision and number of stages is searched on a mean machine, then the layers of the best are distributed over
-    both kinds. gpus of the job is replaced by that of the cluster; an open precision is bf16 if both have it, else fp16.
+    both kinds. gpus of the job is replaced by the cluster's; an open precision is bf16 if both have it, else fp16.
     Raises InputError for a job that can never run, and InfeasibleError if nothing fits.
     """
     every = all(share.cluster.gpu.peak_flops.bf16 is not None for share in mixed.shares)
