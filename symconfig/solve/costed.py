@@ -1,4 +1,4 @@
-"""One candidate again, by the same functions that weighed it, with every stage on its own."""
+"""One candidate again, by the same functions that weighed it: the costs of every stage, and its pipeline simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Options beside the degrees that a search weighs: which of them a job leaves open, and requests that have them on."""
+"""Options beside the degrees: which of them a job leaves open, requests that have them on, and experimental ones.
+
+Stable options are used unless the job is without them; experimental ones where they are allowed, pinned, or nothing
+fits without them.
+"""
 
 from __future__ import annotations
 

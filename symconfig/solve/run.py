@@ -1,4 +1,4 @@
-"""One job through the lattice: its precisions and pins made into requests, and weighed."""
+"""One job through the lattice: its defaults filled in, its precisions and pins made into requests, and weighed."""
 
 from __future__ import annotations
 

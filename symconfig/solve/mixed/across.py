@@ -1,6 +1,7 @@
 """A candidate over two kinds of GPUs: each stage as its own kind runs it, and what passes between the kinds.
 
 Nothing is priced here: the candidate is worked out once on either kind, and every stage takes its row of its own.
+`described` makes it the candidate of a plan.
 """
 
 from __future__ import annotations
