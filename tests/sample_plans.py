@@ -16,7 +16,6 @@ from symconfig.descriptor.tuning import Rl
 from symconfig.errors import InputError
 from symconfig.frameworks.known import TORCH_RELEASE
 from symconfig.plans.configuration import Configuration
-from symconfig.plans.digests import digests
 from symconfig.plans.plan import (
     Candidate,
     Plan,
@@ -24,6 +23,7 @@ from symconfig.plans.plan import (
     Search,
     Stage,
     Target,
+    digests,
 )
 from symconfig.plans.rl import PlannedPhase, PlannedRl
 from symconfig.solve.run import with_training

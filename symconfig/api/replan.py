@@ -29,9 +29,8 @@ from symconfig.descriptor.tuning import check_batch, with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.format import json_text
-from symconfig.plans.digests import ANSWER
 from symconfig.plans.file import edited, loaded
-from symconfig.plans.plan import Plan
+from symconfig.plans.plan import ANSWER, Plan
 from symconfig.runs.adapted import as_trained, bare
 from symconfig.runs.best import TOP, best_plan
 from symconfig.runs.checkpoint import read

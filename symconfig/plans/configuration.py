@@ -1,4 +1,4 @@
-"""Every choice of a run, flat, each under one name, and how plan.json writes them."""
+"""Every choice of a run, flat, each under one name; how plan.json writes them; which options a search chooses."""
 
 from __future__ import annotations
 

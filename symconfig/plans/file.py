@@ -24,9 +24,18 @@ from symconfig.descriptor.training import WholeTraining
 from symconfig.descriptor.validate import problems as descriptor_problems
 from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem
 from symconfig.plans.configuration import PLACES, SECTIONS, flat
-from symconfig.plans.digests import HISTORY, INPUTS, SOMETIMES, VERSION, digest, signed
 from symconfig.plans.history import History
-from symconfig.plans.plan import SCHEMA, Candidate, OtherPlans, Plan, Search
+from symconfig.plans.plan import (
+    INPUTS,
+    SCHEMA,
+    SOMETIMES,
+    Candidate,
+    OtherPlans,
+    Plan,
+    Search,
+    digest,
+    signed,
+)
 from symconfig.plans.rl import PlannedRl, PlannedStep
 from symconfig.resources import content
 
@@ -207,10 +216,10 @@ def _read(document: Document) -> tuple[Plan | None, list[Problem]]:
         problems += [
             document.problem(MISSING_FIELD, ("inputs", "job", "training", name)) for name in job.training.left_open
         ]
-    version = data.get(VERSION)
+    version = data.get("symconfig")
     if problems and isinstance(version, str) and version != install.VERSION:
         what, hint = "another symconfig wrote this plan", "plan again with this one"
-        problems.append(document.problem(what, (VERSION,), got=version, need=install.VERSION, hint=hint))
+        problems.append(document.problem(what, ("symconfig",), got=version, need=install.VERSION, hint=hint))
     if problems or job is None:
         return None, problems
     made["job"] = job.model_copy(update={"training": WholeTraining.of(job.training)})
@@ -279,7 +288,7 @@ def _mismatched(data: Mapping[str, Any]) -> dict[str, KeyPath]:
 
 def _edited(document: Document) -> Iterator[Problem]:
     """Yield a problem for each part that differs from its digest; none if there is no section of digests at all."""
-    says = {HISTORY: "its run need not be where it says", **dict.fromkeys(INPUTS, "the answer is not this one's")}
+    says = {"history": "its run need not be where it says", **dict.fromkeys(INPUTS, "the answer is not this one's")}
     for name, path in _mismatched(document.data).items() if isinstance(document.data.get("digests"), dict) else ():
         why = says.get(name, "its figures need not be the plan's")
         yield document.problem(f"was edited: it does not match its digest, and {why}", path, hint=_HINT)

@@ -1,14 +1,21 @@
-"""The plan: everything that rendering, verifying and reporting may know. Frozen, with a JSON round trip."""
+"""The plan: everything that rendering, verifying and reporting may know. Frozen, with a JSON round trip.
+
+Digests of its parts are written with it and held against it when it is read.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import KeyPath
 from symconfig.descriptor.job import Backend, Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.task import Task
@@ -16,12 +23,15 @@ from symconfig.descriptor.training import WholeTraining
 from symconfig.format import json_text
 from symconfig.install import VERSION
 from symconfig.plans.configuration import Configuration, Precision
-from symconfig.plans.digests import digests
 from symconfig.plans.history import History
 from symconfig.plans.rl import PlannedRl, PlannedStep
 
 SCHEMA = "symconfig.plan/1"
 _CONFIG = ConfigDict(extra="forbid", strict=True)
+INPUTS: Mapping[str, type[BaseModel]] = {"model": ModelDescriptor, "cluster": ClusterDescriptor, "job": Job}
+ANSWER = ("best", "alternatives", "beside", "search", "binding")
+SOMETIMES = ("history", "rl", "tuned")  # of plans that take over a run, and of those whose step has phases
+_EXACT_FLOATS = 2**53  # above it, not every whole number is a float
 # What a plan predicts: a step takes time, and a GPU of a plan holds something.
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Part = Annotated[float, Field(allow_inf_nan=False)]  # of a sum: a difference may lie below 0 by a rounding error
@@ -330,3 +340,44 @@ def sketch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, release
     )
     known = job.model_copy(update={"gpus": gpus})
     return Plan(model, cluster, known, best, (), Search(0, 0, 0.0, False), "nothing was weighed", VERSION)
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of the canonical JSON of plain data, as hexadecimal.
+
+    Whole floats count as integers (1.0 as 1), so that reformatting the JSON keeps the digest.
+    """
+    text = json.dumps(_whole(value), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_FLOATS:
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _whole(inner) for key, inner in value.items()}
+    return [_whole(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def digests(data: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digest of each of the `signed` parts of a plan's plain data, by name."""
+    return {name: digest(value) for name, (_, value) in signed(data).items()}
+
+
+def signed(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, Any]]:
+    """Return the parts of a plan's plain data that have a digest: name to (key path, value), without those it lacks.
+
+    The value of `search` is without its seconds.
+    """
+    inputs = data.get("inputs")
+    parts: dict[str, tuple[KeyPath, Any]] = {}
+    for name in INPUTS:
+        if isinstance(inputs, dict) and name in inputs:
+            parts[name] = (("inputs", name), inputs[name])
+    for name in ("symconfig", *ANSWER, *SOMETIMES):
+        if name in data:
+            value = data[name]
+            if name == "search" and isinstance(value, dict):
+                value = {key: inner for key, inner in value.items() if key != "seconds"}
+            parts[name] = ((name,), value)
+    return parts

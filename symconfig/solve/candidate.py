@@ -43,7 +43,7 @@ def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bo
         balanced = replace(prospect, request=replace(request, job=request.job.model_copy(update={"limits": limits})))
         balanced_s = tidy(sum(refined_time(balanced, costed(balanced)).values()))
     what = replace(predicted(prospect, parts, cluster), balanced_step_s=balanced_s)
-    return made(prospect, job, parts.peaks, _with_uneven_loads(prospect, parts, what, cluster))
+    return plan_candidate(prospect, job, parts.peaks, _with_uneven_loads(prospect, parts, what, cluster))
 
 
 def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
@@ -66,7 +66,7 @@ def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
     return np.broadcast_to(needed, EVERY.size), np.broadcast_to(steps, EVERY.size)
 
 
-def fits(prospect: Prospect, cluster: ClusterDescriptor) -> float:
+def fit_probability(prospect: Prospect, cluster: ClusterDescriptor) -> float:
     """Return the probability that a candidate does not run out of GPU memory: the mean over the peaks of `under_loads`.
 
     If that is None, it is the probability of the peak with even loads.
@@ -119,7 +119,7 @@ def _with_uneven_loads(prospect: Prospect, parts: Costed, what: Predicted, clust
     )
 
 
-def made(prospect: Prospect, job: Job, allocated: Sequence[float], what: Predicted) -> Candidate:
+def plan_candidate(prospect: Prospect, job: Job, allocated: Sequence[float], what: Predicted) -> Candidate:
     """Return the plan's candidate for a search's candidate: configuration, stages, and the prediction `what`.
 
     allocated: peak bytes by stage. The backend is the job's; all else comes from `prospect`.

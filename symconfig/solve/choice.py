@@ -1,10 +1,11 @@
 """The choice: the fastest plan after a premium for choices that hardly any published layout has; within 2 % the one
-with fewer options and axes, then the better score."""
+with fewer options and axes, then the better score. `Incumbents` are the candidates that it is made from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from symconfig.cost.table import Choice
 from symconfig.frameworks.extras import on
@@ -15,6 +16,10 @@ from symconfig.solve.space import Refused
 from symconfig.solve.usual import premium
 
 TIE = 1.02  # times the best score: plans up to here count as equally fast
+KEPT_WITHIN = 1.1  # times the best score: families up to here are kept in addition to those shown
+NEARLY = 1.1  # times the budget: a candidate up to here may fit with other layers per stage
+MOST_NEARLY = 8  # such candidates that are kept
+_ORDER = attrgetter("order")
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -102,11 +107,6 @@ def recomputed_and_offloaded(choice: Choice, *, some_layers: bool = False) -> in
     return bool(choice.modules or some_layers) + some_layers + bool(choice.offload)
 
 
-KEPT_WITHIN = 1.1  # times the best score: families up to here are kept in addition to those shown
-NEARLY = 1.1  # times the budget: a candidate up to here may fit with other layers per stage
-MOST_NEARLY = 8  # such candidates that are kept
-
-
 @dataclass(slots=True)
 class Incumbents:
     """The state of a search: its best candidates and counts.
@@ -143,18 +143,17 @@ class Incumbents:
         `shown` families at most the larger of the score of number `shown` and KEPT_WITHIN times the best; at least TIE
         times the best.
         """
-        plain, mine = (
-            complexity(prospect),
-            self.families.setdefault((family(prospect), prospect.configuration.micro), {}),
-        )
+        plain, name = complexity(prospect), (family(prospect), prospect.configuration.micro)
+        mine = self.families.setdefault(name, {})
         if any(level <= plain and known.order <= prospect.order for level, known in mine.items()):
             return
         for level in [level for level, known in mine.items() if level >= plain and prospect.order <= known.order]:
             del mine[level]
         mine[plain] = prospect
-        scores = sorted(_best(each).score for each in self.families.values())
-        if len(self.families) > self.top and scores[-1] > TIE * scores[0]:
-            del self.families[max(self.families, key=lambda name: _best(self.families[name]).order)]
+        best = {name: min(each.values(), key=_ORDER) for name, each in self.families.items()}
+        scores = sorted(one.score for one in best.values())
+        if len(best) > self.top and scores[-1] > TIE * scores[0]:
+            del self.families[max(best, key=lambda name: best[name].order)]
             scores.pop()
         # Set what a candidate must beat: the last of the families, or where enough of them are near the best, all that
         # is not near.
@@ -166,16 +165,8 @@ class Incumbents:
     @property
     def best(self) -> list[Prospect]:
         """Return all incumbents, the best score first."""
-        return sorted((prospect for each in self.families.values() for prospect in each.values()), key=_order)
+        return sorted((prospect for each in self.families.values() for prospect in each.values()), key=_ORDER)
 
     def add_nearly(self, prospect: Prospect) -> None:
         """Add a candidate that does not fit with its layers per stage; only the MOST_NEARLY best are kept."""
-        self.nearly = sorted([*self.nearly, prospect], key=_order)[:MOST_NEARLY]
-
-
-def _best(each: dict[int, Prospect]) -> Prospect:
-    return min(each.values(), key=_order)
-
-
-def _order(prospect: Prospect) -> tuple[object, ...]:
-    return prospect.order
+        self.nearly = sorted([*self.nearly, prospect], key=_ORDER)[:MOST_NEARLY]

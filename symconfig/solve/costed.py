@@ -1,4 +1,4 @@
-"""One candidate again, by the same functions that weighed it, with every stage on its own."""
+"""One candidate again, by the same functions that weighed it: the costs of every stage, and its pipeline simulated."""
 
 from __future__ import annotations
 
@@ -265,18 +265,16 @@ def stage_memory(prospect: Prospect, parts: Costed, line: Timeline) -> tuple[tup
         name: np.broadcast_to(part, parts.cost.stage_bytes.shape)[:, 0, 0, 0]
         for name, part in parts.cost.memory.items()
     }
-    working, loss = bytes_of[_WORKING], _at_loss(prospect, bytes_of[_LOSS])
-    states = np.array(parts.peaks) - working - bytes_of[_LOSS] - bytes_of[_ACTIVATIONS]
-    kept, at_rest = _kept(prospect, parts), _spread(prospect, states)
-    result = []
+    working, loss, kept, result = bytes_of[_WORKING], bytes_of[_LOSS], _kept(prospect, parts), []
+    states = np.array(parts.peaks) - working - loss - bytes_of[_ACTIVATIONS]
+    # The loss's bytes lie evenly on the chunks that end in a loss.
+    ending = np.array([float(any(place_of(kind).closes for kind in chunk)) for chunk in prospect.split.chunks])
     for stage in range(line.pp):
-        chunks = list(range(stage, len(kept), line.pp))
-        least = at_rest[chunks].sum()
+        mine = slice(stage, None, line.pp)
+        of_loss = loss[stage] * ending[mine] / max(ending[mine].sum(), 1.0)
         seconds, held = line.held(stage)
-        change = (
-            least + held @ kept[chunks] + (held > 0) @ loss[chunks] + np.where(held.any(axis=1), working[stage], 0.0)
-        )
-        result.append((np.append(0.0, seconds), np.append(least, change)))
+        in_flight = held @ kept[mine] + (held > 0) @ of_loss + np.where(held.any(axis=1), working[stage], 0.0)
+        result.append((np.append(0.0, seconds), np.append(states[stage], states[stage] + in_flight)))
     return tuple(result)
 
 
@@ -298,22 +296,6 @@ def _kept(prospect: Prospect, parts: Costed) -> Array:
             layer += is_layer(kind)
         result.append(total)
     return np.array(result)
-
-
-def _at_loss(prospect: Prospect, of_stage: Array) -> Array:
-    """Return the loss's bytes of each stage on the chunks that end in a loss, split evenly, [pp vpp]."""
-    ending = np.array([float(any(place_of(kind).closes for kind in chunk)) for chunk in prospect.split.chunks])
-    stage = np.arange(len(ending)) % prospect.split.pp
-    result: Array = of_stage[stage] * ending / np.maximum(np.bincount(stage, ending), 1.0)[stage]
-    return result
-
-
-def _spread(prospect: Prospect, of_stage: Array) -> Array:
-    """Return the bytes of each stage split over its chunks by their numbers of blocks, [pp vpp]."""
-    blocks = np.array([len(chunk) for chunk in prospect.split.chunks], dtype=np.float64)
-    stage = np.arange(len(blocks)) % prospect.split.pp
-    result: Array = of_stage[stage] * blocks / np.maximum(np.bincount(stage, blocks), 1.0)[stage]
-    return result
 
 
 def idle(line: Timeline) -> float:

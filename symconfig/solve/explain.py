@@ -3,13 +3,15 @@ every tensor: into how many parts each dim is split, by which axes, over which l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from symconfig.cost.blocks import BlockCost
 from symconfig.cost.lattice import Lattice
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.format import picked
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block
 from symconfig.graph.derive import Flow, is_over_gtp, weight_layout
@@ -220,7 +222,7 @@ def strategies(prospect: Prospect, cluster: ClusterDescriptor) -> Strategies:
 
     Axes with one rank are left out, as are etp, ep and edp if no weight has a dim of experts.
     """
-    grid = _Grid(prospect, cluster, _ranks(prospect))
+    grid = _Grid(prospect, cluster)
     kinds = sequence(prospect.request.model)
     of_kind = blocks(prospect.request.model, prospect.request.framework.implementation, prospect.scheme.shared_heads)
     axes = tuple(AxisLine(axis, grid.ranks[axis], grid.level((axis,))) for axis in grid.several(AXES))
@@ -233,36 +235,30 @@ def strategies(prospect: Prospect, cluster: ClusterDescriptor) -> Strategies:
     )
 
 
-def _ranks(prospect: Prospect) -> dict[str, int]:
-    """Return the sizes of the mesh axes; dp is without the ranks of gtp."""
-    c = prospect.configuration
-    return {name: getattr(c, name) for name in ("tp", "gtp", "pp", "cp", "ep", "etp", "edp")} | {"dp": c.dp // c.gtp}
-
-
-def level(prospect: Prospect, cluster: ClusterDescriptor, axes: tuple[str, ...]) -> str:
-    """Return the name of the innermost network level whose domains hold all ranks of a group over these axes.
-
-    The reach of a group is its size times the stride of the framework's rank order. The outermost level if none holds
-    it; empty for a group of one rank.
-    """
-    ranks = _ranks(prospect)
-    size = prod(ranks[axis] for axis in axes)
-    reach = size * float(prospect.request.framework.stride(axes, ranks))
-    inside = (level.name for level in cluster.levels if level.size is None or level.size >= reach)
-    return next(inside, cluster.levels[-1].name) if size > 1 else ""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Grid:
     prospect: Prospect
     cluster: ClusterDescriptor
-    ranks: Mapping[str, int]
+
+    @cached_property
+    def ranks(self) -> dict[str, int]:
+        """Return the sizes of the mesh axes; dp is without the ranks of gtp."""
+        c = self.prospect.configuration
+        return {**picked(c, "tp", "gtp", "pp", "cp", "ep", "etp", "edp"), "dp": c.dp // c.gtp}
 
     def several(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(axis for axis in axes if self.ranks.get(axis, 1) > 1)
 
     def level(self, axes: tuple[str, ...]) -> str:
-        return level(self.prospect, self.cluster, axes)
+        """Return the name of the innermost network level whose domains hold all ranks of a group over these axes.
+
+        The reach of a group is its size times the stride of the framework's rank order. The outermost level if none
+        holds it; empty for a group of one rank.
+        """
+        size = prod(self.ranks[axis] for axis in axes)
+        reach = size * float(self.prospect.request.framework.stride(axes, self.ranks))
+        inside = (level.name for level in self.cluster.levels if level.size is None or level.size >= reach)
+        return next(inside, self.cluster.levels[-1].name) if size > 1 else ""
 
     def strategy(self, dims: tuple[str, ...], layout: Layout, flat: tuple[str, ...] = ()) -> Strategy:
         axes = tuple(self.several(layout.axes_on(dim)) for dim in dims)

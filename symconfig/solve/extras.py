@@ -1,4 +1,8 @@
-"""Options beside the degrees that a search weighs: which of them a job leaves open, and requests that have them on."""
+"""Options beside the degrees: which of them a job leaves open, requests that have them on, and experimental ones.
+
+Stable options are used unless the job is without them; experimental ones where they are allowed, pinned, or nothing
+fits without them.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +69,8 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
     """Return one request per combination of options that the pins and the target allow, the plainest first.
 
     usual: the framework has its defaults; if not, the options that it has on are tried last, too, unless an option is
-    pinned. ZeRO stages that another request with one more option covers are left out (`_separate`). Raises InputError
-    for a pin that the target does not support, or a combination of pins.
+    pinned. ZeRO stages that another request with one more option covers are left out (`_without_covered_stages`).
+    Raises InputError for a pin that the target does not support, or a combination of pins.
     """
     plain = replace(plain, limits=plain.whole or plain.limits)
     _refuse_pins(plain)
@@ -81,10 +85,10 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
         lacks = plain.limits.lacking(**extras.columns(wanted[0]), precision=plain.precision)[0]
         pinned = [f"{extra.pin}={plain.job.pins[extra.pin]}" for extra in EXTRAS if plain.pins.fixes(extra.pin)]
         raise InputError(Problem(lacks.rule, field="pins", got=", ".join(pinned), hint=lacks.hint))
-    return tuple(_separate(switched_on(plain, one, architecture), runs) for one in runs)
+    return tuple(_without_covered_stages(switched_on(plain, one, architecture), runs) for one in runs)
 
 
-def _separate(request: Request, every: Sequence[Configuration]) -> Request:
+def _without_covered_stages(request: Request, every: Sequence[Configuration]) -> Request:
     """Return the request without the ZeRO stages that a request with one more `alone` option has, too.
 
     These are the stages from the one on that the option needs; it must have its default here. The request itself is
@@ -148,7 +152,7 @@ def _rules_out_more(extra: Extra, value: Any, limits: Limits, precision: str) ->
     )
 
 
-def facts(pins: Pins, name: str) -> dict[str, Any]:
+def columns_of_pin(pins: Pins, name: str) -> dict[str, Any]:
     """Return the columns that a pin fixes for every plan; empty for a range, a layout, or no pin of this name.
 
     The share of optimizer_offload is a number, on and off are bools, of recompute only the kind is given; columns that
@@ -175,7 +179,7 @@ def check_pins(job: Job, pins: Pins, candidates: Iterable[Candidate]) -> None:
         has = candidate.configuration
         ignored = {"moe_dispatcher"} | ({"cp_comm"} if has.cp == 1 else set())
         laid = [pipeline_layout.letters(chunk) for chunk in candidate.chunks]
-        words = {name: facts(pins, name).items() for name in (*pins.words, "optimizer_offload")}
+        words = {name: columns_of_pin(pins, name).items() for name in (*pins.words, "optimizer_offload")}
         wrong = {name: not pins.allows(name, getattr(has, FIELD_OF_PIN.get(name, name))) for name in pins.ranges}
         wrong |= {
             name: any(getattr(has, column) != value for column, value in columns if column not in ignored)
@@ -205,7 +209,7 @@ def _refuse_pins(plain: Request) -> None:
             need = " or ".join(values_of(extra, plain.gpus))
             raise InputError(Problem(f"does not divide {plain.gpus} GPUs", field=at, got=got, need=need))
         if extra is None:
-            ways = [facts(plain.pins, name) or (chosen if name == "precision" else {})]
+            ways = [columns_of_pin(plain.pins, name) or (chosen if name == "precision" else {})]
         else:
             ways = [] if extra.usual in values else [_columns(extra, value) for value in values]
         if name == "optimizer_offload":
@@ -302,7 +306,7 @@ def pinned_columns(job: Job, pins: Pins) -> ConfigurationSet:
         values, axis = np.arange(low, min(high, max(most, low)) + 1), next(axes)
         words[FIELD_OF_PIN.get(name, name)] = values.reshape(-1, *(1 for _ in range(axis)))
     for name in (*pins.words, "optimizer_offload"):
-        words |= facts(pins, name)
+        words |= columns_of_pin(pins, name)
     if words.get("precision", "auto") == "auto":
         words["precision"] = "bf16" if job.precision in (None, "auto") else job.precision
     return ConfigurationSet(**{name: value for name, value in words.items() if value is not None})

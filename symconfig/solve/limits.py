@@ -21,7 +21,6 @@ from symconfig.frameworks.constraint import Constraint, Fixed, failing, in_force
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.hybrid import DELTA, hybrid
 from symconfig.frameworks.megatron.releases import (
-    LAYOUT_MTP_ALONE_SINCE,
     LAYOUT_MTP_SINCE,
     LAYOUT_SINCE,
     RECOMPUTE_SINCE,
@@ -233,37 +232,18 @@ def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor,
         )
     number = megatron_release(version)
     there = (name for name, since in RECOMPUTE_SINCE.items() if number >= megatron_release(since))
-    return replace(whole, modules=tuple(name for name in there if _applies(name, model)))
-
-
-def pinnable(limits: Limits, version: str) -> Limits:
-    """Return a copy of the limits for a pinned layout string: multi-token prediction may precede the loss's chunk.
-
-    That is from LAYOUT_MTP_ALONE_SINCE on; in older versions it stays with the loss. The longer messages of such a
-    layout are not part of the prediction.
-    """
-    together = megatron_release(version) < megatron_release(LAYOUT_MTP_ALONE_SINCE)
-    return replace(limits, layouts=replace(limits.layouts, mtp_with_head=together))
-
-
-def _applies(module: str, model: ModelDescriptor) -> bool:
-    """Return whether recomputing a module saves anything in this model.
-
-    moe, moe_act: it has experts; shared_experts: shared ones; layernorm: experts or latent attention; gdn_norm_out:
-    delta-rule mixers, unless it is a hybrid; mla_up_proj: latent attention; mlp: a layer without experts; True for
-    others.
-    """
-    if module in ("moe", "moe_act"):
-        return model.experts is not None
-    if module == "shared_experts":
-        return model.experts is not None and model.experts.shared_expert_intermediate_size > 0
-    if module == "layernorm":  # else Transformer Engine's linear layers take their norms in
-        return model.experts is not None or model.attention is Attention.MLA
-    if module == "gdn_norm_out":  # of GPTModel's (transformer_config.py, __post_init__)
-        return any(mixer.block == DELTA for mixer in model.mixers) and not hybrid(model)
-    if module == "mla_up_proj":
-        return model.attention is Attention.MLA
-    return module != "mlp" or not all(model.moe_layers)
+    experts, latent = model.experts, model.attention is Attention.MLA
+    delta = any(mixer.block == DELTA for mixer in model.mixers) and not hybrid(model)
+    saves = {  # whether recomputing a module saves anything in this model; others always do
+        "moe": experts is not None,
+        "moe_act": experts is not None,
+        "shared_experts": experts is not None and experts.shared_expert_intermediate_size > 0,
+        "layernorm": experts is not None or latent,  # else Transformer Engine's linear layers take their norms in
+        "gdn_norm_out": delta,  # of GPTModel's (transformer_config.py, __post_init__)
+        "mla_up_proj": latent,
+        "mlp": not all(model.moe_layers),
+    }
+    return replace(whole, modules=tuple(name for name in there if saves.get(name, True)))
 
 
 def policies(limits: Limits, precision: str, pinned: frozenset[str] = frozenset()) -> tuple[frozenset[str], ...]:

@@ -1,4 +1,4 @@
-"""What a given configuration costs: nothing is searched, the numbers come from the functions that the search uses."""
+"""Prediction of a given configuration, or of a plan's candidate again: by the functions of the search, without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One candidate of the search: everything that is needed to compute it again in detail."""
+"""One configuration with all that prices it: a candidate of the search (`Prospect`), or one that is given (`Setup`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One job through the lattice: its precisions and pins made into requests, and weighed."""
+"""One job through the lattice: its defaults filled in, its precisions and pins made into requests, and weighed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from symconfig.frameworks.extras import NAMES, columns, gradient_bytes
 from symconfig.frameworks.known import BACKENDS, facts_of
 from symconfig.frameworks.megatron.flags import flags
 from symconfig.frameworks.megatron.hybrid import hybrid
-from symconfig.frameworks.megatron.releases import NO_ENGINE
+from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE, NO_ENGINE, megatron_release
 from symconfig.frameworks.optimizers import stepping
 from symconfig.frameworks.programs import ENDS_ONLY, TOWER_IN_FIRST_CHUNK, of_program
 from symconfig.graph.model import parameters, sequence
@@ -35,7 +35,7 @@ from symconfig.solve.branch_and_bound import branch_and_bound
 from symconfig.solve.choice import Incumbents
 from symconfig.solve.extras import NOTHING_KNOWN, excluded_options
 from symconfig.solve.interval import NO_LIMIT, surprise
-from symconfig.solve.limits import Limits, limits, pinnable
+from symconfig.solve.limits import Limits, limits
 from symconfig.solve.pins import ENDS, Pins, parse
 from symconfig.solve.prospect import Setup
 from symconfig.solve.refine import refine
@@ -215,7 +215,8 @@ def space(
 
     Experimental options that the job does not allow are refused, but for those that `like` has on. Full recompute of
     some layers is added for DeepSpeed, and for FSDP under transformers or without a target (each n-th layer, if all are
-    of one kind). A pinned layout string may place multi-token prediction as `pinnable` says.
+    of one kind). A pinned layout string may place multi-token prediction before the loss's
+    chunk from LAYOUT_MTP_ALONE_SINCE on; the longer messages of such a layout are not part of the prediction.
     """
     version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
     has = NOTHING_KNOWN if like is None else ConfigurationSet(**columns(like), precision=job.precision)
@@ -233,7 +234,10 @@ def space(
         able = replace(able, layouts=replace(able.layouts, first=len(model.vision.deepstack_visual_indexes)))
     if pins.dealt is not None:
         return replace(able, layouts=able.layouts.dealt(ends=pins.dealt == ENDS))
-    return able if pins.layout is None else pinnable(able, version)
+    if pins.layout is None:
+        return able
+    together = megatron_release(version) < megatron_release(LAYOUT_MTP_ALONE_SINCE)
+    return replace(able, layouts=replace(able.layouts, mtp_with_head=together))
 
 
 def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None) -> Framework:

@@ -195,13 +195,13 @@ def _plan(
             score_s=candidate.tidy(prospect.score),
             unusual=unusual(prospect),
             complexity=complexity(prospect),
-            fits=candidate.tidy(candidate.fits(prospect, cluster)),
+            fits=candidate.tidy(candidate.fit_probability(prospect, cluster)),
         )
         return replace(candidate.described(prospect, cluster, job, best=prospect is best), standing=standing)
 
     chosen = [shown(prospect) for prospect in picks]
     check_pins(job, best.request.pins, chosen)
-    limit, chance = job.limits.memory_risk, candidate.fits(best, cluster)
+    limit, chance = job.limits.memory_risk, candidate.fit_probability(best, cluster)
     why = f"no plan has at most {100 * limit:g} %, and this one {100 * (1 - chance):.0f} %"
     at_risk = Opened(MEMORY_RISK, "a risk of running out of memory", "at risk", why)
     fastest = min(weighed.best, key=lambda each: (each.step_s, each.order))

@@ -29,8 +29,8 @@ from symconfig.existing.launch.bash import source as lexer
 from symconfig.existing.launch.bash.read import read_bash
 from symconfig.existing.launch.text import Text
 from symconfig.existing.launch.trees import parse_json, parse_yaml
-from symconfig.plans.digests import digest, signed
 from symconfig.plans.file import parse_plan
+from symconfig.plans.plan import digest, signed
 from symconfig.runs.checkpoint import folder
 from tests.fuzz import KEPT, ROOT
 from tests.measured.log_samples import deepspeed_log, megatron_log

@@ -38,7 +38,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.strict import Strict
 from symconfig.descriptor.validate import validate
 from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem, nearest, reworded
-from symconfig.plans.digests import digest
+from symconfig.plans.plan import digest
 from symconfig.solve.pins import parse
 
 LIMIT = 10_000

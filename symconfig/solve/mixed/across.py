@@ -1,6 +1,7 @@
 """A candidate over two kinds of GPUs: each stage as its own kind runs it, and what passes between the kinds.
 
 Nothing is priced here: the candidate is worked out once on either kind, and every stage takes its row of its own.
+`described` makes it the candidate of a plan.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from symconfig.plans.mixed import Host, MixedCandidate, Span
 from symconfig.plans.plan import Predicted
 from symconfig.schedule.simulate import simulate
 from symconfig.schedule.timeline import Timeline, Times
-from symconfig.solve.candidate import made, predicted, tidy
+from symconfig.solve.candidate import plan_candidate, predicted, tidy
 from symconfig.solve.costed import BUBBLE, EXCHANGE, Costed, detailed, shape, table_alone, times, without_exchange
 from symconfig.solve.interval import peak_budget
 from symconfig.solve.prospect import Prospect, recomputing
@@ -281,7 +282,7 @@ def described(across: Across, mixed: MixedCluster, jobs: Sequence[Job]) -> Mixed
         host_bytes=max(one.host_bytes for one in each),
     )
     allocated = [across.parts[kind].peaks[stage] for stage, kind in enumerate(across.kinds)]
-    return MixedCandidate(made(across.candidates[0], jobs[0], allocated, what), (hosts[0], hosts[1]))
+    return MixedCandidate(plan_candidate(across.candidates[0], jobs[0], allocated, what), (hosts[0], hosts[1]))
 
 
 def _predicted(across: Across, mixed: MixedCluster, kind: int) -> Predicted:
