@@ -11,9 +11,9 @@ import pytest
 from tests import processor
 from tests.render.deepspeed_support import Launcher, train
 from tests.runs.checkpoint.cases_deepspeed import CASES
-from tests.training.cases import CASES as STARTS
 from tools.verify import training as verify_training
 from tools.verify.checkpoints import deepspeed as real_deepspeed
+from tools.verify.training.cases import CASES as STARTS
 
 # Imported before anything else: an answer of oneDNN, which is what DeepSpeed's accelerator passes on.
 SAYS = "import torch\ntorch.ops.mkldnn._is_mkldnn_fp16_supported = lambda: {answer}\n"

@@ -13,8 +13,8 @@ from symconfig.descriptor.task import TASKS
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.plans.plan import Plan
 from symconfig.render import learning, nemo_rl, render, targets
-from tests.formats.zoo import LEARNING
 from tests.sample_plans import learning_plan
+from tests.sample_rl import LEARNING
 from tools.generate import is_current
 from tools.generate.targets import able as is_able
 

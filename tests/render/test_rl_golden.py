@@ -1,5 +1,5 @@
 """What programs of reinforcement learning are told, word by word, and what is read of it: written down apart from their
-tables of keys. Words were checked by the programs' own parsers (tests/formats)."""
+tables of keys. Words were checked by the programs' own parsers (tools/verify/formats)."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ from symconfig.plans.plan import Plan
 from symconfig.render import megatron, render, targets
 from symconfig.render.accelerate import words
 from symconfig.render.files import write
-from tests.formats.zoo import LEARNING
 from tests.render.bash import bash, dry_run
 from tests.sample_plans import learning_plan, sample_plan
+from tests.sample_rl import LEARNING
 
 ASKED = {
     "wandb_project": "big runs", "wandb_name": "first", "tensorboard_dir": "tb", "distributed_timeout_minutes": 30,

@@ -14,8 +14,8 @@ from symconfig.render.files import Files, write
 from symconfig.render.manifest import manifest
 from symconfig.verify import shell
 from symconfig.verify.checks import Options
-from tests.formats.zoo import LEARNING
 from tests.sample_plans import learning_plan, sample_plan
+from tests.sample_rl import LEARNING
 
 
 def script(folder: Path, text: str, name: str = "launch.sh") -> Path:

@@ -19,7 +19,7 @@ from symconfig.render.files import write
 from symconfig.runs.rl.logits import BY_TARGET
 from symconfig.solve.predict import predict
 from symconfig.solve.run import usual_of
-from tests.formats.zoo import LEARNING, step
+from tests.sample_rl import LEARNING, step
 
 MODELS = ("llama3.1-8b", "qwen3-30b-a3b", "deepseek-v3", "nemotron-3-nano-30b-a3b", "qwen2.5-7b-lora")
 # Targets whose scripts symconfig does not read. Bridge's fields are compared in tests/render/test_renamed.py.

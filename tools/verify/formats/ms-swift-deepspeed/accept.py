@@ -19,7 +19,7 @@ from accepting import Values, answer, lora, ranks, started
 from deepspeed_words import of_config, of_trainer
 from ranks import as_rank_0
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # the checkout that this file lies in
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))  # the checkout that this file lies in
 
 from swift.arguments import PretrainArguments, RLHFArguments, SftArguments
 from swift.cli.main import parse_yaml_args

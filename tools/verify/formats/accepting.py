@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# What the parser understood, in the words of `tests/formats/words.py`.
+# What the parser understood, in the words of `tools/verify/formats/words.py`.
 Values = dict[str, Any]
 # What Megatron-LM, and who passes its options on, calls what a plan calls otherwise.
 MEGATRON = {

@@ -28,7 +28,7 @@ from absent import stand_in
 from accepting import SHARDING, Values, answer, called, lora, started
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # the checkout that this file lies in
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))  # the checkout that this file lies in
 
 from symconfig.descriptor.config_writer import config_json
 from symconfig.plans.file import load_plan

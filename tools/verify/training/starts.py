@@ -11,12 +11,13 @@ from pathlib import Path
 from symconfig.plans.plan import Plan
 from symconfig.render import render, targets
 from symconfig.render.files import Files
-from tests.training import logs
-from tests.training.material import Material
+from tools.pages import ROOT
+from tools.verify.training import logs
+from tools.verify.training.material import Material
 
 HERE = Path(__file__).resolve().parent
 SCRIPTS = HERE / "scripts"
-VERIFY = HERE.parents[1] / "symconfig" / "verify"
+VERIFY = ROOT / "symconfig" / "verify"
 GLOO = "gloo for NCCL"
 SHARDED = "Accelerate told that its ranks have GPUs"
 BF16 = "TrainingArguments told that there is bf16"

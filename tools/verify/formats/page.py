@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tests.formats.results import Outcome, Result, counts
-from tests.formats.zoo import CLUSTER
+from tools.verify.formats.results import Outcome, Result, counts
+from tools.verify.formats.zoo import CLUSTER
 
 HEAD = """# Every format, held against its real parser
 
@@ -29,8 +29,8 @@ GPUs that hold it so; for a launcher, planned for the model's own framework.
 SPREAD = """
 ## A spread of plans
 
-Plans with every kind of choice (`tests/formats/spread.py`), made for Megatron-LM or DeepSpeed and not for the format:
-what it has no words for is refused, as it must be.
+Plans with every kind of choice (`tools/verify/formats/spread.py`), made for Megatron-LM or DeepSpeed and not for the
+format: what it has no words for is refused, as it must be.
 
 | format | plans | accepted | values compared | refused by symconfig | refused by the parser |
 |---|---|---|---|---|---|

@@ -20,7 +20,7 @@ from unittest import mock
 import torch._dynamo  # noqa: F401  # asks whether Triton is there, and must hear that it is not
 from accepting import MEGATRON, Values, answer, called, dry_run, ranks
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # the checkout that this file lies in
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))  # the checkout that this file lies in
 
 from symconfig.descriptor.config_writer import config_json
 from symconfig.plans.file import load_plan

@@ -5,8 +5,8 @@ some and renew their part of it.
 The plans: a spread of choices (spread.py), of which each format gets those of the tasks that it is for, and every zoo
 model, planned for the format (zoo.py).
 
-A format is a folder tests/formats/NAME. Its accept.py gets the folders of the plans as arguments and answers with one
-JSON line for each: {"folder", "accepted", "said": [problems], "values": what the parser understood, in the words of
+A format is a folder NAME beside this file. Its accept.py gets the folders of the plans as arguments and answers with
+one JSON line for each: {"folder", "accepted", "said": [problems], "values": what the parser understood, in the words of
 words.py}; accepting.py helps with that. requirements.txt names what it needs, in exact versions; requirements-build.txt
 what a source package among these needs to be built; requirements-no-deps.txt what is installed without dependencies.
 Without any, the Python of the tests runs it. NAME is a target, or a launcher, whose plans are rendered for their own
@@ -36,14 +36,14 @@ from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, render, target_of, targets
 from symconfig.render.files import write
-from tests.formats.page import page
-from tests.formats.results import Outcome, Result, keep, reasons
-from tests.formats.spread import SPREAD
-from tests.formats.words import differences
-from tests.formats.zoo import named, zoo_plans
 from tools.pages import EVIDENCE, ROOT
+from tools.verify.formats.page import page
+from tools.verify.formats.results import Outcome, Result, keep, reasons
+from tools.verify.formats.spread import SPREAD
+from tools.verify.formats.words import differences
+from tools.verify.formats.zoo import named, zoo_plans
 
-FORMATS = ROOT / "tests" / "formats"
+FORMATS = Path(__file__).parent
 ENVIRONMENTS = ROOT / ".venv-formats"
 REQUIREMENTS = ("requirements-build.txt", "requirements.txt", "requirements-no-deps.txt")
 _PARSER_LIMIT_S = 1800
@@ -55,7 +55,7 @@ Plans = Mapping[str, Plan | InfeasibleError]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A folder of tests/formats: what is rendered for it, and the program that reads that."""
+    """A folder of tools/verify/formats: what is rendered for it, and the program that reads that."""
 
     name: str
     target: str | None
@@ -81,7 +81,7 @@ def read_format(name: str) -> Format:
     elif not (target or launcher) and name in every_launcher():
         launcher = name
     if target is None and launcher is None:
-        sys.exit(f"{name} is no target and no launcher; tests/formats/{name}/format.yaml must name one")
+        sys.exit(f"{name} is no target and no launcher; tools/verify/formats/{name}/format.yaml must name one")
     return Format(name, target, (launcher,) if launcher else (), data.get("parser", ""))
 
 

@@ -23,11 +23,11 @@ from pathlib import Path
 from symconfig.plans.plan import Plan
 from symconfig.render.files import write
 from tests.processor import lacking
-from tests.training import held, material
-from tests.training.cases import CASES, ON_DEEPSPEED, Case, learning_rate
-from tests.training.results import Outcome, Step, apart, read, record
-from tests.training.starts import STARTS, Start, files
 from tools.verify import formats as verify_formats
+from tools.verify.training import held, material
+from tools.verify.training.cases import CASES, ON_DEEPSPEED, Case, learning_rate
+from tools.verify.training.results import Outcome, Step, apart, read, record
+from tools.verify.training.starts import STARTS, Start, files
 
 # Of one plan in several formats: the order in which bf16 numbers are added differs, and nothing else may.
 TOLERANCE = 2e-3

@@ -11,11 +11,10 @@ import pytest
 
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, targets
-from tests.training import held, logs, material, results
-from tests.training.cases import CASES, LEFT_OUT, SEQUENCES, TINY, learning_rate
-from tests.training.results import Outcome, Step
-from tests.training.starts import STARTS
-from tools.verify.training import judged, unshared, wrong
+from tools.verify.training import held, judged, logs, material, results, unshared, wrong
+from tools.verify.training.cases import CASES, LEFT_OUT, SEQUENCES, TINY, learning_rate
+from tools.verify.training.results import Outcome, Step
+from tools.verify.training.starts import STARTS
 
 PLAN = CASES[0].plan()
 GOOD = [Step(5.5 - 0.1 * number, learning_rate(PLAN, number), SEQUENCES) for number in range(8)]

@@ -11,11 +11,11 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from tests.training.cases import CASES, LEFT_OUT
-from tests.training.held import Held
+from tools.pages import EVIDENCE
+from tools.verify.training.cases import CASES, LEFT_OUT
+from tools.verify.training.held import Held
 
 OF_THEIR_OWN = {case.name for case in CASES if case.job}  # plans that each format has one of, with data of its own
-EVIDENCE = Path(__file__).resolve().parents[2] / "docs" / "evidence"
 HEAD = """# Every format, started for real
 
 Written by `python -m tools verify training`. A tiny model is planned, written in a format and started on two ranks of

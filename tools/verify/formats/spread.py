@@ -8,7 +8,7 @@ from typing import Any
 import symconfig
 from symconfig.descriptor.load import load_model
 from symconfig.plans.plan import Plan
-from tests.formats.zoo import RL
+from tests.sample_rl import RL
 
 
 @dataclass(frozen=True, slots=True)

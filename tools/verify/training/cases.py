@@ -11,8 +11,8 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.plans.plan import Plan
-from tests.formats.zoo import LEARNING
 from tests.sample_models import sample_cluster, sample_model
+from tests.sample_rl import LEARNING
 
 RANKS, SEQUENCES, LENGTH, STEPS = 2, 8, 32, 8
 TINY: dict[str, Any] = {

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "libmunge2", "libhwloc15")
-UNPACKED = Path(__file__).resolve().parents[3] / ".venv-formats" / "slurm"
+UNPACKED = Path(__file__).resolve().parents[4] / ".venv-formats" / "slurm"
 START_S = 30
 GPUS = 8
 # Without accounts, munge and cgroups: they are about who may do what, and no part of reading a job.

@@ -12,8 +12,7 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from symconfig.errors import InfeasibleError
-
-EVIDENCE = Path(__file__).resolve().parents[2] / "docs" / "evidence"
+from tools.pages import EVIDENCE
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,15 @@ from functools import cache
 from typing import Any
 
 import symconfig
-from symconfig.descriptor.load import load_model, zoo_models
+from symconfig.descriptor.load import zoo_models
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.plan import Plan
 from symconfig.render import targets
+from tests.sample_rl import LEARNING, step
 from tools.verify.zoo import BATCH, Pair, sizes
 
 CLUSTER = "h100"
-# Targets that learn by reinforcement, and the step that they are planned for: GRPO on math problems.
-LEARNING = tuple(name for name, target in targets().items() if target.learns)
 PAIRS = {"preference": {"pairs": 64}, "seq_length": 2048}
-RL: dict[str, Any] = {
-    "prompts": 512, "samples": 8, "updates": 4, "prompt_length": {"mean": 200, "max": 1024},
-    "response_length": {"mean": 900, "p95": 2500, "max": 3072},
-}  # fmt: skip
 # The field of the first problem where more GPUs may help: nothing fits, or nothing that the target can be told fits.
 _TOO_FEW = (None, "target")
 
@@ -43,17 +38,6 @@ def named(name: str, texts: Sequence[str]) -> bool:
 def _usual(model: str, target: str | None) -> Callable[[int], dict[str, Any]]:
     """Return the job on so many GPUs, beside its model and target."""
     return lambda gpus: {"rl": step(model)} if target in LEARNING else {"global_batch_size": max(BATCH, gpus)}
-
-
-def step(model: str) -> dict[str, Any]:
-    """Return the section `rl`, with lengths that the model's positions hold."""
-    longest = sum(RL[part]["max"] for part in ("prompt_length", "response_length"))
-    shorter = max(1, -(-longest // load_model(model).max_position_embeddings))
-    lengths = {
-        part: {name: value // shorter for name, value in RL[part].items()}
-        for part in ("prompt_length", "response_length")
-    }
-    return RL | lengths
 
 
 def _plan(model: str, target: str | None, job: Callable[[int], dict[str, Any]]) -> Plan | InfeasibleError:

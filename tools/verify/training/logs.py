@@ -10,8 +10,8 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from tests.training.cases import GRPO, LENGTH, SEQUENCES
-from tests.training.results import Step
+from tools.verify.training.cases import GRPO, LENGTH, SEQUENCES
+from tools.verify.training.results import Step
 
 TRAIN_PY = re.compile(r"\bstep \d+ loss (\S+) lr (\S+) ")
 BATCH = re.compile(r"micro-batch (\d+) x (\d+) x (\d+) sequences")
