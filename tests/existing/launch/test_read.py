@@ -83,7 +83,6 @@ def test_variables_that_no_file_names_are_said(tmp_path: Path) -> None:
 def test_a_deepspeed_json_by_itself(tmp_path: Path) -> None:
     reading = read(write(tmp_path, "ds.json", json.dumps(DS)))
     assert reading.format == "deepspeed"
-    assert reading.deepspeed is not None
     assert reading.deepspeed.get("zero_optimization", "stage") == 3
 
 
@@ -105,7 +104,6 @@ def test_what_a_file_is_stands_in_it(tmp_path: Path, name: str) -> None:
 def test_the_json_that_a_script_names(tmp_path: Path, option: str) -> None:
     write(tmp_path, "ds.json", json.dumps(DS))
     reading = read(write(tmp_path, "run.sh", f"deepspeed --num_gpus 4 train.py {option} --bf16\n"))
-    assert reading.deepspeed is not None
     assert reading.deepspeed.data == DS
     assert [Path(text.file).name for text in reading.texts] == ["run.sh", "ds.json"]
     assert unread(reading, matters=True) == []
@@ -163,7 +161,6 @@ deepspeed --num_gpus 8 train.py --deepspeed_config $CONFIG
     )
     reading = read(script)
     tree = reading.deepspeed
-    assert tree is not None
     assert tree.data == {"train_batch_size": 32, "zero_optimization": {"stage": 2}}
     assert tree.text.file == script
     batch, stage = tree.spans[("train_batch_size",)], tree.spans[("zero_optimization", "stage")]
@@ -207,7 +204,6 @@ python own/pretrain.py --config-path=conf --config-name gpt \\
 def test_a_recipe_is_named(tmp_path: Path, line: str, recipe: str) -> None:
     reading = read(write(tmp_path, "run.sh", f"torchrun --nproc-per-node=8 {line}\n"))
     assert reading.format == "overrides"
-    assert reading.recipe is not None
     assert reading.recipe.text == recipe
 
 
@@ -302,7 +298,6 @@ def test_an_override_without_a_dot_right_after_the_recipe_is_no_second_recipe(tm
     line = "python run_recipe.py --recipe llama3_8b mixed_precision=bf16_mixed model.tensor_model_parallel_size=2\n"
     reading = read(write(tmp_path, "run.sh", line))
     assert {setting.name for setting in reading.settings} >= {"--bf16", "--tensor-model-parallel-size"}
-    assert reading.recipe is not None
     assert reading.recipe.text == "llama3_8b"
 
 

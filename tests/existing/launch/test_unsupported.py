@@ -70,7 +70,6 @@ def test_what_is_proposed_works(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError) as caught:
         read(f"deepspeed pretrain_gpt.py {MODEL} --deepspeed")
     hint = caught.value.problems[0].hint
-    assert hint is not None
     filled = {"M": "llama2-7b", "C": "h100", "N": "8", "B": "32"}
     assert main([filled.get(word, word) for word in hint.split()[1:]]) == 0
     assert "tokens" in capsys.readouterr().out

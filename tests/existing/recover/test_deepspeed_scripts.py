@@ -8,19 +8,63 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.load import load_cluster
+from symconfig.descriptor.load import load_cluster, load_model, zoo_models
 from symconfig.errors import InputError
 from symconfig.existing.launch.read import read
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.deepspeed import run
-from symconfig.existing.recover.run import Supplied
+from symconfig.existing.recover.run import Run, Supplied
 from symconfig.existing.rules.deepspeed import findings
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.plans.plan import Plan
 from symconfig.render import render
 from symconfig.render.files import write
-from tests.existing.recover.test_deepspeed import DEGREES, MODELS, SHAPES, plan, same
+from tests.sample_plans import sample_plan
 
 H100 = load_cluster("h100")
+
+
+# Models that DeepSpeed trains; DeepSeek-V3 has multi-token prediction.
+MODELS = [name for name in zoo_models() if not load_model(name).num_nextn_predict_layers]
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "zero1 fp32 gradients": {"grad_bytes": 4, "micro": 2},
+    "zero0": {
+        "zero_stage": 0,
+        "grad_bytes": 2,
+        "recompute": "full",
+        "recompute_method": "uniform",
+        "recompute_layers": 1,
+    },
+    "zero2 offloaded": {"zero_stage": 2, "optimizer_offload": 1.0, "grad_bytes": 2},
+    "zero3 offloaded": {"zero_stage": 3, "optimizer_offload": 0.5, "param_offload": True, "seq_length": 2048},
+    "zero3 apart": {"zero_stage": 3, "overlap_param_gather": False, "overlap_grad_reduce": False, "grad_bytes": 2},
+    "one GPU": {"dp": 1, "zero_stage": 2, "overlap_grad_reduce": False, "overlap_param_gather": False},
+    "block": {"zero_stage": 2, "recompute": "full", "recompute_method": "block", "recompute_layers": 3},
+}
+
+
+DEGREES: dict[str, dict[str, Any]] = {
+    "AutoTP": {"model": "llama2-13b", "tp": 4, "dp": 4, "zero_stage": 3, "sequence_parallel": False, "micro": 2},
+    "Ulysses": {"model": "llama2-13b", "cp": 4, "dp": 4, "zero_stage": 2, "cp_comm": "a2a", "micro": 2},
+    "AutoEP": {"model": "qwen3-30b-a3b", "ep": 8, "zero_stage": 2},
+    "fp16": {"model": "llama2-13b", "cluster": "v100-16gb", "precision": "fp16", "grad_bytes": 2},
+}
+
+
+def plan(model: str, **fields: Any) -> Plan:
+    """A plan whose overlaps are as a search for DeepSpeed has them."""
+    fields = {"overlap_pp_p2p": False, "overlap_param_gather": fields.get("zero_stage", 1) > 0, **fields}
+    return sample_plan(load_model(model) if model in zoo_models() else model, backend="deepspeed", **fields)
+
+
+def same(found: Run, made: Plan) -> None:
+    best, c = made.best, found.configuration
+    assert found.described.model == made.model
+    assert found.described.zoo == (made.model.name if made.model.name in zoo_models() else None)
+    assert c.plain == best.configuration
+    assert c.backend == "deepspeed"
 
 
 def written(model: str, fields: dict[str, Any], folder: Path) -> tuple[Any, Reading]:
