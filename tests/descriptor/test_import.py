@@ -13,7 +13,7 @@ from symconfig.descriptor.architectures.registry import architectures
 from symconfig.descriptor.huggingface import import_config, imported
 from symconfig.descriptor.load import load_config, load_model
 from symconfig.errors import InputError, Problem
-from tests.descriptor.tiny_configs import tiny_config
+from tests.descriptor.small_configs import tiny_config
 
 CONFIGS = sorted((Path(__file__).parent / "configs").glob("*.json"))
 TEXT = ("name", "source", "huggingface_id")

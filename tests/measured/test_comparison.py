@@ -17,11 +17,10 @@ from symconfig.plans.plan import Plan
 from symconfig.render import megatron
 from symconfig.report.comparison import blocks
 from symconfig.report.grid import plain
-from tests.cli.support import Run, run
+from tests.cli.support import Run
 from tests.measured.log_samples import iteration, memory, plan_log, write
 from tests.sample_plans import sample_plan
 
-__all__ = ["run"]
 A100 = load_cluster("a100-80gb")
 TIMERS = """\
 (min, max) time across ranks (ms):

@@ -12,12 +12,11 @@ import jsonschema
 import pytest
 
 from symconfig.serve.agents import TOOLS, answer
-from tests.cli.support import Run, run
+from tests.cli.support import Run
 
 mcp = pytest.importorskip("mcp")
 anyio = pytest.importorskip("anyio")
 
-__all__ = ["run"]
 JOB = {"model": "llama2-7b", "cluster": "h100", "gpus": 8, "global_batch_size": 64}
 
 

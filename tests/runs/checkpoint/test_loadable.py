@@ -1,7 +1,8 @@
-"""What `loadable` says: of the cases that the real framework was asked, and what follows from the rules for others."""
+"""What `loadable` says: of the cases that the real frameworks were asked, and what follows from the rules."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ from hypothesis import strategies as st
 
 from symconfig.errors import InputError
 from symconfig.runs.checkpoint import Loadable, Verdict, kinds, loadable, of_folder, read
-from tests.runs.checkpoint import cases_deepspeed
+from tests.runs.checkpoint import cases, cases_deepspeed
 from tests.runs.checkpoint.cases import CASES, WHOLE, dense, experts, plan
 from tests.runs.checkpoint.cases_deepspeed import ZERO
 from tests.runs.checkpoint.cases_deepspeed import plan as deepspeed_plan
 from tests.runs.checkpoint.folders import deepspeed, torch_dist
 from tests.sample_plans import sample_model, sample_plan
+from tests.verify.megatron_support import source
+from tools.generate import is_current
+from tools.verify.checkpoints.megatron import do
 
 EVERY = {**CASES, **cases_deepspeed.CASES}
 
@@ -205,3 +209,27 @@ def test_experts_do_not_load_into_a_dense_model(tmp_path: Path, said: int | None
 def test_a_dense_checkpoint_is_upcycled(tmp_path: Path) -> None:
     folder = read(torch_dist(tmp_path / "it", inside=True, **SIZES))
     assert "every expert starts as a copy" in says(of_folder(folder, plan(dp=2, model=experts())))
+
+
+def test_the_page_is_what_its_script_writes() -> None:
+    assert is_current("checkpoints"), "python -m tools generate checkpoints"
+
+
+def test_every_case_was_done_and_was_as_said() -> None:
+    seen = json.loads((Path(__file__).with_name("seen.json")).read_text(encoding="utf-8"))
+    every = {**cases.CASES, **cases_deepspeed.CASES}
+    assert set(seen) == set(every)
+    assert {name: case["verdict"] for name, case in seen.items()} == {
+        name: case.verdict for name, case in every.items()
+    }
+    assert not [name for name, case in seen.items() if case["wrong"]]
+
+
+# Refused, then converted and loaded whole; refused, then weights only.
+SHOWN = ("tp 2 to pp 2", "ep 2 to 1")
+
+
+def test_megatron_does_what_is_said_of_it() -> None:
+    found = list(do({name: CASES[name] for name in SHOWN}, {"core_v0.19.0": source().root}))
+    assert [case.name for case in found] == list(SHOWN)
+    assert {case.name: case.wrong for case in found if case.wrong} == {}
