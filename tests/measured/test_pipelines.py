@@ -98,7 +98,6 @@ UNEVEN = 1.5
 
 def explains(item: Judged) -> float | None:
     """The load in all layers with which the stage's predicted peak is the recorded one; None: it tells nothing."""
-    assert item.memory is not None
     what, stage = item.case, compared_stage(item.row, item.prediction)
     found = as_found(what.model, what.cluster, what.configuration)
 

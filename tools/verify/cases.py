@@ -1,4 +1,4 @@
-"""Run the tests that take a sample of their cases with all cases: `python -m tools verify cases [options of pytest]`."""
+"""Run tests that take a sample of their cases with all cases: `python -m tools verify cases [options of pytest]`."""
 
 from __future__ import annotations
 

@@ -38,7 +38,6 @@ def test_attention_is_two_products_forward_and_five_backward() -> None:
     assert nodes
     for node in nodes:
         op = node.operator
-        assert op is not None
         rows = float(np.prod([PROGRAM.program.sizes[loop] for loop in op.outputs[0].loops[:-1]]))
         each = op.channels / 2  # of queries and keys, and of values
         wanted = tuple(seconds.attention(rows, op.attended, each, 1, backward) for backward in (False, True))  # type: ignore[arg-type]

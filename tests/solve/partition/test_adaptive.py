@@ -125,14 +125,12 @@ def test_what_is_found_costs_and_holds_what_its_rows_do(of: Net, objective: Obje
     gamma = None if costs.timed else 3.0
     adapted = adaptive(costs, AXES, np.inf, gamma)
     found = adapted.best
-    assert found is not None
     assert not adapted.tight
     problem, first = assemble(costs, [np.array([row]) for row in found.rows], np.inf, found.gamma), (0,) * len(of.nodes)
     assert found.gamma == (gamma or np.inf)
     assert (found.cost, found.memory) == pytest.approx((problem.cost(first), problem.memory(first)))
     assert adaptive(costs, AXES, np.inf, gamma, ceiling=found.cost * 0.999).best is None
     again = adaptive(costs, AXES, np.inf, gamma, ceiling=found.cost * 1.001).best
-    assert again is not None
     assert again.rows == found.rows
 
 
@@ -144,14 +142,12 @@ def test_within_a_limit_it_is_near_the_optimum(of: Net, objective: Objective, ro
     costs = weighed(of, objective)
     free = adaptive(costs, AXES, np.inf).best
     rows = spaces(costs, AXES)
-    assert free is not None
     assert rows is not None
     cutter, orders = Cutter(costs, AXES, None, by_bytes=True), ((0, 1), (1, 0))
     lightest = min(cutter.leanest(order, free, lean).memory for order in orders for lean in (False, True))
     limit = lightest + room * (free.memory - lightest)
     adapted = adaptive(costs, AXES, limit)
     found = adapted.best
-    assert found is not None
     assert found.memory <= limit
     assert found.cost <= 1.07 * exact.solve(assemble(costs, rows, limit, found.gamma), limit_s=2.0).cost
     assert adapted.tight == (free.memory > limit)

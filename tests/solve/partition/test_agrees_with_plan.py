@@ -52,7 +52,6 @@ def strategy(
     )
     axes = ask.mesh.axes()
     rows = named_rows(of.net, axes, "megatron-tp-sp", way(tp=tp, dp=dp, sequence_parallel=tp > 1, zero=1))
-    assert rows is not None
     return replace(costs_of(of, ask, axes), machine=machine(cluster, precision)), axes, rows.tolist()
 
 

@@ -101,7 +101,6 @@ def test_every_solver_keeps_to_pins_and_the_exact_ones_find_the_best_of_what_is_
     assert known.choice is not None
     for solver in Solver:
         found = partition(small, pinned(pins, replace(ask, solver=solver)))
-        assert found is not None
         assert found.cost >= known.cost * (1 - 1e-9), solver
         if solver in (Solver.EXACT, Solver.AUTO):
             assert found.cost == pytest.approx(known.cost, rel=1e-9)
@@ -113,7 +112,6 @@ def test_every_solver_keeps_to_pins_and_the_exact_ones_find_the_best_of_what_is_
 def test_the_free_answer_is_another() -> None:
     """Else the test above proves less than it says."""
     free = partition(small, TWO)
-    assert free is not None
     costs = [least(pins, TWO).cost for pins in PINS]
     assert sum(cost > free.cost * 1.0001 for cost in costs) >= 6
 
@@ -123,10 +121,8 @@ def test_stages_keep_to_pins_too(tmp_path: Path, turns: int) -> None:
     program = chain(tmp_path, [2048, 1024, 4096, 2048, 1024], skip=True)
     ask = replace(ask_for(4, turns), pins=read(["y2.h2=4"], net_of(lambda _: program, 1), {}))
     found = pipeline(lambda turns: program, ask, 1, 3)
-    assert found is not None
     assert found.step_s == pytest.approx(least_step_s(program, ask, 1, 3), rel=1e-9)
     free = pipeline(lambda turns: program, replace(ask, pins=()), 1, 3)
-    assert free is not None
     assert free.step_s < found.step_s
     for one in (stage.partition for stage in found.stages):
         for node, row in zip(one.net.nodes, one.rows, strict=True):

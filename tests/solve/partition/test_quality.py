@@ -73,13 +73,10 @@ def test_a_strategy_for_each_layer_gains_little(monkeypatch: pytest.MonkeyPatch,
          "num_microbatches": 1, "recompute": "none", "solver": "exact"}
     )  # fmt: skip
     free = run.partition(job.source.programs, job.ask)
-    assert free is not None
     ask = replace(job.ask, keeps=(free.costs.training.keep,), memory_limit=room * free.memory)
     alike = run.partition(job.source.programs, ask)
     monkeypatch.setattr(run, "net_of", lambda programs, turns: net(programs(turns)))
     each = run.partition(job.source.programs, ask)
-    assert alike is not None
-    assert each is not None
     assert len(each.rows) > 2 * len(alike.rows)
     assert each.bound > 0
     assert alike.cost <= (1.005 if cluster == "h100" else 1.035) * each.bound

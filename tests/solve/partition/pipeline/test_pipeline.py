@@ -85,7 +85,6 @@ def test_one_stage_is_the_tensor_solvers_answer(tmp_path: Path) -> None:
     program, of = chain(tmp_path, WIDE), ask(8, 4)
     whole = partition(lambda turns: program, of)
     found = solved(program, of, 1, 1)
-    assert whole is not None
     assert found.step_s == pytest.approx(whole.cost, rel=1e-12)
     assert found.stages[0].memory == pytest.approx(whole.memory)
 
@@ -130,7 +129,6 @@ def _of_one_operator(program: object, of: Ask) -> float:
 
     between = rates.between_stages(ask(2, 1).mesh, of.cluster)
     found = partition(lambda turns: program, replace(of, between=between))  # type: ignore[arg-type,return-value]
-    assert found is not None
     return found.cost
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symconfig.descriptor.document import MAX_BYTES, Place
+from symconfig.descriptor.document import MAX_BYTES, Document, Place
 from symconfig.descriptor.json_strict import load_json_strict, parse_json_strict
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.yaml_strict import load_yaml_strict, parse_yaml_strict
@@ -25,9 +25,13 @@ def _value(text: str) -> Any:
     return parse_yaml_strict(f"key: {text}", "f.yaml").data["key"]
 
 
-def _error_of_yaml(text: str) -> str:
+def parsed(file: str, text: str) -> Document:
+    return (parse_yaml_strict if file.endswith(".yaml") else parse_json_strict)(text, file)
+
+
+def _error(file: str, text: str) -> str:
     with pytest.raises(InputError) as caught:
-        parse_yaml_strict(text, "f.yaml")
+        parsed(file, text)
     return str(caught.value)
 
 
@@ -83,7 +87,7 @@ def test_every_key_and_value_has_its_place() -> None:
 
 def test_all_problems_of_a_file_come_at_once() -> None:
     text = "a: 1\na: 2\nb: .nan\nc:\n  d: .inf\n  d: 1e999\n"
-    assert _error_of_yaml(text).splitlines() == [
+    assert _error("f.yaml", text).splitlines() == [
         "f.yaml:2:1: a: duplicate key, first on line 1.",
         "f.yaml:3:4: b: not a finite number (got .nan).",
         "f.yaml:5:6: c.d: not a finite number (got .inf).",
@@ -93,33 +97,54 @@ def test_all_problems_of_a_file_come_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("file", "text", "message"),
     [
-        (LAUGHS, "f.yaml:1:4: anchors are not allowed"),
-        ("a: *b", "f.yaml:1:4: aliases are not allowed"),
-        ("a: !!python/object:os.system x", "tags are not allowed"),
-        ("a: !!float 1", "tags are not allowed"),
-        ("a: 1\n---\nb: 2", "more than one document"),
-        ("", "the file is empty"),
-        ("# only a comment\n", "the file is empty"),
-        ("a: [1, 2", "this is not YAML"),
-        ("a: b: c", "this is not YAML"),
-        ("a: 'x", "this is not YAML"),
-        ("a:\n\tb: 1", "this is not YAML"),
-        ("\x00", "this is not YAML"),
-        ("? [1]\n: 2", "a key must be a plain word"),
-        ("? {a: 1}\n: 2", "a key must be a plain word"),
-        ("a: " + "9" * 5000, "more than 100 digits"),
+        ("f.yaml", LAUGHS, "f.yaml:1:4: anchors are not allowed"),
+        ("f.yaml", "a: *b", "f.yaml:1:4: aliases are not allowed"),
+        ("f.yaml", "a: !!python/object:os.system x", "tags are not allowed"),
+        ("f.yaml", "a: !!float 1", "tags are not allowed"),
+        ("f.yaml", "a: 1\n---\nb: 2", "more than one document"),
+        ("f.yaml", "", "the file is empty"),
+        ("f.yaml", "# only a comment\n", "the file is empty"),
+        ("f.yaml", "a: [1, 2", "this is not YAML"),
+        ("f.yaml", "a: b: c", "this is not YAML"),
+        ("f.yaml", "a: 'x", "this is not YAML"),
+        ("f.yaml", "a:\n\tb: 1", "this is not YAML"),
+        ("f.yaml", "\x00", "this is not YAML"),
+        ("f.yaml", "? [1]\n: 2", "a key must be a plain word"),
+        ("f.yaml", "? {a: 1}\n: 2", "a key must be a plain word"),
+        ("f.yaml", "a: " + "9" * 5000, "more than 100 digits"),
+        ("config.json", '{"a": 1,\n "a": 2}', "config.json:2:2: a: duplicate key, first on line 1."),
+        ("config.json", '{"b": {"c": NaN}}', "config.json:1:13: b.c: not a finite number (got NaN)."),
+        ("config.json", '{"b": [-Infinity]}', "config.json:1:8: b[0]: not a finite number (got -Infinity)."),
+        ("config.json", '{"b": 1e999}', "config.json:1:7: b: not a finite number (got 1e999)."),
+        ("config.json", '{"a": [1,2', "the file ends in the middle, it is cut off"),
+        ("config.json", '{"a": "x', "the file ends in the middle, it is cut off"),
+        ("config.json", '{"a"', "the file ends in the middle, it is cut off"),
+        ("config.json", "", "the file is empty"),
+        ("config.json", " \n", "the file is empty"),
+        ("config.json", "{'a': 1}", "this is not JSON"),
+        ("config.json", "[1 2]", "this is not JSON"),
+        ("config.json", '{"a": 1,}', "this is not JSON"),
+        ("config.json", '{"a": 1} x', "this is not JSON"),
+        ("config.json", '{"a": ' + "9" * 5000 + "}", "this is not JSON that can be read"),
+        ("config.json", '["\\ud800"]', "half a surrogate pair"),
     ],
 )
-def test_what_is_refused_says_why(text: str, message: str) -> None:
-    assert message in _error_of_yaml(text)
+def test_what_is_refused_says_why(file: str, text: str, message: str) -> None:
+    assert message in _error(file, text)
 
 
-@pytest.mark.parametrize("text", ["[" * 10_000, "{a: " * 10_000, "- " * 10_000, "[[],[" * 5_000, "? " * 10_000])
-def test_deep_nesting_is_a_quick_message(text: str) -> None:
+DEEP = {
+    "f.yaml": ["[" * 10_000, "{a: " * 10_000, "- " * 10_000, "[[],[" * 5_000, "? " * 10_000],
+    "config.json": ["[" * 10_000, '{"a":' * 10_000, "[[]," * 10_000, "[" * 10_000 + "]" * 10_000, '{"a":[' * 1_000_000],
+}
+
+
+@pytest.mark.parametrize(("file", "text"), [(file, text) for file, texts in DEEP.items() for text in texts])
+def test_deep_nesting_is_a_quick_message(file: str, text: str) -> None:
     start = time.process_time()
-    message = _error_of_yaml(text)
+    message = _error(file, text)
     assert "nested too deeply" in message or "key must be a plain word" in message
     assert time.process_time() - start < 1
 
@@ -161,10 +186,11 @@ def test_a_path_that_cannot_be_read_is_a_message(tmp_path: Path, name: str) -> N
         load_yaml_strict(tmp_path / name)
 
 
+@pytest.mark.parametrize("file", ["f.yaml", "config.json"])
 @given(st.text(max_size=200))
-def test_no_text_crashes_the_loader(text: str) -> None:
+def test_no_text_crashes_the_loader(file: str, text: str) -> None:
     try:
-        parse_yaml_strict(text, "f.yaml")
+        parsed(file, text)
     except InputError as error:
         assert error.problems  # noqa: PT017  (an error without a problem would be an empty message)
 
@@ -174,12 +200,6 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
 )
-
-
-def _error_of_json(text: str) -> str:
-    with pytest.raises(InputError) as caught:
-        parse_json_strict(text, "config.json")
-    return str(caught.value)
 
 
 @given(VALUES, st.sampled_from([None, 1]))
@@ -201,42 +221,9 @@ def test_places_are_lines_and_columns() -> None:
     assert document.values[("b", "c", 0)] == Place(3, 14)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"a": 1,\n "a": 2}', "config.json:2:2: a: duplicate key, first on line 1."),
-        ('{"b": {"c": NaN}}', "config.json:1:13: b.c: not a finite number (got NaN)."),
-        ('{"b": [-Infinity]}', "config.json:1:8: b[0]: not a finite number (got -Infinity)."),
-        ('{"b": 1e999}', "config.json:1:7: b: not a finite number (got 1e999)."),
-        ('{"a": [1,2', "the file ends in the middle, it is cut off"),
-        ('{"a": "x', "the file ends in the middle, it is cut off"),
-        ('{"a"', "the file ends in the middle, it is cut off"),
-        ("", "the file is empty"),
-        (" \n", "the file is empty"),
-        ("{'a': 1}", "this is not JSON"),
-        ("[1 2]", "this is not JSON"),
-        ('{"a": 1,}', "this is not JSON"),
-        ('{"a": 1} x', "this is not JSON"),
-        ('{"a": ' + "9" * 5000 + "}", "this is not JSON that can be read"),
-        ('["\\ud800"]', "half a surrogate pair"),
-    ],
-)
-def test_what_json_is_refused_says_why(text: str, message: str) -> None:
-    assert message in _error_of_json(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["[" * 10_000, '{"a":' * 10_000, "[[]," * 10_000, "[" * 10_000 + "]" * 10_000, '{"a":[' * 1_000_000]
-)
-def test_deep_nesting_of_json_is_a_quick_message(text: str) -> None:
-    start = time.process_time()
-    assert "nested too deeply" in _error_of_json(text)
-    assert time.process_time() - start < 1
-
-
 def test_many_values_are_a_quick_message() -> None:
     start = time.process_time()
-    assert "too many values" in _error_of_json("[" + "1," * 2_000_000 + "1]")
+    assert "too many values" in _error("config.json", "[" + "1," * 2_000_000 + "1]")
     assert time.process_time() - start < 1
 
 
@@ -249,14 +236,6 @@ def test_a_hundred_megabytes_are_not_parsed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="too large"):
         load_model(str(path))
     assert time.process_time() - start < 1
-
-
-@given(st.text(max_size=200))
-def test_no_text_crashes_the_loader_of_json(text: str) -> None:
-    try:
-        parse_json_strict(text, "f")
-    except InputError as error:
-        assert error.problems  # noqa: PT017  (an error without a problem would be an empty message)
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
