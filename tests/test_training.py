@@ -11,7 +11,7 @@ import pytest
 
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, targets
-from tools.verify.training import held, judged, logs, material, results, unshared, wrong
+from tools.verify.training import held, judged, material, results, unshared, wrong
 from tools.verify.training.cases import CASES, LEFT_OUT, SEQUENCES, TINY, learning_rate
 from tools.verify.training.results import Outcome, Step
 from tools.verify.training.starts import STARTS
@@ -49,45 +49,6 @@ def test_a_format_whose_losses_are_apart_has_not_passed() -> None:
     assert judged(close, first).passed
     far = Outcome("accelerate", 2, (*GOOD[:7], replace(GOOD[7], loss=5.0)))
     assert "4.2e-02 apart from those of deepspeed" in " ".join(judged(far, first).said)
-
-
-TRAINER = "{{'loss': '{}', 'learning_rate': '{}', 'epoch': '{}'{}}}\n"
-MEGATRON = (
-    " [2026-01-01] iteration        {}/       8 | consumed samples:            {} | elapsed time per iteration "
-    "(ms): 1.8 | learning rate: {} | global batch size:     8 | lm loss: {} | loss scale: 1.0 |{}\n"
-)
-NORM, REWARD = ", 'grad_norm': '1.1'", ", 'reward': '0.5'"
-# A step's rate is its own where Trainer made the optimizer; a step of GRPO has the reward of what was made for it.
-LOGS: dict[str, tuple[logs.Reader, str, list[Step]]] = {
-    "Megatron-LM": (
-        logs.of_megatron,
-        MEGATRON.format(1, 8, "1.000000E-03", "5.539999E+00", "")
-        + MEGATRON.format(2, 16, "2.000000E-03", "5.5E+00", " grad norm: 1.250 |"),
-        [Step(5.539999, 0.0, 8), Step(5.5, 0.001, 8, 1.25)],
-    ),
-    "the generated script": (
-        logs.of_train_py,
-        "2 ranks: tp 1, cp 1, dp 2; micro-batch 2 x 2 x 2 sequences of 32; 9 trained parameters\n"
-        "step 1 loss 5.538196 lr 0.000e+00 time 0.5424 s tokens/s/GPU 236.0 peak 0.444 GiB\n",
-        [Step(5.538196, 0.0, 8)],
-    ),
-    "Trainer": (
-        logs.of_trainer,
-        f"12%| 1/8\r  {TRAINER.format(5.362, 0.001, 1, NORM)}25%| 2/8\r  {TRAINER.format(5.212, 0.002, 2, NORM)}",
-        [Step(5.362 * 32 / 31, 0.0, 8, 1.1), Step(5.212 * 32 / 31, 0.001, 8, 1.1)],
-    ),
-    "Trainer's own optimizer": (logs.of_answers,
-        TRAINER.format(0.69, 0, 1, ", 'global_step/max_steps': '1/8'") + TRAINER.format(0.5, 0.001, 2, ""),
-        [Step(0.69, 0.0, 8), Step(0.5, 0.001, 8)]),
-    "GRPO": (logs.of_rewards, TRAINER.format(0.1, 0.001, 0.5, REWARD) + TRAINER.format(0.1, 0.002, 1, ""),
-             [Step(-0.5, 0.0, 64), Step(-0.5, 0.001, 64)]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", LOGS)
-def test_a_log_is_read_as_its_steps(name: str) -> None:
-    read, log, steps = LOGS[name]
-    assert read(log) == steps
 
 
 def test_a_rank_that_keeps_another_share_of_the_states_is_said() -> None:

@@ -208,20 +208,15 @@ _ALONE = {"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1}
 _FEW = {"num_hidden_layers": 4}
 _TIED = {"tie_word_embeddings": True}
 CASES = {
-    "dense, first": Case("llama2-13b", 0),
     "dense, without the distributed optimizer": Case("llama2-13b", 5, {"zero_stage": 0, "overlap_param_gather": False}),
     "gradients in 16 bits": Case("llama2-13b", 3, {"grad_bytes": 2}),
     "a quarter of the optimizer in host memory": Case("mixtral-8x7b", 5, {"optimizer_offload": 0.25}),
     "no overlap": Case("llama2-13b", 0, {"overlap_grad_reduce": False, "overlap_param_gather": False}),
-    "grouped queries, virtual stages, cp": Case("llama3.1-70b", 9),
     "grouped queries, last": Case("llama3.1-70b", -1),
     "biases of queries, keys and values": Case("qwen2.5-7b", 0),
     "norms of queries and keys": Case("qwen3-30b-a3b", -1),
-    "ep and etp": Case("mixtral-8x7b", 5, {"tp": 2, "pp": 2, "ep": 4, "etp": 2, "dp": 8}),
     "etp alone": Case("mixtral-8x7b", 3, {"tp": 2, "pp": 1, "ep": 1, "etp": 1, "dp": 4}),
-    "latent attention, dense layers first": Case("deepseek-v3", 0),
     "latent attention, cp": Case("deepseek-v3", 0, {"cp": 2, "tp": 1, "pp": 4, "vpp": 1, "ep": 8, "dp": 4}),
-    "prediction of further tokens": Case("deepseek-v3", -1),
     "sinks and biases of experts": Case("gpt-oss-120b", 33),
     "learned positions and all biases": Case("gpt3-175b", 0),
     "Megatron-FSDP, ZeRO 2": Case("gpt3-175b", 1, {**_ALONE, "dp": 24, "zero_stage": 2}, _FEW),

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from symconfig.measured.gpu import kernels
 from symconfig.measured.gpu.kernels import LEAST_SAMPLES, MOST_RUNS, MOST_SAMPLES, SAMPLE_S, DeviceClock, timed
 
 
@@ -83,24 +82,6 @@ def test_a_device_that_waited_for_its_host_is_asked_again_with_a_longer_lead() -
     assert cuda.leads[-2] < 3e-3 <= cuda.leads[-1]
     # Nothing synchronises between the first event and the last.
     assert cuda.log[-7:] == ["sleep", "record", "run", "run", "run", "record", "synchronize"]
-
-
-def test_the_lead_follows_what_the_host_needed_and_forgets_a_slow_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host's time is scripted: a machine that others use would need longer than the call does."""
-    host = Scripted(0.01, 1e-5)
-    monkeypatch.setattr(kernels, "time", SimpleNamespace(perf_counter=host.now))
-    cuda = Cuda(enough_s=0.0, run_s=1e-9)
-    clock = DeviceClock(SimpleNamespace(cuda=cuda))
-    for runs in (1, 2, 2):
-        clock.sample(lambda index: host.sample(lambda _: None, 1), runs)
-    assert cuda.leads[1] == pytest.approx(0.03, rel=0.1)
-    assert cuda.leads[2] < 1e-3
-
-
-def test_a_kernel_that_takes_longer_than_its_launch_needs_no_lead() -> None:
-    cuda = Cuda(enough_s=1e9, run_s=1.0)
-    DeviceClock(SimpleNamespace(cuda=cuda)).sample(lambda index: cuda.log.append("run"), 3)
-    assert len(cuda.leads) == 1
 
 
 def test_a_host_that_is_never_fast_enough_ends_the_search_for_a_lead() -> None:
