@@ -26,7 +26,7 @@ from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import LIMIT_S, rendered, replaced, source
 
-# Plans whose ranks must be Megatron's to the last parameter; further ones are in test_rank_states.py.
+# Plans whose ranks must be Megatron's to the last parameter.
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "fp16": ("llama2-13b", {"precision": "fp16", "pp": 1}),
     "virtual stages and cp": ("llama3.1-70b", {"pp": 2}),

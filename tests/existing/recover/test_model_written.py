@@ -1,6 +1,6 @@
 """What people write: options that stand together, that are refused, and beside a model that is named.
 
-What each option by itself says is compared with Megatron-LM's own parser in test_model_real.py.
+What each option by itself says is compared with Megatron-LM's own parser in test_model_roundtrip.py.
 """
 
 from __future__ import annotations

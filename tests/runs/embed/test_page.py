@@ -161,7 +161,7 @@ def test_bash(text: str, here: Callable[[Plan], None], tmp_path: Path) -> None:
 
 
 def test_every_snippet_is_run() -> None:
-    """Transformers' in test_doors.py, where the real one is imported once."""
+    """Transformers' with the real one, below."""
     run = [
         *snippets("python", "symconfig.megatron"),
         *snippets("python", "deepspeed.initialize"),
