@@ -24,7 +24,7 @@ help:
 	@echo 'make demo      plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
 	@echo 'make test      install the real frameworks (CPU) and run all tests'
 	@echo 'make lint      ruff (rules and format), mypy --strict and the budget of lines'
-	@echo 'make verify    hold files against the real frameworks (KIND=zoo, real, formats, training, checkpoints or logits; NAMES= for some)'
+	@echo 'make verify    hold files against the real frameworks (KIND=zoo, real, formats, training, checkpoints, logits or cases; NAMES= for some)'
 	@echo 'make fuzz      search for inputs that break a reader (SECONDS=60 for each; FUZZ="bash yaml" for some)'
 	@echo 'make mutants   change the code in 300 places, one at a time, and see that tests fail (SAMPLE= SEED= AGAIN=RECORD)'
 	@echo 'make bench     measure speed and memory, into benchmarks/results.json and docs/evidence/speed.md (ROWS=plan-*,help)'

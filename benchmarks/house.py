@@ -1,7 +1,7 @@
 """Measure the size and shape of the code: `python -m tools house [--list NAME] [--budget]`.
 
-Lines, logical lines and files by room, tests and words of documentation; what one plan calls; and places where
-something stands that should stand elsewhere. All but the calls is read from the source; nothing is imported.
+Lines, logical lines and files by room, tests, proofs (tools/verify) and words of documentation; what one plan calls;
+and places where something stands that should stand elsewhere. All but the calls is read from the source.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "symconfig"
+# `python -m tools verify`: checks against real programs. They are counted beside the tests, and by no budget.
+PROOFS = ROOT / "tools" / "verify"
 BUDGET = ROOT / "benchmarks" / "budget.json"
 DATA = ("*.json", "*.yaml", "*.csv")
 FRAMEWORK_NAMES = frozenset({"megatron", "deepspeed", "fsdp", "bridge", "transformers"})
@@ -105,8 +107,9 @@ def lines(path: Path) -> int:
 
 
 def sizes() -> dict[str, int]:
-    """Return what benchmarks/budget.json bounds: logical lines of Python, and lines of data files."""
+    """Return what benchmarks/budget.json bounds: logical lines of Python without proofs, and lines of data files."""
     python = [path for name in ("symconfig", "tools", "templates") for path in (ROOT / name).rglob("*.py")]
+    python = [path for path in python if PROOFS not in path.parents]
     data = [path for name in ("symconfig", "model_zoo") for kind in DATA for path in (ROOT / name).rglob(kind)]
     return {"logical lines": sum(map(logical_lines, python)), "lines of data": sum(map(lines, data))}
 
@@ -144,7 +147,8 @@ def table() -> Iterator[str]:
         [sys.executable, "-c", CALLS], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split()
     yield f"functions called by one plan of 70B: {functions} in {files} files"
-    yield f"lines of tests: {sum(map(lines, (ROOT / 'tests').rglob('*.py'))):,}"
+    tests, proofs = (sum(map(lines, folder.rglob("*.py"))) for folder in (ROOT / "tests", PROOFS))
+    yield f"lines of tests: {tests:,}, and of proofs in tools/verify: {proofs:,}"
     yield f"words of docs outside reference and evidence: {words_of_docs():,}"
     record = json.loads((ROOT / "benchmarks" / "mutants.json").read_text(encoding="utf-8"))
     yield f"mutants killed: {record['killed']} of {record['killed'] + record['survived']} ({record['date']})"

@@ -8,14 +8,13 @@ import pytest
 
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.render import every_launcher, targets
-from tests.formats import results
-from tests.formats.page import page
-from tests.formats.results import Outcome, Result
-from tests.formats.spread import SPREAD
-from tests.formats.words import differences, words
 from tests.sample_plans import sample_plan
 from tools.verify import formats as verify_formats
-from tools.verify.formats import Format, names, read_format, result_of
+from tools.verify.formats import Format, names, read_format, result_of, results
+from tools.verify.formats.page import page
+from tools.verify.formats.results import Outcome, Result
+from tools.verify.formats.spread import SPREAD
+from tools.verify.formats.words import differences, words
 
 # Verified by `symconfig verify` with the frameworks themselves.
 OWN = {"megatron", "deepspeed"}
@@ -38,7 +37,7 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Result
     """Of a format whose accept.py has this body: a spread of one plan, and a zoo of one model, which has no plan."""
     (tmp_path / "tried").mkdir()
     (tmp_path / "tried" / "accept.py").write_text(ACCEPT.format(body=body))
-    here = Path(__file__).parent / "formats" / "accepting.py"
+    here = verify_formats.FORMATS / "accepting.py"
     (tmp_path / "accepting.py").write_text(here.read_text())
     monkeypatch.setattr(verify_formats, "FORMATS", tmp_path)
     form = Format("tried", "megatron", ())

@@ -124,21 +124,6 @@ def test_what_cannot_be_added_is_refused_and_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_file_that_cannot_be_written_leaves_all_as_they_were(tmp_path: Path) -> None:
-    (tmp_path / "old").write_text("old", encoding="utf-8")
-    (tmp_path / "folder").mkdir()
-    texts = {tmp_path / "old": "new", tmp_path / "first": "new", tmp_path / "folder": "new"}
-    with pytest.raises(new.RefusedError, match="folder cannot be written"):
-        new.write(texts)
-    assert (tmp_path / "old").read_text(encoding="utf-8") == "old"
-    assert not (tmp_path / "first").exists()
-
-
-def test_a_part_whose_place_is_gone_is_a_sentence() -> None:
-    with pytest.raises(new.RefusedError, match=r"a\.py has no line that begins with 'RULES = \('"):
-        new.inserted("x = 1\n", "@@ RULES = (\n    y,\n", "a.py")
-
-
 def test_a_model_is_filled_in_from_its_config(tmp_path: Path) -> None:
     for path in ("tests/published/parameter_counts.yaml", "tools/verify/real.yaml"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -157,10 +142,3 @@ def test_a_rule_can_be_put_into_every_file_of_rules(name: str) -> None:
     text = (ROOT / "symconfig" / "existing" / "rules" / "rows" / f"{name}.yaml").read_text(encoding="utf-8")
     part = new.spelled((new.PARTS / "rule/symconfig/existing/rules/rows/NEW_FILE.yaml.insert").read_text("utf-8"), {})
     assert [*yaml.safe_load(text), "NEW_NAME"] == [*yaml.safe_load(new.inserted(text, part, name))]
-
-
-def test_a_refusal_is_a_sentence_and_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["new", "cluster", "h100"])
-    with pytest.raises(SystemExit, match="2"):
-        new.main()
-    assert capsys.readouterr().err == "error: there is a cluster h100 already\n"

@@ -99,7 +99,7 @@ KINDS = {
         "ms-swift",
         targets,
         "tests/render/test_NEW_MODULE.py tests/render/test_run_settings.py tests/render/test_target_pins.py "
-        "tests/training/test_training.py tests/test_formats.py",
+        "tests/test_training.py tests/test_formats.py",
         then="python -m tools verify formats NEW_NAME, and verify training",
     ),
     "rule": Kind(

@@ -1,4 +1,4 @@
-"""The command with the real search behind it: the main job, and jobs that no division or memory fits."""
+"""The command with the real search behind it: the main job, jobs that nothing fits, two kinds of GPUs, and LoRA."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 
 import symconfig
-from tests.cli.support import JOB, Run
+from symconfig.api.mixed import MixedResult
+from symconfig.descriptor.load import load_model
+from symconfig.graph.model import sequence
+from symconfig.report.grid import plain
+from symconfig.report.mixed import blocks
+from symconfig.solve.split import laid_out
+from tests.cli.support import JOB, Asked, Run
 from tests.descriptor.small_configs import small_config
+from tests.render.bash import shellcheck
 
 ON_8 = ("--cluster", "h100", "--gpus", "8", "--global-batch-size", "64")
 
@@ -134,3 +141,148 @@ def test_a_table_of_positions_has_an_end(run: Run, backend: str) -> None:
     job = "--model gpt3-175b --cluster h100 --gpus 256 --global-batch-size 256 --seq-length 4096"
     said = run.refused(f"plan {job} --backend", backend)
     assert "the model has a learned position for fewer tokens (got 4096, need at most 2048)" in said
+
+
+NAME = "h100*16 + a100-80gb*16"
+PINS = {"tp": "1", "pp": "4", "mbs": "1", "recompute": "none"}
+
+
+@pytest.fixture(scope="module")
+def result() -> MixedResult:
+    return symconfig.plan_mixed("llama2-13b", NAME, 64, pins=PINS, top=3)
+
+
+@pytest.fixture(scope="module")
+def folder(result: MixedResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("mixed") / "out"
+    result.write(out)
+    return out
+
+
+def test_each_kind_hosts_a_run_of_stages_and_the_slower_one_has_fewer_layers(result: MixedResult) -> None:
+    one, other = result.best.hosts
+    assert (one.stages.first, one.stages.last, other.stages.first, other.stages.last) == (0, 1, 2, 3)
+    assert (one.nodes.text, other.nodes.text) == ("0 to 1", "2 to 3")
+    by_name = {host.share.cluster.name: host for host in result.best.hosts}
+    assert sum(by_name["h100"].layers) > 2 * sum(by_name["a100-80gb"].layers)
+    assert sum(one.layers) + sum(other.layers) == 40
+    for host in result.best.hosts:
+        assert host.predicted.device_bytes <= host.usable_bytes
+    predicted = result.best.candidate.predicted
+    assert sum(predicted.time.values()) == pytest.approx(predicted.step_s, rel=1e-9)
+    assert predicted.tokens_per_s_per_gpu == pytest.approx(64 * 4096 / predicted.step_s / 32, rel=1e-9)
+
+
+def test_what_either_kind_does_alone_is_its_own_plan(result: MixedResult) -> None:
+    for each in result.plan.alone:
+        alone = symconfig.plan("llama2-13b", each.share.cluster.name, 16, 64, pins={"recompute": "none"}, top=1)
+        assert each.best.predicted.step_s == alone.plan.fastest.predicted.step_s
+    h100, a100 = (each.best.predicted.step_s for each in result.plan.alone if each.best is not None)
+    assert result.plan.gain == pytest.approx(min(h100, a100) / result.best.candidate.predicted.step_s)
+    assert result.plan.pays == (h100 > result.best.candidate.predicted.step_s)
+
+
+def test_that_it_does_not_pay_is_said() -> None:
+    slow = symconfig.plan_mixed("llama2-13b", f"{NAME} over 100Mb/s", 64, pins=PINS, top=1)
+    assert not slow.plan.pays
+    assert "It does not pay: h100 alone is" in plain(blocks(slow.plan))
+
+
+def test_the_files_start_every_node_with_its_own_kind(result: MixedResult, folder: Path) -> None:
+    paths = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    kinds = ("stages-0-1", "stages-2-3")
+    own = {f"{kind}/{name}" for kind in kinds for name in ("launch.sh", "megatron_args.txt")}
+    assert paths == {"launch.sh", "REPORT.md", "mixed.json", "manifest.json", *own}
+    assert json.loads((folder / "mixed.json").read_text()) == json.loads(result.to_json())
+    one, other = ((folder / kind / "megatron_args.txt").read_text() for kind in kinds)
+    assert one == other
+    layout = result.best.candidate.configuration.pipeline_layout
+    assert layout is not None
+    split = laid_out(sequence(load_model("llama2-13b")), 4, layout)
+    assert split.chunks == result.best.candidate.chunks
+    assert f"--pipeline-model-parallel-layout '{layout}'" in one.replace('"', "'") or layout in one
+    for script in (folder / "launch.sh", *(folder / kind / "launch.sh" for kind in kinds)):
+        assert shellcheck(script) == ""
+
+
+def test_a_node_is_told_by_its_rank(folder: Path) -> None:
+    def started(**environment: str) -> subprocess.CompletedProcess[str]:
+        known = {"PATH": "/usr/bin:/bin", "DRY_RUN": "1", "MASTER_ADDR": "first", **environment}
+        command = ["bash", str(folder / "launch.sh"), "--exit-interval", "5"]
+        return subprocess.run(command, env=known, capture_output=True, text=True, check=False)
+
+    said = [started(NODE_RANK=str(rank)) for rank in range(4)]
+    assert [each.returncode for each in said] == [0] * 4
+    words = [each.stdout.splitlines() for each in said]
+    assert [each[each.index("--node-rank") + 1] for each in words] == ["0", "1", "2", "3"]
+    assert {each[each.index("--nnodes") + 1] for each in words} == {"4"}
+    assert len({tuple(each[each.index("--master-port") :]) for each in words}) == 1
+    assert words[3][-2:] == ["--exit-interval", "5"]
+    unknown = started()
+    assert (unknown.returncode, "0 to 1 are" in unknown.stderr) == (2, True)
+    assert "the plan is for 4 nodes, got NODE_RANK 4" in started(NODE_RANK="4").stderr
+    assert "Ranks follow the pipeline" in (folder / "REPORT.md").read_text()
+
+
+LORA_JOB = ("--cluster", "h100", "--gpus", "8", "--global-batch-size", "64", "--seq-length", "2048", "--top", "2")
+PARTS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def test_one_option_is_enough(run: Run, tmp_path: Path) -> None:
+    outcome = run.done("plan --model llama3.1-8b --task lora", *LORA_JOB, "--out", tmp_path / "out")
+    assert "LoRA of rank 16, alpha 32, on all-linear: 41,943,040 parameters are trained\n" in outcome.out
+    launch = (tmp_path / "out" / "launch.sh").read_text()
+    assert f"--lora-target-modules={','.join(PARTS)}" in launch
+    assert "DEFAULT_MODEL=meta-llama/Llama-3.1-8B\n" in launch
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert plan["inputs"]["model"]["adapter"]["r"] == 16
+    assert (plan["best"]["target"]["backend"], plan["inputs"]["job"]["task"]) == ("deepspeed", "lora")
+
+
+def test_options_reach_the_search_as_the_section_does(run: Run, asked: Asked, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "model: llama2-7b\ncluster: h100\ngpus: 8\nglobal_batch_size: 64\n"
+        "lora: {r: 8, alpha: 4, targets: [q_proj, v_proj], dropout: 0.1}\n"
+    )
+    run.done("plan", job)
+    section = asked.model
+    options = ("--lora-r", "8", "--lora-alpha", "4", "--lora-targets", "q_proj,v_proj", "--lora-dropout", "0.1")
+    run.done("plan --model llama2-7b", *LORA_JOB, *options)
+    assert asked.model == section
+    assert section.adapter.model_dump() == {
+        "method": "lora", "r": 8, "lora_alpha": 4.0, "lora_dropout": 0.1, "target_modules": ("q_proj", "v_proj")
+    }  # fmt: skip
+    run.done("plan", job, "--lora-r", "2")  # an option over the file's section
+    assert (asked.model.adapter.r, asked.model.adapter.lora_alpha) == (2, 4.0)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ("--task lora --target megatron",
+     "Megatron-LM has no LoRA or other adapters (got lora). Try: --target bridge or ms-swift, or --backend deepspeed."),
+    ("--lora-targets q_proj --backend megatron", "CanonicalLoRA calls an adapter of each part"),
+    ("--lora-method qlora --backend megatron",
+     "adapter: Megatron-Bridge keeps no base weights in 4 bits. Try: --backend deepspeed."),
+    ("--hf-weights x --task pretrain --target megatron",
+     "--hf-weights: Megatron-LM does not start from Hugging Face weights"),
+])  # fmt: skip
+def test_what_cannot_be_is_said_in_the_words_of_the_command_line(words: str, message: str, run: Run) -> None:
+    outcome = run(f"plan --model llama2-7b {words}", *LORA_JOB)
+    assert outcome.code in (1, 2)
+    assert message in outcome.err
+
+
+def test_plans_are_made_again_with_other_adapters_or_over_another_model(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run.done("plan --model llama2-7b --task lora", *LORA_JOB, "--out", out)
+    unchanged = symconfig.replan(out, top=1).new
+    assert unchanged.plan.model.adapter is not None
+    assert unchanged.to_dict()["inputs"] == json.loads((out / "plan.json").read_text())["inputs"]
+    wider = symconfig.replan(out, lora={"r": 32}, top=1).new.plan
+    assert (wider.model.adapter.r, wider.model.adapter.lora_alpha) == (32, 64.0)
+    other = symconfig.replan(out, model="llama2-13b", top=1).new.plan
+    assert other.model.adapter is not None
+    assert (other.model.name, other.job.task, other.best.target.backend) == ("llama2-13b", "lora", "deepspeed")
+    fused = symconfig.replan(out, backend="megatron", top=1).new.plan
+    assert "qkv_proj" in fused.model.adapter.target_modules
+    assert "Nothing is edited or stale" in run("verify --frozen", out).out

@@ -136,8 +136,20 @@ HELP = "from symconfig.cli.main import main\ntry: main(['--help'])\nexcept Syste
 DOCTOR = "from symconfig.report.doctor import examine; examine()"
 
 
+LOADED = "from symconfig.descriptor.load import load_model; load_model('llama3.1-405b')"
+DOORS = "import symconfig; symconfig.megatron, symconfig.deepspeed, symconfig.transformers"
+FRAMEWORKS = {"torch", "transformers", "deepspeed", "sympy"}
+
+
 @pytest.mark.parametrize(
-    ("code", "heavy"), [("import symconfig", HEAVY), (HELP, HEAVY), (DOCTOR, {"torch", "deepspeed", "numpy"})]
+    ("code", "heavy"),
+    [
+        ("import symconfig", HEAVY),
+        (HELP, HEAVY),
+        (DOCTOR, {"torch", "deepspeed", "numpy"}),
+        (LOADED, FRAMEWORKS | {"numpy", "pulp", "rich", "jinja2"}),
+        (DOORS, FRAMEWORKS),
+    ],
 )
 def test_what_needs_nothing_heavy_loads_nothing_heavy(code: str, heavy: set[str]) -> None:
     assert not imported(code) & heavy

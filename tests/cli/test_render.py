@@ -18,8 +18,8 @@ from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, megatron, named, targets
 from symconfig.render.files import File, Files, write
 from tests.cli.support import Run
-from tests.formats.zoo import LEARNING
 from tests.sample_plans import learning_plan, sample_plan
+from tests.sample_rl import LEARNING
 
 REPOSITORY = Path(__file__).parents[2]
 

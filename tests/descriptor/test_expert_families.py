@@ -12,8 +12,7 @@ from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
 from symconfig.graph.model import parameters
-from tests.descriptor.small_configs import FURTHER, small_config
-from tests.descriptor.transformers_classes import to_transformers_config
+from tests.descriptor.small_configs import FURTHER, small_config, to_transformers_config
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}

@@ -13,7 +13,7 @@ import pytest
 from symconfig.descriptor import hub
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InputError
-from tests.descriptor.tiny_configs import tiny_config
+from tests.descriptor.small_configs import tiny_config
 
 ID, REVISION = "someone/Tiny-1B", "0123456789" * 4
 

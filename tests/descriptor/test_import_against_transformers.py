@@ -13,8 +13,7 @@ from symconfig.descriptor.config_writer import config_json, lost_fields
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.graph.model import parameters
-from tests.descriptor.tiny_configs import KINDS, tiny_config
-from tests.descriptor.transformers_classes import to_transformers_config
+from tests.descriptor.small_configs import KINDS, tiny_config, to_transformers_config
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 torch = pytest.importorskip("torch")

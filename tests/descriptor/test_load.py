@@ -1,21 +1,29 @@
-"""From a name or a path to a descriptor, and what a wrong file is told."""
+"""From a name or a path to a descriptor and back to a file; what a wrong file is told; copies forget nothing."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
+from symconfig.descriptor.huggingface import descriptor_yaml, import_config
 from symconfig.descriptor.job import PIN_NAMES, Job, Training
-from symconfig.descriptor.load import load_model, zoo_models
+from symconfig.descriptor.load import load_cluster, load_model, zoo_models
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.strict import Strict
 from symconfig.descriptor.tuning import with_batch
 from symconfig.descriptor.validate import validate
-from symconfig.descriptor.yaml_strict import load_yaml_strict
+from symconfig.descriptor.yaml_strict import load_yaml_strict, parse_yaml_strict
 from symconfig.errors import InputError
-from symconfig.resources import data_dir
+from symconfig.graph.model import parameters
+from symconfig.runs.sweep.job import Ids
+from tests.descriptor.small_configs import KINDS, tiny_config
 
 SPELLINGS = [
     *("llama2-7b", "llama2-13b", "llama2-70b", "llama3.1-8b", "llama3.1-70b", "llama3.1-405b"),
@@ -215,11 +223,96 @@ def test_all_problems_of_a_job_come_at_once(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_loading_a_model_imports_nothing_heavy() -> None:
-    code = (
-        "import sys; from symconfig.descriptor.load import load_model; load_model('llama3.1-405b'); "
-        "print(sorted({'torch', 'transformers', 'sympy', 'numpy', 'pulp', 'rich', 'jinja2'} & set(sys.modules)))"
-    )
-    env = {**os.environ, "PYTHONPATH": str(data_dir("model_zoo").parent)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
-    assert done.stdout.strip() == "[]"
+HOSTILE = [
+    "no",
+    "1e5",
+    "~",
+    "a: b",
+    "# c",
+    "$(reboot)",
+    '"; rm -rf ~',
+    "'",
+    "\n",
+    "\x7f\x85\u2028",
+    "\ufeff😀",
+    " ",
+    "- x",
+]
+
+
+def _read(text: str) -> ModelDescriptor:
+    return validate(parse_yaml_strict(text, "written.yaml"), ModelDescriptor)
+
+
+@pytest.mark.parametrize("name", zoo_models())
+def test_a_zoo_model_is_read_back(name: str) -> None:
+    model = load_model(name)
+    assert _read(descriptor_yaml(model)) == model
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_imported_model_is_read_back(kind: str) -> None:
+    model = import_config(tiny_config(kind, 0), "config.json", "tiny")
+    assert _read(descriptor_yaml(model)) == model
+
+
+@given(st.sampled_from(HOSTILE) | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200))
+def test_any_name_is_read_back(name: str) -> None:
+    model = load_model("llama2-7b").model_copy(update={"name": name, "notes": (name,)})
+    text = descriptor_yaml(model)
+    assert _read(text) == model
+    plain: Any = yaml.safe_load(text)
+    assert plain["name"] == name
+
+
+def test_only_what_differs_from_a_default_is_written() -> None:
+    text = descriptor_yaml(load_model("llama2-7b"))
+    assert "norm:" not in text
+    assert "notes" not in text
+    assert len(text.splitlines()) < 16
+
+
+DERIVED = [name for name, value in vars(ModelDescriptor).items() if isinstance(value, cached_property)]
+CHANGES: list[tuple[str, dict[str, Any]]] = [
+    ("llama3.1-8b", {"num_hidden_layers": 16}),
+    ("mixtral-8x7b", {"experts": None}),
+    ("gemma3-27b", {"sliding_window": None, "sliding_window_pattern": None}),
+]
+
+
+def asked(model: ModelDescriptor) -> list[object]:
+    return [getattr(model, name) for name in DERIVED]
+
+
+@pytest.mark.parametrize(("name", "change"), CHANGES)
+@pytest.mark.parametrize("deep", [False, True])
+def test_nothing_that_was_worked_out_before_is_kept(name: str, change: dict[str, Any], deep: bool) -> None:
+    model = load_model(name)
+    asked(model)
+    copied = model.model_copy(update=change, deep=deep)
+    fresh = ModelDescriptor.model_construct(**{field: getattr(copied, field) for field in ModelDescriptor.model_fields})
+    assert asked(copied) == asked(fresh) != asked(model)
+    assert parameters(copied) == parameters(fresh) != parameters(model)
+
+
+def test_a_section_inside_a_descriptor_forgets_as_well() -> None:
+    class Section(Strict):
+        size: int
+
+        @cached_property
+        def double(self) -> int:
+            return 2 * self.size
+
+    first = Section(size=2)
+    assert first.double == 4
+    assert first.model_copy(update={"size": 3}).double == 6
+    assert first.double == 4
+
+
+def test_ids_of_sweeps_are_those_of_the_descriptor_and_not_of_its_place_in_memory() -> None:
+    """Of descriptors that are made and dropped in turn, most lie where one lay before."""
+    ids, cluster, model = Ids(), load_cluster("h100"), load_model("llama3.1-8b")
+    found = set()
+    for layers in range(1, 21):
+        found.add(ids.of({}, model.model_copy(update={"num_hidden_layers": layers}), cluster))
+    assert len(found) == 20

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +61,7 @@ def test_the_recorded_count_is_what_the_publisher_says(name: str) -> None:
 def _real(name: str) -> Any:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    from tests.descriptor.transformers_classes import to_transformers_config
+    from tests.descriptor.small_configs import to_transformers_config
 
     with torch.device("meta"):
         return transformers.AutoModelForCausalLM.from_config(to_transformers_config(load_model(name)))
@@ -125,13 +123,3 @@ def _trainable(peft: Any, name: str, module: Any, task: str | None = "CAUSAL_LM"
     with torch.device("meta"):
         wrapped = peft.get_peft_model(module, config)
     return sum(weight.numel() for weight in wrapped.parameters() if weight.requires_grad)
-
-
-@pytest.mark.parametrize("name", PUBLISHED["mtp"])
-def test_the_recorded_prediction_layer_is_that_of_megatron_core(name: str) -> None:
-    pytest.importorskip("megatron.core")
-    # In a process of its own: it starts a process group and stands in for CUDA.
-    script = Path(__file__).with_name("megatron_mtp.py")
-    done = subprocess.run([sys.executable, str(script), name], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout.split()[-1]) == PUBLISHED["mtp"][name]["total"]

@@ -26,7 +26,7 @@ def saved_bytes(model: ModelDescriptor, with_loss: bool = False) -> int:
     with_loss: of the whole model, with its head and its loss.
     """
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    from tests.descriptor.transformers_classes import to_transformers_config
+    from tests.descriptor.small_configs import to_transformers_config
 
     config = to_transformers_config(model)
     config._attn_implementation = "sdpa"  # on a CPU, too, a flash kernel

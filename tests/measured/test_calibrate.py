@@ -16,9 +16,7 @@ from symconfig.measured.cases import case
 from symconfig.measured.priors import priors
 from symconfig.measured.runs import calibrations, runs
 from symconfig.solve.predict import predict
-from tests.cli.support import Run, run
-
-__all__ = ["run"]
+from tests.cli.support import Run
 
 TRUE = {"gemm_efficiency": 0.61, "hbm_efficiency": 0.9, "link_efficiency": 0.5}
 

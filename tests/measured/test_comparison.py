@@ -17,11 +17,10 @@ from symconfig.plans.plan import Plan
 from symconfig.render import megatron
 from symconfig.report.grid import plain
 from symconfig.report.validation import comparison_blocks
-from tests.cli.support import Run, run
+from tests.cli.support import Run
 from tests.measured.log_samples import iteration, memory, plan_log, write
 from tests.sample_plans import sample_plan
 
-__all__ = ["run"]
 A100 = load_cluster("a100-80gb")
 TIMERS = """\
 (min, max) time across ranks (ms):
@@ -50,7 +49,6 @@ def step_ms(plan: Plan, **constants: float) -> float:
     other: ClusterDescriptor = A100.model_copy(update={"kernels": kernels.model_copy(update=changed)})
     words = " ".join(megatron.arguments(plan))
     judged = audit(words, other, plan.best.configuration.world_size, plan=False).judged
-    assert judged is not None
     return 1e3 * judged.plan.best.predicted.step_s
 
 
@@ -100,7 +98,6 @@ def test_uneven_experts_explain_a_slower_step(tmp_path: Path) -> None:
         limits={"expert_imbalance": 1.8},
         plan=False,
     ).judged
-    assert uneven is not None
     found = compared(plan, tmp_path, 1e3 * uneven.plan.best.predicted.step_s)
     cause = next(one for one in found.causes if one.name == "load imbalance of experts")
     assert cause.needed == pytest.approx(1.8, rel=0.05)
@@ -125,7 +122,6 @@ def test_parts_memory_and_lost_time_are_read(tmp_path: Path) -> None:
     assert parts["optimizer"].measured == pytest.approx(0.012)
     assert parts["data loading"].predicted is None
     assert any("peak allocated" in part.name for part in found.memory)
-    assert found.log.steady is not None
     assert found.log.steady.lost > 0.2
 
 

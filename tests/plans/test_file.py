@@ -21,10 +21,8 @@ from symconfig.plans.file import load_plan, parse_plan
 from symconfig.plans.history import History, Segment
 from symconfig.render import render
 from symconfig.render.files import write
-from tests.cli.support import Run, run
+from tests.cli.support import Run
 from tests.sample_plans import sample_plan, signed
-
-__all__ = ["run"]
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

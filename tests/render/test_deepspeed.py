@@ -1,13 +1,17 @@
-"""The DeepSpeed JSON: golden files, numbers that are numbers, the batch's arithmetic, and what is refused by name."""
+"""DeepSpeed's JSON, launch scripts and training scripts: golden files, arithmetic, and what is refused by name."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
 
 import symconfig
 from symconfig.descriptor.architectures.keys import SAME_NETWORK
@@ -15,9 +19,13 @@ from symconfig.descriptor.config_writer import config_json
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
+from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, render
 from symconfig.render.deepspeed import arguments, default_model, requirements
-from tests.sample_plans import sample_plan
+from symconfig.resources import data_dir
+from tests.render.bash import dry_run, really_run
+from tests.render.test_megatron_launch import TEXT
+from tests.sample_plans import sample_model, sample_plan
 
 GOLDEN = Path(__file__).parent / "golden_deepspeed"
 CASES: dict[str, dict[str, Any]] = {
@@ -158,3 +166,130 @@ def test_the_trainer_recomputes_each_nth_layer_in_shards_of_fsdp(tmp_path: Path)
     assert launched.plan.best.predicted.step_s == pytest.approx(made.best.predicted.step_s, rel=1e-3)
     with pytest.raises(InfeasibleError, match="all layers or none"):
         made.write(tmp_path / "other", target="llamafactory")
+
+
+def _launched(model: str = "llama2-13b-lora", **fields: Any) -> Plan:
+    overrides = {name: fields.pop(name) for name in ("name", "huggingface_id") if name in fields}
+    return sample_plan(sample_model(model, **overrides), backend="deepspeed", **fields)
+
+
+def _after_script(words: list[str]) -> list[str]:
+    index = next(i for i, word in enumerate(words) if word.endswith("/train.py"))
+    return words[index + 1 :]
+
+
+@settings(max_examples=12, deadline=None)
+@given(TEXT, TEXT, TEXT, TEXT, TEXT)
+@example("$(touch PWNED)", '"; touch PWNED; echo "', "-x\n", "`touch PWNED`", "a b")
+def test_hostile_strings_arrive_as_the_very_arguments(
+    name: str, weights: str, save: str, data: str, tokenizer: str
+) -> None:
+    training = {"save": save, "load": save, "data_path": (data, save, "c"), "tokenizer_model": tokenizer}
+    plan = _launched(name=name, huggingface_id=weights, training=training, zero_stage=2)
+    files = render(plan, "deepspeed")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        arrived, _ = really_run(files, folder, "--extra", save)
+        expected = [
+            f"--deepspeed-config={folder / 'out'}/ds_config.json",
+            f"--model={weights}",
+            f"--tokenizer={tokenizer}",
+            f"--data={data}",
+            f"--data={save}",
+            "--data=c",
+            f"--save={save}",
+            f"--load={save}",
+            *(word for words in arguments(plan).values() for word in words),
+            "--extra",
+            save,
+        ]
+        assert _after_script(arrived) == expected
+        assert _after_script(dry_run(files, folder / "out", "launch.sh", "--extra", save)) == expected
+        assert dry_run(files, folder / "out", "sbatch.sh", data)[-1] == data
+        assert not list(folder.rglob("PWNED"))
+
+
+@settings(max_examples=12, deadline=None)
+@given(TEXT, TEXT)
+def test_the_environment_replaces_weights_and_data(weights: str, data: str) -> None:
+    files = render(_launched(training={"data_path": ("job.jsonl",)}), "deepspeed")
+    with tempfile.TemporaryDirectory() as scratch:
+        arrived, _ = really_run(files, Path(scratch), MODEL=weights, DATA=data)
+        assert f"--model={weights}" in arrived
+        assert [word for word in arrived if word.startswith("--data=")] == [f"--data={data}"]
+        arrived, _ = really_run(files, Path(scratch), MODEL="", DATA="")
+        assert f"--model-config={scratch}/out/model" in arrived
+        assert not [word for word in arrived if word.startswith(("--data=", "--model="))]
+        assert not list(Path(scratch).rglob("PWNED"))
+
+
+SCRIPTS = data_dir("templates") / "deepspeed"
+
+
+@pytest.fixture(scope="module")
+def sequences() -> ModuleType:
+    pytest.importorskip("torch")
+    return _script("sequences")
+
+
+def _script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"deepspeed_{name}", SCRIPTS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_universal_checkpoint_is_loaded_until_a_later_one_is_saved(tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed")
+    saving = _script("saving")
+    assert saving.universal_is_latest(tmp_path)  # and DeepSpeed says that there is none
+    (tmp_path / "latest_universal").write_text("step-2_universal")
+    assert saving.universal_is_latest(tmp_path)
+    for latest, is_latest in (("step-2", True), ("step-4", False), ("step-20", False)):
+        (tmp_path / "latest").write_text(latest)
+        assert saving.universal_is_latest(tmp_path) is is_latest
+
+
+def _file(folder: Path, *documents: dict[str, Any]) -> str:
+    path = folder / "data.jsonl"
+    lines = [json.dumps(document, ensure_ascii=False) + "\n" for document in documents]
+    path.write_text("".join(lines), encoding="utf-8")
+    return str(path)
+
+
+def test_documents_follow_each_other_and_labels_are_the_next_token(sequences: ModuleType, tmp_path: Path) -> None:
+    path = _file(tmp_path, {"input_ids": [1, 2, 3]}, {"input_ids": [4, 5, 6, 7]}, {"input_ids": [8, 9]})
+    ids, labels = sequences.Sequences(4, 0, 10, [path]).batch(0, 2)
+    assert ids.tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    # no document predicts the first token of the next one
+    assert labels.tolist() == [[2, 3, -100, 5], [6, 7, -100, 9]]
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"foo": "x"}, "needs one of text, or messages, or prompt with response, or input_ids"),
+        ({"prompt": "x"}, "needs one of text"),
+        ([1, 2], "needs one of text"),
+        ({"input_ids": ["a"]}, "must be lists of whole numbers"),
+        ({"input_ids": [1, 2], "labels": [1]}, "2 input_ids have 1 labels"),
+        ({"input_ids": [3, 100]}, "tokens 3 to 100 are not within the model's vocabulary of 100"),
+    ],
+)
+def test_a_document_that_cannot_be_trained_on_is_named(
+    document: Any, said: str, sequences: ModuleType, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit, match=f"data.jsonl:2: ValueError: .*{said}"):
+        sequences.read([_file(tmp_path, {"input_ids": [1, 2]}, document)], 2, None, False, 100)
+
+
+def test_every_rank_and_every_restart_sees_the_same_numbers(sequences: ModuleType, tmp_path: Path) -> None:
+    path = _file(tmp_path, *({"input_ids": [i, i + 1, i + 2, i + 3]} for i in range(0, 80, 4)))
+    first, second = (sequences.Sequences(8, 3, 100, [path]) for _ in range(2))
+    count = len(first.rows)
+    assert [first.row(i) for i in range(3 * count)] == [second.row(i) for i in range(3 * count)]
+    epochs = [sorted(first.row(i)[0] for i in range(e * count, (e + 1) * count)) for e in range(3)]
+    assert epochs[0] == epochs[1] == epochs[2]  # each epoch is the same sequences …
+    assert [first.row(i) for i in range(count, 2 * count)] != first.rows  # … in another order
+    drawn = sequences.Sequences(8, 3, 100, [])
+    assert drawn.row(5) == drawn.row(5) != drawn.row(6)

@@ -19,9 +19,9 @@ from symconfig.render import named, render, target_of, targets
 from symconfig.runs.replan import changes
 from symconfig.solve.choice import TIE
 from symconfig.solve.pins import agree
-from tests.formats.zoo import LEARNING, step
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
+from tests.sample_rl import LEARNING, step
 
 # Pins of options beside the degrees, as a candidate holds them.
 OPTIONS: dict[str, Callable[[Candidate], str | None]] = {

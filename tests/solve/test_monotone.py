@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from symconfig.errors import SymconfigError
 from symconfig.solve.choice import TIE
 from symconfig.solve.search import search
+from tests.sampled import sampled
 from tests.solve.naive import job, tight, tiny
 
 MODEL = tiny()
@@ -87,7 +88,7 @@ def test_more_memory_fewer_pins_or_a_larger_risk_is_never_slower(
     assert weighed[max(weighed)][1] <= weighed[min(weighed)][0] * (1 + 1e-9)
 
 
-@EXAMPLES
+@settings(EXAMPLES, max_examples=len(sampled(range(25), 3)))
 @given(NAMES, GIB, PINS, KERNELS)
 def test_a_pinned_kernel_is_never_faster(name: str, gib: float, pins: dict[str, str], kernels: dict[str, int]) -> None:
     """Of options that are stable; one that a pin opens has no counterpart in the free search."""

@@ -13,11 +13,9 @@ from symconfig.solve.costed import costed
 from symconfig.solve.predict import restore
 from symconfig.solve.search import search
 from symconfig.solve.split import plainest
-from tests.cli.support import JOB, Run, run
+from tests.cli.support import JOB, Run
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job, tiny
-
-__all__ = ["run"]
 
 MODEL = tiny(num_hidden_layers=6)
 

@@ -55,5 +55,8 @@ def checked(
     items = {**built, **parsed}
     jobs = {name: megatron.session_jobs({name: item}, found, build=name in built) for name, item in items.items()}
     answers = megatron_session.run(found, [job for each in jobs.values() for job in each], LIMIT_S)
-    checks = {name: list(megatron.judge(item, answers, jobs[name], found, False)) for name, item in items.items()}
+    judge = megatron.judge
+    checks = {
+        name: [*megatron.offline(item), *judge(item, answers, jobs[name], found, False)] for name, item in items.items()
+    }
     return checks, answers

@@ -158,7 +158,7 @@ def _joined(args: list[str]) -> list[str]:
 
 
 def _config(name: str, descriptor: ModelDescriptor) -> Any:
-    from tests.descriptor.transformers_classes import to_transformers_config
+    from tests.descriptor.small_configs import to_transformers_config
 
     if name not in CONFIGS:
         return to_transformers_config(descriptor)

@@ -183,7 +183,6 @@ def test_what_no_option_says_of_sparse_attention_is_refused_by_its_field(changed
 def test_two_numbers_say_which_layers_choose(frequency: int, offset: int) -> None:
     own = choosing_layers(frequency, offset, 12)
     found = as_numbers(own)
-    assert found is not None
     assert choosing_layers(*found, 12) == own
 
 

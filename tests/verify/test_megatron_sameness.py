@@ -1,22 +1,36 @@
-"""Acceptance is not sameness: no field of the descriptor is forgotten, and a wrong value is found."""
+"""Acceptance is not sameness: Megatron's parser resolves each model, option and optimizer to the plan, or it shows."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts, LatentAttention, RopeScaling
+from symconfig.descriptor.training import Optimizer
+from symconfig.errors import InputError
+from symconfig.existing.launch.reading import settings
+from symconfig.existing.recover.megatron import run
+from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.recover.run import Supplied
+from symconfig.frameworks.behaviour import usual
+from symconfig.frameworks.megatron.flags import flags
 from symconfig.frameworks.megatron.releases import NEVER
+from symconfig.frameworks.optimizers import stepping
 from symconfig.plans.configuration import FIELDS
 from symconfig.plans.plan import Plan
-from symconfig.verify import megatron, megatron_agreement, megatron_sameness
+from symconfig.render import megatron as render
+from symconfig.verify import megatron_agreement, megatron_rank, megatron_sameness
 from symconfig.verify.checks import Check
 from symconfig.verify.megatron import Rendered
 from symconfig.verify.megatron_resolved import Resolved
 from symconfig.verify.megatron_session import Result
-from tests.sample_plans import _DEGREES, sample_model, sample_plan
-from tests.verify.megatron_support import rendered, replaced, source
+from tests.sample_plans import _DEGREES, sample_model, sample_plan, with_optimizer
+from tests.verify.megatron_support import checked, rendered, replaced
 
+Real = tuple[dict[str, list[Check]], dict[str, Result]]
 MODELS = [name for name in _DEGREES if not name.endswith("-lora")]
 # Kernels, buffers and schedules, which Megatron has no single resolved value for, or derives from others; how the
 # stages are told is compared by the layers that come of it.
@@ -66,13 +80,76 @@ def structured(name: str) -> ModelDescriptor:
     return sample_model(base, **changed)
 
 
-OVERLAPPED = sample_plan("qwen3-30b-a3b", "h100", tp=1, pp=4, vpp=2, overlap_moe_a2a=True)
+DEEPEP: dict[str, Any] = {"moe_dispatcher": "flex", "moe_flex_backend": "deepep"}
+GATHER: dict[str, Any] = {"fp8_param_gather": True}
+OPTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "deepep": ("mixtral-8x7b", "h100", DEEPEP),
+    "hybridep": ("mixtral-8x7b", "b200", {**DEEPEP, "moe_flex_backend": "hybridep"}),
+    "router": ("mixtral-8x7b", "h100", {"cuda_graphs": "router"}),
+    "outside experts": ("mixtral-8x7b", "h100", {"cuda_graphs": "outside experts", **DEEPEP}),
+    "all": ("llama2-13b", "h100", {"cuda_graphs": "all"}),
+    "fp8": ("llama2-13b", "h100", {"precision": "fp8", **GATHER}),
+    "mxfp8": ("llama2-13b", "b200", {"precision": "mxfp8", **GATHER}),
+    "fsdp": ("llama2-13b", "b200", {"precision": "mxfp8", "zero_stage": 3, "pp": 1, **GATHER}),
+    "bf16 gradients": ("llama2-13b", "h100", {"grad_bytes": 2}),
+    "bf16 gradients of fsdp": ("llama2-13b", "h100", {"grad_bytes": 2, "zero_stage": 2, "pp": 1}),
+    "user buffers": ("llama2-13b", "a100-80gb", {"overlap_tp_comm": True}),
+    "overlapped": ("qwen3-30b-a3b", "h100", {"overlap_moe_a2a": True, "tp": 1, "pp": 4, "vpp": 2}),
+}
+OPTIMIZERS: dict[str, tuple[Optimizer, dict[str, Any]]] = {
+    "muon": (Optimizer(name="muon", tp_mode="distributed", ns_steps=6, nesterov=False, momentum=0.9), {}),
+    "whole muon": (Optimizer(name="muon", momentum=0.95), {"zero_stage": 0, "overlap_param_gather": False}),
+    "narrow": (Optimizer(exp_avg="bf16", exp_avg_sq="fp8", main_params="fp16"), {}),
+    "sgd": (Optimizer(name="sgd", momentum=0.8), {}),
+}
+# What Megatron-LM resolves of each.
+RESOLVED: dict[str, dict[str, Any]] = {
+    "muon": {"optimizer": "muon", "muon_num_ns_steps": 6, "muon_tp_mode": "distributed", "muon_nesterov": False,
+             "muon_momentum": 0.9, "use_layer_wise_distributed_optimizer": True, "use_distributed_optimizer": False},
+    "whole muon": {"optimizer": "muon", "muon_nesterov": True, "use_layer_wise_distributed_optimizer": False},
+    "narrow": {"use_precision_aware_optimizer": True, "exp_avg_dtype": "torch.bfloat16",
+               "exp_avg_sq_dtype": "torch.uint8", "main_params_dtype": "torch.float16"},
+    "sgd": {"optimizer": "sgd", "sgd_momentum": 0.8},
+}  # fmt: skip
 
 
-def of(model: str | Plan) -> Rendered:
-    """Return what is rendered for a sample, one of STRUCTURES or a plan."""
-    known = isinstance(model, str) and model in STRUCTURES
-    return rendered(sample_plan(structured(model), "h100") if known else model, cluster="h100")
+def optimizing(name: str) -> Plan:
+    optimizer, overrides = OPTIMIZERS[name]
+    return with_optimizer(sample_plan("llama2-13b", "h100", **overrides), optimizer)
+
+
+FLAG = "--overlap-moe-expert-parallel-comm"
+# core_v0.19: an option of a plan that has the overlap, its values, words of the refusal.
+REFUSED = {
+    "one chunk a stage": ("--num-virtual-stages-per-pipeline-rank", [], "virtual_pipeline_model_parallel_size"),
+    "no expert parallelism": ("--expert-model-parallel-size", ["1"], "only supported with expert model parallelism"),
+    "full recompute": (
+        FLAG,
+        ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"],
+        "disable full recomputation",
+    ),
+    "recomputed experts": (
+        FLAG,
+        ["--recompute-granularity", "selective", "--recompute-modules", "moe"],
+        "disable moe in recompute_modules",
+    ),
+    "two prediction layers": (FLAG, ["--mtp-num-layers", "2"], "at most one layer"),
+    "gathered experts": ("--moe-token-dispatcher-type", ["allgather"], "alltoall/flex token dispatcher"),
+}
+
+
+def overlapping(**overrides: Any) -> Rendered:
+    return rendered("qwen3-30b-a3b", cluster="h100", overlap_moe_a2a=True, **{"tp": 1, "pp": 4, "vpp": 2, **overrides})
+
+
+def of(name: str) -> Rendered:
+    """Return what is rendered for a sample model, or for one of STRUCTURES, OPTIONS or OPTIMIZERS."""
+    if name in OPTIONS:
+        model, cluster, overrides = OPTIONS[name]
+        return rendered(sample_plan(model, load_cluster(cluster), **overrides))
+    if name in OPTIMIZERS:
+        return rendered(optimizing(name))
+    return rendered(sample_plan(structured(name), "h100") if name in STRUCTURES else name, cluster="h100")
 
 
 # An accepted list that is another model or another plan: the model, the option, its values, the field that says so.
@@ -102,7 +179,25 @@ WRONG = {
     "another degree": ("llama2-13b", "--tensor-model-parallel-size", ["2"], "parallel.tp"),
     "another batch": ("llama2-13b", "--micro-batch-size", ["2"], "batch.micro"),
     "no distributed optimizer": ("llama2-13b", "--overlap-param-gather", [], None),
-    "no expert overlap": (OVERLAPPED, "--overlap-moe-expert-parallel-comm", [], "options.overlap.moe_a2a"),
+    "no expert overlap": ("overlapped", FLAG, [], "options.overlap.moe_a2a"),
+    "other modules": (
+        "router",
+        "--cuda-graph-modules",
+        ["attn", "moe_router", "moe_preprocess"],
+        "options.cuda_graphs",
+    ),
+    "half a layer": ("all", "--cuda-graph-modules", ["mlp"], "options.cuda_graphs"),
+    "no graphs": ("all", "--cuda-graph-impl", ["none"], "options.cuda_graphs"),
+    "another backend": ("deepep", "--moe-flex-dispatcher-backend", ["hybridep"], "options.moe_flex_backend"),
+    "no user buffers": ("user buffers", "--tp-comm-overlap", [], "options.overlap.tp_comm"),
+    "wide gradients": ("bf16 gradients", "--grad-reduce-in-bf16", [], "options.grad_bytes"),
+    "wide gradients of fsdp": (
+        "bf16 gradients of fsdp",
+        "--grad-reduce-in-bf16",
+        ["--megatron-fsdp-main-grads-dtype", "fp32"],
+        "options.grad_bytes",
+    ),
+    "whole weights": ("fp8", "--fp8-param-gather", [], "options.fp8_param_gather"),
     "no gate": ("gate", "--attention-output-gate", [], "attention_gate"),
     "normed with weights": ("unit norms", "--qk-l2-norm", [], "qk_norm_of"),
     "rope everywhere": ("layers without rope", "--no-rope-freq", [], "rope_layers"),
@@ -115,28 +210,40 @@ WRONG = {
 }
 
 
+SAME = (*MODELS, *STRUCTURES, *OPTIONS, *OPTIMIZERS)
+BUILT = ("outside experts", "fp8")  # with their ranks
+
+
 @pytest.fixture(scope="module")
-def checked() -> dict[str, list[Check]]:
-    """Every sample model and every wrong list, in one process with one import of Megatron."""
-    items = {model: of(model) for model in (*MODELS, *STRUCTURES)}
-    items |= {name: replaced(of(model), option, *values) for name, (model, option, values, _) in WRONG.items()}
-    return megatron.check_many(items, source())
+def real() -> tuple[dict[str, list[Check]], dict[str, Result]]:
+    """Every list, in one process with one import of Megatron: the checks of each, and what Megatron resolved."""
+    parsed = {name: of(name) for name in SAME if name not in BUILT}
+    parsed |= {name: replaced(of(base), option, *values) for name, (base, option, values, _) in WRONG.items()}
+    parsed |= {name: replaced(overlapping(), option, *values) for name, (option, values, _) in REFUSED.items()}
+    parsed |= {"without a pipeline": overlapping(pp=1, vpp=1)}
+    router = parsed["router"]
+    env = {name: value for name, value in router.env.items() if name != "NCCL_GRAPH_REGISTER"}
+    parsed["no NCCL_GRAPH_REGISTER"] = Rendered(router.plan, router.args, env)
+    return checked({name: of(name) for name in BUILT}, parsed)
 
 
-@pytest.mark.parametrize("model", [*MODELS, *STRUCTURES])
-def test_megatron_takes_what_is_rendered_and_builds_the_same_model(model: str, checked: dict[str, list[Check]]) -> None:
-    assert [str(check) for check in checked[model] if check.status != "passed"] == []
-    assert len(checked[model]) == 8
+@pytest.mark.parametrize("name", SAME)
+def test_megatron_takes_what_is_rendered_and_builds_the_same_model_and_plan(name: str, real: Real) -> None:
+    assert [str(check) for check in real[0][name] if check.status != "passed"] == []
+    if name in MODELS or name in STRUCTURES:
+        assert len(real[0][name]) == 8
+    if name in OPTIMIZERS:
+        assert {dest: real[1][name].args.get(dest) for dest in RESOLVED[name]} == RESOLVED[name]
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_an_accepted_list_of_another_model_or_plan_is_found(name: str, checked: dict[str, list[Check]]) -> None:
+def test_an_accepted_list_of_another_model_or_plan_is_found(name: str, real: Real) -> None:
     field = WRONG[name][3]
-    failed = [check for check in checked[name] if check.status == "failed"]
+    failed = [check.detail for check in real[0][name] if check.status == "failed"]
     if field is None:  # leaving an overlap out changes neither the model nor a compared number
         assert failed == []
         return
-    assert any(f"{field}: " in check.detail for check in failed), [str(check) for check in checked[name]]
+    assert any(f"{field}: " in detail for detail in failed), [str(check) for check in real[0][name]]
 
 
 def test_a_model_with_what_nothing_was_said_of_is_not_the_same() -> None:
@@ -144,3 +251,62 @@ def test_a_model_with_what_nothing_was_said_of_is_not_the_same() -> None:
     (row,) = (row for row in megatron_sameness.ROWS if row.field == "scale_embeddings")
     need, got = row.values(model, Resolved(Result("none")))
     assert need != got
+
+
+def test_graphs_beside_expanding_segments_stop_without_the_exported_variable(real: Real) -> None:
+    assert of("router").env["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert "NCCL_GRAPH_REGISTER=0" in str(real[1]["no NCCL_GRAPH_REGISTER"].error)
+
+
+def test_ranks_are_built_without_the_kernels_and_that_is_said(real: Real) -> None:
+    words = ("DeepEP's kernels for the experts' tokens, CUDA graphs", "8 bits")
+    for name, said in zip(BUILT, words, strict=True):
+        built = [check for check in real[0][name] if ": rank " in check.name]
+        assert built
+        assert all(check.status == "passed" and said in check.detail for check in built), built
+
+
+def test_megatron_refuses_what_the_search_leaves_out_and_takes_the_rest(real: Real) -> None:
+    found = real[1]
+    for name, (_, _, words) in REFUSED.items():
+        assert words in str(found[name].error), f"{name}: {found[name].error}"
+    assert [found[name].error for name in ("overlapped", "without a pipeline")] == [None, None]
+
+
+def test_ranks_of_another_optimizer_are_not_built_and_that_is_said() -> None:
+    assert "muon as the job has it: that wants emerging_optimizers" in str(megatron_rank.unbuilt(optimizing("muon")))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_recovery_reads_each_optimizer_as_it_was_rendered(name: str) -> None:
+    plan = optimizing(name)
+    words = settings(render.arguments(plan), "launch.sh")
+    names = Namespace(words, flags(plan.best.target.version))
+    supplied = Supplied(
+        model=plan.model, seq_length=plan.best.configuration.seq_length, vocab_size=plan.model.vocab_size
+    )
+    found = run(names, plan.best.configuration.world_size, load_cluster("h100"), supplied)
+    assert found.optimizer == plan.job.optimizer
+    assert found.configuration.zero_stage == plan.best.configuration.zero_stage
+    mine = stepping(usual("megatron", "hopper"), plan.job.optimizer, "bf16")
+    theirs = found.configuration.framework
+    assert (theirs.bytes.optimizer, theirs.adam_bytes) == (mine.bytes.optimizer, mine.adam_bytes)
+    assert theirs.orthogonal == mine.orthogonal
+
+
+def test_the_old_name_of_a_shared_muon_is_read_and_older_releases_are_not_predicted() -> None:
+    plan = optimizing("muon")
+    words = ["dist_muon" if word == "muon" else word for word in render.arguments(plan)]
+    words = [word for word in words if word not in ("--use-distributed-optimizer", "--overlap-param-gather")]
+    supplied = Supplied(
+        model=plan.model, seq_length=plan.best.configuration.seq_length, vocab_size=plan.model.vocab_size
+    )
+    found = run(Namespace(settings(words, "l"), flags("core_v0.19.0")), 64, load_cluster("h100"), supplied)
+    assert found.configuration.zero_stage == 1
+    for version, kind, said in (
+        ("core_v0.17.1", "dist_muon", "Muon is predicted from core_v0.18"),
+        ("core_v0.19.0", "soap", "only the states of Adam, SGD and Muon"),
+    ):
+        other = [kind if word == "dist_muon" else word for word in words]
+        with pytest.raises(InputError, match=said):
+            run(Namespace(settings(other, "l"), flags(version)), 64, load_cluster("h100"), supplied)

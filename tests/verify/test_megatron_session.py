@@ -1,4 +1,4 @@
-"""Megatron in a subprocess: what it refuses is said in its words, and neither crash nor hang gets out."""
+"""Megatron in a subprocess: neither crash nor hang gets out, what it refuses is said in its words, and in UTF-8."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from symconfig.verify import megatron, megatron_session
+from symconfig.verify.conversation import Json, ask, converse
 from symconfig.verify.megatron_session import Job, Result
 from symconfig.verify.megatron_source import MegatronSource
 from tests.verify.megatron_support import LIMIT_S, rendered, replaced, source
@@ -111,3 +112,37 @@ def test_the_fork_server_keeps_lists_apart_and_order_does_not_matter(answers: di
 def test_the_subprocess_hears_nothing_of_this_shell(answers: dict[str, Result]) -> None:
     """A plan whose launcher exports no limit of connections is refused, though this shell has one."""
     assert "CUDA_DEVICE_MAX_CONNECTIONS" in str(answers["no connection limit"].error)
+
+
+# Fails in an ASCII locale, as torch does, which reads files of its own in the locale's encoding.
+SCRIPT = """
+import json, sys
+print(json.dumps({"ok": True, "read": open("text").read(), "asked": json.load(sys.stdin)["text"]}))
+print("of a compiler: \\udce9", file=sys.stderr)
+"""
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.fixture
+def in_ascii(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text").write_text("größe", encoding="utf-8")
+    (tmp_path / "reading.py").write_text(SCRIPT, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for name, value in ASCII.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_one_question(in_ascii: None) -> None:
+    assert ask("it", "reading", {"text": "模型"}, 60) == {"ok": True, "read": "größe", "asked": "模型"}
+
+
+def test_a_conversation(in_ascii: None) -> None:
+    heard: list[Json] = []
+    how, _ = converse(Path("reading.py"), {"text": "模型"}, dict(os.environ), (60, 60), heard.append)
+    assert (heard, how) == ([{"ok": True, "read": "größe", "asked": "模型"}], "ended with status 0")
+
+
+def test_a_process_that_says_nothing_is_stopped(in_ascii: None, tmp_path: Path) -> None:
+    (tmp_path / "sleeping.py").write_text("import time\ntime.sleep(600)\n")
+    how, _ = converse(Path("sleeping.py"), {}, dict(os.environ), (0.5, 60), lambda line: None)
+    assert how == "did not answer within 0 s"

@@ -29,8 +29,7 @@ from symconfig.frameworks.deepspeed.adapters import FILE
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.graph import dims as d
 from symconfig.graph.model import blocks, dim_sizes
-from tests.descriptor.small_configs import FURTHER, small_config
-from tests.descriptor.tiny_configs import tiny_config
+from tests.descriptor.small_configs import FURTHER, small_config, tiny_config
 
 Rows = dict[str, list[str]]
 Sized = list[tuple[str, int]]

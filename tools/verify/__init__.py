@@ -2,7 +2,8 @@
 
 zoo: every model on every cluster for Megatron-LM and DeepSpeed. real: ranks of every model are built. formats: every
 target's files are read by its program's own parser. training: every target's files are started on CPU ranks.
-checkpoints: what a run of one plan saved is loaded by the run of another. logits: trainers' own are counted.
+checkpoints: what a run of one plan saved is loaded by the run of another. logits: trainers' own are counted. cases: all
+cases of the tests that take a sample.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-KINDS = ("zoo", "real", "formats", "training", "checkpoints", "logits")
+KINDS = ("zoo", "real", "formats", "training", "checkpoints", "logits", "cases")
 
 
 def main() -> int | str | None:

@@ -1,4 +1,4 @@
-"""What a link costs and holds for a table of rows is what it does for each pair of them, and by hand on one GPU."""
+"""What a link costs and holds for a table of rows is what it does for each pair; what any strategy must hold."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from symconfig.graph.layout import PARTIAL
 from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition.run import folded
 from tests.solve.partition.programs import convolutions, transformer
+from tests.solve.partition.solved import solved
 from tests.solve.partition.strategies import named_rows
 
 CLUSTER = load_cluster("h100")
@@ -138,3 +139,17 @@ def test_work_beside_a_weights_gathers_and_reductions_hides_them() -> None:
                 backward = float(work.backward[0])
     assert shown[1e6] == 0.0 < shown[0.0]
     assert shown[0.0] - shown[0.01] == pytest.approx(0.01 * backward)
+
+
+COSTS = solved(net(transformer(1))).costs
+
+
+@pytest.mark.parametrize("gpus", [2, 8, 64])
+def test_an_equal_share_on_each_gpu(gpus: int) -> None:
+    assert floor_bytes(COSTS, gpus) * gpus == pytest.approx(floor_bytes(COSTS, 1))
+
+
+def test_states_of_all_parameters_are_there() -> None:
+    sizes = COSTS.framework.bytes
+    parameters = sum(node.times * prod(node.ports[0].sizes) for node in COSTS.net.nodes if node.parameter is not None)
+    assert floor_bytes(COSTS, 1) > (2 + sizes.gradient + sizes.optimizer) * parameters

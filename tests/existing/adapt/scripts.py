@@ -1,14 +1,19 @@
-"""Launch scripts in the ways in which people write them, from a plan's options."""
+"""Launch scripts in the ways in which people write them, from a plan's options; and these adapted to another plan."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from symconfig.existing.adapt.draft import Adapted
+from symconfig.existing.adapt.files import adapted
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
 from symconfig.render.files import sh
+from tests.sample_plans import sample_plan
 
 Options = list[str]  # each an option with its values, quoted for the shell
 
@@ -85,3 +90,32 @@ def written(folder: Path, content: str, name: str = "train.sh") -> str:
     path = folder / name
     path.write_bytes(content.encode())
     return str(path)
+
+
+def plan(model: str = "llama2-13b", **fields: Any) -> Plan:
+    return sample_plan(model, **{"tp": 4, "pp": 2, "dp": 2, "global_batch": 32, **fields})
+
+
+MINE, GOAL = plan(), plan(tp=2, dp=4, micro=2)
+
+
+def adapt(folder: Path, content: str, goal: Plan = GOAL, extra: tuple[str, ...] = (), **variables: str) -> Adapted:
+    return adapted(written(folder, content), goal, variables, extra)
+
+
+def applied(folder: Path, content: str, goal: Plan) -> tuple[Adapted, Path]:
+    """Return the outcome, and the script, which is edited as the outcome says."""
+    outcome = adapt(folder, content, goal)
+    for file, data in outcome.files.items():
+        Path(file).write_bytes(data)
+    return outcome, folder / "train.sh"
+
+
+def new(outcome: Adapted) -> str:
+    """Return the script as it is to be."""
+    return outcome.files.get(outcome.reading.file, outcome.reading.texts[0].data).decode()
+
+
+def lines(outcome: Adapted) -> list[str]:
+    """Return the lines that the diff takes away and puts in."""
+    return [line for line in outcome.diff.splitlines() if re.match(r"[-+](?![-+]{2} )", line)]

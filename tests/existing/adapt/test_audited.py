@@ -1,4 +1,4 @@
-"""What adapt makes is audited: an error is reported, and the result not called done."""
+"""What adapt makes is audited, and its diff is one that a colleague merges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from symconfig.existing.recover.run import Supplied
 from symconfig.frameworks.megatron.flags import flags
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
-from tests.existing.adapt.scripts import STYLES, array, options, written
+from tests.existing.adapt.scripts import STYLES, applied, array, head, lines, options, plan, start, written
+from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 
 FULL: dict[str, Any] = {"recompute": "full", "recompute_method": "uniform"}
@@ -47,7 +48,7 @@ LAYOUTS: tuple[dict[str, Any], ...] = (
 )
 
 
-def plan(version: str = "core_v0.19.0", **fields: Any) -> Plan:
+def of_version(version: str = "core_v0.19.0", **fields: Any) -> Plan:
     made = sample_plan("llama2-13b", "h100", **{"global_batch": 32, **fields})
     target = replace(made.best.target, version=version)
     return replace(
@@ -55,28 +56,15 @@ def plan(version: str = "core_v0.19.0", **fields: Any) -> Plan:
     )
 
 
-def errors(path: str, goal: Plan) -> list[str]:
+def errors(path: Path, goal: Plan) -> list[str]:
     """The errors of an audit of the same job."""
     supplied = Supplied(goal.model, goal.best.configuration.world_size, megatron_version=megatron.version(goal))
-    done = audit(read(path), supplied, goal.cluster, goal.job.limits, plan=False)
+    done = audit(read(str(path)), supplied, goal.cluster, goal.job.limits, plan=False)
     return [finding.rule for finding in done.findings if finding.severity == "error"]
-
-
-def adapt(folder: Path, content: str, goal: Plan) -> tuple[Adapted, str]:
-    """The outcome, and the path of the script as it is then."""
-    path = written(folder, content)
-    outcome = adapted(path, goal, {})
-    for file, data in outcome.files.items():
-        Path(file).write_bytes(data)
-    return outcome, path
 
 
 def script(mine: Plan, *more: str) -> str:
     return array(mine, [*options(mine), *more])
-
-
-def lines(outcome: Adapted) -> list[str]:
-    return [line.strip() for line in outcome.diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -90,10 +78,10 @@ def lines(outcome: Adapted) -> list[str]:
 def test_what_is_done_has_no_error_in_an_audit(
     tmp_path: Path, before: dict[str, Any], after: dict[str, Any], mess: str, version: str, style: str
 ) -> None:
-    mine, goal = plan(version, **before), plan(version, **after)
+    mine, goal = of_version(version, **before), of_version(version, **after)
     known = mess and flags(version).known(mess.split()[0])
     said = [*options(mine), *([mess] if known else [])]
-    outcome, path = adapt(tmp_path, STYLES[style](mine, said), goal)
+    outcome, path = applied(tmp_path, STYLES[style](mine, said), goal)
     found = errors(path, goal) if style != "line" else []
     assert {flaw.rule for flaw in outcome.flaws} >= set(found)
     assert not outcome.done or not found
@@ -104,33 +92,31 @@ def test_what_is_done_has_no_error_in_an_audit(
 def test_plain_scripts_are_done_whatever_the_layout(
     tmp_path: Path, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    outcome, path = adapt(tmp_path, script(plan(**before)), plan(**after))
+    outcome, path = applied(tmp_path, script(of_version(**before)), of_version(**after))
     assert outcome.done, (outcome.unplaced, outcome.flaws)
-    assert errors(path, plan(**after)) == []
+    assert errors(path, of_version(**after)) == []
 
 
 def test_the_checkpoint_format_goes_with_the_sharding_both_ways(tmp_path: Path) -> None:
-    plain, sharded = plan(**LAYOUTS[0]), plan(**LAYOUTS[3])
-    there, path = adapt(tmp_path, script(plain), sharded)
-    assert {"---ckpt-format torch_dist", "+--ckpt-format fsdp_dtensor"} <= {
-        line.replace(" " * 4, "") for line in lines(there)
-    }
-    back = adapted(path, plain, {})
+    plain, sharded = of_version(**LAYOUTS[0]), of_version(**LAYOUTS[3])
+    there, path = applied(tmp_path, script(plain), sharded)
+    assert {"-    --ckpt-format torch_dist", "+    --ckpt-format fsdp_dtensor"} <= {*lines(there)}
+    back = adapted(str(path), plain, {})
     assert back.done
     assert any(change.option == "--ckpt-format" and change.now == "torch_dist" for change in back.changes)
 
 
 def test_a_variable_that_the_new_layout_makes_slow_goes(tmp_path: Path) -> None:
-    mine, goal = plan(tp=2, pp=2, dp=4), plan(tp=1, pp=2, dp=8)
-    outcome, path = adapt(tmp_path, script(mine), goal)
+    mine, goal = of_version(tp=2, pp=2, dp=4), of_version(tp=1, pp=2, dp=8)
+    outcome, path = applied(tmp_path, script(mine), goal)
     assert outcome.done
-    assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" not in Path(path).read_text()
+    assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" not in path.read_text()
 
 
 def test_an_error_is_reported_with_its_line(tmp_path: Path) -> None:
-    goal = plan(**LAYOUTS[2])
-    source = script(plan(**LAYOUTS[0]), "--rampup-batch-size 8 7 1000", "--save /ckpt")
-    outcome, path = adapt(tmp_path, source, goal)
+    goal = of_version(**LAYOUTS[2])
+    source = script(of_version(**LAYOUTS[0]), "--rampup-batch-size 8 7 1000", "--save /ckpt")
+    outcome, path = applied(tmp_path, source, goal)
     told = {flaw.rule: flaw for flaw in outcome.flaws}
     assert "save-without-interval" in told
     assert "It was there before." in str(told["save-without-interval"])
@@ -139,7 +125,64 @@ def test_an_error_is_reported_with_its_line(tmp_path: Path) -> None:
 
 
 def test_memory_that_the_script_itself_needs_is_an_error_of_the_change(tmp_path: Path) -> None:
-    goal = plan(tp=1, pp=1, dp=16, zero_stage=0, overlap_param_gather=False)
-    outcome, _ = adapt(tmp_path, script(plan(**LAYOUTS[0])), goal)
+    goal = of_version(tp=1, pp=1, dp=16, zero_stage=0, overlap_param_gather=False)
+    outcome, _ = applied(tmp_path, script(of_version(**LAYOUTS[0])), goal)
     assert [(flaw.rule, flaw.before) for flaw in outcome.flaws] == [("out-of-memory", False)]
     assert "The plan's values bring it." in str(outcome.flaws[0])
+
+
+EXPERTS = {"model": sample_model("mixtral-8x7b", num_hidden_layers=8), "pp": 4, "ep": 4, "global_batch": 32}
+
+
+def switched(mine: Plan, *without: str, tp: int) -> str:
+    """With tp in a variable that switches sequence parallelism on, and experts in an array of their own."""
+    said = [each for each in options(mine) if each.split()[0] not in ("--tensor-model-parallel-size", *without)]
+    said = [each for each in said if each != "--sequence-parallel"]
+    experts = [each for each in said if "moe" in each or "expert" in each]
+    arrays = "".join(
+        f"{name}_ARGS=(\n{''.join(f'    {each}{chr(10)}' for each in mine)})\n"
+        for name, mine in (("MODEL", [each for each in said if each not in experts]), ("MOE", experts))
+    )
+    parallel = (
+        'PARALLEL_ARGS=(--tensor-model-parallel-size $TP)\n[ "$TP" -gt 1 ] && PARALLEL_ARGS+=(--sequence-parallel)\n'
+    )
+    words = '"${MODEL_ARGS[@]}" "${MOE_ARGS[@]}" "${PARALLEL_ARGS[@]}"'
+    return f"{head(mine)}TP=${{TP:-{tp}}}\n{parallel}{arrays}{start(mine)} {words}\n"
+
+
+def merged(folder: Path, content: str, goal: Plan) -> tuple[Adapted, str]:
+    outcome, path = applied(folder, content, goal)
+    assert outcome.done, outcome.unplaced
+    return outcome, path.read_text()
+
+
+def test_the_default_of_a_variable_changes_with_all_that_follows_it(tmp_path: Path) -> None:
+    outcome, now = merged(tmp_path, switched(plan(tp=2, dp=4), tp=2), plan(tp=1, dp=8, sequence_parallel=False))
+    assert "TP=${TP:-1}\n" in now
+    assert "--tensor-model-parallel-size $TP" in now
+    assert {change.option for change in outcome.changes} >= {"--tensor-model-parallel-size", "--sequence-parallel"}
+
+
+def test_an_audit_finds_nothing_that_the_files_of_the_plan_do_not_have(tmp_path: Path) -> None:
+    goal = plan(tp=1, dp=8, **{**EXPERTS, "pp": 2})
+    supplied = Supplied(goal.model, goal.best.configuration.world_size, megatron_version=megatron.version(goal))
+
+    def found(path: str) -> set[str]:
+        return {each.rule for each in audit(read(path), supplied, goal.cluster, goal.job.limits, plan=False).findings}
+
+    own = found(written(tmp_path, switched(goal, tp=1)))
+    for old in (plan(tp=2, dp=4, **{**EXPERTS, "pp": 2}), plan(tp=1, dp=4, **EXPERTS)):
+        for without in ((), ("--moe-grouped-gemm",), ("--overlap-grad-reduce", "--overlap-param-gather")):
+            merged(tmp_path, switched(old, *without, tp=old.best.configuration.tp), goal)
+            assert found(str(tmp_path / "train.sh")) <= own
+
+
+def test_a_line_that_adds_one_option_goes_with_it(tmp_path: Path) -> None:
+    mine = plan(tp=1, dp=8, sequence_parallel=False)
+    for line in ("ARGS+=({})", '[ "$PROFILE" != 1 ] && ARGS+=({})', "if [ 4 -gt 1 ]; then ARGS+=({}); fi"):
+        said = [each for each in options(mine) if each != "--overlap-param-gather"]
+        content = f"ARGS=({' '.join(said)})\nPROFILE=0\n{line.format('--overlap-param-gather')}\n"
+        goal = plan(tp=1, dp=8, sequence_parallel=False, overlap_param_gather=False)
+        _, now = merged(tmp_path, f'{head(mine)}{content}{start(mine)} "${{ARGS[@]}}"\n', goal)
+        assert "ARGS+=" not in now
+        assert now.count("\n") == head(mine).count("\n") + 3

@@ -1,23 +1,17 @@
-"""Scripts of which not all can be known: what can be placed is placed, and the rest is said, never guessed."""
+"""Scripts as people have them: what can be placed is placed, for every run alike; the rest is said, never guessed."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+
+import pytest
 
 from symconfig.existing.adapt.draft import Adapted
 from symconfig.existing.adapt.files import adapted
-from symconfig.plans.plan import Plan
-from tests.existing.adapt.scripts import head, options, start, written
-from tests.sample_plans import sample_plan
+from symconfig.render import render
+from tests.existing.adapt.scripts import GOAL, MINE, adapt, head, new, options, plan, start, written
 
-
-def plan(**fields: Any) -> Plan:
-    return sample_plan("llama2-13b", **{"tp": 4, "pp": 2, "dp": 2, "global_batch": 32, **fields})
-
-
-MINE, GOAL = plan(), plan(tp=2, dp=4, micro=2)
 TP, MICRO = "--tensor-model-parallel-size", "--micro-batch-size"
 
 
@@ -29,14 +23,6 @@ def script(said: str, before: str = "", after: str = "\n") -> str:
 
 
 REST = "--global-batch-size 32 --pipeline-model-parallel-size 2"
-
-
-def adapt(folder: Path, content: str, goal: Plan = GOAL, extra: tuple[str, ...] = (), **variables: str) -> Adapted:
-    return adapted(written(folder, content), goal, variables, extra)
-
-
-def new(outcome: Adapted) -> str:
-    return outcome.files[outcome.reading.file].decode()
 
 
 def unplaced(outcome: Adapted) -> dict[str, str | None]:
@@ -140,3 +126,129 @@ def test_words_inside_of_a_shell_s_code_are_quoted_for_it(tmp_path: Path) -> Non
     source = f"{head(before)}srun bash -c '{start(before)} {' '.join(options(before))}'\n"
     outcome = adapt(tmp_path, source, goal)
     assert '"Et*20|t*20L"' in new(outcome)
+
+
+LARGER = plan(dp=8)  # 64 GPUs; 16 before
+ARGS = " ".join(options(MINE))
+
+
+@pytest.mark.parametrize(
+    ("before", "start", "changed"),
+    [
+        ("", "srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 --nproc_per_node=8", {"nodes=2": "nodes=8"}),
+        (
+            "",
+            "srun -N 2 -n 2 torchrun --nnodes 2 --nproc_per_node 8",
+            {"-N 2": "-N 8", "-n 2": "-n 8", "nnodes 2": "nnodes 8"},
+        ),
+        (
+            "",
+            'srun -N2 --ntasks=2 bash -c "torchrun --nnodes=2 --nproc_per_node=8',
+            {"-N2": "-N8", "ntasks=2": "ntasks=8", "nnodes=2": "nnodes=8"},
+        ),
+        (
+            "#SBATCH --nodes=2\nNNODES=$SLURM_NNODES\n",
+            "srun torchrun --nnodes $NNODES --nproc_per_node 8",
+            {"nodes=2": "nodes=8"},
+        ),
+        (
+            "#SBATCH --nodes=2\n#SBATCH --gres=gpu:h100:8\n#SBATCH --ntasks-per-node=1\nN=2\n",
+            "srun --nodes=$N torchrun --nnodes=$N --nproc_per_node=8",
+            {"nodes=2": "nodes=8", "N=2": "N=8"},
+        ),
+        ("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n", "srun python", {"nodes=2": "nodes=8"}),
+        (
+            "NODES=2\nhead -n $NODES hosts\n",
+            "srun --nodes=$NODES torchrun --nnodes=$NODES --nproc_per_node=8",
+            {"NODES=2": "NODES=8"},
+        ),
+        ("", "mpirun -np 16 -npernode 8 python", {"-np 16": "-np 64"}),
+    ],
+)
+def test_every_number_of_the_launchers_is_the_plans(
+    tmp_path: Path, before: str, start: str, changed: dict[str, str]
+) -> None:
+    close = '"' * (start.count('"') % 2)
+    source = f"#!/bin/bash\n{before}{head(MINE)[12:]}{start} pretrain_gpt.py {ARGS}{close}\n"
+    outcome = adapt(tmp_path, source, LARGER)
+    assert not outcome.unplaced
+    for was, now in changed.items():
+        source = source.replace(was, now)
+    assert new(outcome) == source
+
+
+def test_a_number_that_another_option_has_too_is_left_to_a_person(tmp_path: Path) -> None:
+    source = (
+        f"#!/bin/bash\n{head(MINE)[12:]}N=2\nsrun torchrun --nnodes $N --nproc_per_node 8 pretrain_gpt.py {ARGS} "
+        "--log-interval $N\n"
+    )
+    outcome = adapt(tmp_path, source, LARGER)
+    assert not outcome.files
+    assert [item.option for item in outcome.unplaced] == ["--nnodes", "the number of GPUs"]
+
+
+def test_our_own_check_of_the_number_of_gpus_moves_with_it(tmp_path: Path) -> None:
+    outcome = adapted(written(tmp_path, render(MINE, "megatron")["launch.sh"]), LARGER, {})
+    assert "NNODES * GPUS_PER_NODE != 64" in new(outcome)
+    assert not outcome.unplaced
+
+
+@pytest.mark.parametrize(
+    "start", ["env {} torchrun --nnodes 2 --nproc_per_node 8", "mpirun -np 16 -npernode 8 -x {} python"]
+)
+def test_variables_before_the_program_are_changed_there(tmp_path: Path, start: str) -> None:
+    source = f"#!/bin/bash\n{start.format('CUDA_DEVICE_MAX_CONNECTIONS=4')} pretrain_gpt.py {ARGS}\n"
+    assert new(adapt(tmp_path, source, MINE)) == source.replace("CONNECTIONS=4", "CONNECTIONS=1")
+
+
+REST_OF = " ".join(option for option in options(MINE) if not option.startswith((TP, MICRO)))
+
+
+def run(said: str) -> str:
+    return f"{start(MINE)} {said} {REST_OF}"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"for TP in 1 2 4; do\n  {run(f'{MICRO} 1 {TP} $TP')}\ndone\n",
+        f"{run(f'{MICRO} 1 {TP} 4')}\n{run(f'{MICRO} 1 {TP} 8')}\n",
+        f"go() {{ {run(f'{MICRO} 1 $@')}; }}\ngo {TP} 4\ngo {TP} 8 --eval-only\n",
+        f"if nvidia-smi; then\n{run(f'{MICRO} 1 {TP} 4')}\nelse\n{run(f'{MICRO} 1 {TP} 8')}\nfi\n",
+    ],
+)
+def test_runs_with_different_values_are_left_with_their_places(tmp_path: Path, body: str) -> None:
+    outcome = adapt(tmp_path, head(MINE) + body)
+    assert outcome.files == {}
+    assert unplaced(outcome)[MICRO] == "2"
+    assert "is started" in outcome.unplaced[0].why
+    assert "train.sh:" in outcome.unplaced[0].why
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f'P="{MICRO} 1 {TP} 4"\n{run("$P")}\n{run("$P")} --finetune\n',
+        f"{run(f'{MICRO} 1 {TP} 4')}\n{run(f'{MICRO} 1 {TP} 4')} --finetune\n",
+        f"for SEED in 1 2; do {run(f'{MICRO} 1 {TP} 4')} --seed $SEED; done\n",
+    ],
+)
+def test_runs_that_say_the_same_are_changed_alike(tmp_path: Path, body: str) -> None:
+    outcome = adapt(tmp_path, head(MINE) + body)
+    assert not outcome.unplaced
+    assert new(outcome) == (head(MINE) + body).replace(f"{MICRO} 1", f"{MICRO} 2").replace(f"{TP} 4", f"{TP} 2")
+    assert any("2 times" in note for note in outcome.notes)
+
+
+@pytest.mark.parametrize("other", ["python convert.py --target-tp $TP", "mkdir -p tp_$TP", "X=$(size --of $TP)"])
+def test_what_another_program_is_given_stays(tmp_path: Path, other: str) -> None:
+    outcome = adapt(tmp_path, script(f"{MICRO} 1 {TP} $TP {REST}", f"TP=4\n{other}\n"))
+    assert not outcome.unplaced
+    assert f"TP=4\n{other}\n" in new(outcome)
+    assert f"{TP} 2 " in new(outcome)
+
+
+def test_a_sourced_file_that_changes_is_said_to_serve_others(tmp_path: Path) -> None:
+    (tmp_path / "common.sh").write_text("TP=4\n")
+    outcome = adapt(tmp_path, script(f"{MICRO} 1 {TP} $TP {REST}", "source common.sh\n"))
+    assert any("common.sh is changed as well" in note for note in outcome.notes)

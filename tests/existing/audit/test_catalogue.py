@@ -1,4 +1,4 @@
-"""Every rule of an audit beside a framework's is broken by its own example, and by no other of its group."""
+"""Every rule of an audit beside a framework's is broken by its own example alone; the page tells every rule."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pytest
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster
 from symconfig.existing.audit.audit import audit
-from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL, rules
+from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL, SEVERITIES, Group, rules
 from symconfig.existing.recover.run import Supplied
 from symconfig.existing.rules.rule import Rule
 from symconfig.runs.rl.stated import completed
 from tests.existing.audit import examples
+from tools.generate import is_current, reference
 
 OWN = (*LAUNCHER.rules, *PREDICTION.rules, *RL.rules, *PHASES.rules)
 
@@ -46,3 +47,19 @@ def test_names_titles_and_severities_are_of_one_form() -> None:
         assert rule.title[0].isupper() or not rule.title[0].isalpha(), rule.name
         assert rule.title[-1] != ".", rule.name
         assert rule.why[-1] == ".", rule.name
+
+
+def test_the_page_is_what_its_script_writes() -> None:
+    assert is_current("rules"), "python -m tools generate rules"
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.framework)
+def test_every_example_is_told_what_is_wrong_with_it(group: Group) -> None:
+    for rule in group.rules:
+        assert reference.findings(group.framework, rule), rule.name
+
+
+def test_a_name_stands_for_one_rule_of_both_frameworks() -> None:
+    names = [rule.name for rule in rules()]
+    assert len(set(names)) == len(names)
+    assert {rule.severity for rule in rules()} == set(SEVERITIES)

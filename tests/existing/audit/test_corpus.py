@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from symconfig.api.existing import audit
 from symconfig.errors import InputError
@@ -15,8 +20,109 @@ from symconfig.existing.launch.read import read
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.frameworks.megatron.flags import flags
-from tests.existing.audit import bash_argv
-from tests.existing.audit.corpus_cases import CORPUS, EXPECTED, Case, cases
+
+CORPUS = Path(__file__).parent / "corpus"
+EXPECTED = CORPUS / "expected.yaml"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """One way to start one file; the head of expected.yaml says what the fields mean. None: nothing is expected."""
+
+    file: str
+    style: str
+    extra: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    format: str | None = None
+    program: str | None = None
+    gpus: int | None = None
+    recipe: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    parallel: Mapping[str, int] = field(default_factory=dict)
+    batch: Mapping[str, int] = field(default_factory=dict)
+    zero: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    unknown_values: tuple[str, ...] = ()
+    complete: bool | None = None
+    unread: Mapping[int, str] = field(default_factory=dict)
+    rules: tuple[str, ...] = ()
+    wrong: str | None = None
+    refused: str | None = None
+    predicted: bool | None = None
+    exit: int | None = None
+    says: frozenset[str] = frozenset()  # the fields that are given
+
+    @property
+    def path(self) -> Path:
+        return CORPUS / self.file
+
+    def __str__(self) -> str:
+        return " ".join((self.file, *self.extra, *(f"{name}={value}" for name, value in self.variables.items())))
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    """In the file's order. Raises TypeError for a field that there is not."""
+    return tuple(_case(entry) for entry in yaml.safe_load(EXPECTED.read_text()))
+
+
+def _case(entry: Mapping[str, Any]) -> Case:
+    lists = {item.name for item in fields(Case) if str(item.type).startswith("tuple")}
+    values: dict[str, Any] = {name: tuple(value) if name in lists else value for name, value in entry.items()}
+    return Case(**values, says=frozenset(entry))
+
+
+LAUNCHERS = ("torchrun", "python", "python3", "deepspeed", "accelerate", "uv")
+WRAPPERS = ("srun", "mpirun", "docker", "ray")  # start the program among their arguments
+TOOLS = ("bash", "sh", "dirname", "basename", "date", "cat", "head", "tee")
+MUTE = ("mkdir", "clear", "module", "conda", "scontrol", "shuf", "jq", "nvidia-smi", "sed", "sleep")
+RECORDED = """#!{bash}
+printf '%s\\0' "$@" '\n' >> "{log}"
+"""
+WRAPPED = """#!{bash}
+while (($#)); do
+  case "$1" in bash|sh|torchrun|python) exec "$@" ;; esac
+  shift
+done
+"""
+
+
+def arguments(script: Path, extra: Sequence[str], folder: Path) -> list[str] | None:
+    """The words after the training program in the command with most of them, in a copy of the script's folder.
+
+    None: it starts none.
+    """
+    bash = shutil.which("bash")
+    assert bash is not None
+    bin_, work, log = folder / "bin", folder / "work", folder / "argv"
+    shutil.copytree(script.parent, work)
+    bin_.mkdir()
+    for name in TOOLS:
+        (bin_ / name).symlink_to(shutil.which(name) or bash)
+    for names, text in ((LAUNCHERS, RECORDED), (WRAPPERS, WRAPPED), (MUTE, "#!{bash}\n")):
+        for name in names:
+            (bin_ / name).write_text(text.format(bash=bash, log=log))
+            (bin_ / name).chmod(0o755)
+    subprocess.run(
+        [bash, script.name, *extra],
+        cwd=work,
+        env={"PATH": str(bin_), "HOME": str(work)},
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    if not log.exists():
+        return None
+    commands = [command.split("\0") for command in log.read_text().split("\0\n\0")[:-1]]
+    words = max((command for command in commands), key=len)
+    program = next((index for index, word in enumerate(words) if word.endswith(".py")), -1)
+    return words[program + 1 :]
+
 
 READ = [case for case in cases() if case.refused is None]
 REFUSED = [case for case in cases() if case.refused is not None]
@@ -165,7 +271,7 @@ def test_a_prediction_is_of_the_model_and_the_run_that_stand_there(case: Case) -
     ids=str,
 )
 def test_the_program_gets_the_words_that_bash_would_pass(case: Case, tmp_path: Path) -> None:
-    passed = bash_argv.arguments(case.path, case.extra, tmp_path)
+    passed = arguments(case.path, case.extra, tmp_path)
     assert (passed is None) == (case.file in NOT_STARTED)
     if passed is not None:
         words = given(reading(case))

@@ -55,7 +55,6 @@ def test_a_reference_keeps_the_bytes_that_it_leads_to_and_its_own_place() -> Non
     reading = read_yaml(NEMO_2)
     found = next(setting for setting in reading.settings if setting.name == "--max-position-embeddings")
     word = found.values[0]
-    assert word.pieces[0].place is not None
     assert (word.pieces[0].place.line, word.place.line) == (10, 11)
     assert word.pieces[0].variables == ("${.seq_length}",)
 

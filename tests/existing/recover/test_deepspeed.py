@@ -1,107 +1,25 @@
-"""Plan -> render -> what is recovered is the plan; JSONs and arguments of others are read as their programs do."""
+"""JSONs and arguments as people have them are read as their programs read them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from symconfig.api import planning as api
 from symconfig.cost.stages import Offload
-from symconfig.descriptor.load import load_cluster, load_model, zoo_models
+from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed import optimizer_of, run
 from symconfig.existing.recover.run import Run, Supplied
 from symconfig.formats.deepspeed import zero_of
-from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.plans.plan import Plan
 from symconfig.render import render
-from symconfig.render.deepspeed import arguments, default_model
-from symconfig.render.files import Files
 from symconfig.solve.predict import predict
 from tests.existing.recover.deepspeed_support import reading, settings
-from tests.sample_plans import sample_plan
+from tests.existing.recover.test_deepspeed_scripts import plan, same
 
 H100 = load_cluster("h100")
-# Models that DeepSpeed trains; DeepSeek-V3 has multi-token prediction.
-MODELS = [name for name in zoo_models() if not load_model(name).num_nextn_predict_layers]
-SHAPES: dict[str, dict[str, Any]] = {
-    "zero1 fp32 gradients": {"grad_bytes": 4, "micro": 2},
-    "zero0": {
-        "zero_stage": 0,
-        "grad_bytes": 2,
-        "recompute": "full",
-        "recompute_method": "uniform",
-        "recompute_layers": 1,
-    },
-    "zero2 offloaded": {"zero_stage": 2, "optimizer_offload": 1.0, "grad_bytes": 2},
-    "zero3 offloaded": {"zero_stage": 3, "optimizer_offload": 0.5, "param_offload": True, "seq_length": 2048},
-    "zero3 apart": {"zero_stage": 3, "overlap_param_gather": False, "overlap_grad_reduce": False, "grad_bytes": 2},
-    "one GPU": {"dp": 1, "zero_stage": 2, "overlap_grad_reduce": False, "overlap_param_gather": False},
-    "block": {"zero_stage": 2, "recompute": "full", "recompute_method": "block", "recompute_layers": 3},
-}
-DEGREES: dict[str, dict[str, Any]] = {
-    "AutoTP": {"model": "llama2-13b", "tp": 4, "dp": 4, "zero_stage": 3, "sequence_parallel": False, "micro": 2},
-    "Ulysses": {"model": "llama2-13b", "cp": 4, "dp": 4, "zero_stage": 2, "cp_comm": "a2a", "micro": 2},
-    "AutoEP": {"model": "qwen3-30b-a3b", "ep": 8, "zero_stage": 2},
-    "fp16": {"model": "llama2-13b", "cluster": "v100-16gb", "precision": "fp16", "grad_bytes": 2},
-}
-
-
-def plan(model: str, **fields: Any) -> Plan:
-    """A plan whose overlaps are as a search for DeepSpeed has them."""
-    fields = {"overlap_pp_p2p": False, "overlap_param_gather": fields.get("zero_stage", 1) > 0, **fields}
-    return sample_plan(load_model(model) if model in zoo_models() else model, backend="deepspeed", **fields)
-
-
-def recovered(made: Plan, files: Files, tmp_path: Path, file: str = "ds_config.json") -> Run:
-    """What launch.sh gives to train.py, with pretrained weights where it starts from them by default."""
-    words = [word for group in arguments(made).values() for word in group]
-    words.append("--deepspeed-config=ds_config.json" if file == "ds_config.json" else f"--deepspeed={file}")
-    config = tmp_path / "config.json"
-    config.write_text(files["model/config.json"], encoding="utf-8")
-    named = default_model(made)
-    words.append(f"--model={named}" if named else "--model-config=model")
-    return run(
-        reading(files[file], words, made.best.configuration.world_size, None if named else str(config)),
-        made.cluster,
-        Supplied(),
-    )
-
-
-def same(found: Run, made: Plan) -> None:
-    best, c = made.best, found.configuration
-    assert found.described.model == made.model
-    assert found.described.zoo == (made.model.name if made.model.name in zoo_models() else None)
-    assert c.plain == best.configuration
-    assert c.backend == "deepspeed"
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_rendered_plan_is_recovered(shape: str, tmp_path: Path) -> None:
-    made = plan("llama2-70b-lora", **SHAPES[shape])
-    same(recovered(made, render(made, "deepspeed"), tmp_path), made)
-
-
-@pytest.mark.parametrize(
-    ("model", "gpus", "seq_length"),
-    [("llama2-70b-lora", 8, 8192), ("qwen3-30b-a3b", 16, 2048)],
-)
-def test_a_searched_plan_is_recovered_with_its_prediction(
-    model: str, gpus: int, seq_length: int, tmp_path: Path
-) -> None:
-    # Nothing in a script says whether a router is trained already: loads are even.
-    made = api.plan(
-        model, "h100", gpus, 64, seq_length, backend="deepspeed", top=1, limits={"expert_imbalance": 1}
-    ).plan
-    found = recovered(made, render(made, "deepspeed"), tmp_path)
-    same(found, made)
-    assert found.configuration.framework == replace(DEEPSPEED, bytes=replace(DEEPSPEED.bytes, gradient=4.0))
-    again = predict(found.described.model, made.cluster, found.configuration).predicted
-    assert again == replace(made.best.predicted, balanced_step_s=None)
 
 
 def test_the_trainer_s_flavour_is_recovered_from_its_arguments() -> None:
@@ -123,8 +41,6 @@ def test_the_trainer_s_flavour_is_recovered_from_its_arguments() -> None:
     ]
     same(run(reading(files["ds_config_hf.json"], words, 16), H100, Supplied()), made)
 
-
-# As in the wild
 
 SIMPLE = {
     "train_micro_batch_size_per_gpu": 2,
@@ -276,7 +192,6 @@ def test_an_adapter_is_an_argument_and_the_zoo_has_its_name(words: tuple[str, ..
 def test_adapters_of_other_shapes_are_on_the_model() -> None:
     found = of(SIMPLE, "--use_lora", "--lora_target=all", "--load_in_4bit=True").described
     adapter = found.model.adapter
-    assert adapter is not None
     assert (adapter.method, adapter.r, len(adapter.target_modules)) == ("qlora", 8, 7)
     assert found.zoo is None
     assert "rank of the adapters" in {item.what for item in found.assumed}

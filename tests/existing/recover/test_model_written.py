@@ -1,6 +1,6 @@
 """What people write: options that stand together, that are refused, and beside a model that is named.
 
-What each option by itself says is compared with Megatron-LM's own parser in test_model_real.py.
+What each option by itself says is compared with Megatron-LM's own parser in test_model_roundtrip.py.
 """
 
 from __future__ import annotations
@@ -41,21 +41,18 @@ def refused(options: str, version: str = NEWEST, **more: Any) -> list[str]:
 
 def test_experts_without_a_size_of_their_own_have_the_dense_ones() -> None:
     found = model(f"{LLAMA} --ffn-hidden-size 768 --num-experts 4 --moe-layer-freq ([0]+[1]*23)")
-    assert found.experts is not None
     assert (found.experts.moe_intermediate_size, found.intermediate_size) == (768, 768)
     assert model(f"{LLAMA} --num-experts 0").experts is None
 
 
 def test_layers_with_experts_in_no_simple_order_are_a_list() -> None:
     experts = model(f"{MOE} --moe-layer-freq ([1]*2+[0])*8").experts
-    assert experts is not None
     assert experts.layers == (True, True, False) * 8
     assert model(f"{MOE} --moe-layer-freq 2").moe_layers == (True, False) * 12
 
 
 def test_experts_of_a_smaller_width_are_read() -> None:
     experts = model(f"{MOE} --moe-latent-size 256").experts
-    assert experts is not None
     assert (experts.latent_size, experts.latent_bias) == (256, False)
 
 
@@ -84,13 +81,11 @@ def test_biases_of_experts_came_with_a_version() -> None:
     options = MOE.replace("--disable-bias-linear", "")
     for version, biased in (("core_v0.14.0", False), ("core_v0.15.0", True)):
         found = model(options, version)
-        assert found.experts is not None
         assert (found.experts.expert_bias, found.experts.router_bias, found.qkv_bias) == (biased, biased, True)
 
 
 def test_latent_attention_has_defaults_and_yarn_by_its_factor() -> None:
     plain = model(LATENT)
-    assert plain.latent is not None
     assert plain.latent.model_dump() == {
         "q_lora_rank": 512,
         "kv_lora_rank": 128,
@@ -100,25 +95,21 @@ def test_latent_attention_has_defaults_and_yarn_by_its_factor() -> None:
     }
     assert plain.rope_scaling is None
     scaled = model(f"{LATENT} --rotary-scaling-factor 40 --mscale 0.7").rope_scaling
-    assert scaled is not None
     assert (scaled.factor, scaled.mscale, scaled.mscale_all_dim) == (40.0, 0.7, 0.0)
     assert model(f"{LATENT} --rotary-scaling-factor 40 --rope-type rope").rope_scaling is None
     old = model(f"{LATENT} --rotary-scaling-factor 40 --mscale 0.7", "core_v0.13.0").rope_scaling
-    assert old is not None
     assert (old.mscale, old.mscale_all_dim, old.original_max_position_embeddings) == (0.7, 0.7, 4096)
 
 
 def test_scaling_that_no_version_before_passes_on_is_said_to_be_lost() -> None:
     options = f"{LLAMA} --rotary-seq-len-interpolation-factor 4"
     new = read(options)
-    assert new.model.rope_scaling is not None
     assert (new.model.rope_scaling.rope_type, new.model.rope_scaling.factor) == ("linear", 4.0)
     old = read(options, "core_v0.18.2")
     assert old.model.rope_scaling is None
     assert [(item.what, item.value) for item in old.assumed] == [("rope_scaling", "none")]
     assert old.assumed[0].place is not None
     llama = read(f"{LLAMA} --use-rope-scaling --rope-scaling-factor 32")
-    assert llama.model.rope_scaling is not None
     assert llama.model.rope_scaling.factor == 8.0
     assert "never passes it on" in llama.assumed[0].why
 
@@ -176,7 +167,6 @@ def test_yarn_without_options_is_refused_where_a_version_has_none() -> None:
     options = LLAMA.replace("-type rope", "-type yarn")
     assert "YaRN has no options" in refused(options, "core_v0.18.2")[0]
     scaling = model(f"{options} --rotary-scaling-factor 32").rope_scaling
-    assert scaling is not None
     assert (scaling.rope_type, scaling.factor, scaling.original_max_position_embeddings) == ("yarn", 32.0, 4096)
 
 

@@ -15,11 +15,9 @@ from symconfig.errors import SymconfigError
 from symconfig.existing.launch.reading import Setting, Word, settings
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.rules import megatron_options
 from symconfig.existing.rules.facts import OLD, MegatronFacts
 from symconfig.existing.rules.megatron import BY_FILE, DERIVED, FACTS, NAME_TESTS, RULES, TABLE, findings
 from symconfig.existing.rules.rule import NUMBERS, TESTS, TEXTS, filled_with, rows_of
-from symconfig.frameworks.megatron import environment as rendered_environment
 from symconfig.frameworks.megatron.flags import flags, versions
 from tests.existing.rules import examples
 from tests.existing.rules.megatron_support import facts, of_plan, said
@@ -198,10 +196,6 @@ def test_old_names_are_as_the_tables_know_them(name: str) -> None:
         assert versions()[-1] in taken
     for option in re.findall(r"--[a-z][a-z0-9-]+", OLD[name].today or ""):
         assert any(flags(version).known(option) for version in versions())
-
-
-def test_conditions_of_the_environment_are_those_of_its_table() -> None:
-    assert set(megatron_options._WHEN) == set(rendered_environment._WHEN)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""What `loadable` says: of the cases that the real framework was asked, and what follows from the rules for others."""
+"""What `loadable` says: of the cases that the real frameworks were asked, and what follows from the rules."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
+from symconfig.plans.plan import Plan
 from symconfig.runs.checkpoint import Loadable, Verdict, kinds, loadable, of_folder, read
-from tests.runs.checkpoint import cases_deepspeed
+from tests.runs.checkpoint import cases, cases_deepspeed
 from tests.runs.checkpoint.cases import CASES, WHOLE, dense, experts, plan
 from tests.runs.checkpoint.cases_deepspeed import ZERO
 from tests.runs.checkpoint.cases_deepspeed import plan as deepspeed_plan
 from tests.runs.checkpoint.folders import deepspeed, torch_dist
 from tests.sample_plans import sample_model, sample_plan
+from tests.sampled import sampled
+from tests.verify.megatron_support import source
+from tools.generate import is_current
+from tools.verify.checkpoints.megatron import do
 
 EVERY = {**CASES, **cases_deepspeed.CASES}
 
@@ -78,38 +85,6 @@ def test_buckets_that_close_elsewhere_can_be_told() -> None:
     assert not loadable(plans[0], plans[0]).how
 
 
-def test_a_run_without_overlap_has_one_bucket() -> None:
-    said = loadable(
-        sample_plan("llama2-13b", tp=2, pp=2, dp=8),
-        sample_plan("llama2-13b", tp=2, pp=2, dp=8, overlap_grad_reduce=False),
-    )
-    assert said.verdict is Verdict.CONVERTED
-
-
-def test_a_kernel_is_no_other_checkpoint() -> None:
-    """As from unfused to flash attention: the same weights and the same layout."""
-    assert loadable(plan(dp=2), plan(dp=2)).reasons == ()
-
-
-def test_longer_sequences() -> None:
-    assert "cut into sequences anew" in says(loadable(plan(dp=2), plan(dp=2, seq_length=32)))
-    learned = dense(position="learned", max_position_embeddings=64)
-    assert loadable(plan(model=learned), plan(model=learned, seq_length=128)).verdict is Verdict.NO
-
-
-def test_a_wider_window_of_rope_only_computes_otherwise() -> None:
-    said = loadable(plan(), plan(model=dense(rope_theta=500000.0)))
-    assert said.verdict is Verdict.AS_IS
-    assert "rope_theta 10000.0 -> 500000.0" in says(said)
-
-
-def test_dense_to_experts_is_upcycled() -> None:
-    said = loadable(plan(model=dense()), plan(model=experts()))
-    assert said.verdict is Verdict.WEIGHTS
-    assert any("--moe-use-upcycling" in step.words for step in said.how)
-    assert loadable(plan(model=experts()), plan(model=dense())).verdict is Verdict.NO
-
-
 @pytest.mark.parametrize(("writes", "reads", "told"), [
     ("core_v0.16.1", "core_v0.16.1", True), ("core_v0.16.1", "core_v0.19.0", True),
     ("core_v0.15.0", "core_v0.16.1", True), ("core_v0.19.0", "core_v0.19.0", False)])  # fmt: skip
@@ -122,11 +97,6 @@ def test_generators_of_every_replica(writes: str, reads: str, told: bool) -> Non
     assert not loadable(plan(writes, model, ep=2, dp=2), plan(writes, model, ep=2, dp=2)).lost
 
 
-def test_names_are_no_model() -> None:
-    named = dense().model_copy(update={"name": "another", "source": "elsewhere", "notes": ("a note",)})
-    assert loadable(plan(), plan(model=named)) == loadable(plan(), plan())
-
-
 ADAPTER = {"r": 8, "lora_alpha": 16.0, "target_modules": ["q_proj", "v_proj"]}
 
 
@@ -135,17 +105,71 @@ def tuned(**fields: Any) -> Any:
     return sample_plan(model, "h100", backend="deepspeed", version="0.19.8", **fields)
 
 
-def test_a_larger_batch_for_an_adapter() -> None:
-    """8 to 32 sequences on the same GPUs."""
-    said = loadable(tuned(dp=8, global_batch=8), tuned(dp=8, global_batch=32))
-    assert said.verdict is Verdict.AS_IS
-    assert "in steps of the new size" in says(said)
+BUCKETED = {"tp": 2, "pp": 2, "dp": 8}
+LEARNED = dense(position="learned", max_position_embeddings=64)
+# The old and the new plan, the verdict, and what is said of it.
+SAID: dict[str, tuple[Plan, Plan, Verdict, str]] = {
+    "another kernel": (plan(dp=2), plan(dp=2), Verdict.AS_IS, ""),
+    "one bucket without overlap": (
+        sample_plan("llama2-13b", **BUCKETED),
+        sample_plan("llama2-13b", **BUCKETED, overlap_grad_reduce=False),
+        Verdict.CONVERTED,
+        "",
+    ),
+    "longer sequences": (plan(dp=2), plan(dp=2, seq_length=32), Verdict.AS_IS, "cut into sequences anew"),
+    "beyond a table of positions": (plan(model=LEARNED), plan(model=LEARNED, seq_length=128), Verdict.NO, ""),
+    "a wider window of rope": (
+        plan(), plan(model=dense(rope_theta=500000.0)), Verdict.AS_IS, "rope_theta 10000.0 -> 500000.0",
+    ),
+    "dense to experts": (plan(), plan(model=experts()), Verdict.WEIGHTS, "--moe-use-upcycling"),
+    "experts to dense": (plan(model=experts()), plan(), Verdict.NO, ""),
+    "a larger batch for an adapter": (
+        tuned(dp=8, global_batch=8), tuned(dp=8, global_batch=32), Verdict.AS_IS, "in steps of the new size",
+    ),
+    "an adapter of another rank": (tuned(), tuned(adapter={"r": 16}), Verdict.WEIGHTS, "merge_and_unload"),
+    "an old release": (plan("core_v0.14.0", dp=2), plan(dp=2), Verdict.CONVERTED, "core_v0.15"),
+    "the next release": (plan("core_v0.14.0", dp=2), plan("core_v0.15.0", dp=2), Verdict.AS_IS, ""),
+    "an old release, unsharded": (
+        plan("core_v0.14.0", dp=2, zero_stage=0), plan(dp=2, zero_stage=0), Verdict.AS_IS, "",
+    ),
+}  # fmt: skip
 
 
-def test_an_adapter_of_another_rank_is_merged() -> None:
-    said = loadable(tuned(), tuned(adapter={"r": 16}))
-    assert said.verdict is Verdict.WEIGHTS
-    assert "merge_and_unload" in said.how[1].words
+@pytest.mark.parametrize("name", SAID)
+def test_what_follows_from_the_rules(name: str) -> None:
+    old, new, verdict, words = SAID[name]
+    said = loadable(old, new)
+    assert said.verdict is verdict
+    assert words in says(said) + " ".join(step.does + step.words for step in said.how)
+
+
+SIZES = {
+    "num_layers": 4, "hidden_size": 64, "ffn_hidden_size": 96, "num_attention_heads": 4, "seq_length": 64,
+    "global_batch_size": 8, "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "data_parallel_size": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "model", "verdict", "words"),
+    [
+        (None, dense(), Verdict.AS_IS, ""),
+        (0, dense(), Verdict.AS_IS, ""),
+        (4, dense(), Verdict.NO, ""),
+        (None, experts(), Verdict.WEIGHTS, "every expert starts as a copy"),
+    ],
+)
+def test_experts_of_a_checkpoint_are_those_of_the_plan_or_copies(
+    tmp_path: Path, said: int | None, model: ModelDescriptor, verdict: Verdict, words: str
+) -> None:
+    folder = read(torch_dist(tmp_path / "it", inside=True, num_experts=said, **SIZES))
+    found = of_folder(folder, plan(dp=2, model=model))
+    assert found.verdict is verdict
+    assert words in says(found)
+
+
+def test_names_are_no_model() -> None:
+    named = dense().model_copy(update={"name": "another", "source": "elsewhere", "notes": ("a note",)})
+    assert loadable(plan(), plan(model=named)) == loadable(plan(), plan())
 
 
 def test_between_the_frameworks_only_weights_go() -> None:
@@ -166,15 +190,6 @@ def test_a_kind_that_cannot_be(kind: str, sentence: str) -> None:
         loadable(plan(), plan(), kind)
 
 
-def test_an_old_release_goes_through_the_one_that_reads_and_writes_both_ways() -> None:
-    said = loadable(plan("core_v0.14.0", dp=2), plan("core_v0.19.0", dp=2))
-    assert (said.verdict, said.otherwise) == (Verdict.CONVERTED, Verdict.WEIGHTS)
-    assert "core_v0.15" in said.how[0].does
-    assert loadable(plan("core_v0.14.0", dp=2), plan("core_v0.15.0", dp=2)).verdict is Verdict.AS_IS
-    unsharded = [plan(version, dp=2, zero_stage=0) for version in ("core_v0.14.0", "core_v0.19.0")]
-    assert loadable(*unsharded).verdict is Verdict.AS_IS
-
-
 def test_json() -> None:
     data = loadable(plan(tp=2), plan(pp=2)).to_dict()
     assert data["verdict"] == "converted first"
@@ -189,19 +204,25 @@ def test_any_release_of_deepspeed(tmp_path: Path, version: str) -> None:
     assert of_folder(folder, deepspeed_plan(dp=2, **ZERO[1])).verdict is Verdict.AS_IS
 
 
-SIZES = {
-    "num_layers": 4, "hidden_size": 64, "ffn_hidden_size": 96, "num_attention_heads": 4, "seq_length": 64,
-    "global_batch_size": 8, "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "data_parallel_size": 2,
-}  # fmt: skip
+def test_the_page_is_what_its_script_writes() -> None:
+    assert is_current("checkpoints"), "python -m tools generate checkpoints"
 
 
-@pytest.mark.parametrize(("said", "verdict"), [
-    (None, Verdict.AS_IS), (0, Verdict.AS_IS), (4, Verdict.NO)])  # fmt: skip
-def test_experts_do_not_load_into_a_dense_model(tmp_path: Path, said: int | None, verdict: Verdict) -> None:
-    folder = read(torch_dist(tmp_path / "it", inside=True, num_experts=said, **SIZES))
-    assert of_folder(folder, plan(dp=2, model=dense())).verdict is verdict
+def test_every_case_was_done_and_was_as_said() -> None:
+    seen = json.loads((Path(__file__).with_name("seen.json")).read_text(encoding="utf-8"))
+    every = {**cases.CASES, **cases_deepspeed.CASES}
+    assert set(seen) == set(every)
+    assert {name: case["verdict"] for name, case in seen.items()} == {
+        name: case.verdict for name, case in every.items()
+    }
+    assert not [name for name, case in seen.items() if case["wrong"]]
 
 
-def test_a_dense_checkpoint_is_upcycled(tmp_path: Path) -> None:
-    folder = read(torch_dist(tmp_path / "it", inside=True, **SIZES))
-    assert "every expert starts as a copy" in says(of_folder(folder, plan(dp=2, model=experts())))
+# Refused, then weights only; refused, then converted and loaded whole.
+SHOWN = sampled(("ep 2 to 1", "tp 2 to pp 2"), 2)
+
+
+def test_megatron_does_what_is_said_of_it() -> None:
+    found = list(do({name: CASES[name] for name in SHOWN}, {"core_v0.19.0": source().root}))
+    assert [case.name for case in found] == SHOWN
+    assert {case.name: case.wrong for case in found if case.wrong} == {}

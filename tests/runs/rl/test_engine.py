@@ -101,7 +101,6 @@ def test_generation_takes_what_a_count_of_every_token_takes(at_most: int, algori
     rl = step(algorithm=algorithm, rollout={"max_num_seqs": at_most})
     one, replicas = engine(), 4
     found = generate(Replica(one, 0.6), rl, replicas)
-    assert found is not None
     own = rl.prompts * (rl.samples + greedy) // replicas
     drawn = np.rint(quantiles(rl.response_length, min(own, 16 * GROUPS)))
     waiting = [int(drawn[index]) for index in _mixed(drawn.size, own)]

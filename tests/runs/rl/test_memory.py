@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.runs.rl.logits import OPENRLHF, OPENRLHF_PAIRS, PAIRS, SWIFT_HF_PAIRS, VERL
+from symconfig.runs.rl.logits import (
+    NEMO,
+    NEMO_DTENSOR,
+    OPENRLHF,
+    OPENRLHF_PAIRS,
+    PAIRS,
+    SWIFT_HF_PAIRS,
+    VERL,
+    LogitBytes,
+)
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.prospect import Prospect
 from symconfig.verify.rank_states import with_local_layers
@@ -247,3 +256,65 @@ def test_losses_without_a_reference_take_no_more_than_pairs_in_one_row() -> None
     few, many = pairs(1024, without_reference), pairs(3072, without_reference)
     update = (many["update"] - few["update"]) / (2 * TOKENS * 2048)
     assert update == pytest.approx(SWIFT_HF_PAIRS.update, rel=0.03)
+
+
+OF_LOGITS, FEATURES = 512, 2
+# Of the planner's own loss: the fp32 copy of Megatron-LM's, and of PyTorch's cross-entropy the 16-bit logits, their
+# fp32 copy and its gradient (`graph.implementation.Loss`; test_memory.py counts the latter).
+OWN = {"megatron": 4.0, "fsdp": 10.0}
+
+
+class Distributed(torch.autograd.Function):
+    """Log-probabilities of one rank of a vocabulary, step by step as NeMo-RL's DistributedLogprob makes them."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Any, labels: Any) -> Any:
+        logits = logits.to(torch.float32)
+        less = logits - logits.amax(-1, keepdim=True)
+        made = less - less.exp().sum(-1, keepdim=True).log()
+        del less
+        ctx.save_for_backward(made.exp(), labels)
+        return made.gather(-1, labels)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        shares, labels = ctx.saved_tensors
+        return shares.neg().mul_(gradient).scatter_add_(-1, labels, gradient), None
+
+
+def by_megatron(logits: Any, labels: Any) -> Any:
+    return Distributed.apply(logits, labels)
+
+
+def by_fsdp(logits: Any, labels: Any) -> Any:
+    return logits.log_softmax(-1).gather(-1, labels)
+
+
+def most(way: Callable[[Any, Any], Any], vocabulary: int, update: bool) -> int:
+    """Count the live bytes at the peak of a head's forward, and of its backward if it is an update."""
+    weight = torch.randn(vocabulary, FEATURES, dtype=torch.bfloat16, requires_grad=update)
+    hidden = torch.randn(1, OF_LOGITS, FEATURES, dtype=torch.bfloat16, requires_grad=update)
+    labels = torch.randint(0, vocabulary, (1, OF_LOGITS, 1))
+    live = Live([weight, hidden, labels])
+    with live, torch.set_grad_enabled(update):
+        logits = (hidden @ weight.T).float()
+        loss = way(logits, labels).mean()
+        del logits
+        if update:
+            loss.backward()
+    return live.peak
+
+
+@pytest.mark.parametrize(
+    ("way", "predicted", "own"),
+    [(by_megatron, NEMO, OWN["megatron"]), (by_fsdp, NEMO_DTENSOR, OWN["fsdp"])],
+    ids=["megatron", "fsdp"],
+)
+def test_nemo_rl_has_so_many_bytes_of_each_logit(
+    way: Callable[[Any, Any], Any], predicted: LogitBytes, own: float
+) -> None:
+    each = {
+        update: (most(way, 3072, update) - most(way, 1024, update)) / (OF_LOGITS * 2048) for update in (False, True)
+    }
+    assert each[False] == pytest.approx(predicted.forward, rel=0.01)
+    assert each[True] == pytest.approx(own + predicted.update, rel=0.01)

@@ -1,18 +1,23 @@
-"""Borders of `whatif` against planning on both sides of them, and ranges as people write them."""
+"""Borders of `whatif` against planning on both sides of them; what is kept through a change, against pinned plans."""
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import symconfig
+from symconfig import plan, whatif_changes
 from symconfig.api.planning import PlanResult
 from symconfig.descriptor.cluster import NETWORK
 from symconfig.errors import InputError
+from symconfig.runs.whatif.change import parsed
 from symconfig.runs.whatif.whatif import WhatIf, named, varied
+from tests.cli.support import Run
 from tests.sample_plans import learning_plan
 
 JOB: dict[str, Any] = {
@@ -116,3 +121,70 @@ def test_a_step_of_several_phases_is_varied_as_a_whole() -> None:
     paired = symconfig.plan(**job, preference={"pairs": 64}, sequences=lengths)
     found = symconfig.whatif(paired, ["links=0.9..1x"])
     assert found.now.step_s == pytest.approx(paired.plan.tuned[0].step_s)
+
+
+CHANGED: dict[str, Any] = {
+    "model": "llama2-7b",
+    "cluster": "h100",
+    "gpus": 16,
+    "global_batch_size": 64,
+    "seq_length": 4096,
+}
+
+
+def test_what_is_kept_is_the_pinned_plan_and_what_is_new_is_the_plan() -> None:
+    (case,) = whatif_changes(plan(**CHANGED, top=1), [{"seq_length": 8192}])
+    changed = {**CHANGED, "seq_length": 8192}
+    anew = plan(**changed, top=1)
+    assert case.replanned.plan.fastest == anew.plan.fastest
+    assert {"tp", "pp", "vpp", "cp", "mbs", "zero", "sp"} <= set(case.pins)
+    pinned = plan(**changed, pins=dict(case.pins), top=1)
+    assert case.kept.plan.fastest == pinned.plan.fastest
+    # Pinned, it is let run with more risk of running out of memory: no gain is told against that.
+    assert bool(case.kept.relaxed) == bool(pinned.search.opened)
+    assert case.gain is None
+
+
+def test_a_gain_is_of_tokens_a_second() -> None:
+    (case,) = whatif_changes(plan(**{**CHANGED, "attention": "unfused"}, top=1), [{"attention": "flash"}])
+    assert case.kept.tokens_per_s is not None
+    assert case.replanned.tokens_per_s is not None
+    assert not case.kept.relaxed
+    assert case.gain == pytest.approx(case.replanned.tokens_per_s / case.kept.tokens_per_s)
+    assert case.gain >= 1 - 1e-9
+
+
+def test_a_strategy_that_does_not_run_says_why() -> None:
+    (case,) = whatif_changes(plan(**{**CHANGED, "gpus": 8}, top=1), [{"seq_length": 131072, "global_batch_size": 8}])
+    if case.kept.plan is None:
+        assert case.kept.why
+    assert case.gain is None or case.gain >= 1
+
+
+def test_all_that_is_wrong_with_changes_is_said_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        whatif_changes(
+            plan(**CHANGED, top=1), [{"nonsense": 1}, {"seq_lengt": 1}, {"gpus": "x"}, {"model": "none-such"}]
+        )
+    told = " ".join(map(str, caught.value.problems))
+    for words in ("change.nonsense", "Try: seq_length", "gpus", "none-such"):
+        assert words in told
+    with pytest.raises(InputError):
+        parsed(["a", "b="])
+    with pytest.raises(InputError, match="this argument is empty"):
+        whatif_changes(plan(**CHANGED, top=1), [])
+
+
+def test_the_command(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(plan(**CHANGED, top=1).to_json(), encoding="utf-8")
+    told = run("whatif", path, "--change", "global_batch_size=128", "--json")
+    assert told.code == 0
+    data = json.loads(told.out)
+    assert data["schema"] == "symconfig.adaptability/1"
+    assert data["changes"][0]["change"] == {"global_batch_size": "128"}
+    assert run("whatif", path, "--change", "x").code == 2
+    assert run("whatif", path).code == 2
+    both = run("whatif", path, "--change", "gpus=8", "--vary", "network=1..2x")
+    assert both.code == 2
+    assert "--vary and --change: cannot be given together" in both.err

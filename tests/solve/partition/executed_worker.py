@@ -73,8 +73,6 @@ def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
 
 def loaded(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)

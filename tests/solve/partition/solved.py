@@ -35,5 +35,4 @@ def solved(
     speeds = rates.seconds(axes, mesh, cluster) if objective is Objective.TIME else rates.elements(axes)
     costs = Costs(net, speeds, machine(cluster, "bf16"), MEGATRON, training or Training(), objective)
     found = adaptive(costs, axes, memory_limit).best
-    assert found is not None
     return Solved(costs, axes, found.rows)

@@ -28,7 +28,6 @@ PARAMETERS = sum(prod(NET.program.sizes[dim] for dim in one.tensor.dims) for one
 
 def rows(name: str) -> list[list[int]]:
     found = named_rows(NET, AXES, name)
-    assert found is not None
     return found.tolist()
 
 
@@ -104,11 +103,9 @@ def test_well_known_strategies_keep_to_their_definition_and_cost_no_less_than_wh
         return transformer(2, batch=batch // turns)
 
     free = partition(programs, Ask(MESH, load_cluster("h100"), inf, solver=Solver.ADAPTIVE))
-    assert free is not None
     found = baselines(programs, free)
     assert list(found) == ["data", "zero1", "zero2", "zero3", "tensor"]
     for name, one in found.items():
-        assert one is not None
         assert one.cost >= free.cost * (1 - 1e-9)
         for node, row in zip(one.net.nodes, one.rows, strict=True):
             taken = {node.options[option].name for option in row}

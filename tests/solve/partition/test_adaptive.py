@@ -1,4 +1,4 @@
-"""Cuts of the mesh one axis at a time: each is the best of its axis, and gamma ends near the optimum that fits."""
+"""Cuts of the mesh one axis at a time: each is the best of its axis; gamma ends near the optimum that fits."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
 from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.program.build import build
+from symconfig.graph.program.fold import fold
 from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition import exact
 from symconfig.solve.partition.adaptive import Cutter, Strategy, adaptive, least, plan
+from symconfig.solve.partition.lines import Lines
 from symconfig.solve.partition.problem import Array, Problem, assemble
 from symconfig.solve.partition.rows import allowed, spaces
 from tests.sample_models import sample_cluster
@@ -125,14 +127,12 @@ def test_what_is_found_costs_and_holds_what_its_rows_do(of: Net, objective: Obje
     gamma = None if costs.timed else 3.0
     adapted = adaptive(costs, AXES, np.inf, gamma)
     found = adapted.best
-    assert found is not None
     assert not adapted.tight
     problem, first = assemble(costs, [np.array([row]) for row in found.rows], np.inf, found.gamma), (0,) * len(of.nodes)
     assert found.gamma == (gamma or np.inf)
     assert (found.cost, found.memory) == pytest.approx((problem.cost(first), problem.memory(first)))
     assert adaptive(costs, AXES, np.inf, gamma, ceiling=found.cost * 0.999).best is None
     again = adaptive(costs, AXES, np.inf, gamma, ceiling=found.cost * 1.001).best
-    assert again is not None
     assert again.rows == found.rows
 
 
@@ -144,14 +144,42 @@ def test_within_a_limit_it_is_near_the_optimum(of: Net, objective: Objective, ro
     costs = weighed(of, objective)
     free = adaptive(costs, AXES, np.inf).best
     rows = spaces(costs, AXES)
-    assert free is not None
     assert rows is not None
     cutter, orders = Cutter(costs, AXES, None, by_bytes=True), ((0, 1), (1, 0))
     lightest = min(cutter.leanest(order, free, lean).memory for order in orders for lean in (False, True))
     limit = lightest + room * (free.memory - lightest)
     adapted = adaptive(costs, AXES, limit)
     found = adapted.best
-    assert found is not None
     assert found.memory <= limit
     assert found.cost <= 1.07 * exact.solve(assemble(costs, rows, limit, found.gamma), limit_s=2.0).cost
     assert adapted.tight == (free.memory > limit)
+
+
+FOLDED = fold(transformer(3))
+NETS = {"perceptron": SMALL, "dense": DENSE, "convolutions": IMAGES}
+NETS["layers"] = net(FOLDED.program, FOLDED.of, FOLDED.runs)
+
+
+@pytest.mark.parametrize("of", NETS)
+@pytest.mark.parametrize("keep", Keep)
+@pytest.mark.parametrize("objective", Objective)
+def test_a_line_has_the_costs_of_its_rows(of: str, keep: Keep, objective: Objective) -> None:
+    costs, source = weighed(NETS[of], objective, keep=keep), np.random.default_rng(1)
+    nodes, links = costs.net.nodes, costs.net.links
+    lines, axes = Lines(costs, AXES), range(len(AXES))
+    rows = np.array([[source.integers(len(node.options)) for _ in axes] for node in nodes])
+    for axis in axes:
+        line, some = lines.along(axis, rows), []
+        for index, (cost, memory) in enumerate(zip(*map(lines.of_nodes, line[:2]), strict=True)):
+            mine = np.tile(rows[index], (len(nodes[index].options), 1))
+            mine[:, axis] = np.arange(len(mine))
+            expected, able = costs.node(index, mine), allowed(costs.net, nodes[index], mine, AXES)
+            able &= costs.timed | np.isfinite(cost)
+            np.testing.assert_allclose(cost, np.where(able, expected.cost, np.inf))
+            np.testing.assert_allclose(memory, expected.memory)
+            some.append(mine)
+        tables = zip(links, lines.of_links(line.link_cost), lines.of_links(line.link_memory), strict=True)
+        for number, (link, cost, memory) in enumerate(tables):
+            found = costs.link(number, some[link.producer], some[link.consumer])
+            np.testing.assert_allclose(cost, found.cost)
+            np.testing.assert_allclose(memory, found.memory)

@@ -1,12 +1,14 @@
-"""What the strategies with names move, counted by the cost rules, against what their papers say."""
+"""What the strategies with names move, against what their papers say; Alpa's space as a filter."""
 
 from __future__ import annotations
 
+from itertools import product
 from math import prod
 
 import numpy as np
 import pytest
 
+from benchmarks.alpa import alpa_space, alpa_spaces
 from symconfig.cost.machine import machine
 from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
 from symconfig.cost.partition.rates import elements
@@ -17,7 +19,7 @@ from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph import dims as d
 from symconfig.graph.program.net import Net, net
 from tests.solve.partition.programs import SIZES, convolutions, transformer
-from tests.solve.partition.strategies import NAMES, Way, named_rows, random_rows
+from tests.solve.partition.strategies import NAMES, Way, named_rows, random_rows, way
 
 RANKS = 4
 AXES = Mesh((MeshLevel("nvlink", RANKS, 1e11, 1e-6),)).axes(((RANKS,),))
@@ -105,3 +107,40 @@ def test_random_rows_have_a_price_also_where_nothing_lies_flat() -> None:
     rows = random_rows(of, AXES, 5, flat=False)
     pairs = ((index, rows[link.producer][None], rows[link.consumer][None]) for index, link in enumerate(of.links))
     assert all(np.isfinite(costs.link(*pair).cost).all() for pair in pairs)
+
+
+AXES_OF_ALPA = Mesh((MeshLevel("nvlink", 4, 1e11, 1e-6), MeshLevel("rail", 4, 1e10, 1e-5))).axes()
+NET = net(transformer(1))
+
+
+def test_each_mesh_dim_splits_one_dim_or_none() -> None:
+    space = alpa_space(AXES_OF_ALPA)
+    assert space.mesh == (0, 0, 1, 1)
+    for node in NET.nodes:
+        every = np.array(list(product(range(len(node.options)), repeat=4)))
+        able = [
+            option
+            for option, what in enumerate(node.options)
+            if what.zero == 0 and (what.name != "partial" and (node.copy or what.name != "pending"))
+        ]
+        assert space.allows(node, every).sum() == len(able) ** 2
+
+
+def test_tensor_and_data_parallel_are_in_it_and_three_kinds_at_once_are_not() -> None:
+    space = alpa_space(AXES_OF_ALPA)
+
+    def all_allowed(degrees: Way) -> bool:
+        rows = named_rows(NET, AXES_OF_ALPA, "megatron-tp", degrees)
+        assert rows is not None
+        return all(space.allows(node, row[None])[0] for node, row in zip(NET.nodes, rows, strict=True))
+
+    assert all_allowed(way(tp=4, dp=4, sequence_parallel=True))
+    assert not all_allowed(way(tp=4, cp=2, dp=2, sequence_parallel=True))
+    assert not all_allowed(way(tp=4, dp=4, zero=1))
+
+
+def test_every_mesh_of_two_dims_is_tried() -> None:
+    assert [sum(part == 0 for part in space.mesh) for space in alpa_spaces(AXES_OF_ALPA)] == [1, 2, 3, 4]
+    assert alpa_space(AXES_OF_ALPA, 8).mesh == (0, 0, 0, 1)
+    with pytest.raises(ValueError, match="no axis of the mesh ends after 3 ranks"):
+        alpa_space(AXES_OF_ALPA, 3)

@@ -1,4 +1,4 @@
-"""What Megatron's rows move, compute and keep on programs of models, against the graph's own derivation of it.
+"""Megatron's rows on programs of models: what they split, move, compute and keep, against the graph's derivation.
 
 `graph.derive` works on blocks with symbols for degrees; the partition's costs on rows of a network. Neither uses the
 other.
@@ -6,10 +6,11 @@ other.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from symconfig.cost.partition.costs import Costs, Keep, Objective
 from symconfig.cost.partition.work import Rows
 from symconfig.cost.partition.work import parts as parts_of
+from symconfig.descriptor.load import load_model
 from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
@@ -25,9 +27,14 @@ from symconfig.graph.derived import DerivedBlock, Matmul
 from symconfig.graph.derived import Phase as Pass
 from symconfig.graph.dims import Monomial
 from symconfig.graph.layout import Kind
-from symconfig.graph.model import blocks, dim_sizes, sequence
-from symconfig.graph.operator import Work
+from symconfig.graph.model import blocks, dim_sizes, mixer_pieces, sequence
+from symconfig.graph.operator import Operator, Work
+from symconfig.graph.program.fold import fold
+from symconfig.graph.program.net import Net, net
+from symconfig.graph.program.of_model import program
 from symconfig.graph.scheme import Scheme
+from symconfig.resources import data_dir
+from tests.sampled import sampled
 from tests.solve.partition.optima import model, of, weights
 from tests.solve.partition.strategies import Way, named_rows, way
 
@@ -156,3 +163,76 @@ def test_states_take_what_the_closed_form_says(name: str, asked: Way, zero: int)
         size = node.times * prod(node.ports[0].sizes) / split
         expected += size * (STATE_BYTES - flat + flat / data)
     assert found == pytest.approx(expected, rel=1e-9)
+
+
+AXES = Mesh((MeshLevel("nvlink", 8, 1e11, 1e-6),)).axes()
+MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*.yaml"))
+SCHEMES = {
+    way(2, 2, 2, 2, 2, sequence_parallel=True): Scheme(True),
+    way(2, 2, 2, 2, 2, sequence_parallel=False): Scheme(False),
+    way(2, 2, 2, 2, 2, sequence_parallel=True, cp_comm="a2a"): Scheme(True, "a2a"),
+    way(1, 2, 4, 4, 1): Scheme(False),
+    way(1, 1, 8, 4, 1): Scheme(False),
+}
+
+
+def folded(name: str) -> Net:
+    made = program(load_model(name), 16, 4096, vocab_multiple=128)
+    found = fold(made)
+    return net(made, found.of, [(run.start, run.period, run.times) for run in found.runs])
+
+
+def split(scheme: Scheme, op: Operator, asked: Way) -> list[set[str]]:
+    """The loops that each axis may split, as the graph's rule has them; innermost axis first."""
+    loops, degrees = set(op.loops), asked.degrees
+    inside = d.SLOTS in loops and d.SEQUENCE not in loops
+    rule = scheme.assign(op)
+    names = [("tp", degrees.tp), ("cp", degrees.cp)] if not inside else [("etp", degrees.etp), ("ep", degrees.ep)]
+    axes = [name for name, size in names for _ in range(size.bit_length() - 1)]
+    axes += ["edp" if inside else "dp"] * (len(AXES) - len(axes))
+    return [set(rule.get(axis, ())) for axis in axes]
+
+
+@pytest.mark.parametrize("model", sampled(MODELS, 4))
+def test_every_operator_is_split_as_the_graphs_rule_says(model: str) -> None:
+    of = folded(model)
+    known: dict[str, Operator] = {}
+    loaded = load_model(model)
+    for kind, block in blocks(loaded).items():
+        known |= {op.name: op for op in block.operators}
+        known |= {f"{kind}.{op.name}": op for op in block.operators}
+    dense = d.EXPERTS not in of.program.sizes
+    without = {
+        way(o.degrees.tp, o.degrees.cp, o.degrees.dp, sequence_parallel=o.sequence_parallel, cp_comm=o.cp_comm): scheme
+        for o, scheme in SCHEMES.items()
+    }
+    schemes = without if dense else SCHEMES
+    for degrees, scheme in schemes.items():
+        tp, cp = degrees.degrees.tp, degrees.degrees.cp
+        if of.program.sizes.get("n_groups", tp * cp) % (tp * cp):
+            continue  # no layout of the solver cuts one group of heads in two
+        rows = named_rows(of, AXES, "megatron-tp", degrees)
+        if rows is None:  # heads over both, of which there are too few
+            assert scheme.cp_comm == "a2a"
+            heads = gcd(loaded.num_key_value_heads, mixer_pieces(loaded))
+            assert heads % (tp * cp)
+            continue
+        for node, row in zip(of.nodes, rows, strict=True):
+            if node.operator is None:
+                continue
+            name = re.sub(r"^layers\.(\d+)", lambda found: loaded.layer_kinds[int(found[1])], node.name)
+            wanted = split(scheme, known.get(name) or known[re.sub(r"^\w+\.\d+\.", "", name)], degrees)
+            for option, loops in zip(row, wanted, strict=True):
+                what = node.options[option].split
+                mine = set(what.loops) if what else set()
+                assert bool(mine) == bool(loops), (node.name, mine, loops)
+                assert mine & loops or not loops, (node.name, mine, loops)
+
+
+def test_whole_and_folded_agree() -> None:
+    made = program(load_model("llama2-7b"), 16, 4096, vocab_multiple=128)
+    found = fold(made)
+    whole, small = net(made), net(made, found.of, [(run.start, run.period, run.times) for run in found.runs])
+    for name in ("zero3", "megatron-tp-sp", "ulysses"):
+        a, b = named_rows(whole, AXES, name), named_rows(small, AXES, name)
+        assert all(np.array_equal(a[x], b[y]) for x, y in zip(whole.node_of, small.node_of, strict=True))

@@ -140,7 +140,6 @@ def _partitioned(program: str, gpus: int, **dims: int) -> Weighed:
     axes = mesh.axes(tuple((level.size,) if level.size < 8 else (2, level.size // 2) for level in mesh.levels))
     costs = weights(load_program(program, dims), axes, mesh)
     found = adaptive(costs, axes, np.inf).best
-    assert found is not None
     return Weighed(costs, axes, found.rows, found.cost, found.memory)
 
 

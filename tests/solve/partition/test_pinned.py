@@ -1,4 +1,4 @@
-"""Pins: every solver keeps to them, and finds the best of what is left."""
+"""Pins: every solver keeps to them; what is said where no partition fits is true of the partitions of the problem."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ import numpy as np
 import pytest
 
 import symconfig
-from symconfig.cost.partition.costs import Keep, Objective
+from symconfig.cost.partition.costs import Keep, Objective, floor_bytes
+from symconfig.descriptor.load import load_model
+from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.errors import InfeasibleError, InputError
+from symconfig.graph import dims as d
 from symconfig.graph.program.build import build
+from symconfig.graph.program.of_model import program as of_model
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition.pinned import read
 from symconfig.solve.partition.pipeline.run import pipeline
 from symconfig.solve.partition.problem import Solution, assemble
 from symconfig.solve.partition.rows import does, layout, spaces
-from symconfig.solve.partition.run import Ask, Solver, cases, costs_of, net_of, partition
+from symconfig.solve.partition.run import Ask, Solver, cases, costs_of, infeasible, net_of, partition
+from tests.sample_models import sample_cluster
 from tests.solve.partition import brute
-from tests.solve.partition.pipeline.brute import least_step_s
-from tests.solve.partition.pipeline.graphs import ask as ask_for
-from tests.solve.partition.pipeline.graphs import chain
-from tests.solve.partition.programs import Maker
+from tests.solve.partition.pipeline.brute import ask as ask_for
+from tests.solve.partition.pipeline.brute import chain, least_step_s
+from tests.solve.partition.programs import Maker, transformer
 from tests.solve.partition.test_run import CLUSTER, MESH
 
 TWO = Ask(MESH, CLUSTER, inf, keeps=(Keep.USED,), limit_s=60.0)
@@ -97,7 +101,6 @@ def test_every_solver_keeps_to_pins_and_the_exact_ones_find_the_best_of_what_is_
     assert known.choice is not None
     for solver in Solver:
         found = partition(small, pinned(pins, replace(ask, solver=solver)))
-        assert found is not None
         assert found.cost >= known.cost * (1 - 1e-9), solver
         if solver in (Solver.EXACT, Solver.AUTO):
             assert found.cost == pytest.approx(known.cost, rel=1e-9)
@@ -109,7 +112,6 @@ def test_every_solver_keeps_to_pins_and_the_exact_ones_find_the_best_of_what_is_
 def test_the_free_answer_is_another() -> None:
     """Else the test above proves less than it says."""
     free = partition(small, TWO)
-    assert free is not None
     costs = [least(pins, TWO).cost for pins in PINS]
     assert sum(cost > free.cost * 1.0001 for cost in costs) >= 6
 
@@ -119,10 +121,8 @@ def test_stages_keep_to_pins_too(tmp_path: Path, turns: int) -> None:
     program = chain(tmp_path, [2048, 1024, 4096, 2048, 1024], skip=True)
     ask = replace(ask_for(4, turns), pins=read(["y2.h2=4"], net_of(lambda _: program, 1), {}))
     found = pipeline(lambda turns: program, ask, 1, 3)
-    assert found is not None
     assert found.step_s == pytest.approx(least_step_s(program, ask, 1, 3), rel=1e-9)
     free = pipeline(lambda turns: program, replace(ask, pins=()), 1, 3)
-    assert free is not None
     assert free.step_s < found.step_s
     for one in (stage.partition for stage in found.stages):
         for node, row in zip(one.net.nodes, one.rows, strict=True):
@@ -180,3 +180,65 @@ def test_a_dim_whose_name_has_dots_is_pinned() -> None:
     program = make.program(("x",), u.tensor.name, "b")
     (pin,) = read(("layers.*.u.expert.width=4",), net_of(lambda _: program, 1), {})
     assert (pin.cuts[0].name, pin.cuts[0].parts) == ("expert.width", 4)
+
+
+PROGRAM = transformer(2)
+
+
+def mesh(gpus: int) -> Mesh:
+    return Mesh((MeshLevel("nvlink", gpus, 4e11, 1e-6),))
+
+
+def programs(turns: int) -> Program:
+    return PROGRAM
+
+
+ASK = Ask(mesh(2), sample_cluster(), 1.0, solver=Solver.ADAPTIVE, keeps=(Keep.USED,))
+
+
+@pytest.mark.parametrize("share", [0.6, 0.2])
+def test_the_mesh_that_is_named_holds_it_and_the_one_of_half_as_many_does_not(share: float) -> None:
+    floor = floor_bytes(costs_of(next(cases(programs, ASK)), ASK, ()), 2)
+    ask = replace(ASK, memory_limit=share * floor)
+    said = str(infeasible(programs, ask, lambda times: mesh(2 * times)))
+    assert f"at least {floor / 2**20:,.2f} MiB are kept on a GPU" in said
+    gpus = int(said.split("Try: ")[1].split()[0])
+    assert partition(programs, replace(ask, mesh=mesh(gpus))) is not None
+    assert partition(programs, replace(ask, mesh=mesh(gpus // 2))) is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "name", "expected"),
+    [  # on two GPUs: states of 18 bytes; what is kept of every layer
+        (
+            {d.FFN: 8192, d.BATCH: 2},
+            "weight layers.*.up_proj with its gradient and optimizer state",
+            3 * 18 * 128 * 8192 / 2,
+        ),
+        ({d.BATCH: 512, "layers": 6}, "tensor layers.*.up", 6 * 512 * 64 * 512 * 2 / 2),
+    ],
+)
+def test_what_binds_is_the_largest_of_states_and_of_what_is_kept(
+    sizes: dict[str, int], name: str, expected: float
+) -> None:
+    said = str(infeasible(lambda turns: transformer(**{"layers": 3, **sizes}), ASK, lambda times: None))
+    assert f"most of it is {name} ({expected / 2**20:.2f} MiB)" in said
+    assert "no larger mesh was found to hold it" in said
+
+
+@pytest.mark.parametrize("limit", [1.0, 1e4])
+def test_a_limit_below_everything_is_refused_by_the_search(limit: float) -> None:
+    assert partition(programs, replace(ASK, memory_limit=limit)) is None
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_the_adaptive_solver_comes_near_to_what_nothing_can_hold_less_than(objective: Objective) -> None:
+    """States of 6.7 thousand million parameters on eight GPUs; the floor is everything in eighths."""
+    model = load_model("llama2-7b")
+    ask = replace(ASK, mesh=mesh(8), objective=objective, keeps=(Keep.BORDERS,))
+
+    def large(turns: int) -> Program:
+        return of_model(model, 8, 2048)
+
+    floor = floor_bytes(costs_of(next(cases(large, ask)), ask, ()), 8)
+    assert partition(large, replace(ask, memory_limit=1.05 * floor)) is not None

@@ -111,7 +111,6 @@ def test_the_file_says_mesh_and_placements_as_python_tuples() -> None:
 
 def test_layers_that_differ_are_listed_by_themselves() -> None:
     rows = named_rows(DENSE, AXES, "megatron-tp")
-    assert rows is not None
     index = next(i for i, node in enumerate(DENSE.nodes) if node.parameter and node.name == "layers.1.up_proj")
     rows[index] = 0
     text = python(placements(DENSE, AXES, rows))

@@ -56,7 +56,6 @@ def each(ask: Ask, programs: Programs = programs) -> dict[Training, Solution]:
 
 def solved(ask: Ask, programs: Programs = programs) -> Partition:
     found = partition(programs, ask)
-    assert found is not None
     problem = assemble(found.costs, [np.array([row]) for row in found.rows], inf, found.gamma)
     first = (0,) * len(found.rows)
     assert (found.cost, found.memory) == pytest.approx((problem.cost(first), problem.memory(first)))
