@@ -17,6 +17,7 @@ from symconfig.formats.megatron import LINKED
 from symconfig.formats.megatron_run import DECIDED
 from symconfig.frameworks.extras import NAMES, in_effect, on
 from symconfig.frameworks.megatron.flags import flags, versions
+from symconfig.frameworks.megatron.options import optimizer
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron as render
 from tests.existing.recover.options import names_of
