@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.api.planning import AnyCluster, AnyPlan, Problems, Wanted, loaded_cluster, page_files
+from symconfig.api.files import Wanted, page_files
+from symconfig.api.planning import AnyCluster, AnyPlan, Problems, loaded_cluster
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_model

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from symconfig.api.planning import Wanted, files
+from symconfig.api.files import Wanted, files
 from symconfig.api.replan import FALLBACK
 from symconfig.descriptor.load import find, find_cluster, load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor

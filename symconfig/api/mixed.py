@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from symconfig.api.planning import Tell, check_top, job_fields, put, read_job, warn_replaced
+from symconfig.api.files import Tell, put, warn_replaced
+from symconfig.api.planning import check_top, job_fields, read_job
 from symconfig.api.problems import Problems, stated
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.mixed import MixedCluster, mixed_of

@@ -8,17 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from symconfig.api.planning import (
-    AnyPlan,
-    PlanResult,
-    Problems,
-    Wanted,
-    check_top,
-    files,
-    job_fields,
-    put,
-    warn_replaced,
-)
+from symconfig.api.files import Wanted, files, put
+from symconfig.api.planning import AnyPlan, PlanResult, Problems, check_top, job_fields
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.cluster_name import joined
 from symconfig.descriptor.document import Document
@@ -230,7 +221,7 @@ class FallbackResult:
         present; return the paths. All or none. Otherwise as `PlanResult.write`.
         """
         wanted = Wanted.of(target, launchers, templates)
-        return put(lambda: fallback_files(self.fallback, wanted), Path(out), force, warn_replaced)
+        return put(lambda: fallback_files(self.fallback, wanted), Path(out), force)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract of `symconfig replan --lose-nodes --json`."""

@@ -13,7 +13,7 @@ from symconfig.cli.shared import MOST_TOP, whole, within
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from symconfig.api.planning import Wanted
+    from symconfig.api.files import Wanted
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
 MODEL = "zoo name, id of Hugging Face, or path of a descriptor or config.json"
@@ -221,7 +221,7 @@ def files() -> list[Row | Option]:
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
     """Return the chosen target, launchers and templates. Raises InputError if one does not exist."""
-    from symconfig.api.planning import Wanted
+    from symconfig.api.files import Wanted
 
     choice = Wanted.of(arguments.target, arguments.launcher, arguments.templates)
     choice.check()

@@ -76,7 +76,7 @@ def run_render(arguments: argparse.Namespace) -> int:
     Raises InputError, also for options of the other mode and for neither --out nor --print, and MismatchError (exit 1)
     if --check finds that this machine does not match the plan.
     """
-    from symconfig.api import planning as api
+    from symconfig.api.files import remarks, write
 
     problems = arguments.problems
     if arguments.print:
@@ -92,12 +92,12 @@ def run_render(arguments: argparse.Namespace) -> int:
         raise InputError(problems.all)
     if out is None or files is None:
         return _print(arguments, plan)
-    written = api.write(plan, out, files, force=arguments.force, tell=replaced)
+    written = write(plan, out, files, arguments.force, replaced)
     if arguments.json:
         data = {"schema": "symconfig.render/1", "target": files.of_plan(plan), "folder": str(out)}
         print_json(data | {"files": [str(path.relative_to(out)) for path in written]})
     else:
-        wrote(out, written, False, api.remarks(plan, files))
+        wrote(out, written, False, remarks(plan, files))
     return 0
 
 

@@ -27,7 +27,7 @@ from symconfig.cli.shared import (
 from symconfig.errors import InputError, Problem, reworded
 
 if TYPE_CHECKING:
-    from symconfig.api.planning import Wanted
+    from symconfig.api.files import Wanted
     from symconfig.runs.replan.fallback import Fallback
 
 
@@ -105,7 +105,7 @@ def _on_fewer_nodes(
 
 def _answer(arguments: argparse.Namespace, fallback: Fallback, out: Path | None, files: Wanted | None) -> int:
     """Print the plans for fewer nodes and write their files with --out; return 1 if none of them exists, else 0."""
-    from symconfig.api.planning import put
+    from symconfig.api.files import put
     from symconfig.api.replan import fallback_files
     from symconfig.render.target import LAUNCH
     from symconfig.report.checkpoint import blocks, to_dict

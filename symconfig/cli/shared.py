@@ -18,7 +18,7 @@ from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import clean, masked
 
 if TYPE_CHECKING:
-    from symconfig.api.planning import Wanted
+    from symconfig.api.files import Wanted
     from symconfig.descriptor.cluster import ClusterDescriptor
     from symconfig.plans.plan import Plan
     from symconfig.report.grid import Block
@@ -227,17 +227,17 @@ def answer(
     files: None: write neither files nor page. data: makes the JSON for --json; shown: blocks printed else. Edited files
     that are replaced are named on standard error. Raises InputError if a path is taken without --force.
     """
-    from symconfig.api.planning import page_files, remarks, write
+    from symconfig.api import files as made
 
     out, html = file_of(arguments.out), file_of(arguments.html)
-    written = write(plan, out, files, force=arguments.force, tell=replaced) if out and files else []
+    written = made.write(plan, out, files, arguments.force, replaced) if out and files else []
     show(arguments, data, lambda: shown)
     if html and files:
         from symconfig.report.page import plan_page
 
-        write_text(html, plan_page(plan, page_files(plan, files), before), arguments.force)
+        write_text(html, plan_page(plan, made.page_files(plan, files), before), arguments.force)
     if out and files:
-        wrote(out, written, arguments.json, remarks(plan, files))
+        wrote(out, written, arguments.json, made.remarks(plan, files))
 
 
 def replaced(names: Sequence[str]) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from symconfig.descriptor.tuning import Rl
 from symconfig.errors import Problem
 from symconfig.formats import openrlhf as formats
 from symconfig.formats.keys import write
@@ -93,21 +92,14 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         if rl.reward_model is not None and rl.reward_model.placement == "apart" and rl.placement == "colocated":
             what, need = "OpenRLHF's models are all on the engine's GPUs, or none", "placement: split beside it"
             yield Problem(what, field="rl.reward_model.placement", got="apart", need=need)
-        yield from _of_critic(rl)
+        if rl.critic_gpus is not None and rl.placement == "colocated":
+            what, need = "OpenRLHF's models are all on the engine's GPUs, or none", "placement: split beside it"
+            yield Problem(what, field="rl.critic_gpus", got=str(rl.critic_gpus), need=need)
+        if rl.critic_gpus is not None and rl.reward_model is not None and rl.reward_model.placement == "colocated":
+            what = "OpenRLHF's network of rewards is beside the actor where its critic is, too"
+            yield Problem(what, field="rl.reward_model.placement", got="colocated", need="apart or server")
     yield from learning.of_schedule(plan, "OpenRLHF", formats.SCHEDULES)
     yield from learning.of_checkpoints(plan, "OpenRLHF goes on from its own checkpoints")
-
-
-def _of_critic(rl: Rl) -> Iterator[Problem]:
-    """Yield a problem for each of a colocated engine and a colocated reward model if the critic has GPUs of its own."""
-    if rl.critic_gpus is None:
-        return
-    if rl.placement == "colocated":
-        what, need = "OpenRLHF's models are all on the engine's GPUs, or none", "placement: split beside it"
-        yield Problem(what, field="rl.critic_gpus", got=str(rl.critic_gpus), need=need)
-    if rl.reward_model is not None and rl.reward_model.placement == "colocated":
-        what = "OpenRLHF's network of rewards is beside the actor where its critic is, too"
-        yield Problem(what, field="rl.reward_model.placement", got="colocated", need="apart or server")
 
 
 def _packs(plan: Plan) -> bool:

@@ -73,7 +73,8 @@ def _plan(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
     """Return a plan's page, JSON and files ({name: text} without the trace); the other fine-tuning framework is
     searched, too. Raises InputError, InfeasibleError, and UnsupportedError if no target can express the model.
     """
-    from symconfig.api.planning import Wanted, page_files, solve
+    from symconfig.api.files import Wanted, page_files
+    from symconfig.api.planning import solve
     from symconfig.descriptor.document import Document
     from symconfig.report.page import plan_page
 

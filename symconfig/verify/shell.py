@@ -102,12 +102,9 @@ def dry_run(folder: Path, name: str, timeout_s: float) -> DryRun:
 
 def words(text: str) -> list[str]:
     """Split text into words as bash does, including `$'...'`. Raise ValueError for an unterminated quote."""
-    return shlex.split(_QUOTED.sub(_plainly, text))
-
-
-def _plainly(match: re.Match[str]) -> str:
-    """Return a match of `$'...'` requoted for shlex, other matches unchanged."""
-    return match[0] if match[1] is None else shlex.quote(unescaped(match[1]))
+    return shlex.split(
+        _QUOTED.sub(lambda found: found[0] if found[1] is None else shlex.quote(unescaped(found[1])), text)
+    )
 
 
 def arguments(folder: Path) -> list[str]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import symconfig
+from symconfig.api import files as api
 from symconfig.api import frozen as api_frozen
-from symconfig.api import planning as api
-from symconfig.api.planning import Wanted
+from symconfig.api.files import Wanted
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.plans.plan import Plan
 from symconfig.render.files import File, Files

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symconfig.api import planning
+from symconfig.api import files as api
 from symconfig.errors import InputError
 from symconfig.plans.file import load_plan
 from symconfig.plans.plan import Plan
@@ -214,7 +214,7 @@ def test_without_accelerate_the_trainer_s_part_is_skipped(tmp_path: Path, monkey
 
 @pytest.fixture
 def of_bridge(tmp_path: Path) -> Path:
-    planning.write(sample_plan(version="core_v0.16.1"), tmp_path / "out", planning.Wanted("bridge"), force=False)
+    api.write(sample_plan(version="core_v0.16.1"), tmp_path / "out", api.Wanted("bridge"), force=False)
     return tmp_path / "out"
 
 

@@ -267,18 +267,15 @@ def _alike(question: Question, actor: Candidate) -> dict[str, str]:
     """Return the pins by which the critic equals the actor: mbs, cp and tp, and pp where programs configure the critic
     separately (`learns.critic` "own"); else ZeRO stage, recomputation, offload and instances.
     """
-    o, p = actor.configuration, actor.configuration
-    alike: dict[str, object] = {
-        "mbs": actor.configuration.micro,
-        "cp": p.cp,
-    }  # programs take one number of tokens for both
+    c = actor.configuration
+    alike: dict[str, object] = {"mbs": c.micro, "cp": c.cp}  # programs take one number of tokens for both
     if question.learns.critic == "own":
-        alike |= {"tp": p.tp, "pp": p.pp}
+        alike |= {"tp": c.tp, "pp": c.pp}
     else:
-        alike |= {"zero": o.zero_stage, "tp": p.tp, "recompute": o.recompute}
-        alike |= {"optimizer_offload": f"{o.optimizer_offload:g}"}
+        alike |= {"zero": c.zero_stage, "tp": c.tp, "recompute": c.recompute}
+        alike |= {"optimizer_offload": f"{c.optimizer_offload:g}"}
         if any(one.name == "instances" and actor.target.backend in one.of for one in EXTRAS):
-            alike["instances"] = o.instances
+            alike["instances"] = c.instances
     return {name: str(value) for name, value in alike.items()}
 
 

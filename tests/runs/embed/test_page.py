@@ -18,8 +18,7 @@ import pytest
 import symconfig.deepspeed
 import symconfig.megatron
 import symconfig.transformers
-from symconfig.api import planning as api
-from symconfig.api.planning import Wanted
+from symconfig.api.files import Wanted, write
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
@@ -45,7 +44,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Plan], No
     """A folder `plan` in the current one, and a launcher that started as many ranks."""
 
     def begin(plan: Plan) -> None:
-        api.write(plan, tmp_path / "plan", Wanted(), force=False)
+        write(plan, tmp_path / "plan", Wanted(), force=False)
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("WORLD_SIZE", str(plan.best.configuration.world_size))
         monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
