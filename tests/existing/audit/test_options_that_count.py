@@ -63,7 +63,7 @@ def test_main_gradients_in_bf16_take_half_of_the_memory() -> None:
         ("--num-experts 8", "core_v0.19.0", None),
         ("--cuda-graph-impl none", "core_v0.19.0", None),
         ("--cuda-graph-impl local", "core_v0.19.0", "all"),
-        ("--cuda-graph-impl full_iteration", "core_v0.19.0", "all"),
+        ("--cuda-graph-impl full_iteration", "core_v0.19.0", "full iteration"),
         ("--cuda-graph-impl local --cuda-graph-modules attn mlp", "core_v0.19.0", "all"),
         ("--cuda-graph-impl local --cuda-graph-modules attn", "core_v0.19.0", None),
         (f"{TRANSFORMER_ENGINE} --cuda-graph-scope attn moe_router", "core_v0.17.1", "outside experts"),
