@@ -148,24 +148,18 @@ class Configuration:
         return ", ".join(words)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sections `parallel`, `batch` and `options` of plan.json; what has no effect is None there.
-
-        Options that only a pin switches on (RARE) are left out where they are off.
-        """
+        """Return the sections `parallel`, `batch` and `options` of plan.json; what has no effect is None there."""
         idle = {"cp_comm": self.cp == 1, "recompute_layers": self.recompute != "full"}
         data: dict[str, Any] = {}
         for name, path in PLACES.items():
             section = data
             for step in path[:-1]:
                 section = section.setdefault(step, {})
-            value = None if idle.get(name) else getattr(self, name)
-            if value or name not in RARE:
-                section[path[-1]] = value
+            section[path[-1]] = None if idle.get(name) else getattr(self, name)
         return data
 
 
 FIELDS = tuple(one.name for one in fields(Configuration))
-RARE = frozenset(("expert_capacity", "paged_stash", "fp8_attention"))
 # Where plan.json has each field, in its order. It also has two properties.
 PLACES: Mapping[str, tuple[str, ...]] = {
     **{name: ("parallel", name) for name in DEGREES},
