@@ -18,7 +18,7 @@ from symconfig.errors import Problem
 from symconfig.existing.recover.rl.step import Packed, Read, in_a_row
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedReward, surprised
-from symconfig.render.learning import Learns, Rewarding
+from symconfig.render.learning import Learns
 from symconfig.runs.rl.engine import Engine, Generation, Replica, generate
 from symconfig.runs.rl.phases import AWAY, GAPS, Away, Layout, Phase
 from symconfig.runs.rl.reward import rewards
@@ -101,12 +101,6 @@ class Question:
             self._made[key] = generate(replica, self.rl, replicas)
         return self._made[key]
 
-    @property
-    def way_of_rewards(self) -> Rewarding | None:
-        """Return how the target runs the reward model; None if none runs on the job's GPUs."""
-        named = self.rl.reward_model
-        return None if named is None or self.reward is None else self.learns.rewards[named.placement]
-
 
 @dataclass(frozen=True, slots=True)
 class Division:
@@ -174,7 +168,8 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
     served = on.rollout or on.trained
     gpu = machine(question.cluster, "bf16" if question.cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
     rewarding = None
-    if (how := question.way_of_rewards) is not None and question.reward is not None:
+    if rl.reward_model is not None and question.reward is not None:
+        how = learns.rewards[rl.reward_model.placement]
         chosen = PlannedReward(gpus=on.reward, tp=0, memory_share=0.0)
         rewarding = rewards(how, question.reward, rl, actor, question.cluster, gpu, chosen)
         if rewarding is None:

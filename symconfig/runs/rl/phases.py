@@ -324,7 +324,7 @@ class Layout:
 
         even = passing(each)
         of, seconds = " of the critic" * (each is self.critic), each.update_s(steps)
-        apart = each.stepped_s(steps) if (roots := each.stepping_bytes) else 0.0
+        apart = steps * each.candidate.predicted.time.get("optimizer", 0.0) if (roots := each.stepping_bytes) else 0.0
         passes = held | {"activations, head and loss": even, BUSIEST: passing(each.busiest) - even}
         yield Phase(f"update{of}", seconds - apart, self._resting(passes, but, pool), pool, each.tokens_per_gpu)
         if roots:

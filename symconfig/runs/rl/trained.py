@@ -277,11 +277,6 @@ class Trained:
             return 2 * gradients * largest_trained(self.plan.model) / trained
         return gradients * (framework.stepping is Stepping.TOGETHER)
 
-    def stepped_s(self, updates: float) -> float:
-        """Return the seconds of `updates` optimizer steps without forward and backward; 0 if the plan
-        has no such part."""
-        return updates * self.candidate.predicted.time.get("optimizer", 0.0)
-
     def passing_bytes(self, entropy: bool = False) -> float:
         """Return the peak bytes of an update's forward and backward on the fullest stage; entropy: in the loss."""
         return float(self.passing_by_stage(entropy).max())
