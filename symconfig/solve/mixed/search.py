@@ -20,13 +20,12 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.plans.configuration import Precision
 from symconfig.solve.branch_and_bound import branch_and_bound
-from symconfig.solve.choice import Family, Incumbents, family
+from symconfig.solve.choice import Family, Incumbents, family, fewest_recomputed, refine, stages_of
 from symconfig.solve.infeasible import with_pins
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.pieces import PLAIN, WHOLE, recompute_choices
 from symconfig.solve.pins import Pins, parse
 from symconfig.solve.prospect import Prospect, recomputing
-from symconfig.solve.refine import fewest_recomputed, refine, stages_of
 from symconfig.solve.run import Progress, precisions, requests
 from symconfig.solve.search import resolved
 from symconfig.solve.space import Request, divisors
