@@ -106,11 +106,6 @@ class Limits:
         return self.runs(pp=2)
 
     @cached_property
-    def tensor_with_sequence(self) -> tuple[bool, ...]:
-        """Return the values of sequence parallelism that the target runs, True first; empty if neither."""
-        return tuple(switch for switch in (True, False) if self.runs(sequence_parallel=switch))
-
-    @cached_property
     def activation_offload(self) -> bool:
         return self.runs(activation_offload=True)
 

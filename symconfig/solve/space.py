@@ -20,8 +20,8 @@ from symconfig.graph.model import dim_sizes, keys, repeated_pieces, shares_heads
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.configuration import Configuration, Precision
 from symconfig.plans.configuration_set import ConfigurationSet, Values
+from symconfig.solve.interval import fixed, stated, uneven, waited
 from symconfig.solve.limits import Limits
-from symconfig.solve.loads import fixed, stated, uneven, waited
 from symconfig.solve.pins import Pins
 from symconfig.solve.usual import Usual
 
@@ -103,7 +103,7 @@ def schemes(request: Request) -> Iterator[Scheme]:
     Schemes in which ranks share heads come in addition for models that can. Sequence parallelism off is yielded even if
     the target does not run it, and cp_comm is not compared with its pin here.
     """
-    parallel = [False, *([True] if True in request.limits.tensor_with_sequence else [])]
+    parallel = [False, *([True] if request.limits.runs(sequence_parallel=True) else [])]
     wanted = request.pins.switch("sp")
     sharing = [False, *([True] if shares_heads(request.model, request.model.num_attention_heads) else [])]
     for sequence_parallel, cp_comm, shared_heads in product(parallel, request.limits.cp_comms, sharing):
@@ -288,7 +288,7 @@ def loads(request: Request, ep: Values) -> Numbers:
     """Return the lattice numbers for expert load imbalance, [n] or scalars. ep: [n].
 
     The load that the job states (`limits.load`); if it states no imbalance, also the load a step waits for; if
-    `request.uneven`, also those for memory. Experts with a capacity take the memory of their buffers (`loads.fixed`).
+    `request.uneven`, also those for memory. Experts with a capacity take the memory of their buffers (`fixed`).
     """
     job, model = request.job, request.model
     numbers: Numbers = dict(stated(model, ep, job.limits.load))

@@ -275,10 +275,12 @@ def described(across: Across, mixed: MixedCluster, jobs: Sequence[Job]) -> Mixed
     tightest = max((0, 1), key=lambda kind: each[kind].device_bytes / hosts[kind].usable_bytes)
     spans = [one.interval["step_s"] for one in each]
     interval = {**each[tightest].interval, "step_s": (min(low for low, _ in spans), max(high for _, high in spans))}
+    precision = across.candidates[0].request.precision
+    peaks = sum(share.gpus * getattr(share.cluster.gpu.peak_flops, precision).value for share in mixed.shares)
     what = replace(
         each[tightest],
         interval=interval,
-        mfu=tidy(each[0].model_tflops_per_gpu * 1e12 / _peak_flops(across, mixed)),
+        mfu=tidy(each[0].model_tflops_per_gpu * 1e12 / float(peaks / mixed.gpus)),
         host_bytes=max(one.host_bytes for one in each),
     )
     allocated = [across.parts[kind].peaks[stage] for stage, kind in enumerate(across.kinds)]
@@ -310,10 +312,3 @@ def _host(across: Across, mixed: MixedCluster, jobs: Sequence[Job], kind: int, w
         predicted=what,
         usable_bytes=jobs[across.order[kind]].limits.usable_bytes(memory),
     )
-
-
-def _peak_flops(across: Across, mixed: MixedCluster) -> float:
-    """Return the mean peak FLOP/s of all GPUs in the plan's precision."""
-    precision = across.candidates[0].request.precision
-    whole = sum(share.gpus * getattr(share.cluster.gpu.peak_flops, precision).value for share in mixed.shares)
-    return float(whole / mixed.gpus)

@@ -290,7 +290,8 @@ def border(mixed: MixedCluster, machines: Sequence[Machine]) -> Machine:
     one, other = (_between_nodes(*each) for each in zip(clusters, machines, strict=True))
     levels = _worse(one, other)
     if mixed.over_bytes_per_s is not None:
-        rate = mixed.over_bytes_per_s * min(map(_efficiency, clusters))
+        kernels = [cluster.kernels for cluster in clusters]
+        rate = mixed.over_bytes_per_s * min((one.network_efficiency or one.link_efficiency).value for one in kernels)
         levels = {name: min(value, rate) if name.endswith("bytes_per_s") else value for name, value in levels.items()}
     return replace(machines[0], levels=levels)
 
@@ -315,8 +316,3 @@ def _worse(one: dict[str, Number], other: dict[str, Number]) -> dict[str, Number
         name: min(value, other[name]) if name.endswith(_LEAST) else max(value, other[name])
         for name, value in one.items()
     }
-
-
-def _efficiency(cluster: ClusterDescriptor) -> float:
-    """Return the share of the wire's bandwidth that collectives reach between nodes, from 0 to 1."""
-    return (cluster.kernels.network_efficiency or cluster.kernels.link_efficiency).value
