@@ -16,7 +16,7 @@ from math import prod
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.errors import InputError, Problem, nearest
 from symconfig.format import either, general
-from symconfig.graph.program.net import Fixed, Net, Node, Port
+from symconfig.graph.program.net import Fixed, Net, Node
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition.rows import WORDS, as_fixed, every_row
 
