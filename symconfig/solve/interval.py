@@ -171,21 +171,17 @@ def expected(seen: Sequence[Ratios], run: float, source: float, gpu: str, kind_o
     return mean, math.sqrt(variance + run**2)
 
 
+@cache
 def errors(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> NormalDist:
     """Return the distribution of the natural log of measured over predicted, for one run of an unseen source.
 
     Its deviation is scaled by the recorded reach of the kind of model, so that the 90 % interval covers 90 % of such
-    runs. For the time, UNMEASURED_BLOCKS and ANNOUNCED are added in quadrature where they apply.
+    runs. For the time, UNMEASURED_BLOCKS and ANNOUNCED are added in quadrature where they apply. Cached.
     """
-    return _errors(quantity, _architecture(cluster), kind(model), _has_mixers(model))
-
-
-@cache
-def _errors(quantity: Quantity, gpu: str, kind_of_model: str, has_mixers: bool) -> NormalDist:
-    seen, spread = recorded(quantity)
-    mean, deviation = expected(seen, spread.run, spread.source, gpu, kind_of_model)
-    unmeasured = (UNMEASURED_BLOCKS * has_mixers, ANNOUNCED * (gpu == NO_GPU)) if quantity == "time" else ()
-    return NormalDist(mean, math.hypot(deviation * spread.reach[kind_of_model] / _DEVIATIONS, *unmeasured))
+    (seen, spread), gpu = recorded(quantity), _architecture(cluster)
+    mean, deviation = expected(seen, spread.run, spread.source, gpu, kind(model))
+    unmeasured = (UNMEASURED_BLOCKS * _has_mixers(model), ANNOUNCED * (gpu == NO_GPU)) if quantity == "time" else ()
+    return NormalDist(mean, math.hypot(deviation * spread.reach[kind(model)] / _DEVIATIONS, *unmeasured))
 
 
 def _architecture(cluster: ClusterDescriptor) -> str:

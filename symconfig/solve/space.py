@@ -125,15 +125,7 @@ def points(request: Request, scheme: Scheme, refused: Refused) -> ConfigurationS
             dp = np.maximum(request.gpus // (inner * pp), 1)
             result |= (request.gpus % (inner * pp) == 0) & (request.global_batch % (dp * grid.micro) == 0)
     grid = grid.at(result)
-    return grid.at(among(request, grid, refused))
-
-
-def among(request: Request, candidates: ConfigurationSet, refused: Refused) -> NDArray[np.intp]:
-    """Return the indices of candidates that no constraint of this request refuses.
-
-    Refused ones are counted in `refused`.
-    """
-    return _accepted(request, candidates, np.arange(candidates.size), request.limits.refusals, refused)
+    return grid.at(accepted(request, grid, refused))
 
 
 def blockers(request: Request) -> list[str]:
@@ -142,7 +134,7 @@ def blockers(request: Request) -> list[str]:
     return [
         rule.rule
         for rule in request.limits.refusals
-        if grids and not any(_accepted(request, grid, np.arange(grid.size), [rule], Refused()).size for grid in grids)
+        if grids and not any(accepted(request, grid, Refused(), rules=[rule]).size for grid in grids)
     ]
 
 
@@ -210,7 +202,7 @@ def admitted(request: Request, candidates: ConfigurationSet, pp: int, refused: R
     low, high = request.pins.ranges.get("dp", (0, 2**62))
     dp = request.gpus // inner
     alive = np.flatnonzero((request.gpus % inner == 0) & (dp >= low) & (dp <= high))
-    return _accepted(request, _in_stages(request, candidates.at(alive), pp), alive, request.limits.refusals, refused)
+    return accepted(request, _in_stages(request, candidates.at(alive), pp), refused, alive)
 
 
 def interleaved(
@@ -221,18 +213,24 @@ def interleaved(
     Only constraints that depend on vpp are checked, at vpp 2. Refused points are counted in `refused`.
     """
     several = _in_stages(request, candidates.at(alive), pp).having(vpp=2)
-    return _accepted(request, several, alive, request.limits.interleaved, refused)
+    return accepted(request, several, refused, alive, request.limits.interleaved)
 
 
-def _accepted(
-    request: Request, left: ConfigurationSet, alive: NDArray[np.intp], rules: Sequence[Constraint], refused: Refused
+def accepted(
+    request: Request,
+    left: ConfigurationSet,
+    refused: Refused,
+    alive: NDArray[np.intp] | None = None,
+    rules: Sequence[Constraint] | None = None,
 ) -> NDArray[np.intp]:
-    """Return those of the indices `alive` whose points no rule refuses; a refused point counts for the first such rule.
+    """Return the indices of the points that no constraint refuses; a refused one counts in `refused` for the first.
 
-    left: the points of `alive`, in the same order; they get the chosen columns of the request's limits.
+    left: the points; they get the chosen columns of the request's limits. alive: the index that is returned for each of
+    them, in the same order; None: its position. rules: the constraints; None: those that are checked at every point.
     """
+    alive = np.arange(left.size) if alive is None else alive
     left = left.having(request.limits.chosen)
-    for rule in rules:
+    for rule in request.limits.refusals if rules is None else rules:
         if not alive.size:
             break
         bad = rule.mask(request.limits.fixed, left, alive.shape)
