@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from itertools import takewhile
 from statistics import NormalDist, fmean, median
 from typing import TYPE_CHECKING, Literal
 
@@ -142,8 +141,12 @@ def posterior(path: tuple[object, ...], seen: Sequence[Relative], variances: Seq
     """
 
     def covariance(one: tuple[object, ...], other: tuple[object, ...]) -> float:
-        same = takewhile(lambda level: level[0] == level[1], zip(one, other, variances, strict=True))
-        return sum((variance for _, _, variance in same), 0.0)
+        result = 0.0
+        for mine, its, variance in zip(one, other, variances, strict=True):
+            if mine != its:
+                break
+            result += variance
+        return result
 
     among = np.array([[covariance(a.path, b.path) for b in seen] for a in seen]).reshape(len(seen), len(seen))
     among += np.diag([each.variance for each in seen])
