@@ -26,10 +26,9 @@ from symconfig.plans.configuration import Precision
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.schedule.schedules import held
 from symconfig.solve.costed import Costed, costed, refined_s
-from symconfig.solve.interval import peak_budget
 from symconfig.solve.pieces import PLAIN, WHOLE, recompute_choices
 from symconfig.solve.prospect import Prospect, recomputing
-from symconfig.solve.space import Refused
+from symconfig.solve.space import Refused, peak_budget
 from symconfig.solve.split import plainest
 from symconfig.solve.stages import Array, Blocks, StageProblem, fastest_cut
 from symconfig.solve.usual import premium

@@ -16,27 +16,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from statistics import NormalDist, fmean, median
-from typing import TYPE_CHECKING, Literal
+from statistics import NormalDist, median
+from typing import Literal
 
 import numpy as np
 
-from symconfig.cost.framework import device_bytes, largest_peak_bytes
 from symconfig.cost.lattice import LOAD, OF_LAYER, OF_STAGE, OF_STEP, Array
-from symconfig.cost.machine import Machine, largest_deviate
+from symconfig.cost.machine import largest_deviate
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import NO_MIXER, Experts
 from symconfig.descriptor.task import Task
 from symconfig.format import count, several
 from symconfig.graph.model import parameters
-
-if TYPE_CHECKING:
-    from symconfig.solve.space import Request
 
 Quantity = Literal["time", "memory"]
 KINDS = {
@@ -228,28 +224,6 @@ def spread_over(ratios: Array, quantity: Quantity, cluster: ClusterDescriptor, m
     shares = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
     low, high = np.quantile(np.outer([math.exp(deviates.inv_cdf(share)) for share in shares], ratios), NINE_IN_TEN)
     return replace(plain, low=min(float(low), 1.0), high=max(float(high), 1.0))
-
-
-def peak_budget(request: Request, machine: Machine) -> float:
-    """Return the largest predicted peak, in allocated bytes, that keeps the job's memory margin and memory risk.
-
-    The lesser of what both leave; without a `request.surprise` the margin's.
-    """
-    framework, whole = request.framework, machine.memory_bytes
-    margin = largest_peak_bytes(request.job.limits.usable_bytes(whole), machine, framework)
-    return min(margin, largest_peak_bytes(whole, machine, framework) / request.surprise) if request.surprise else margin
-
-
-def device_budget(request: Request, machine: Machine) -> float:
-    """Return `peak_budget` as bytes in use on the device, allocator and context included."""
-    return device_bytes(peak_budget(request, machine), machine, request.framework)
-
-
-def fitting(request: Request, machine: Machine, peak_bytes: Iterable[float], cluster: ClusterDescriptor) -> float:
-    """Return the probability that a plan does not run out of GPU memory: the mean over its predicted peaks in bytes."""
-    room = largest_peak_bytes(machine.memory_bytes, machine, request.framework)
-    of = errors("memory", cluster, request.model)
-    return fmean(of.cdf(math.log(room / peak)) for peak in peak_bytes)
 
 
 def surprise(model: ModelDescriptor, cluster: ClusterDescriptor, risk: float) -> float | None:

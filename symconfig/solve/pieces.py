@@ -26,9 +26,18 @@ from symconfig.graph.scheme import Scheme
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.pipeline_layout import expanded
-from symconfig.solve.interval import peak_budget
 from symconfig.solve.limits import offloaded, policies
-from symconfig.solve.space import Refused, Request, accepted, admitted, constants, divisors, interleaved, lattice
+from symconfig.solve.space import (
+    Refused,
+    Request,
+    accepted,
+    admitted,
+    constants,
+    divisors,
+    interleaved,
+    lattice,
+    peak_budget,
+)
 from symconfig.solve.split import most_chunks
 from symconfig.solve.stages import ROUNDING
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.framework import Framework
+from symconfig.cost.framework import Framework, device_bytes, largest_peak_bytes
 from symconfig.cost.lattice import Lattice
+from symconfig.cost.machine import Machine
+from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.constraint import Constraint
@@ -20,7 +24,7 @@ from symconfig.graph.model import dim_sizes, keys, repeated_pieces, shares_heads
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.configuration import Configuration, Precision
 from symconfig.plans.configuration_set import ConfigurationSet, Values
-from symconfig.solve.interval import fixed, stated, uneven, waited
+from symconfig.solve.interval import errors, fixed, stated, uneven, waited
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import Pins
 from symconfig.solve.usual import Usual
@@ -71,6 +75,28 @@ class Request:
     def having(self, **fields: Any) -> Request:
         """Return a copy with these fields of the configuration replaced."""
         return replace(self, configuration=replace(self.configuration, **fields))
+
+
+def peak_budget(request: Request, machine: Machine) -> float:
+    """Return the largest predicted peak, in allocated bytes, that keeps the job's memory margin and memory risk.
+
+    The lesser of what both leave; without a `request.surprise` the margin's.
+    """
+    framework, whole = request.framework, machine.memory_bytes
+    margin = largest_peak_bytes(request.job.limits.usable_bytes(whole), machine, framework)
+    return min(margin, largest_peak_bytes(whole, machine, framework) / request.surprise) if request.surprise else margin
+
+
+def device_budget(request: Request, machine: Machine) -> float:
+    """Return `peak_budget` as bytes in use on the device, allocator and context included."""
+    return device_bytes(peak_budget(request, machine), machine, request.framework)
+
+
+def fitting(request: Request, machine: Machine, peak_bytes: Iterable[float], cluster: ClusterDescriptor) -> float:
+    """Return the probability that a plan does not run out of GPU memory: the mean over its predicted peaks in bytes."""
+    room = largest_peak_bytes(machine.memory_bytes, machine, request.framework)
+    of = errors("memory", cluster, request.model)
+    return fmean(of.cdf(math.log(room / peak)) for peak in peak_bytes)
 
 
 @dataclass(slots=True)

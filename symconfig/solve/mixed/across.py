@@ -40,8 +40,8 @@ from symconfig.solve.costed import (
     times,
     without_exchange,
 )
-from symconfig.solve.interval import peak_budget
 from symconfig.solve.prospect import Prospect, recomputing
+from symconfig.solve.space import peak_budget
 from symconfig.solve.split import Split
 from symconfig.solve.stages import layers
 
