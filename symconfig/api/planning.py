@@ -22,7 +22,6 @@ from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text, percent, seconds
 from symconfig.frameworks.known import BACKENDS
-from symconfig.plans.file import WARNINGS
 from symconfig.plans.plan import Candidate, Plan, Search
 from symconfig.runs.best import (
     TOP,
@@ -139,11 +138,11 @@ class PlanResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract of `symconfig plan --json`: the plan, the search's seconds under "search", and under
-        WARNINGS `remarks` and the model fields that need edits by hand.
+        `warnings` `remarks` and the model fields that need edits by hand.
         """
         data = self.plan.to_dict()
         data["search"] = {**data["search"], "seconds": round(self.plan.search.seconds, 6)}
-        data[WARNINGS] = [*self.remarks, *map(str, self.warnings)]
+        data["warnings"] = [*self.remarks, *map(str, self.warnings)]
         return data
 
     @property

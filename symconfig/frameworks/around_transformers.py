@@ -9,7 +9,7 @@ from functools import partial
 
 from symconfig.descriptor.sections import Mixer
 from symconfig.frameworks.constraint import Constraint, of_module
-from symconfig.plans.unknown import among, has, no
+from symconfig.plans.configuration_set import among, has, no
 
 ULYSSES = {"cp": 2, "cp_comm": "a2a"}
 _ULYSSES = (

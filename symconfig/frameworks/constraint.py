@@ -24,8 +24,7 @@ from symconfig.frameworks.megatron.hybrid import DELTA, hybrid, parts_of_layer
 from symconfig.frameworks.megatron.releases import between
 from symconfig.graph.model import mixer_pieces
 from symconfig.plans.configuration import FIELD_OF_PIN, Configuration
-from symconfig.plans.configuration_set import COLUMNS, ConfigurationSet
-from symconfig.plans.unknown import UNKNOWN, Unknown
+from symconfig.plans.configuration_set import COLUMNS, UNKNOWN, ConfigurationSet, Unknown
 
 # Transformer Engine 2.x, pytorch/attention/dot_product_attention/utils.py, get_attention_backend: flash and fused
 # attention are disabled below compute capability 8.0, and unfused attention under context parallelism.

@@ -18,7 +18,7 @@ import numpy as np
 
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron.releases import between
-from symconfig.plans.unknown import UNKNOWN
+from symconfig.plans.configuration_set import UNKNOWN
 
 ALL = "all"  # opens every option that need not be named
 

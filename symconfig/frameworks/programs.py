@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from symconfig.frameworks.constraint import Constraint
-from symconfig.plans.unknown import among, no
+from symconfig.plans.configuration_set import among, no
 
 # Programs that take the layers of the first and the last stage, and no layout string (so verl's and NeMo-RL's examples
 # of Qwen3-235B and DeepSeek-V3).

@@ -6,7 +6,7 @@ from functools import partial
 
 from symconfig.descriptor.sections import Mixer
 from symconfig.frameworks.constraint import Constraint
-from symconfig.plans.unknown import no
+from symconfig.plans.configuration_set import no
 
 BATCH = Constraint(
     name="batch",

@@ -14,8 +14,8 @@ from symconfig.errors import InputError
 from symconfig.measured.judge import Judged, judge
 from symconfig.measured.row_options import known
 from symconfig.solve import choice
-from symconfig.solve.interval import fitting
 from symconfig.solve.predict import as_found
+from symconfig.solve.space import fitting
 from symconfig.solve.usual import usual
 
 TARGETS = "the file says `validate: false`: targets, not runs"

@@ -39,7 +39,6 @@ from symconfig.plans.plan import (
 from symconfig.plans.rl import PlannedRl, PlannedStep
 from symconfig.resources import content
 
-WARNINGS = "warnings"  # beside the plan in the answer of `plan --json`, and said again of any plan that is read
 MAX_BYTES = 64 * 1024 * 1024
 _NUMBER = re.compile(r"symconfig\.plan/(\d{1,6})")
 # What is wrong with a part, by the type of pydantic's error; other errors keep pydantic's message.

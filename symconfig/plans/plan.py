@@ -307,7 +307,7 @@ class Plan:
         for name, steps in (("rl", self.rl), ("tuned", self.tuned)):
             if steps:
                 data[name] = [each.to_dict() for each in steps]
-        return {**data, "digests": digests(data)}
+        return {**data, "digests": {name: digest(value) for name, (_, value) in signed(data).items()}}
 
     def to_json(self) -> str:
         return json_text(self.to_dict())
@@ -357,11 +357,6 @@ def _whole(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _whole(inner) for key, inner in value.items()}
     return [_whole(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def digests(data: Mapping[str, Any]) -> dict[str, str]:
-    """Return the digest of each of the `signed` parts of a plan's plain data, by name."""
-    return {name: digest(value) for name, (_, value) in signed(data).items()}
 
 
 def signed(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, Any]]:

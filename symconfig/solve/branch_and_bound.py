@@ -1,7 +1,7 @@
 """The degree search: branch and bound over the lattice of one job, best bound first.
 
 Problem: of every configuration that no constraint refuses, that the pins allow and whose peak is within the budget
-(`interval.peak_budget`), find those with the least score, which is the seconds of a step times a premium of 1 or more
+(`space.peak_budget`), find those with the least score, which is the seconds of a step times a premium of 1 or more
 for unusual choices (`choice.scored`): the best of each family of degrees (`choice.Family`). Nothing is sampled.
 
 The levels, in the order in which their choices are fixed. A lower bound holds for all that lies below its level:

@@ -19,10 +19,9 @@ from symconfig.plans.configuration import DEGREES
 from symconfig.plans.plan import Candidate, Predicted, Stage, Target
 from symconfig.solve.choice import Incumbents
 from symconfig.solve.costed import Costed, costed, detailed, refined_time, sizes, table_of
-from symconfig.solve.interval import NINE_IN_TEN, device_budget, fitting, interval, spread_over
-from symconfig.solve.loads import EVERY, fixed, uneven, waited
+from symconfig.solve.interval import EVERY, NINE_IN_TEN, fixed, interval, spread_over, uneven, waited
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.space import constants
+from symconfig.solve.space import constants, device_budget, fitting
 from symconfig.solve.stages import ROUNDING
 from symconfig.units import significant
 

@@ -175,7 +175,7 @@ def timeline(prospect: Prospect, parts: Costed, slow: Array | float = 1.0) -> Ti
 
     Raises InputError if the schedule cannot run this shape.
     """
-    return _run(prospect, parts, replace(times(prospect, parts), slow=slow))
+    return run_schedule(prospect, parts, replace(times(prospect, parts), slow=slow))
 
 
 def times(prospect: Prospect, parts: Costed) -> Times:
@@ -195,10 +195,10 @@ def refined_s(prospect: Prospect, parts: Costed) -> float:
     The simulation ends where the optimizer starts; optimizer, overhead and copies are added by the formula, as is the
     exchange if the sharding repeats it in every microbatch.
     """
-    if not _simulated(parts):
+    if not _can_simulate(parts):
         return sum(float(part[0, 0, 0]) for part in parts.cost.time.values())
     sums, points, setting = parts.sums, parts.points, parts.setting
-    end = _end_s(timeline(prospect, parts), parts)
+    end = optimizer_start_s(timeline(prospect, parts), parts)
     if not parts.setting.sharding.each_microbatch:
         return end + float(apart_s(sums, points, setting)[0, 0]) + float(copies_s(sums, points, setting)[0])
     rest = {name: part for name, part in parts.cost.time.items() if name not in (*STAGES, BUBBLE)}
@@ -212,13 +212,13 @@ def refined_time(prospect: Prospect, parts: Costed) -> dict[str, float]:
     microbatch.
     """
     time = {name: float(part[0, 0, 0]) for name, part in parts.cost.time.items()}
-    if not _simulated(parts):
+    if not _can_simulate(parts):
         return time
     made = times(prospect, parts)
-    alone = _run(prospect, parts, without_exchange(made)).step_s
+    alone = run_schedule(prospect, parts, without_exchange(made)).step_s
     time[BUBBLE] = alone - sum(time[name] for name in STAGES)
     if not parts.setting.sharding.each_microbatch:
-        shown = _end_s(_run(prospect, parts, made), parts) - alone
+        shown = optimizer_start_s(run_schedule(prospect, parts, made), parts) - alone
         time[EXCHANGE] = shown + float(copies_s(parts.sums, parts.points, parts.setting)[0])
     return time
 
@@ -228,7 +228,8 @@ def without_exchange(made: Times) -> Times:
     return replace(made, gather=None, reduce=None)
 
 
-def _run(prospect: Prospect, parts: Costed, made: Times) -> Timeline:
+def run_schedule(prospect: Prospect, parts: Costed, made: Times) -> Timeline:
+    """Return the simulated timeline of a step with these times, under the framework's own schedule."""
     return simulate(made, *shape(parts), paired=prospect.beside_another)
 
 
@@ -237,14 +238,14 @@ def shape(parts: Costed) -> tuple[int, int]:
     return int(parts.points.num_microbatches[0]), parts.setting.microbatch_group
 
 
-def _simulated(parts: Costed) -> bool:
+def _can_simulate(parts: Costed) -> bool:
     """Return whether there is a pipeline of a shape that the simulator supports."""
     setting = parts.setting
     one = setting.pipelines.only
     return one.pp > 1 and not_simulated(Shape(one.pp, one.vpp, *shape(parts))) is None
 
 
-def _end_s(simulated: Timeline, parts: Costed) -> float:
+def optimizer_start_s(simulated: Timeline, parts: Costed) -> float:
     """Return when the optimizer starts, in seconds: all stages are done and shared embedding gradients are summed."""
     done = simulated.finish_s
     between = float(between_ends_s(parts.sums, parts.points, parts.setting)[0])

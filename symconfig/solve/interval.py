@@ -1,34 +1,38 @@
-"""How far a prediction may be off: what measured runs did that nothing was fitted to.
+"""What a prediction cannot know: how far measured runs are from it, and how unevenly routers load the experts' ranks.
 
-data/accuracy.json is written by `make accuracy` from published runs. Its ratios are measured over predicted, each
-predicted by constants that were fitted without the run's source, and it says how runs and sources spread: a tree of
-normal distributions (kind of model, GPU, source), each a deviation of its own. From it follow intervals, and the
+Errors: data/accuracy.json is written by `make accuracy` from published runs. Its ratios are measured over predicted,
+each predicted by constants that were fitted without the run's source, and it says how runs and sources spread: a tree
+of normal distributions (kind of model, GPU, source), each a deviation of its own. From it follow intervals, and the
 memory that a plan may be predicted to take at a given risk.
+
+Loads: a router that has learned nothing sends every occurrence of a token to the same experts. The loads of a layer's
+experts then spread as the root of (probability that two tokens of a batch are alike) x (experts per chosen one - 1). A
+trained router, balanced over all kinds of text, sends tokens of one kind to the same experts: the same law with more
+tokens alike. Layers differ in which experts are popular, so the excess of a rank averages out over the layers of its
+stage. Time does not average out: in every layer all ranks wait for the busiest one.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from itertools import takewhile
-from statistics import NormalDist, fmean, median
+from statistics import NormalDist, median
 from typing import Literal
 
 import numpy as np
 
-from symconfig.cost.framework import device_bytes, largest_peak_bytes
-from symconfig.cost.lattice import Array
-from symconfig.cost.machine import Machine
+from symconfig.cost.lattice import LOAD, OF_LAYER, OF_STAGE, OF_STEP, Array
+from symconfig.cost.machine import largest_deviate
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import NO_MIXER
+from symconfig.descriptor.sections import NO_MIXER, Experts
+from symconfig.descriptor.task import Task
 from symconfig.format import count, several
 from symconfig.graph.model import parameters
-from symconfig.solve.space import Request
 
 Quantity = Literal["time", "memory"]
 KINDS = {
@@ -133,8 +137,12 @@ def posterior(path: tuple[object, ...], seen: Sequence[Relative], variances: Seq
     """
 
     def covariance(one: tuple[object, ...], other: tuple[object, ...]) -> float:
-        same = takewhile(lambda level: level[0] == level[1], zip(one, other, variances, strict=True))
-        return sum((variance for _, _, variance in same), 0.0)
+        result = 0.0
+        for mine, its, variance in zip(one, other, variances, strict=True):
+            if mine != its:
+                break
+            result += variance
+        return result
 
     among = np.array([[covariance(a.path, b.path) for b in seen] for a in seen]).reshape(len(seen), len(seen))
     among += np.diag([each.variance for each in seen])
@@ -162,21 +170,17 @@ def expected(seen: Sequence[Ratios], run: float, source: float, gpu: str, kind_o
     return mean, math.sqrt(variance + run**2)
 
 
+@cache
 def errors(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> NormalDist:
     """Return the distribution of the natural log of measured over predicted, for one run of an unseen source.
 
     Its deviation is scaled by the recorded reach of the kind of model, so that the 90 % interval covers 90 % of such
-    runs. For the time, UNMEASURED_BLOCKS and ANNOUNCED are added in quadrature where they apply.
+    runs. For the time, UNMEASURED_BLOCKS and ANNOUNCED are added in quadrature where they apply. Cached.
     """
-    return _errors(quantity, _architecture(cluster), kind(model), _has_mixers(model))
-
-
-@cache
-def _errors(quantity: Quantity, gpu: str, kind_of_model: str, has_mixers: bool) -> NormalDist:
-    seen, spread = recorded(quantity)
-    mean, deviation = expected(seen, spread.run, spread.source, gpu, kind_of_model)
-    unmeasured = (UNMEASURED_BLOCKS * has_mixers, ANNOUNCED * (gpu == NO_GPU)) if quantity == "time" else ()
-    return NormalDist(mean, math.hypot(deviation * spread.reach[kind_of_model] / _DEVIATIONS, *unmeasured))
+    (seen, spread), gpu = recorded(quantity), _architecture(cluster)
+    mean, deviation = expected(seen, spread.run, spread.source, gpu, kind(model))
+    unmeasured = (UNMEASURED_BLOCKS * _has_mixers(model), ANNOUNCED * (gpu == NO_GPU)) if quantity == "time" else ()
+    return NormalDist(mean, math.hypot(deviation * spread.reach[kind(model)] / _DEVIATIONS, *unmeasured))
 
 
 def _architecture(cluster: ClusterDescriptor) -> str:
@@ -222,28 +226,114 @@ def spread_over(ratios: Array, quantity: Quantity, cluster: ClusterDescriptor, m
     return replace(plain, low=min(float(low), 1.0), high=max(float(high), 1.0))
 
 
-def peak_budget(request: Request, machine: Machine) -> float:
-    """Return the largest predicted peak, in allocated bytes, that keeps the job's memory margin and memory risk.
-
-    The lesser of what both leave; without a `request.surprise` the margin's.
-    """
-    framework, whole = request.framework, machine.memory_bytes
-    margin = largest_peak_bytes(request.job.limits.usable_bytes(whole), machine, framework)
-    return min(margin, largest_peak_bytes(whole, machine, framework) / request.surprise) if request.surprise else margin
-
-
-def device_budget(request: Request, machine: Machine) -> float:
-    """Return `peak_budget` as bytes in use on the device, allocator and context included."""
-    return device_bytes(peak_budget(request, machine), machine, request.framework)
-
-
-def fitting(request: Request, machine: Machine, peak_bytes: Iterable[float], cluster: ClusterDescriptor) -> float:
-    """Return the probability that a plan does not run out of GPU memory: the mean over its predicted peaks in bytes."""
-    room = largest_peak_bytes(machine.memory_bytes, machine, request.framework)
-    of = errors("memory", cluster, request.model)
-    return fmean(of.cdf(math.log(room / peak)) for peak in peak_bytes)
-
-
 def surprise(model: ModelDescriptor, cluster: ClusterDescriptor, risk: float) -> float | None:
     """Return the ratio of measured to predicted peak exceeded with probability `risk`; None if risk is 1 or more."""
     return None if risk >= NO_LIMIT else math.exp(errors("memory", cluster, model).inv_cdf(1.0 - risk))
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Range of the probability that two tokens of a batch are alike to routers, log-uniform from `least` to `most`."""
+
+    least: float
+    most: float
+
+    def below(self, shares: Array | float) -> Array:
+        """Return the probability that two tokens are alike which this share of runs stays below; shares: 0 to 1."""
+        result: Array = np.asarray(self.least * (self.most / self.least) ** shares)
+        return result
+
+
+# Words as frequent as their rank has them (Zipf-Mandelbrot, 100,000 words) are alike with 0.003; 0.009 is what
+# loss-balanced routers still show after training, MaxVio of 0.72 over 64 experts of which 6 are chosen (arXiv
+# 2408.15664, table 2). Recorded peaks of small models' first iterations show no more: most are as of 1.0 to 1.3 times
+# the mean in all layers, none as of 1.5, and one rank that has all experts as of 1.3 (tests/measured/test_loads.py).
+UNTRAINED = Alike(least=0.0025, most=0.01)
+# On real data: at least what a balancing loss leaves over all kinds of text, 0.009. At most 0.15: of LFM2.5-8B-A1B,
+# which chooses 4 of 32 experts, and Qwen3.6-35B-A3B, 8 of 256, loads over prompts had Gini coefficients of 0.44 and
+# 0.65 (github.com/oRKLLM/ork-driver/wiki, Exp 2026 06 26); lognormal loads with these have a spread of 0.99 and 2.2
+# of the mean, as of 0.14 and 0.15. What was measured of steps lies between: ranks with 1.44 and 1.57 times the mean
+# on 16 and 8 ranks (Megatron-Bridge's verification cards, Qwen3-30B, as of 0.03 and 0.17; these steps took 1.23 times
+# as long as those forced to balance), 1.3 to 4 where experts are on many (arXiv 2606.04101), 18.6 % of a layer's time
+# lost on 8, as of 1.23 (arXiv 2604.19654).
+TRAINED = Alike(least=0.009, most=0.15)
+# Where a prediction's error has a risk of 5 % left with the planned share, of all draws of both 4.5 to 4.7 % run out
+# (DeepSeek-V3 on 64 ranks, Qwen3, others), and of tuned models 3.6 to 5.5 % where uneven loads take up to a fifth of
+# the memory.
+PLANNED = {"pretrain": 0.65}  # quantile of runs whose load imbalance plans must fit, by task
+PLANNED_TUNING = 0.75  # of all other tasks
+EVERY = (np.arange(64) + 0.5) / 64  # quantiles of runs, equally probable, that represent all
+# Of the mean, what a paged stash has pages for: --moe-paged-stash-buffer-size-factor-cuda, its default.
+PAGES = 1.1
+MIDDLE = 0.5  # quantile of runs whose load imbalance a step is priced with
+
+
+def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float | None = None) -> dict[str, Array]:
+    """Return lattice numbers for expert load imbalance in memory, [n] each; empty without layers with experts.
+
+    OF_LAYER: largest load of any layer and rank over the mean; OF_STAGE: excess of the fullest rank over the mean of
+    all layers; both are capped. Pre-training counts as UNTRAINED, other tasks as TRAINED. ep: [n]. shares: quantile of
+    runs, [n] or one number; None: the quantile that plans must fit.
+    """
+    experts, layers = model.experts, sum(model.moe_layers)
+    if experts is None or not layers:
+        return {}
+    memory = UNTRAINED if task == "pretrain" else TRAINED
+    alike = memory.below(PLANNED.get(task, PLANNED_TUNING) if shares is None else shares)
+    spread, most = _spread(experts, ep, alike) * np.sqrt(1 - 1 / ep), _most(experts, ep)  # all ranks' are what there is
+    layer = np.minimum(1 + spread * _largest(ep * layers), most)
+    return {OF_LAYER: layer, OF_STAGE: np.minimum(spread * _largest(ep) / np.sqrt(layers), most - 1)}
+
+
+def waited(model: ModelDescriptor, ep: Array, shares: Array | float = MIDDLE) -> dict[str, Array]:
+    """Return {OF_STEP: load of the rank that a layer waits for, over the mean}, [n]; empty without layers with experts.
+
+    ep: [n]. shares: quantile of runs, [n] or one number. Loads are those of trained routers, whatever the task, count
+    as independent between ranks, and are capped.
+    """
+    experts = model.experts
+    if experts is None or not any(model.moe_layers):
+        return {}
+    spread = _spread(experts, ep, TRAINED.below(shares))
+    return {OF_STEP: np.minimum(1 + spread * _largest(ep), _most(experts, ep))}
+
+
+def stated(model: ModelDescriptor, ep: Array, load: float) -> dict[str, Array | float]:
+    """Return {LOAD: the load imbalance that the job states}, capped at the load of a rank with all tokens, [n].
+
+    ep: [n]. A load of 1, or any of a dense model, is returned as the number itself.
+    """
+    return {LOAD: load if model.experts is None or load == 1.0 else np.minimum(load, _most(model.experts, ep))}
+
+
+def fixed(numbers: Mapping[str, Array | float], capacity: float, stash: bool) -> dict[str, Array | float]:
+    """Return the lattice numbers for experts with buffers of a fixed size, of those for what comes; 0: unchanged.
+
+    capacity: tokens that a rank's experts have buffers for, over the mean. Memory is that of the buffers, in all layers
+    or, with a paged stash, in the one at work, while others keep PAGES times the mean. Time is that of what comes.
+    """
+    if capacity == 0:
+        return dict(numbers)
+    kept = PAGES if stash else capacity
+    waits = numbers[LOAD] * numbers.get(OF_STEP, 1.0) / kept
+    return {**numbers, LOAD: kept, OF_STEP: waits, OF_LAYER: capacity / kept, OF_STAGE: 0.0}
+
+
+def _spread(experts: Experts, ep: Array, alike: Array) -> Array:
+    """Return the standard deviation of a rank's load over the mean, if ranks were independent, [n]."""
+    others = max(experts.num_experts / experts.computing_per_tok - 1, 0.0)
+    result: Array = np.sqrt(alike * others * ep / experts.num_experts)
+    return result
+
+
+def _most(experts: Experts, ep: Array) -> Array:
+    """Return the largest possible load of a rank over the mean, [n]: the lesser of ep and experts / experts chosen."""
+    result: Array = np.minimum(ep, experts.num_experts / experts.computing_per_tok)
+    return result
+
+
+def _largest(count: Array) -> Array:
+    """Return the expected maximum of `count` standard normal deviates, [n]."""
+    different, which = np.unique(count, return_inverse=True)
+    result: Array = np.array([largest_deviate(one) for one in different.tolist()])[which]
+    return result

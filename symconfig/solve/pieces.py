@@ -26,9 +26,18 @@ from symconfig.graph.scheme import Scheme
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.pipeline_layout import expanded
-from symconfig.solve.interval import peak_budget
 from symconfig.solve.limits import offloaded, policies
-from symconfig.solve.space import Refused, Request, admitted, among, constants, divisors, interleaved, lattice
+from symconfig.solve.space import (
+    Refused,
+    Request,
+    accepted,
+    admitted,
+    constants,
+    divisors,
+    interleaved,
+    lattice,
+    peak_budget,
+)
 from symconfig.solve.split import most_chunks
 from symconfig.solve.stages import ROUNDING
 
@@ -88,7 +97,7 @@ def pieces(
     constraints refuse are counted in `refused`.
     """
     requests = [request for request in requests if recompute_choices(request)]
-    taken = [np.isin(np.arange(grid.size), among(request, grid, refused)) for request in requests]
+    taken = [np.isin(np.arange(grid.size), accepted(request, grid, refused)) for request in requests]
     for number, request in enumerate(requests):
         framework, choices, kinds = request.framework, recompute_choices(request), sequence(request.model)
         places = np.flatnonzero(taken[number] & ~_dominated(requests, taken, number))

@@ -32,13 +32,12 @@ from symconfig.plans.configuration import PRECISIONS, Configuration, Precision
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.solve import extras
 from symconfig.solve.branch_and_bound import branch_and_bound
-from symconfig.solve.choice import Incumbents
+from symconfig.solve.choice import Incumbents, refine
 from symconfig.solve.extras import NOTHING_KNOWN, excluded_options
 from symconfig.solve.interval import NO_LIMIT, surprise
 from symconfig.solve.limits import Limits, limits
 from symconfig.solve.pins import ENDS, Pins, parse
 from symconfig.solve.prospect import Setup
-from symconfig.solve.refine import refine
 from symconfig.solve.space import Request
 from symconfig.solve.usual import usual as usual_layouts
 

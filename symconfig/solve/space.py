@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.framework import Framework
+from symconfig.cost.framework import Framework, device_bytes, largest_peak_bytes
 from symconfig.cost.lattice import Lattice
+from symconfig.cost.machine import Machine
+from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.constraint import Constraint
@@ -20,8 +24,8 @@ from symconfig.graph.model import dim_sizes, keys, repeated_pieces, shares_heads
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.configuration import Configuration, Precision
 from symconfig.plans.configuration_set import ConfigurationSet, Values
+from symconfig.solve.interval import errors, fixed, stated, uneven, waited
 from symconfig.solve.limits import Limits
-from symconfig.solve.loads import fixed, stated, uneven, waited
 from symconfig.solve.pins import Pins
 from symconfig.solve.usual import Usual
 
@@ -73,6 +77,28 @@ class Request:
         return replace(self, configuration=replace(self.configuration, **fields))
 
 
+def peak_budget(request: Request, machine: Machine) -> float:
+    """Return the largest predicted peak, in allocated bytes, that keeps the job's memory margin and memory risk.
+
+    The lesser of what both leave; without a `request.surprise` the margin's.
+    """
+    framework, whole = request.framework, machine.memory_bytes
+    margin = largest_peak_bytes(request.job.limits.usable_bytes(whole), machine, framework)
+    return min(margin, largest_peak_bytes(whole, machine, framework) / request.surprise) if request.surprise else margin
+
+
+def device_budget(request: Request, machine: Machine) -> float:
+    """Return `peak_budget` as bytes in use on the device, allocator and context included."""
+    return device_bytes(peak_budget(request, machine), machine, request.framework)
+
+
+def fitting(request: Request, machine: Machine, peak_bytes: Iterable[float], cluster: ClusterDescriptor) -> float:
+    """Return the probability that a plan does not run out of GPU memory: the mean over its predicted peaks in bytes."""
+    room = largest_peak_bytes(machine.memory_bytes, machine, request.framework)
+    of = errors("memory", cluster, request.model)
+    return fmean(of.cdf(math.log(room / peak)) for peak in peak_bytes)
+
+
 @dataclass(slots=True)
 class Refused:
     """Numbers of points that each named constraint refused, and its rule."""
@@ -103,7 +129,7 @@ def schemes(request: Request) -> Iterator[Scheme]:
     Schemes in which ranks share heads come in addition for models that can. Sequence parallelism off is yielded even if
     the target does not run it, and cp_comm is not compared with its pin here.
     """
-    parallel = [False, *([True] if True in request.limits.tensor_with_sequence else [])]
+    parallel = [False, *([True] if request.limits.runs(sequence_parallel=True) else [])]
     wanted = request.pins.switch("sp")
     sharing = [False, *([True] if shares_heads(request.model, request.model.num_attention_heads) else [])]
     for sequence_parallel, cp_comm, shared_heads in product(parallel, request.limits.cp_comms, sharing):
@@ -125,15 +151,7 @@ def points(request: Request, scheme: Scheme, refused: Refused) -> ConfigurationS
             dp = np.maximum(request.gpus // (inner * pp), 1)
             result |= (request.gpus % (inner * pp) == 0) & (request.global_batch % (dp * grid.micro) == 0)
     grid = grid.at(result)
-    return grid.at(among(request, grid, refused))
-
-
-def among(request: Request, candidates: ConfigurationSet, refused: Refused) -> NDArray[np.intp]:
-    """Return the indices of candidates that no constraint of this request refuses.
-
-    Refused ones are counted in `refused`.
-    """
-    return _accepted(request, candidates, np.arange(candidates.size), request.limits.refusals, refused)
+    return grid.at(accepted(request, grid, refused))
 
 
 def blockers(request: Request) -> list[str]:
@@ -142,7 +160,7 @@ def blockers(request: Request) -> list[str]:
     return [
         rule.rule
         for rule in request.limits.refusals
-        if grids and not any(_accepted(request, grid, np.arange(grid.size), [rule], Refused()).size for grid in grids)
+        if grids and not any(accepted(request, grid, Refused(), rules=[rule]).size for grid in grids)
     ]
 
 
@@ -210,7 +228,7 @@ def admitted(request: Request, candidates: ConfigurationSet, pp: int, refused: R
     low, high = request.pins.ranges.get("dp", (0, 2**62))
     dp = request.gpus // inner
     alive = np.flatnonzero((request.gpus % inner == 0) & (dp >= low) & (dp <= high))
-    return _accepted(request, _in_stages(request, candidates.at(alive), pp), alive, request.limits.refusals, refused)
+    return accepted(request, _in_stages(request, candidates.at(alive), pp), refused, alive)
 
 
 def interleaved(
@@ -221,18 +239,24 @@ def interleaved(
     Only constraints that depend on vpp are checked, at vpp 2. Refused points are counted in `refused`.
     """
     several = _in_stages(request, candidates.at(alive), pp).having(vpp=2)
-    return _accepted(request, several, alive, request.limits.interleaved, refused)
+    return accepted(request, several, refused, alive, request.limits.interleaved)
 
 
-def _accepted(
-    request: Request, left: ConfigurationSet, alive: NDArray[np.intp], rules: Sequence[Constraint], refused: Refused
+def accepted(
+    request: Request,
+    left: ConfigurationSet,
+    refused: Refused,
+    alive: NDArray[np.intp] | None = None,
+    rules: Sequence[Constraint] | None = None,
 ) -> NDArray[np.intp]:
-    """Return those of the indices `alive` whose points no rule refuses; a refused point counts for the first such rule.
+    """Return the indices of the points that no constraint refuses; a refused one counts in `refused` for the first.
 
-    left: the points of `alive`, in the same order; they get the chosen columns of the request's limits.
+    left: the points; they get the chosen columns of the request's limits. alive: the index that is returned for each of
+    them, in the same order; None: its position. rules: the constraints; None: those that are checked at every point.
     """
+    alive = np.arange(left.size) if alive is None else alive
     left = left.having(request.limits.chosen)
-    for rule in rules:
+    for rule in request.limits.refusals if rules is None else rules:
         if not alive.size:
             break
         bad = rule.mask(request.limits.fixed, left, alive.shape)
@@ -288,7 +312,7 @@ def loads(request: Request, ep: Values) -> Numbers:
     """Return the lattice numbers for expert load imbalance, [n] or scalars. ep: [n].
 
     The load that the job states (`limits.load`); if it states no imbalance, also the load a step waits for; if
-    `request.uneven`, also those for memory. Experts with a capacity take the memory of their buffers (`loads.fixed`).
+    `request.uneven`, also those for memory. Experts with a capacity take the memory of their buffers (`fixed`).
     """
     job, model = request.job, request.model
     numbers: Numbers = dict(stated(model, ep, job.limits.load))

@@ -7,9 +7,9 @@ All are tables of model_zoo (`python -m tools generate published`): one row a di
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from math import inf, log2
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
@@ -147,29 +147,16 @@ def usual(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Usual
 
     Similar: both dense or both with experts, and within a factor of two in size. With fewer than `ENOUGH` layouts, a
     factor of four, then any size, and then in turn framework, task and generation (but not the task) are ignored.
-    Without enough in any case, only tp beyond fast links is unusual.
+    Without enough in any case, only tp beyond fast links is unusual. Quantiles are of layouts as close in size as
+    possible, rare switches and recompute of layouts of all sizes: user buffers are counted at tp > 1, the flex
+    dispatcher at ep > 1 only.
     """
+    generation, experts = cluster.gpu.architecture, int(model.experts is not None)
     task = job.task_of(model)
-    return _usual(
-        cluster.gpu.architecture,
-        int(model.experts is not None),
-        task if task in ("pretrain", "lora") else "sft",
-        "megatron" if job.backend == "megatron" else "other",
-        parameters(model, with_mtp=False).total / 1e9,
-        cluster.joined_gpus,
-        int(job.seq_length or 0),
-    )
-
-
-@lru_cache(maxsize=64)
-def _usual(
-    generation: str, experts: int, task: str, backend: str, billions: float, joined: int, seq_length: int
-) -> Usual:
-    """Return the layouts of `usual` by its key. Cached. billions: of parameters.
-
-    Quantiles are of layouts as similar in size as possible, rare switches and recompute of those of all sizes.
-    """
-    kind = [row for row in _rows(PUBLISHED, Layout) if row.experts == experts]
+    task = task if task in ("pretrain", "lora") else "sft"
+    backend = "megatron" if job.backend == "megatron" else "other"
+    billions = parameters(model, with_mtp=False).total / 1e9
+    similar = [row for row in _rows(PUBLISHED, Layout) if row.experts == experts]
     alike: Sequence[Callable[[Layout], bool]] = (
         lambda row: (row.generation, row.task, row.backend) == (generation, task, backend),
         lambda row: (row.generation, row.task) == (generation, task),
@@ -181,9 +168,9 @@ def _usual(
         for same in alike
         for far in DOUBLINGS
     ]
-    # The rows of the first condition that ENOUGH of them meet; switches are counted over all sizes.
+    # The rows of the first condition that ENOUGH of them meet; switches and recompute are counted over all sizes.
     sized, flagged = (
-        next((rows for condition in conditions if len(rows := list(filter(condition, kind))) >= ENOUGH), [])
+        next((rows for condition in conditions if len(rows := list(filter(condition, similar))) >= ENOUGH), [])
         for conditions in (nested, alike)
     )
     columns = {
@@ -192,22 +179,14 @@ def _usual(
         "tokens": [row.micro * row.seq_length / row.cp for row in sized],
     }
     largest = {name: float(np.quantile(each, QUANTILE, method="higher")) for name, each in columns.items() if each}
-    return Usual(largest=largest, rare=frozenset(_rare(flagged)), joined=joined, seq_length=seq_length)
-
-
-def _rare(rows: Sequence[Layout]) -> Iterator[str]:
-    """Yield the kinds of recompute and the switches that a share below RARE of the rows has.
-
-    Nothing where fewer than ENOUGH rows state it. User buffers are counted at tp > 1, the flex dispatcher at ep > 1
-    only.
-    """
-    stated = [row.recompute for row in rows if row.recompute]
+    stated = [row.recompute for row in flagged if row.recompute]
     counts = {kind: (stated.count(kind), len(stated)) for kind in ("selective", "full")}
     # User buffers matter only with tensor parallelism, a dispatcher only with expert parallelism.
-    experts, tensor = [row for row in rows if row.ep > 1], [row for row in rows if row.tp > 1]
-    for name, useful in (("graphs", rows), ("flex", experts), ("user_buffers", tensor)):
-        counts[name] = sum(getattr(row, name) for row in useful), len(useful)
-    yield from (name for name, (have, all_) in counts.items() if all_ >= ENOUGH and have < RARE * all_)
+    useful = {"graphs": flagged, "flex": [row for row in flagged if row.ep > 1]}
+    useful["user_buffers"] = [row for row in flagged if row.tp > 1]
+    counts |= {name: (sum(getattr(row, name) for row in rows), len(rows)) for name, rows in useful.items()}
+    rare = frozenset(name for name, (have, all_) in counts.items() if all_ >= ENOUGH and have < RARE * all_)
+    return Usual(largest=largest, rare=rare, joined=cluster.joined_gpus, seq_length=int(job.seq_length or 0))
 
 
 def real_data_ratios() -> tuple[float, ...]:

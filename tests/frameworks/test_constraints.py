@@ -32,9 +32,8 @@ from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.frameworks.programs import PROGRAMS
 from symconfig.frameworks.shared import HEADS
 from symconfig.plans.configuration import FIELD_OF_PIN, FIELDS, Configuration
-from symconfig.plans.configuration_set import COLUMNS, ConfigurationSet
+from symconfig.plans.configuration_set import COLUMNS, UNKNOWN, ConfigurationSet, no
 from symconfig.plans.plan import Plan
-from symconfig.plans.unknown import UNKNOWN, no
 from symconfig.render.shared import refused
 from symconfig.solve.predict import as_found
 from symconfig.solve.prospect import Setup

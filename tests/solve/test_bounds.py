@@ -24,11 +24,11 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.solve import branch_and_bound as search
 from symconfig.solve.choice import TIE, Incumbents, complexity, family
 from symconfig.solve.costed import costed
-from symconfig.solve.interval import peak_budget
 from symconfig.solve.pieces import PLAIN, WHOLE, computed_s
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import weigh_all
 from symconfig.solve.search import resolved
+from symconfig.solve.space import peak_budget
 from tests.solve.naive import job, place, tight, tiny
 from tests.solve.test_brute_force import DENSE, LATENT, MIXTURE, STATES, TIED, UNEVEN
 

@@ -10,9 +10,10 @@ import pytest
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InfeasibleError
-from symconfig.solve.interval import NO_LIMIT, errors, fitting, interval, surprise
+from symconfig.solve.interval import NO_LIMIT, errors, interval, surprise
 from symconfig.solve.predict import restore
 from symconfig.solve.search import search
+from symconfig.solve.space import fitting
 from tests.solve.naive import job, tight, tiny
 
 MODEL = tiny()

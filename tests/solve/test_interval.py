@@ -32,7 +32,7 @@ KNOWN = (
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "recorded", lambda _: (KNOWN, SPREAD))
-    kept = (module._errors,)
+    kept = (module.errors,)
     for each in kept:
         each.cache_clear()
     yield

@@ -16,7 +16,7 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.plans.plan import Plan
 from symconfig.solve.candidate import under_loads
 from symconfig.solve.costed import costed
-from symconfig.solve.loads import TRAINED, UNTRAINED, uneven, waited
+from symconfig.solve.interval import TRAINED, UNTRAINED, uneven, waited
 from symconfig.solve.predict import restore
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.search import search

@@ -14,9 +14,9 @@ from symconfig.graph.model import sequence
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.solve.choice import TIE
 from symconfig.solve.costed import costed, refined_s
-from symconfig.solve.interval import peak_budget
 from symconfig.solve.run import run, weigh_all
 from symconfig.solve.search import resolved
+from symconfig.solve.space import peak_budget
 from symconfig.solve.split import Split, plainest
 from tests.solve.naive import job, tight, tiny
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from symconfig.graph.parts import is_layer
-from symconfig.solve.refine import fewest_recomputed
+from symconfig.solve.choice import fewest_recomputed
 from symconfig.solve.stages import Blocks, Chunks, Layouts, StageProblem, family, fastest_cut
 
 INFINITE = float("inf")

@@ -20,8 +20,7 @@ from symconfig.frameworks.megatron import option_constraints as options_table
 from symconfig.frameworks.megatron import options, sparse
 from symconfig.frameworks.megatron.flags import versions
 from symconfig.frameworks.megatron.releases import megatron_release
-from symconfig.plans.configuration_set import ConfigurationSet
-from symconfig.plans.unknown import UNKNOWN
+from symconfig.plans.configuration_set import UNKNOWN, ConfigurationSet
 
 ATTENTION = "experimental_attention_variant"
 GROUPS, GQA, MLA = "num_query_groups", "group_query_attention", "multi_latent_attention"

@@ -8,7 +8,7 @@ from symconfig.frameworks import shared
 from symconfig.frameworks.around_transformers import AROUND_TRANSFORMERS, ULYSSES
 from symconfig.frameworks.constraint import Constraint, of_module
 from symconfig.frameworks.deepspeed.releases import AUTOEP_MODELS, AUTOTP_MODELS
-from symconfig.plans.unknown import among, no
+from symconfig.plans.configuration_set import among, no
 
 ETP = Constraint(
     name="autoep with etp",

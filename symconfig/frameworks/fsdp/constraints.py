@@ -8,7 +8,7 @@ from symconfig.frameworks import shared
 from symconfig.frameworks.around_transformers import AROUND_TRANSFORMERS
 from symconfig.frameworks.constraint import Constraint, of_module
 from symconfig.frameworks.deepspeed import constraints as deepspeed
-from symconfig.plans.unknown import among, no
+from symconfig.plans.configuration_set import among, no
 
 SHARDS = Constraint(
     name="shards",

@@ -11,7 +11,7 @@ from symconfig.frameworks.megatron.optimizer_constraints import OPTIMIZER_CONSTR
 from symconfig.frameworks.megatron.option_constraints import OPTION_CONSTRAINTS
 from symconfig.frameworks.megatron.sparse import SPARSE_CONSTRAINTS
 from symconfig.frameworks.shared import DELTA_MIXERS, MIXERS, SCAN
-from symconfig.plans.unknown import among, has, looked_up, no
+from symconfig.plans.configuration_set import among, has, looked_up, no
 
 # Transformer Engine multiplies FP8 matrices whose sides divide by 16, MXFP8 and NVFP4 ones by 32
 # (transformer_engine/pytorch/utils.py, assert_dim_for_fp8_exec).

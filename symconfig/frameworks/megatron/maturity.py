@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from symconfig.frameworks.maturity import Maturity, Need, Option, Standing
-from symconfig.plans.unknown import among, no
+from symconfig.plans.configuration_set import among, no
 
 RECIPES = "model_zoo/recipes, pretraining rows"
 # Counted over 992 distinct layouts for pretraining: model, cluster, sequence, degrees, sharding, recompute and offload.

@@ -9,7 +9,7 @@ from functools import partial
 
 from symconfig.frameworks.constraint import Constraint, of_module
 from symconfig.frameworks.shared import MIXERS
-from symconfig.plans.unknown import among, has
+from symconfig.plans.configuration_set import among, has
 
 # Before it the ranks reduce every gradient to all, without overlap, and gather whole lists of weights: not priced.
 MUON_SINCE = "core_v0.18.2"

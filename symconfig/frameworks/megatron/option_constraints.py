@@ -10,7 +10,7 @@ from symconfig.frameworks.megatron.releases import (
     FUSED_LOSS_REFUSED,
     GRAPHED_MODULES_SINCE,
 )
-from symconfig.plans.unknown import among, has, no
+from symconfig.plans.configuration_set import among, has, no
 
 # Without Transformer Engine's user buffers, which want NVLink and Ampere or later (README.rst, "System Requirements";
 # pytorch/module/base.py, initialize_ub).

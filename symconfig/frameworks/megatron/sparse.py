@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 
 from symconfig.frameworks.constraint import Constraint
-from symconfig.plans.unknown import among, has, no
+from symconfig.plans.configuration_set import among, has, no
 
 SINCE = "core_v0.19.0"
 VARIANT, NAME = "--experimental-attention-variant", "dsa"

@@ -148,7 +148,7 @@ def _unknown(request: Request, c: Setup) -> str:
         return f"{name} has no pipeline for this model"
     if c.zero_stage not in limits.zero:
         return f"{name} has no ZeRO stage {c.zero_stage} here"
-    if c.tp > 1 and c.sequence_parallel not in limits.tensor_with_sequence:
+    if c.tp > 1 and not limits.runs(sequence_parallel=c.sequence_parallel):
         wanted = "with" if not c.sequence_parallel else "without"
         return f"{name} has tensor parallelism only {wanted} sequence parallelism"
     return ""

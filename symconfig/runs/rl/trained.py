@@ -18,7 +18,7 @@ from symconfig.graph.parts import is_layer
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.rl.logits import LogitBytes
 from symconfig.solve.costed import Costed, costed, times
-from symconfig.solve.loads import uneven
+from symconfig.solve.interval import uneven
 from symconfig.solve.predict import restore
 from symconfig.solve.prospect import Prospect, recomputing
 from symconfig.solve.run import weighs_loads

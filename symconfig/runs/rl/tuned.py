@@ -22,9 +22,10 @@ from symconfig.runs.rl.logits import PLAIN, of_loss
 from symconfig.runs.rl.phases import Phase
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.candidate import fullness
-from symconfig.solve.interval import device_budget, surprise
+from symconfig.solve.interval import surprise
 from symconfig.solve.lengths import documents, longest_of
 from symconfig.solve.predict import restore
+from symconfig.solve.space import device_budget
 
 WEIGHED = 12  # plans of an update, around each of which the step is counted
 _LEFT = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # shares of a GPU that an update leaves to what a loss has besides, all tried

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from symconfig.cost import formulas
-from symconfig.cost.exchange import between_ends_s, copies_s
+from symconfig.cost.exchange import copies_s
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.pipeline import Messages, messages
@@ -26,12 +26,22 @@ from symconfig.descriptor.mixed import MixedCluster
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.mixed import Host, MixedCandidate, Span
 from symconfig.plans.plan import Predicted
-from symconfig.schedule.simulate import simulate
-from symconfig.schedule.timeline import Timeline, Times
+from symconfig.schedule.timeline import Times
 from symconfig.solve.candidate import plan_candidate, predicted, tidy
-from symconfig.solve.costed import BUBBLE, EXCHANGE, Costed, detailed, shape, table_alone, times, without_exchange
-from symconfig.solve.interval import peak_budget
+from symconfig.solve.costed import (
+    BUBBLE,
+    EXCHANGE,
+    Costed,
+    detailed,
+    optimizer_start_s,
+    run_schedule,
+    shape,
+    table_alone,
+    times,
+    without_exchange,
+)
 from symconfig.solve.prospect import Prospect, recomputing
+from symconfig.solve.space import peak_budget
 from symconfig.solve.split import Split
 from symconfig.solve.stages import layers
 
@@ -180,19 +190,15 @@ class Across:
             lag_s=max(float(between.lag_s[0]) for between in self._messages),
         )
 
-    def run(self, made: Times) -> Timeline:
-        """Return the simulated timeline under the framework's own schedule."""
-        return simulate(made, *shape(self.parts[0]), paired=self.candidates[0].beside_another)
-
     @cached_property
     def simulated_s(self) -> float:
         """Return when the optimizer starts, in seconds from the start of the step. Cached.
 
         All stages are done then, and the gradient of a shared embedding is summed over the border's links.
         """
-        parts, done = self.parts[0], self.run(self.times).finish_s
-        between = between_ends_s(parts.sums, parts.points, replace(parts.setting, machine=self.border))
-        return max(float(done.max()), max(float(done[0]), float(done[-1])) + float(between[0]))
+        parts = self.parts[0]
+        over_border = replace(parts, setting=replace(parts.setting, machine=self.border))
+        return optimizer_start_s(run_schedule(self.candidates[0], parts, self.times), over_border)
 
     @cached_property
     def step_s(self) -> float:
@@ -231,7 +237,7 @@ class Across:
         slowest = int(np.argmax(self.stage_s))
         kind, m = self.kinds[slowest], self.num_microbatches
         parts = self.parts[kind]
-        alone = self.run(without_exchange(self.times)).step_s
+        alone = run_schedule(self.candidates[0], self.parts[0], without_exchange(self.times)).step_s
         repeated = float(self.times.recompute[slowest].sum())
         communication = float(parts.sums.communication[slowest, 0, 0])
         waits = sum(float(arrivals[slowest].sum()) for arrivals in self.arrivals_s)
@@ -275,10 +281,12 @@ def described(across: Across, mixed: MixedCluster, jobs: Sequence[Job]) -> Mixed
     tightest = max((0, 1), key=lambda kind: each[kind].device_bytes / hosts[kind].usable_bytes)
     spans = [one.interval["step_s"] for one in each]
     interval = {**each[tightest].interval, "step_s": (min(low for low, _ in spans), max(high for _, high in spans))}
+    precision = across.candidates[0].request.precision
+    peaks = sum(share.gpus * getattr(share.cluster.gpu.peak_flops, precision).value for share in mixed.shares)
     what = replace(
         each[tightest],
         interval=interval,
-        mfu=tidy(each[0].model_tflops_per_gpu * 1e12 / _peak_flops(across, mixed)),
+        mfu=tidy(each[0].model_tflops_per_gpu * 1e12 / float(peaks / mixed.gpus)),
         host_bytes=max(one.host_bytes for one in each),
     )
     allocated = [across.parts[kind].peaks[stage] for stage, kind in enumerate(across.kinds)]
@@ -310,10 +318,3 @@ def _host(across: Across, mixed: MixedCluster, jobs: Sequence[Job], kind: int, w
         predicted=what,
         usable_bytes=jobs[across.order[kind]].limits.usable_bytes(memory),
     )
-
-
-def _peak_flops(across: Across, mixed: MixedCluster) -> float:
-    """Return the mean peak FLOP/s of all GPUs in the plan's precision."""
-    precision = across.candidates[0].request.precision
-    whole = sum(share.gpus * getattr(share.cluster.gpu.peak_flops, precision).value for share in mixed.shares)
-    return float(whole / mixed.gpus)

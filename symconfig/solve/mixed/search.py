@@ -20,13 +20,12 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.plans.configuration import Precision
 from symconfig.solve.branch_and_bound import branch_and_bound
-from symconfig.solve.choice import Family, Incumbents, family
+from symconfig.solve.choice import Family, Incumbents, family, fewest_recomputed, refine, stages_of
 from symconfig.solve.infeasible import with_pins
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.pieces import PLAIN, WHOLE, recompute_choices
 from symconfig.solve.pins import Pins, parse
 from symconfig.solve.prospect import Prospect, recomputing
-from symconfig.solve.refine import fewest_recomputed, refine, stages_of
 from symconfig.solve.run import Progress, precisions, requests
 from symconfig.solve.search import resolved
 from symconfig.solve.space import Request, divisors
@@ -291,7 +290,8 @@ def border(mixed: MixedCluster, machines: Sequence[Machine]) -> Machine:
     one, other = (_between_nodes(*each) for each in zip(clusters, machines, strict=True))
     levels = _worse(one, other)
     if mixed.over_bytes_per_s is not None:
-        rate = mixed.over_bytes_per_s * min(map(_efficiency, clusters))
+        kernels = [cluster.kernels for cluster in clusters]
+        rate = mixed.over_bytes_per_s * min((one.network_efficiency or one.link_efficiency).value for one in kernels)
         levels = {name: min(value, rate) if name.endswith("bytes_per_s") else value for name, value in levels.items()}
     return replace(machines[0], levels=levels)
 
@@ -316,8 +316,3 @@ def _worse(one: dict[str, Number], other: dict[str, Number]) -> dict[str, Number
         name: min(value, other[name]) if name.endswith(_LEAST) else max(value, other[name])
         for name, value in one.items()
     }
-
-
-def _efficiency(cluster: ClusterDescriptor) -> float:
-    """Return the share of the wire's bandwidth that collectives reach between nodes, from 0 to 1."""
-    return (cluster.kernels.network_efficiency or cluster.kernels.link_efficiency).value

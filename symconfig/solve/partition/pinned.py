@@ -16,7 +16,7 @@ from math import prod
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.errors import InputError, Problem, nearest
 from symconfig.format import either, general
-from symconfig.graph.program.net import Fixed, Net, Node, Port
+from symconfig.graph.program.net import Fixed, Net, Node
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition.rows import WORDS, as_fixed, every_row
 
@@ -54,7 +54,8 @@ class Pin:
         (cut,) = self.cuts
         ports = [port for port in node.ports if port.tensor.name in self.names and not node.copy]
         ports = [port for port in ports if port.output or port.tensor.name in net.program.inputs]
-        return tuple(Fixed(_splits_dim(port, cut.name), cut.parts, cut.level) for port in ports)
+        at = [(port.places, port.tensor.dims.index(cut.name)) for port in ports]
+        return tuple(Fixed(tuple(one.forward == dim for one in places), cut.parts, cut.level) for places, dim in at)
 
     def _layout(self, node: Node) -> Iterator[Fixed]:
         """Yield a constraint for every option of a node but the first ("whole"): its number of ranks on all levels
@@ -94,11 +95,6 @@ class Named:
             return ()
         flat = tuple(f"zero{option.zero}" == self.text for option in node.options)
         return (Fixed(flat, self.gpus),) if any(flat) else (Fixed(tuple(n > 0 for n in range(len(flat))), 1),)
-
-
-def _splits_dim(port: Port, dim: str) -> tuple[bool, ...]:
-    position = port.tensor.dims.index(dim)
-    return tuple(place.forward == position for place in port.places)
 
 
 def pinned(net: Net, pins: Sequence[Pin | Named]) -> Net:
@@ -269,16 +265,15 @@ def check(nets: Sequence[Net], pins: Sequence[Pin], meshes: Sequence[Mesh], most
         nodes = [(net, net.nodes[index]) for net in nets]
         held = [pin for pin in pins if pin.of_node(*nodes[0])]
         for some in [*([pin] for pin in held), held] if held else ():
-            if not any(_satisfiable(*one, some, axes) for one in nodes for axes in shapes):
+            tried = [
+                (replace(node, fixed=tuple(one for pin in some for one in pin.of_node(net, node))), net)
+                for net, node in nodes
+            ]
+            if not any(len(every_row(*one, axes)) for one in tried for axes in shapes):
                 problems.append(_impossible(nodes, some, shapes))
                 break
     if problems:
         raise InputError(tuple(dict.fromkeys(problems)))
-
-
-def _satisfiable(net: Net, node: Node, pins: Sequence[Pin], axes: Sequence[Axis]) -> bool:
-    fixed = tuple(one for pin in pins for one in pin.of_node(net, node))
-    return len(every_row(replace(node, fixed=fixed), net, axes)) > 0
 
 
 def _impossible(nodes: Sequence[tuple[Net, Node]], pins: Sequence[Pin], shapes: Sequence[Sequence[Axis]]) -> Problem:

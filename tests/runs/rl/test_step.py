@@ -30,7 +30,7 @@ from symconfig.runs.rl.trained import Trained
 from symconfig.schedule.simulate import simulate
 from symconfig.solve.choice import TIE, complexity, unusual
 from symconfig.solve.costed import costed, times
-from symconfig.solve.loads import uneven
+from symconfig.solve.interval import uneven
 from symconfig.solve.predict import restore
 from symconfig.solve.usual import PREMIUM, premium
 from tests.runs.rl.support import phase, planned, section, usual
