@@ -23,7 +23,8 @@ from symconfig.plans.plan import (
     Search,
     Stage,
     Target,
-    digests,
+    digest,
+    signed,
 )
 from symconfig.plans.rl import PlannedPhase, PlannedRl
 from symconfig.solve.run import with_training
@@ -133,7 +134,7 @@ def _whole(model: ModelDescriptor, job: Job) -> Job:
 
 def signed(data: dict[str, Any]) -> str:
     """The JSON of a plan that somebody changed, with the digests that it would have had."""
-    return json.dumps({**data, "digests": digests(data)})
+    return json.dumps({**data, "digests": {name: digest(value) for name, (_, value) in signed(data).items()}})
 
 
 def _configuration(model: ModelDescriptor, cluster: ClusterDescriptor, given: dict[str, Any]) -> Configuration:
