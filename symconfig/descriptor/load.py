@@ -11,16 +11,23 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from symconfig.descriptor import hub
-from symconfig.descriptor.cluster import LONGEST_NAME, ClusterDescriptor, Kernels, KernelsFile
-from symconfig.descriptor.cluster_name import CLUSTER, as_document, joined, kinds, split
+from symconfig.descriptor.cluster import (
+    CLUSTER,
+    LONGEST_NAME,
+    ClusterDescriptor,
+    Kernels,
+    KernelsFile,
+    as_document,
+    joined,
+    kinds,
+    split,
+)
 from symconfig.descriptor.difference import SHORT, changed, given_in, quantified
-from symconfig.descriptor.document import Document, called, shorten
+from symconfig.descriptor.document import Document, called, load_yaml_strict, shorten
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import ModelDescriptor, ModelSchema
 from symconfig.descriptor.sections import Adapter
-from symconfig.descriptor.strict import Strict
-from symconfig.descriptor.validate import validate
-from symconfig.descriptor.yaml_strict import load_yaml_strict
+from symconfig.descriptor.strict import Strict, validate
 from symconfig.errors import InputError
 from symconfig.resources import data_dir, may_read
 
@@ -53,19 +60,16 @@ def zoo_clusters() -> list[str]:
     return _zoo("clusters")
 
 
-def load_model(name_or_path: str, base: Path | None = None) -> ModelDescriptor:
+def load_model(name_or_path: str, base: Path | None = None, *, adapters: bool = True) -> ModelDescriptor:
     """Load a model by zoo name, descriptor file, `config.json` or its folder, or Hugging Face id.
 
     Relative paths start at `base`, by default the working directory. A file with `base` and `adapter` gives its base
-    model with the adapter. Raises InputError for unknown names and invalid files.
+    model with the adapter; refused with `adapters` False. Raises InputError for unknown names and invalid files.
     """
-    return _model_named(name_or_path, base, adapters=True)
-
-
-def _model_named(name: str, base: Path | None, *, adapters: bool) -> ModelDescriptor:
-    path = find(name, "models", base)
+    path = find(name_or_path, "models", base)
     model = _load_model(path, adapters=adapters)
-    return hub.named(model, name) if hub.is_id(name) and path == hub.cached(name) else model
+    fetched = path.name == hub.CONFIG and hub.is_id(name_or_path) and path == hub.cached(name_or_path)
+    return hub.named(model, name_or_path) if fetched else model
 
 
 def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
@@ -244,7 +248,7 @@ def _with_adapter(document: Document, path: Path) -> ModelDescriptor:
     """
     added = validate(document, AdapterModel)
     try:
-        base = _model_named(added.base, path.parent, adapters=False)
+        base = load_model(added.base, path.parent, adapters=False)
     except InputError as error:
         first = document.problem("the base model cannot be loaded", ("base",), got=shorten(added.base))
         raise InputError([first, *error.problems]) from None

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from symconfig.descriptor.amounts import gpu_bytes_per_s
-from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.cluster_name import CLUSTER, OVER, kinds
+from symconfig.descriptor.cluster import CLUSTER, OVER, ClusterDescriptor, kinds
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.load import is_mixed, load_cluster
 from symconfig.errors import InputError, Problem

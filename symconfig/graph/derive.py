@@ -12,11 +12,10 @@ from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block
 from symconfig.graph.derived import Collective, DerivedBlock, Held, Phase, WeightShard, Workspace
 from symconfig.graph.dims import ONE
-from symconfig.graph.layout import GTP, PARTIAL, Kind, Layout, Move, Place, moves
+from symconfig.graph.layout import GTP, PARTIAL, Kind, Layout, Move, Place, Sharding, moves
+from symconfig.graph.layout import Phase as Step
 from symconfig.graph.operator import Element, Gradients, Leg, Operator, Tensor, Use, Weight, Work
 from symconfig.graph.scheme import Scheme, local, tasks
-from symconfig.graph.sharding import Phase as Step
-from symconfig.graph.sharding import Sharding
 
 
 @lru_cache(maxsize=256)

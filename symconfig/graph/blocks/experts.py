@@ -8,9 +8,9 @@ from symconfig.descriptor.sections import Experts
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import norm, projected
 from symconfig.graph.blocks.mlp import mlp
-from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Dispatch, ExpertKernels, Router, Routing
 from symconfig.graph.operator import Element, Leg, Tensor, Use, Weight
+from symconfig.graph.parts import Context
 
 # Operators that the host runs where the graph has one, forward and backward; counted in Megatron-LM (transformer/moe:
 # router.py, moe_utils.py, token_dispatcher.py), the first adjusted to runs. Logits, load balance, choice, counts of

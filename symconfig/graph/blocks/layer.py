@@ -23,10 +23,9 @@ from symconfig.graph.blocks.streams import (
     write_streams,
 )
 from symconfig.graph.blocks.vision import FEATURES, merge_images
-from symconfig.graph.builder import Context
 from symconfig.graph.implementation import LossKernel
 from symconfig.graph.operator import Element, Leg, Scratch, Tensor, Use
-from symconfig.graph.parts import End, parts
+from symconfig.graph.parts import Context, End, parts
 
 _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 # Traffic over reading what is kept once forward, and writing its gradient beside it once backward. Transformer Engine's

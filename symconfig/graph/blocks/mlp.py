@@ -5,10 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 
 from symconfig.graph import dims as d
+from symconfig.graph.block import in_eight_bits
 from symconfig.graph.blocks.common import beside_fused, linear, projected
-from symconfig.graph.builder import Context, in_eight_bits
 from symconfig.graph.implementation import ExpertKernels, Routing
 from symconfig.graph.operator import Element, Tensor, Use
+from symconfig.graph.parts import Context
 
 SLOPES = ("alpha_p", "alpha_n")  # of xIELU: a number each, learned (arXiv:2411.13010)
 FUSED = {
