@@ -111,12 +111,15 @@ def load_config(path: Path, family: str | None = None) -> tuple[ModelDescriptor,
     return imported(document.data, document.file, None, document, family)
 
 
-def load_cluster(name_or_path: str, base: Path | None = None) -> ClusterDescriptor:
+def load_cluster(name_or_path: str, base: Path | None = None, above: tuple[Path, ...] = ()) -> ClusterDescriptor:
     """Load a cluster by zoo name or file, with changes: `h100 with network=4x100Gb/s`, or `h100@4x100Gb/s`.
 
-    Paths are relative to `base`. Raises InputError, also for a cluster of two kinds of GPUs.
+    Paths are relative to `base`. above: the resolved files that have this one as their base, outermost first. Raises
+    InputError, also for a cluster of two kinds of GPUs.
     """
-    return _load_cluster(name_or_path, base, ())
+    plain, changes = _split(name_or_path, base)
+    cluster = _cluster_file(find(plain, "clusters", base), above)
+    return with_changes(cluster, changes) if changes else cluster
 
 
 def is_mixed(name: str, base: Path | None = None) -> bool:
@@ -159,16 +162,6 @@ def _split(name: str, base: Path | None) -> tuple[str, dict[str, str]]:
     return (name, {}) if _path_kind(name, base) else split(name)
 
 
-def _load_cluster(name: str, folder: Path | None, above: tuple[Path, ...]) -> ClusterDescriptor:
-    """Load a cluster by name or path below `folder`, with the changes of its name.
-
-    above: the resolved files that have this one as their base, outermost first. Raises InputError.
-    """
-    plain, changes = _split(name, folder)
-    cluster = _cluster_file(find(plain, "clusters", folder), above)
-    return with_changes(cluster, changes) if changes else cluster
-
-
 def _cluster_file(path: Path, above: tuple[Path, ...]) -> ClusterDescriptor:
     """Load a cluster's file: a whole descriptor, or one with `base`, whose fields change that cluster.
 
@@ -191,7 +184,7 @@ def _cluster_file(path: Path, above: tuple[Path, ...]) -> ClusterDescriptor:
             if file in chain:
                 names = " -> ".join(one.name for one in (*chain[chain.index(file) :], file))
                 raise InputError("the bases go round in a circle", got=names)
-            base = _load_cluster(stated, path.parent, chain)
+            base = load_cluster(stated, path.parent, chain)
         except InputError as error:
             first = document.problem("the base cluster cannot be loaded", ("base",), got=shorten(stated))
             raise InputError([first, *error.problems]) from None

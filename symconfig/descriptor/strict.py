@@ -257,7 +257,7 @@ class Strict(BaseModel):
 
 
 class Sparse(Strict):
-    """A section that is written without its `rare` fields, where they are as in most models."""
+    """A section whose `rare` fields (names) are written only if they differ from their default."""
 
     rare: ClassVar[tuple[str, ...]] = ()
 
