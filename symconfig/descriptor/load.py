@@ -305,7 +305,7 @@ def find(name: str, kind: str, base: Path | None) -> Path:
         return data_dir("model_zoo") / kind / f"{own}.yaml"
     what = kind.removesuffix("s")
     if kind == "models" and hub.is_id(name):
-        if (own := hub.in_zoo(name)) is not None:
+        if (own := {known.lower(): own for own, known in hub.of_zoo()}.get(name.lower())) is not None:
             return data_dir("model_zoo") / kind / f"{own}.yaml"
         if may_read(hub.folder()):
             return hub.cached(name) or hub.fetched(name)
