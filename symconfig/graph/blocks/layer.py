@@ -13,8 +13,7 @@ from symconfig.descriptor.sections import NO_MIXER, LayerKind, Mlp, Position
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block, Place
 from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, projected, residual
-from symconfig.graph.blocks.experts import experts
-from symconfig.graph.blocks.mlp import mlp
+from symconfig.graph.blocks.mlp import experts, mlp
 from symconfig.graph.blocks.streams import (
     add_layer_input,
     layer_inputs,
