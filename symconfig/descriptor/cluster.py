@@ -1,5 +1,5 @@
 """The cluster descriptor: GPU, host and network levels, each number with its source and uncertainty; and the names of
-clusters with what differs from them.
+clusters with what differs from them; and clusters of two kinds of GPUs.
 
 A job records `h100 with network=4x200Gb/s and gpu_memory=96GB`, and the cluster is made again from that. `--set` adds
 to it; `h100@4x200 Gb/s` is short for its network.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
@@ -251,6 +252,36 @@ def _fewer_links(level: dict[str, Any], before: int | None, source: str) -> dict
     old = level["bandwidth_bytes_per_s"]
     rate = {**old, "value": old["value"] * (now - 1) / (before - 1), "source": f"{source}: {now} GPUs; {old['source']}"}
     return {**level, "bandwidth_bytes_per_s": rate}
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One kind of GPU in a mixed cluster, and the number of GPUs of that kind."""
+
+    cluster: ClusterDescriptor
+    gpus: int
+
+    @property
+    def nodes(self) -> int:
+        """Return the number of full nodes."""
+        return self.gpus // self.cluster.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class MixedCluster:
+    """Two kinds of GPUs under one network.
+
+    over_bytes_per_s: bandwidth between the kinds per GPU, one direction; None: that of the slower one's own network.
+    """
+
+    name: str
+    shares: tuple[Share, Share]
+    over_bytes_per_s: float | None = None
+
+    @property
+    def gpus(self) -> int:
+        """Return the number of GPUs of both kinds."""
+        return sum(share.gpus for share in self.shares)
 
 
 _FIELD = r"[A-Za-z_][A-Za-z_0-9.]*"

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from symconfig.descriptor import hub
+from symconfig.descriptor.amounts import gpu_bytes_per_s
 from symconfig.descriptor.cluster import (
     CLUSTER,
     LONGEST_NAME,
+    OVER,
     ClusterDescriptor,
     Kernels,
     KernelsFile,
+    MixedCluster,
+    Share,
     as_document,
     joined,
     kinds,
@@ -28,7 +32,7 @@ from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import ModelDescriptor, ModelSchema
 from symconfig.descriptor.sections import Adapter
 from symconfig.descriptor.strict import Strict, validate
-from symconfig.errors import InputError
+from symconfig.errors import InputError, Problem
 from symconfig.resources import data_dir, may_read
 
 if TYPE_CHECKING:
@@ -122,9 +126,56 @@ def load_cluster(name_or_path: str, base: Path | None = None, above: tuple[Path,
     return with_changes(cluster, changes) if changes else cluster
 
 
-def is_mixed(name: str, base: Path | None = None) -> bool:
-    """Return whether a name is that of a cluster of two kinds of GPUs; False where a file has that name."""
-    return _path_kind(name, base) != "file" and kinds(name) is not None
+def load_mixed(name: str, base: Path | None = None) -> MixedCluster | None:
+    """Load a cluster of two kinds of GPUs by its name; None if the name is not that of such a cluster, or is a file's.
+
+    Paths of the kinds are relative to `base`. A network after `over` is that between the kinds, one GPU's speed unless
+    it says otherwise. Raises InputError for kinds that cannot be loaded or cannot train together, and a wrong network.
+    """
+    if (stated := None if _path_kind(name, base) == "file" else kinds(name)) is None:
+        return None
+    *each, over = stated
+    first, second = (Share(load_cluster(kind, base), gpus) for kind, gpus in each)
+    _check_kinds(first, second)
+    called = " + ".join(f"{share.cluster.name}*{share.gpus}" for share in (first, second))
+    if over is None:
+        return MixedCluster(called, (first, second))
+    rate = gpu_bytes_per_s(over, first.cluster.gpus_per_node, "gpu")
+    return MixedCluster(f"{called} {OVER} {over}", (first, second), rate)
+
+
+def mixed_of(document: Document, base: Path | None = None) -> MixedCluster | None:
+    """Load the cluster of two kinds of GPUs that a job's document names under `cluster`, as `load_mixed` does.
+
+    None if it names a cluster of one kind, or none. Raises InputError.
+    """
+    name = document.data.get(CLUSTER) if isinstance(document.data, dict) else None
+    return load_mixed(name, base) if isinstance(name, str) else None
+
+
+def _check_kinds(first: Share, second: Share) -> None:
+    """Raise InputError, with all problems, if one run cannot span both kinds of GPUs.
+
+    They are different vendors, nodes of different sizes, and numbers of GPUs that do not fill whole nodes.
+    """
+    one, other = first.cluster, second.cluster
+    problems = []
+    if one.gpu.vendor != other.gpu.vendor:
+        what = "GPUs of two vendors have no collective library in common"
+        problems.append(Problem(what, field=CLUSTER, got=f"{one.gpu.vendor} and {other.gpu.vendor}"))
+    if one.gpus_per_node != other.gpus_per_node:
+        what = (
+            "a launcher starts the same number of ranks on every node, but the two kinds have nodes of different sizes"
+        )
+        got = f"{one.gpus_per_node} and {other.gpus_per_node}"
+        problems.append(Problem(what, field=CLUSTER, got=got, hint="'NAME with gpus_per_node=N*GPUS' for one of them"))
+    for share in (first, second):
+        each = share.cluster.gpus_per_node
+        if share.gpus % each:
+            what, need = f"{share.cluster.name} does not fill whole nodes", f"a multiple of {each}"
+            problems.append(Problem(what, field=CLUSTER, got=str(share.gpus), need=need))
+    if problems:
+        raise InputError(problems)
 
 
 def find_cluster(name_or_path: str, base: Path | None = None) -> Path:
@@ -156,10 +207,11 @@ def _split(name: str, base: Path | None) -> tuple[str, dict[str, str]]:
 
     Raises InputError for the name of a cluster of two kinds of GPUs, and as `split` does.
     """
-    if is_mixed(name, base):
+    kind = _path_kind(name, base)
+    if kind != "file" and kinds(name) is not None:
         what = "has two kinds of GPUs, and only symconfig plan takes such a cluster (symconfig.plan_mixed in Python)"
         raise InputError(what, field=CLUSTER, got=shorten(name), hint="one of its kinds")
-    return (name, {}) if _path_kind(name, base) else split(name)
+    return (name, {}) if kind else split(name)
 
 
 def _cluster_file(path: Path, above: tuple[Path, ...]) -> ClusterDescriptor:
