@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
-import yaml
-
 from symconfig.errors import InputError, Problem, Right
 from symconfig.resources import content
 
@@ -136,7 +134,6 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 _NOT_FINITE = re.compile(r"([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z")
 _MAX_DIGITS = 100  # longer numbers are a mistake, and CPython refuses int() of more than 4,300 digits
 MAX_NODES = 100_000
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml where PyYAML was built with it: ten times faster
 
 
 @dataclass(slots=True)
@@ -354,8 +351,11 @@ def build(builder: Builder, text: str) -> None:
     Raises InputError, with the builder's problems, for invalid YAML, MAX_PROBLEMS problems, more than MAX_NODES values,
     and what the builder refuses.
     """
+    import yaml  # here, since each command line imports this module
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml where PyYAML was built with it: ten times faster
     try:
-        for event in yaml.parse(text, Loader=_LOADER):
+        for event in yaml.parse(text, Loader=loader):
             builder.event(event)
             if len(builder.problems) >= MAX_PROBLEMS:
                 raise builder.stop("there are more problems after this one", event.start_mark)
