@@ -24,8 +24,8 @@ from symconfig.plans.plan import (
     Stage,
     Target,
     digest,
-    signed,
 )
+from symconfig.plans.plan import signed as parts_of
 from symconfig.plans.rl import PlannedPhase, PlannedRl
 from symconfig.solve.run import with_training
 from tests.sample_models import sample_cluster as sample_cluster
@@ -134,7 +134,7 @@ def _whole(model: ModelDescriptor, job: Job) -> Job:
 
 def signed(data: dict[str, Any]) -> str:
     """The JSON of a plan that somebody changed, with the digests that it would have had."""
-    return json.dumps({**data, "digests": {name: digest(value) for name, (_, value) in signed(data).items()}})
+    return json.dumps({**data, "digests": {name: digest(value) for name, (_, value) in parts_of(data).items()}})
 
 
 def _configuration(model: ModelDescriptor, cluster: ClusterDescriptor, given: dict[str, Any]) -> Configuration:

@@ -13,7 +13,7 @@ from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.validate import validate
+from symconfig.descriptor.strict import validate
 from symconfig.errors import InputError, Problem
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.audit.audit import audit as judge

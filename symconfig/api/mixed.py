@@ -10,8 +10,9 @@ from typing import Any
 from symconfig.api.files import Tell, put, warn_replaced
 from symconfig.api.planning import check_top, job_fields, read_job
 from symconfig.api.problems import Problems, stated
+from symconfig.descriptor.cluster import MixedCluster
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.mixed import MixedCluster, mixed_of
+from symconfig.descriptor.load import mixed_of
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text

@@ -16,7 +16,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, load_mesh, of_cluster
-from symconfig.descriptor.validate import problems as problems_of
+from symconfig.descriptor.strict import problems as problems_of
 from symconfig.errors import MISSING_FIELD, InputError, Problem
 from symconfig.plans.configuration import Precision
 from symconfig.report.partition import names_of

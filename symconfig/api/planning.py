@@ -17,8 +17,8 @@ from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model, located
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.strict import validate
 from symconfig.descriptor.tuning import check_batch, with_batch
-from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text, percent, seconds
 from symconfig.frameworks.known import BACKENDS

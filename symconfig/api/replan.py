@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from symconfig.api.files import Wanted, files, put
 from symconfig.api.planning import AnyPlan, PlanResult, Problems, check_top, job_fields
-from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.cluster_name import joined
+from symconfig.descriptor.cluster import ClusterDescriptor, joined
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model, with_changes
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.strict import validate
 from symconfig.descriptor.tuning import check_batch, with_batch
-from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.format import json_text
 from symconfig.plans.file import edited, loaded

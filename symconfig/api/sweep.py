@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.api.problems import Problems
-from symconfig.descriptor.document import Document
+from symconfig.descriptor.document import Document, load_yaml_strict
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters
-from symconfig.descriptor.strict import MAX_GPUS
-from symconfig.descriptor.validate import as_json, validate
-from symconfig.descriptor.yaml_strict import load_yaml_strict
+from symconfig.descriptor.strict import MAX_GPUS, as_json, validate
 from symconfig.errors import InputError, Problem
 from symconfig.runs.sweep.job import LIMIT, Points, points
 from symconfig.runs.sweep.run import Done, Swept

@@ -10,7 +10,7 @@ from typing import Any
 
 from symconfig.cli.options import changes, job_options
 from symconfig.cli.shared import as_changes
-from symconfig.descriptor.cluster_name import joined
+from symconfig.descriptor.cluster import joined
 from symconfig.descriptor.document import Document
 from symconfig.errors import InputError, Problem, reworded
 
@@ -104,9 +104,9 @@ def _file(path: str) -> Document:
     """Return the job file's document: JSON if it ends in .json, else YAML. Raises InputError, with --model as hint if
     no such file exists and the path is a zoo model's name.
     """
+    from symconfig.descriptor.document import load_yaml_strict
     from symconfig.descriptor.json_strict import load_json_strict
     from symconfig.descriptor.load import zoo_models
-    from symconfig.descriptor.yaml_strict import load_yaml_strict
 
     if not Path(path).exists() and path in zoo_models():
         what, hint = "is a model of the zoo, and no file of a job", f"--model {path}"

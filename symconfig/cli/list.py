@@ -211,8 +211,8 @@ def run_import(arguments: argparse.Namespace) -> int:
     and print only with --json. Return 0. Notes on what was not read go to standard error. Raises InputError, also for
     another file name.
     """
-    from symconfig.descriptor.huggingface import descriptor_yaml
     from symconfig.descriptor.load import load_config
+    from symconfig.descriptor.write import descriptor_yaml
 
     path = Path(arguments.config)
     if path.suffix != ".json" and not path.is_dir():

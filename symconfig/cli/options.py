@@ -77,7 +77,7 @@ class Option(NamedTuple):
 def job_options() -> dict[str, Option]:
     """Return {field: option} of a job's options in the order of the help. Cached."""
     from symconfig.descriptor.job import Job
-    from symconfig.descriptor.validate import section as inner_section
+    from symconfig.descriptor.strict import section as inner_section
 
     made = {}
     for title, names in {**_FIELDS, "": "target"}.items():
@@ -186,7 +186,7 @@ def some(*fields: str) -> list[Option]:
 
 def changes(arguments: argparse.Namespace) -> dict[str, str]:
     """Return {field: value} of --set for the cluster; {} for commands without it. Raises InputError."""
-    from symconfig.descriptor.cluster_name import pairs
+    from symconfig.descriptor.cluster import pairs
 
     return pairs(getattr(arguments, "set", []), "--set")
 

@@ -74,7 +74,7 @@ def run_partition(arguments: argparse.Namespace) -> int:
     from symconfig.api.graph_source import pin_texts
     from symconfig.api.partition_job import partition_job
     from symconfig.api.problems import stated
-    from symconfig.descriptor.cluster_name import joined
+    from symconfig.descriptor.cluster import joined
 
     problems = arguments.problems
     folder(arguments)
@@ -116,7 +116,7 @@ def _file(path: str | None) -> Document:
     """Return the document of a job file; `program` and `mesh` are prefixed with its folder if such a file is there.
     Raises InputError if it is no mapping.
     """
-    from symconfig.descriptor.yaml_strict import load_yaml_strict
+    from symconfig.descriptor.document import load_yaml_strict
 
     document = load_yaml_strict(Path(path)) if path is not None else Document({}, file="")
     if not isinstance(document.data, dict):

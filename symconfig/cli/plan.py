@@ -27,7 +27,7 @@ from symconfig.errors import InputError, reworded
 
 if TYPE_CHECKING:
     from symconfig.cli.job import Request
-    from symconfig.descriptor.mixed import MixedCluster
+    from symconfig.descriptor.cluster import MixedCluster
 
 
 def run_plan(arguments: argparse.Namespace) -> int:
@@ -38,7 +38,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
     """
     from symconfig.api import planning as api
     from symconfig.cli.job import as_options, request
-    from symconfig.descriptor.mixed import mixed_of
+    from symconfig.descriptor.load import mixed_of
     from symconfig.plans.sentences import batch_nearby
     from symconfig.report.rl import blocks as of_step
     from symconfig.report.table import blocks

@@ -14,8 +14,7 @@ from symconfig.cost.lattice import Array
 from symconfig.cost.optimizer import Share, padding
 from symconfig.cost.stages import Setting, Stages
 from symconfig.cost.tape import first_axis_max, maximum, minimum
-from symconfig.graph.layout import INSTANCES, Move
-from symconfig.graph.sharding import Phase, over_replicas
+from symconfig.graph.layout import INSTANCES, Move, Phase, over_replicas
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.schedule.timeline import Start
 

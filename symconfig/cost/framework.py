@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine, Number
 from symconfig.graph.implementation import Implementation
+from symconfig.graph.layout import Sharding
 from symconfig.graph.operator import FOUR_BIT_BYTES, Leg
-from symconfig.graph.sharding import Sharding
 from symconfig.schedule.timeline import Start
 
 Degree = TypeVar("Degree", int, NDArray[np.float64])  # of one point, or of many

@@ -19,8 +19,8 @@ from symconfig.cost.machine import Machine
 from symconfig.cost.table import WEIGHTS, Table
 from symconfig.cost.tape import maximum
 from symconfig.graph.block import Place
+from symconfig.graph.layout import Sharding
 from symconfig.graph.parts import is_layer
-from symconfig.graph.sharding import Sharding
 from symconfig.plans.configuration import ZeroStage
 
 

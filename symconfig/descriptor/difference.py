@@ -31,7 +31,7 @@ from symconfig.descriptor.cluster import (
     with_gpus_per_node,
 )
 from symconfig.descriptor.document import Document, KeyPath, shorten
-from symconfig.descriptor.validate import section, validate
+from symconfig.descriptor.strict import section, validate
 from symconfig.errors import UNKNOWN_FIELD, InputError, Problem, nearest
 
 # Relative standard deviation of a number that is given without one. What a data sheet prints is taken as it is; what

@@ -46,11 +46,6 @@ def of_zoo() -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-def in_zoo(name: str) -> str | None:
-    """Return the zoo's name of a Hugging Face id, whatever its case; None if the zoo does not have it."""
-    return next((own for own, hub in of_zoo() if hub.lower() == name.lower()), None)
-
-
 def same(given: str, known: str) -> bool:
     """Return whether the last parts of two ids are equal but for case and suffixes such as -instruct or -base."""
     one, other = (_TUNED.sub("", name.rstrip("/").rpartition("/")[2]).lower() for name in (given, known))

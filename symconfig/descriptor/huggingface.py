@@ -19,9 +19,8 @@ from symconfig.descriptor.architectures.registry import architectures, refused
 from symconfig.descriptor.config_reader import DTYPE_KEYS, ConfigReader
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, Place, shorten
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.validate import problems as pydantic_problems
+from symconfig.descriptor.strict import problems as pydantic_problems
 from symconfig.descriptor.vision_reader import SECTION, VisionReader
-from symconfig.descriptor.write import descriptor_yaml
 from symconfig.errors import InputError, Problem, nearest
 
 _ROPE = ("rope_parameters", "rope_scaling")
@@ -90,8 +89,6 @@ _TIES = (
     "tie_word_embeddings: false counts"
 )
 _LIST = "a model_type that docs/reference/models.md lists"
-
-__all__ = ["descriptor_yaml", "import_config"]
 
 
 def import_config(

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.strict import BatchSize, GpuCount, PositiveInt, Rate, Strict, refuse
+from symconfig.descriptor.strict import BatchSize, GpuCount, PositiveInt, Rate, Sparse, Strict, refuse
 from symconfig.descriptor.task import PLAIN, PREFERRING, TASKS, WITH_OR_WITHOUT, Task
 from symconfig.descriptor.training import ADAM, Optimizer, Training
 from symconfig.descriptor.tuning import LOSSES, LossName, Preference, Rl, Sequences
@@ -195,8 +189,10 @@ def _task(value: Any) -> Any:
     )
 
 
-class Job(Strict):
+class Job(Sparse):
     """JOB.yaml. `model` and `cluster` are zoo names or paths (relative to the job's file)."""
+
+    rare: ClassVar[tuple[str, ...]] = ("optimizer", "images", "sequences", "preference", "rl")
 
     schema_: Literal["symconfig.job/1"] = Field(default="symconfig.job/1", alias="schema")
     model: str = Field(min_length=1, description="zoo name, id of Hugging Face, or path of a descriptor or config.json")
@@ -286,17 +282,6 @@ class Job(Strict):
                 (lengths.max > most, f"sequences.max is above seq_length (got {lengths.max}, need at most {most})"),
             )
         return self
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the fields to write, without the default optimizer and without optional sections that are None."""
-        fields: dict[str, Any] = data(self)
-        if self.optimizer == ADAM:
-            fields.pop("optimizer", None)
-        for name in ("images", "sequences", "preference", "rl"):
-            if getattr(self, name) is None:
-                fields.pop(name, None)
-        return fields
 
     @property
     def wants_adapters(self) -> bool:

@@ -11,17 +11,28 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from symconfig.descriptor import hub
-from symconfig.descriptor.cluster import LONGEST_NAME, ClusterDescriptor, Kernels, KernelsFile
-from symconfig.descriptor.cluster_name import CLUSTER, as_document, joined, kinds, split
+from symconfig.descriptor.amounts import gpu_bytes_per_s
+from symconfig.descriptor.cluster import (
+    CLUSTER,
+    LONGEST_NAME,
+    OVER,
+    ClusterDescriptor,
+    Kernels,
+    KernelsFile,
+    MixedCluster,
+    Share,
+    as_document,
+    joined,
+    kinds,
+    split,
+)
 from symconfig.descriptor.difference import SHORT, changed, given_in, quantified
-from symconfig.descriptor.document import Document, called, shorten
+from symconfig.descriptor.document import Document, called, load_yaml_strict, shorten
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import ModelDescriptor, ModelSchema
 from symconfig.descriptor.sections import Adapter
-from symconfig.descriptor.strict import Strict
-from symconfig.descriptor.validate import validate
-from symconfig.descriptor.yaml_strict import load_yaml_strict
-from symconfig.errors import InputError
+from symconfig.descriptor.strict import Strict, validate
+from symconfig.errors import InputError, Problem
 from symconfig.resources import data_dir, may_read
 
 if TYPE_CHECKING:
@@ -53,19 +64,16 @@ def zoo_clusters() -> list[str]:
     return _zoo("clusters")
 
 
-def load_model(name_or_path: str, base: Path | None = None) -> ModelDescriptor:
+def load_model(name_or_path: str, base: Path | None = None, *, adapters: bool = True) -> ModelDescriptor:
     """Load a model by zoo name, descriptor file, `config.json` or its folder, or Hugging Face id.
 
     Relative paths start at `base`, by default the working directory. A file with `base` and `adapter` gives its base
-    model with the adapter. Raises InputError for unknown names and invalid files.
+    model with the adapter; refused with `adapters` False. Raises InputError for unknown names and invalid files.
     """
-    return _model_named(name_or_path, base, adapters=True)
-
-
-def _model_named(name: str, base: Path | None, *, adapters: bool) -> ModelDescriptor:
-    path = find(name, "models", base)
+    path = find(name_or_path, "models", base)
     model = _load_model(path, adapters=adapters)
-    return hub.named(model, name) if hub.is_id(name) and path == hub.cached(name) else model
+    fetched = path.name == hub.CONFIG and hub.is_id(name_or_path) and path == hub.cached(name_or_path)
+    return hub.named(model, name_or_path) if fetched else model
 
 
 def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
@@ -107,17 +115,67 @@ def load_config(path: Path, family: str | None = None) -> tuple[ModelDescriptor,
     return imported(document.data, document.file, None, document, family)
 
 
-def load_cluster(name_or_path: str, base: Path | None = None) -> ClusterDescriptor:
+def load_cluster(name_or_path: str, base: Path | None = None, above: tuple[Path, ...] = ()) -> ClusterDescriptor:
     """Load a cluster by zoo name or file, with changes: `h100 with network=4x100Gb/s`, or `h100@4x100Gb/s`.
 
-    Paths are relative to `base`. Raises InputError, also for a cluster of two kinds of GPUs.
+    Paths are relative to `base`. above: the resolved files that have this one as their base, outermost first. Raises
+    InputError, also for a cluster of two kinds of GPUs.
     """
-    return _load_cluster(name_or_path, base, ())
+    plain, changes = _split(name_or_path, base)
+    cluster = _cluster_file(find(plain, "clusters", base), above)
+    return with_changes(cluster, changes) if changes else cluster
 
 
-def is_mixed(name: str, base: Path | None = None) -> bool:
-    """Return whether a name is that of a cluster of two kinds of GPUs; False where a file has that name."""
-    return _path_kind(name, base) != "file" and kinds(name) is not None
+def load_mixed(name: str, base: Path | None = None) -> MixedCluster | None:
+    """Load a cluster of two kinds of GPUs by its name; None if the name is not that of such a cluster, or is a file's.
+
+    Paths of the kinds are relative to `base`. A network after `over` is that between the kinds, one GPU's speed unless
+    it says otherwise. Raises InputError for kinds that cannot be loaded or cannot train together, and a wrong network.
+    """
+    if (stated := None if _path_kind(name, base) == "file" else kinds(name)) is None:
+        return None
+    *each, over = stated
+    first, second = (Share(load_cluster(kind, base), gpus) for kind, gpus in each)
+    _check_kinds(first, second)
+    called = " + ".join(f"{share.cluster.name}*{share.gpus}" for share in (first, second))
+    if over is None:
+        return MixedCluster(called, (first, second))
+    rate = gpu_bytes_per_s(over, first.cluster.gpus_per_node, "gpu")
+    return MixedCluster(f"{called} {OVER} {over}", (first, second), rate)
+
+
+def mixed_of(document: Document, base: Path | None = None) -> MixedCluster | None:
+    """Load the cluster of two kinds of GPUs that a job's document names under `cluster`, as `load_mixed` does.
+
+    None if it names a cluster of one kind, or none. Raises InputError.
+    """
+    name = document.data.get(CLUSTER) if isinstance(document.data, dict) else None
+    return load_mixed(name, base) if isinstance(name, str) else None
+
+
+def _check_kinds(first: Share, second: Share) -> None:
+    """Raise InputError, with all problems, if one run cannot span both kinds of GPUs.
+
+    They are different vendors, nodes of different sizes, and numbers of GPUs that do not fill whole nodes.
+    """
+    one, other = first.cluster, second.cluster
+    problems = []
+    if one.gpu.vendor != other.gpu.vendor:
+        what = "GPUs of two vendors have no collective library in common"
+        problems.append(Problem(what, field=CLUSTER, got=f"{one.gpu.vendor} and {other.gpu.vendor}"))
+    if one.gpus_per_node != other.gpus_per_node:
+        what = (
+            "a launcher starts the same number of ranks on every node, but the two kinds have nodes of different sizes"
+        )
+        got = f"{one.gpus_per_node} and {other.gpus_per_node}"
+        problems.append(Problem(what, field=CLUSTER, got=got, hint="'NAME with gpus_per_node=N*GPUS' for one of them"))
+    for share in (first, second):
+        each = share.cluster.gpus_per_node
+        if share.gpus % each:
+            what, need = f"{share.cluster.name} does not fill whole nodes", f"a multiple of {each}"
+            problems.append(Problem(what, field=CLUSTER, got=str(share.gpus), need=need))
+    if problems:
+        raise InputError(problems)
 
 
 def find_cluster(name_or_path: str, base: Path | None = None) -> Path:
@@ -149,20 +207,11 @@ def _split(name: str, base: Path | None) -> tuple[str, dict[str, str]]:
 
     Raises InputError for the name of a cluster of two kinds of GPUs, and as `split` does.
     """
-    if is_mixed(name, base):
+    kind = _path_kind(name, base)
+    if kind != "file" and kinds(name) is not None:
         what = "has two kinds of GPUs, and only symconfig plan takes such a cluster (symconfig.plan_mixed in Python)"
         raise InputError(what, field=CLUSTER, got=shorten(name), hint="one of its kinds")
-    return (name, {}) if _path_kind(name, base) else split(name)
-
-
-def _load_cluster(name: str, folder: Path | None, above: tuple[Path, ...]) -> ClusterDescriptor:
-    """Load a cluster by name or path below `folder`, with the changes of its name.
-
-    above: the resolved files that have this one as their base, outermost first. Raises InputError.
-    """
-    plain, changes = _split(name, folder)
-    cluster = _cluster_file(find(plain, "clusters", folder), above)
-    return with_changes(cluster, changes) if changes else cluster
+    return (name, {}) if kind else split(name)
 
 
 def _cluster_file(path: Path, above: tuple[Path, ...]) -> ClusterDescriptor:
@@ -187,7 +236,7 @@ def _cluster_file(path: Path, above: tuple[Path, ...]) -> ClusterDescriptor:
             if file in chain:
                 names = " -> ".join(one.name for one in (*chain[chain.index(file) :], file))
                 raise InputError("the bases go round in a circle", got=names)
-            base = _load_cluster(stated, path.parent, chain)
+            base = load_cluster(stated, path.parent, chain)
         except InputError as error:
             first = document.problem("the base cluster cannot be loaded", ("base",), got=shorten(stated))
             raise InputError([first, *error.problems]) from None
@@ -244,7 +293,7 @@ def _with_adapter(document: Document, path: Path) -> ModelDescriptor:
     """
     added = validate(document, AdapterModel)
     try:
-        base = _model_named(added.base, path.parent, adapters=False)
+        base = load_model(added.base, path.parent, adapters=False)
     except InputError as error:
         first = document.problem("the base model cannot be loaded", ("base",), got=shorten(added.base))
         raise InputError([first, *error.problems]) from None
@@ -308,7 +357,7 @@ def find(name: str, kind: str, base: Path | None) -> Path:
         return data_dir("model_zoo") / kind / f"{own}.yaml"
     what = kind.removesuffix("s")
     if kind == "models" and hub.is_id(name):
-        if (own := hub.in_zoo(name)) is not None:
+        if (own := {known.lower(): own for own, known in hub.of_zoo()}.get(name.lower())) is not None:
             return data_dir("model_zoo") / kind / f"{own}.yaml"
         if may_read(hub.folder()):
             return hub.cached(name) or hub.fetched(name)

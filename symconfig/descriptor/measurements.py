@@ -7,10 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from symconfig.descriptor.strict import BatchSize, Count, GpuCount, PositiveInt, Strict
+from symconfig.descriptor.document import load_yaml_strict
+from symconfig.descriptor.strict import BatchSize, Count, GpuCount, PositiveInt, Strict, validate
 from symconfig.descriptor.task import Task
-from symconfig.descriptor.validate import validate
-from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError
 
 Positive = Annotated[float, Field(gt=0)]

@@ -25,11 +25,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor, Level
-from symconfig.descriptor.document import read_text
+from symconfig.descriptor.document import read_text, read_yaml
 from symconfig.descriptor.json_strict import load_json_strict
-from symconfig.descriptor.strict import MAX_GPUS, PositiveInt, Strict, refuse
-from symconfig.descriptor.validate import validate
-from symconfig.descriptor.yaml_strict import read_yaml
+from symconfig.descriptor.strict import MAX_GPUS, PositiveInt, Strict, refuse, validate
 from symconfig.errors import InputError, Problem
 
 

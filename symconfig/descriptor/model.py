@@ -30,8 +30,6 @@ from symconfig.descriptor.sections import (
     RopeScaling,
     Streams,
     misplaced,
-    two_sizes,
-    wrong_lengths,
 )
 from symconfig.descriptor.strict import Count, LayerCount, PositiveInt, Rate, Sparse, refuse
 from symconfig.descriptor.vision import Vision
@@ -240,11 +238,13 @@ class ModelDescriptor(Sparse):
             "experts.layers": self.experts.layers if self.experts else None,
             "indexer.layers": self.indexer.layers if self.indexer else None,
         } | {f"mixers[{index}].layers": mixer.layers for index, mixer in enumerate(self.mixers)}
-        problems = wrong_lengths(lists, self.num_hidden_layers)
+        layers = self.num_hidden_layers
+        stated = {name: len(entries) for name, entries in lists.items() if entries is not None}
+        problems = [f"{name} has {n} entries for {layers} layers" for name, n in stated.items() if n != layers]
         if problems:
             return problems
         problems += self._pairs_problems()
-        if wrong := misplaced(self.mixers, self.mlp_layers, self.num_hidden_layers):
+        if wrong := misplaced(self.mixers, self.mlp_layers, layers):
             return wrong
         if self.indexer and (self.latent is None or self.latent.q_lora_rank is None):
             problems.append("indexer needs latent attention with q_lora_rank: it reads the low-rank queries")
@@ -252,7 +252,10 @@ class ModelDescriptor(Sparse):
             seeing = (own for own, window in zip(self.indexer.layers, self.sliding_layers, strict=False) if not window)
             if not next(seeing, True):
                 problems.append("indexer.layers: the first layer without a window takes a choice that none made before")
-        return problems + two_sizes(self.mixers)
+        sizes: dict[str, int] = {}
+        every = [(name, size) for mixer in self.mixers for name, size in mixer.sizes.items()]
+        differing = [(name, size) for name, size in every if sizes.setdefault(name, size) != size]
+        return problems + [f"mixers give {name} as {sizes[name]} and as {size}" for name, size in differing]
 
     def _pairs_problems(self) -> list[str]:
         """Return the problem, as a list of one, of layers that read earlier layers' keys and values; [] if none.

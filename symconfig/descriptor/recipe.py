@@ -8,10 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from symconfig.descriptor.document import called
-from symconfig.descriptor.strict import PositiveInt, Strict
-from symconfig.descriptor.validate import validate
-from symconfig.descriptor.yaml_strict import load_yaml_strict
+from symconfig.descriptor.document import called, load_yaml_strict
+from symconfig.descriptor.strict import PositiveInt, Strict, validate
 from symconfig.errors import InputError, nearest
 from symconfig.resources import data_dir
 

@@ -4,7 +4,7 @@ what its layers are made of, where they are not all alike, and what they share.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Literal, Self
@@ -308,15 +308,6 @@ class LayerKind:
         return "_".join([name, *filter(None, [self.pairs]), *(["wide"] if self.wide else [])])
 
 
-def wrong_lengths(lists: Mapping[str, Sequence[object] | None], layers: int) -> list[str]:
-    """Return a problem for each list, by name, that has not one entry per layer; None entries are skipped."""
-    return [
-        f"{name} has {len(entries)} entries for {layers} layers"
-        for name, entries in lists.items()
-        if entries is not None and len(entries) != layers
-    ]
-
-
 def misplaced(mixers: Sequence[Mixer], mlp_layers: Sequence[bool] | None, layers: int) -> list[str]:
     """Return the problem, as a list of one text, of the first layer with two blocks, or with NO_MIXER and no MLP.
 
@@ -330,17 +321,6 @@ def misplaced(mixers: Sequence[Mixer], mlp_layers: Sequence[bool] | None, layers
         if own == [NO_MIXER] and not (mlp_layers or everywhere)[index]:
             return [f"layer {index} has neither a mixer nor an MLP"]
     return []
-
-
-def two_sizes(mixers: Sequence[Mixer]) -> list[str]:
-    """Return a problem for each size that differs from that of the first mixer that has it; empty if there is none."""
-    sizes: dict[str, int] = {}
-    every = [(name, size) for mixer in mixers for name, size in mixer.sizes.items()]
-    return [
-        f"mixers give {name} as {sizes[name]} and as {size}"
-        for name, size in every
-        if sizes.setdefault(name, size) != size
-    ]
 
 
 class Streams(Strict):

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Annotated, Any, Final, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast
 
-from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.strict import PositiveInt, Strict, refuse
+from symconfig.descriptor.strict import PositiveInt, Sparse, Strict, refuse
 from symconfig.descriptor.task import Task
 from symconfig.errors import InputError
 
@@ -247,8 +247,10 @@ class Sequences(Lengths):
     )
 
 
-class Preference(Strict):
+class Preference(Sparse):
     """The section `preference` of a job: answers that a model is tuned on, and the loss of them."""
+
+    rare: ClassVar[tuple[str, ...]] = ("pairs", "answers")
 
     pairs: PositiveInt | None = Field(default=None, description="chosen and rejected answers of an optimizer step")
     answers: PositiveInt | None = Field(
@@ -284,11 +286,6 @@ class Preference(Strict):
             (beta and not self.means.scaled, f"loss {self.loss} has no beta (got {self.beta})"),
         )
         return self
-
-    @model_serializer(mode="wrap")
-    def _as_counted(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the fields to write, without those that are None."""
-        return {name: value for name, value in data(self).items() if value is not None}
 
     @property
     def means(self) -> Loss:

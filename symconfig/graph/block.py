@@ -1,13 +1,28 @@
-"""A piece of a model that repeats: its operators in order, its place in the model, and which way gradients go in it."""
+"""Blocks, the pieces of a model that repeat, and the builder that collects a block's operators."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from fractions import Fraction
 
 from symconfig.graph import dims as d
-from symconfig.graph.operator import Element, Gradients, Operator, Tensor, Use, Weight
+from symconfig.graph.operator import (
+    Element,
+    Gradients,
+    Leg,
+    Operator,
+    Product,
+    Scratch,
+    Split,
+    Tensor,
+    Use,
+    Weight,
+    Work,
+    loops_of,
+)
 
 LAYER = "layer"  # the recompute module that every operator of a transformer layer belongs to
 # All of a layer but its attention and every other matrix product: torchtitan's selective recompute by operator
@@ -104,3 +119,308 @@ def with_needed_gradients(operators: Sequence[Operator], without: set[str]) -> I
         yield replace(
             op, inputs=inputs, outputs=outputs, saves=saves, holds=holds, gradients=gradients, modules=modules
         )
+
+
+@dataclass(slots=True)
+class Builder:
+    """Collect the operators of a block. The active recompute modules, named parts and legs are stacks.
+
+    quantises: frozen weights of linear layers are in 4 bits (QLoRA).
+    """
+
+    operators: list[Operator] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    legs: list[Leg] = field(default_factory=lambda: [Leg.APART])
+    stops_early: bool = False
+    quantises: bool = False
+    gradients: Gradients = Gradients.ALL
+    elsewhere: dict[str, Tensor] = field(default_factory=dict)
+
+    def from_elsewhere(self, tensor: Tensor) -> Tensor:
+        """Return a tensor that another block makes and holds, and record it as an input of this block. The first tensor
+        recorded under a name is returned for that name ever after.
+        """
+        return self.elsewhere.setdefault(tensor.name, tensor)
+
+    @contextmanager
+    def module(self, *names: str) -> Iterator[None]:
+        """Add operators made inside the context to these recompute modules, too."""
+        self.modules.extend(names)
+        yield
+        del self.modules[len(self.modules) - len(names) :]
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Add `name` to the module path of operators made inside the context."""
+        self.parts.append(name)
+        yield
+        self.parts.pop()
+
+    @contextmanager
+    def leg(self, leg: Leg) -> Iterator[None]:
+        """Set the leg (step of the expert dispatch) of operators made inside the context."""
+        self.legs.append(leg)
+        yield
+        self.legs.pop()
+
+    @contextmanager
+    def no_gradient(self, weights: bool = False) -> Iterator[None]:
+        """Set the gradients of operators made inside the context to NONE or, with `weights`, to WEIGHTS only; on exit
+        the previous value is restored.
+        """
+        before, self.gradients = self.gradients, Gradients.WEIGHTS if weights else Gradients.NONE
+        yield
+        self.gradients = before
+
+    def _add(self, operator: Operator) -> None:
+        modules, path = tuple(self.modules), ".".join(self.parts)
+        made = replace(operator, modules=modules, path=path, leg=self.legs[-1], gradients=self.gradients)
+        self.operators.append(made)
+
+    def matmul(
+        self,
+        name: str,
+        x: Tensor,
+        weight: Weight,
+        contracted: Sequence[str],
+        outputs: Sequence[Use],
+        bias: Weight | None = None,
+        low_precision: bool = False,
+        sums_bias: bool = False,
+        per: Sequence[str] = (),
+        apart: bool = False,
+        keeps: Tensor | None = None,
+        loops: Sequence[str] = (),
+        remade: bool = False,
+    ) -> None:
+        """Append the operator outputs = x * weight (+ bias), summed over `contracted`; return nothing.
+
+        Its loops are the dims of x, those of the weight, then `loops`, each once. With `quantises` a frozen weight is
+        held in 4 bits, unless it has a vocabulary dim.
+
+        Args:
+            keeps: a converted copy of x that the backward reads instead of x; None: x itself.
+            loops: further loops of length one.
+            sums_bias: the bias gradient is a separate kernel; ignored without a bias that is trained.
+            low_precision, per, apart, remade: see Operator.
+        """
+        nest = dict.fromkeys((*x.dims, *weight.dims, *loops))
+        if self.quantises and weight.frozen and not weight.table:
+            weight = replace(weight, quantised=True)
+        self._add(
+            Operator(
+                name=name,
+                work=Work.MATMUL,
+                loops=tuple(nest),
+                inputs=(Use(x), Use(weight), *((Use(bias),) if bias else ())),
+                outputs=tuple(outputs),
+                contracted=tuple(contracted),
+                saves=() if keeps is None else (Use(keeps),),
+                low_precision=low_precision,
+                sums_bias=sums_bias and bias is not None and not bias.frozen,
+                per=tuple(per),
+                apart=apart,
+                remade=remade,
+            )
+        )
+
+    def product(
+        self, name: str, x: Use, y: Use, contracted: Sequence[str], output: Tensor, buffered: bool = False
+    ) -> Tensor:
+        """Append the matrix product of two activations, summed over `contracted`, and return `output`. Its loops are
+        those of x and then of y, each once. buffered: see Operator.
+        """
+        made, loops = (Use(output),), loops_of((x, y))
+        self._add(Operator(name, Work.MATMUL, loops, (x, y), made, tuple(contracted), buffered=buffered))
+        return output
+
+    def elementwise(
+        self,
+        name: str,
+        inputs: Sequence[Tensor | Use],
+        output: Tensor,
+        *,
+        further: Sequence[Tensor] = (),
+        saves: Sequence[Tensor] = (),
+        weights: Sequence[Weight] = (),
+        contracted: Sequence[str] = (),
+        loops: Sequence[str] = (),
+        sums: int = 1,
+        overwrites: bool = False,
+        in_place: bool = False,
+        holds: Sequence[Tensor] = (),
+        traffic: Sequence[int | Fraction] = (1, 1),
+        per: Sequence[str] = (),
+        launches: tuple[int, int] = (1, 1),
+        whole: Sequence[str] = (),
+        sorts: int = 0,
+        sorts_experts: bool = False,
+        together: Sequence[Sequence[str]] = (),
+        reduces: Mapping[str, int] | None = None,
+        linear: bool = False,
+        products: Sequence[Product] = (),
+        scratch: Sequence[Scratch] = (),
+    ) -> Tensor:
+        """Append an operator bound by memory traffic (norm, activation, permutation, look-up, loss) and return
+        `output`.
+
+        Args:
+            further: outputs beside the first that no operator reads.
+            loops: loops that precede those of inputs, output and weights; they are not split unless an activation has
+                them.
+            together: groups of loops that are split together or not at all: each group's loops hold integer pieces of
+                one another.
+            reduces: loops over which it computes statistics inside itself, with the number of reductions. None:
+                `contracted` with `sums` each; nothing if `linear`, as its output is then a partial sum.
+            whole: loops that nothing may split.
+            saves, holds, traffic, per, launches, sorts, sorts_experts, products, scratch: see Operator.
+        """
+        uses = tuple(use if isinstance(use, Use) else Use(use) for use in inputs)
+        nest = dict.fromkeys((*loops, *loops_of((*uses, Use(output), *map(Use, weights)))))
+        if reduces is None:
+            reduces = {} if linear else dict.fromkeys(contracted, sums)
+        made = (Use(output), *map(Use, further))
+        along = {*loops_of((*uses, *made)), *contracted} - {*whole}
+        self._add(
+            Operator(
+                name=name,
+                work=Work.MEMORY,
+                loops=tuple(nest),
+                inputs=(*uses, *map(Use, weights)),
+                outputs=made,
+                contracted=tuple(contracted),
+                saves=tuple(map(Use, saves)),
+                splits=_splits(nest, along, together, reduces),
+                sums=sums,
+                traffic=(Fraction(traffic[0]), Fraction(traffic[1])),
+                overwrites=overwrites,
+                in_place=in_place,
+                holds=tuple(map(Use, holds)),
+                per=tuple(per),
+                launches=launches,
+                whole=tuple(whole),
+                sorts=sorts,
+                sorts_experts=sorts_experts,
+                linear=linear,
+                products=tuple(products),
+                scratch=tuple(scratch),
+            )
+        )
+        return output
+
+    def view(
+        self,
+        name: str,
+        inputs: Sequence[Tensor | Use],
+        output: Tensor,
+        whole: Sequence[str] = (),
+        holds: Sequence[Tensor] = (),
+    ) -> Tensor:
+        """Append an operator that only reinterprets the memory of its inputs: no traffic, no kernel. Return
+        `output`.
+        """
+        return self.elementwise(
+            name, inputs, output, whole=whole, holds=holds, traffic=(0, 0), launches=(0, 0), linear=True
+        )
+
+    def attention(
+        self,
+        q: Use,
+        k: Use,
+        v: Use,
+        keys: str,
+        weights: Sequence[Weight] = (),
+        in_fp8: bool = False,
+        sparse: Sequence[Use] = (),
+        keeps: Sequence[Tensor] = (),
+    ) -> Tensor:
+        """Append fused (flash) attention and return its output, "attention_heads": [*q.loops[:-1], v.loops[-1]].
+
+        It saves q, k, v, the output and fp32 softmax statistics, nothing of size sequence x keys. Keys and channels
+        cannot be split. Heads are the second last loop; if k's differ from q's, both are split together.
+
+        Args:
+            keys: the symbol for keys per query, see Operator.
+            weights: inputs after the activations, such as sinks.
+            in_fp8: it saves fp8 copies of q, k, v and the output instead.
+            sparse: indices of the keys that it reads, or a mask over them.
+            keeps: of `sparse`, the tensors that it saves.
+        """
+        over, heads, shared = k.loops[-3], q.loops[-2], k.loops[-2]
+        output = Tensor("attention_heads", (*q.loops[:-1], v.loops[-1]))
+        statistics = Tensor("softmax_statistics", q.loops[:-1], Element.FP32)
+        kept = (q.tensor, k.tensor, v.tensor, output)
+        saves = (*(map(in_eight_bits, kept) if in_fp8 else kept), statistics, *keeps)
+        inputs, whole = (q, k, v, *sparse), (over, q.loops[-1], v.loops[-1])
+        loops, along = loops_of((q, k, v)), {*loops_of((*inputs, Use(output))), over} - {*whole}
+        self._add(
+            Operator(
+                name="flash_attention",
+                work=Work.ATTENTION,
+                loops=loops,
+                inputs=(*inputs, *map(Use, weights)),
+                outputs=(Use(output),),
+                contracted=(over,),
+                saves=tuple(map(Use, saves)),
+                splits=_splits(loops, along, [(heads, shared)] if heads != shared else [], {}),
+                keys=keys,
+                whole=tuple(dict.fromkeys(whole)),
+            )
+        )
+        return output
+
+    def mark_operators(self) -> None:
+        """Add the recompute module OPERATORS, in place, to operators of the layer (module LAYER) that are memory-bound
+        or every second product with a weight. Products with a weight are counted over all operators of the block, the
+        ones outside the layer included.
+        """
+        products = 0
+        for index, op in enumerate(self.operators):
+            products += op.work is Work.MATMUL and len(op.weights) > 0
+            light = op.work is Work.MEMORY or (op.work is Work.MATMUL and op.weights and products % 2 == 0)
+            if light and LAYER in op.modules:
+                self.operators[index] = replace(op, modules=(*op.modules, OPERATORS))
+
+    def block(
+        self,
+        name: str,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        place: Place = Place.LAYER,
+        leaves: Sequence[Tensor] = (),
+    ) -> Block:
+        """Return a block of all operators appended so far, with gradients removed where they need none
+        (`with_needed_gradients`). Its inputs are `inputs` and then the tensors taken from other blocks. leaves: inputs
+        before which nothing is trained, so that they get no gradient.
+        """
+        without = {tensor.name for tensor in leaves}
+        operators = tuple(with_needed_gradients(self.operators, without))
+        return Block(
+            name=name,
+            inputs=tuple(with_needed_gradient(tensor, without) for tensor in (*inputs, *self.elsewhere.values())),
+            outputs=tuple(with_needed_gradient(tensor, without) for tensor in outputs),
+            operators=operators,
+            discards=DISCARDING,
+            stops_early=self.stops_early,
+            place=place,
+            elsewhere=frozenset(self.elsewhere),
+        )
+
+
+def in_eight_bits(tensor: Tensor) -> Tensor:
+    """Return an fp8 tensor of the same dims, named NAME_fp8, for the copy that a kernel saves."""
+    return Tensor(f"{tensor.name}_fp8", tensor.dims, Element.FP8)
+
+
+def _splits(
+    loops: Iterable[str], along: Container[str], together: Sequence[Sequence[str]], sums: Mapping[str, int]
+) -> tuple[Split, ...]:
+    """Return the splits of an operator that is not a product, in the order of `loops`, each once. A loop of a group in
+    `together` (the first such group) is split with its group, with 0 reductions. Another loop is split by itself if it
+    is in `along`, with the reductions that `sums` gives (default 0). Loops in neither have no split.
+    """
+    groups = {loop: tuple(group) for group in reversed(together) for loop in group}
+    lone = {loop: (loop,) for loop in loops if loop in along}
+    rows = dict.fromkeys(groups.get(loop) or lone.get(loop) for loop in loops)
+    return tuple(Split(row, 0 if row[0] in groups else sums.get(row[0], 0)) for row in rows if row)

@@ -12,11 +12,10 @@ from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block
 from symconfig.graph.derived import Collective, DerivedBlock, Held, Phase, WeightShard, Workspace
 from symconfig.graph.dims import ONE
-from symconfig.graph.layout import GTP, PARTIAL, Kind, Layout, Move, Place, moves
+from symconfig.graph.layout import GTP, Kind, Layout, Move, Sharding, moves
+from symconfig.graph.layout import Phase as Step
 from symconfig.graph.operator import Element, Gradients, Leg, Operator, Tensor, Use, Weight, Work
 from symconfig.graph.scheme import Scheme, local, tasks
-from symconfig.graph.sharding import Phase as Step
-from symconfig.graph.sharding import Sharding
 
 
 @lru_cache(maxsize=256)
@@ -77,7 +76,7 @@ class Flow:
             for use in op.activations:
                 self.uses[use.tensor.name].append((op, scheme.layout(op, use)))
             for use in op.outputs:
-                self._produce(use.tensor, op, scheme.layout(op, use, produced=True))
+                self._produce(use.tensor, op, scheme.layout(op, use, op.contracted))
             for use in (*op.saves, *op.holds):
                 if use.name not in self.produced:  # statistics and masks: made for the backward only
                     self._produce(use.tensor, op, scheme.layout(op, use))
@@ -145,7 +144,10 @@ class Flow:
                 continue
             given = layout
             if op is not None:
-                given = _gradient_layout(op, next(use for use in op.inputs if use.name == name), self.scheme)
+                # The gradient of an input is summed over all other loops, unless tokens and slots are permuted.
+                permutes = d.SEQUENCE in op.loops and not {*d.SLOT_DIMS}.isdisjoint(op.loops)
+                use = next(use for use in op.inputs if use.name == name)
+                given = self.scheme.layout(op, use, () if permutes else op.loops)
             sources.setdefault((given, op.name if op and op.apart and wanted.where("tp") is None else ""), op)
         result = []
         for (given, _), op in sources.items():
@@ -264,23 +266,6 @@ def _collective(
         groups=d.GROUPS if "ep" in move.axes else ONE,
         chosen_groups=d.CHOSEN_GROUPS if "ep" in move.axes else ONE,
     )
-
-
-def _gradient_layout(op: Operator, use: Use, scheme: Scheme) -> Layout:
-    """Return the layout in which the backward of `op` leaves the gradient of an input: split over each axis that splits
-    a loop of the input, and partial over all other axes that split `op`. A permutation between tokens and slots (loops
-    with both) leaves no partial sums: those axes are absent.
-    """
-    dim_of = dict(zip(use.loops, use.tensor.dims, strict=True))
-    relabels = not {*d.SLOT_DIMS}.isdisjoint(op.loops) and d.SEQUENCE in op.loops
-    places: dict[str, Place] = {}
-    for axis, splits in scheme.assign(op).items():
-        mine = [loop for loop in splits if loop in dim_of]
-        if mine:
-            places[axis] = dim_of[mine[0]]
-        elif not relabels:
-            places[axis] = PARTIAL
-    return Layout.of(places)
 
 
 def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace:

@@ -16,14 +16,13 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import FUSED_TARGETS, NO_MIXER, Adapter, AdapterTarget, Attention
 from symconfig.errors import InputError, Problem
 from symconfig.graph import dims as d
-from symconfig.graph.block import Block, Place
+from symconfig.graph.block import Block, Builder, Place
 from symconfig.graph.blocks import streams
 from symconfig.graph.blocks.layer import layer
-from symconfig.graph.builder import Builder, Context
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.implementation import Implementation
-from symconfig.graph.parts import End, parts
+from symconfig.graph.parts import Context, End, parts
 from symconfig.graph.scheme import Scheme
 
 

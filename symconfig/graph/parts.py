@@ -1,10 +1,12 @@
-"""The building blocks that there are: what the files of `graph/blocks` list as their `PARTS`."""
+"""The parts that blocks are built of: what the files of `graph/blocks` list as their `PARTS`, and the context of
+each.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -13,9 +15,47 @@ from symconfig.descriptor.sections import LayerKind
 from symconfig.descriptor.sections import Mixer as Declared
 from symconfig.errors import InputError
 from symconfig.graph import blocks, dims
-from symconfig.graph.block import Block, Place
-from symconfig.graph.builder import Context
-from symconfig.graph.operator import Tensor
+from symconfig.graph.block import Block, Builder, Place
+from symconfig.graph.implementation import Adapters, Implementation
+from symconfig.graph.operator import Tensor, Weight
+
+
+@dataclass(slots=True)
+class Context:
+    """Hold a builder with the model and the implementation it builds for. shared_heads: see Scheme."""
+
+    model: ModelDescriptor
+    how: Implementation
+    build: Builder
+    shared_heads: bool = False
+
+    @property
+    def frozen(self) -> bool:
+        return self.model.adapter is not None
+
+    def weight(self, name: str, *dims: str, shared: bool = False, joined: bool = False) -> Weight:
+        """Return a new weight of the base model, frozen if there are adapters. shared, joined: see Weight."""
+        return Weight(name, dims, gradient=not self.frozen, shared=shared, joined=joined)
+
+    @property
+    def whole_look_up(self) -> bool:
+        """Return whether every tensor-parallel rank holds the whole embedding table and all logits; never with tied
+        embeddings.
+        """
+        return self.how.whole_look_up and not self.model.tie_word_embeddings
+
+    def adapted(self, names: Sequence[str]) -> bool:
+        return self.model.adapter is not None and any(name in self.model.adapter.target_modules for name in names)
+
+    def separate(self, whole: str, aliases: Sequence[str]) -> bool:
+        """Return whether the parts of a fused linear layer (names `aliases`) are separate products. False if the fused
+        layer (`whole`) has an adapter. Else true if the implementation neither joins linear layers nor lists `whole` in
+        `linear.products`, or if a part has an adapter and the implementation's adapters are PLAIN.
+        """
+        if self.adapted((whole,)):
+            return False
+        joined = self.how.linear.joined or whole in self.how.linear.products
+        return not joined or (self.adapted(aliases) and self.how.adapters is Adapters.PLAIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

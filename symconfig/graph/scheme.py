@@ -6,7 +6,7 @@ A new parallel axis is a rule here; a new building block never is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -68,10 +68,10 @@ class Scheme:
                 axes |= {"etp": _present(loops, d.EXPERT_TENSOR_DIMS), "ep": (d.EXPERTS,), "edp": slots}
         return {axis: dims for axis, dims in axes.items() if dims}
 
-    def layout(self, op: Operator, use: Use, produced: bool = False) -> Layout:
-        """Return the layout of a tensor as `op` reads it or, if `produced`, produces it. Each axis is placed at the
-        tensor's dim along the first loop that it splits there. An axis that splits no loop of the tensor is absent; if
-        `produced`, it is partial where it splits a contracted loop.
+    def layout(self, op: Operator, use: Use, summed: Collection[str] = ()) -> Layout:
+        """Return the layout of a tensor that `op` reads or makes. Each axis is placed at the tensor's dim along the
+        first loop that it splits there. An axis that splits no loop of the tensor is partial where it splits a loop in
+        `summed` (the contracted loops for an output), else absent.
         """
         dim_of = dict(zip(use.loops, use.tensor.dims, strict=True))
         places: dict[str, Place] = {}
@@ -79,7 +79,7 @@ class Scheme:
             mine = [loop for loop in splits if loop in dim_of]
             if mine:
                 places[axis] = dim_of[mine[0]]
-            elif produced and any(dim in op.contracted for dim in splits):
+            elif any(loop in summed for loop in splits):
                 places[axis] = PARTIAL
         return Layout.of(places)
 

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 from pydantic import Field, create_model
 
 from symconfig.cost.framework import Framework, Hide
+from symconfig.descriptor.document import load_yaml_strict
 from symconfig.descriptor.job import Backend, Packing
 from symconfig.descriptor.measurements import Degree, MeasuredBatch, Row, Software
 from symconfig.descriptor.sections import Adapter
-from symconfig.descriptor.strict import Count, PositiveInt, Strict
-from symconfig.descriptor.validate import validate
-from symconfig.descriptor.yaml_strict import load_yaml_strict
+from symconfig.descriptor.strict import Count, PositiveInt, Strict, validate
 from symconfig.frameworks.kernels import kinds
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 

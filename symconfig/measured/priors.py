@@ -16,10 +16,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from symconfig.descriptor.cluster import SHARES, ClusterDescriptor, Precisions
+from symconfig.descriptor.document import load_yaml_strict
 from symconfig.descriptor.load import load_cluster
-from symconfig.descriptor.strict import PositiveInt, Strict
-from symconfig.descriptor.validate import validate
-from symconfig.descriptor.yaml_strict import load_yaml_strict
+from symconfig.descriptor.strict import PositiveInt, Strict, validate
 from symconfig.resources import data_dir
 from symconfig.solve.interval import Relative, posterior
 from symconfig.units import significant

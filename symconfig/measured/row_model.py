@@ -10,8 +10,7 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.measurements import MeasuredModel, Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts, LatentAttention
-from symconfig.descriptor.strict import Strict
-from symconfig.descriptor.validate import validate
+from symconfig.descriptor.strict import Strict, validate
 from symconfig.errors import InputError, nearest
 from symconfig.frameworks.megatron.adapters import FUSED
 from symconfig.measured.assumptions import Assumption, assumptions

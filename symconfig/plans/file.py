@@ -20,8 +20,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from symconfig import install
 from symconfig.descriptor.document import Document, KeyPath, shorten
 from symconfig.descriptor.json_strict import parse_json_strict
+from symconfig.descriptor.strict import problems as descriptor_problems
 from symconfig.descriptor.training import WholeTraining
-from symconfig.descriptor.validate import problems as descriptor_problems
 from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem
 from symconfig.plans.configuration import PLACES, SECTIONS, flat
 from symconfig.plans.history import History

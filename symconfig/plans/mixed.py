@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from symconfig.descriptor.cluster import MixedCluster, Share
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.mixed import MixedCluster, Share
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.install import VERSION
 from symconfig.plans.plan import Candidate, Plan, Predicted, Search

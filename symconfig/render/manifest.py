@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from symconfig.descriptor.json_strict import load_json_strict
-from symconfig.descriptor.strict import Strict
-from symconfig.descriptor.validate import validate
+from symconfig.descriptor.strict import Strict, validate
 from symconfig.errors import InputError, Problem
 from symconfig.format import json_text
 from symconfig.render.files import File, Files

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from symconfig.descriptor.cluster import MixedCluster, Share
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.mixed import MixedCluster, Share
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 from symconfig.plans.mixed import Alone, MixedCandidate, MixedPlan, hosted

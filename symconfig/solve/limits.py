@@ -356,7 +356,7 @@ SHARDED_WEIGHTS = Constraint(
     sentence="weight shards beside low precision, fp16, CUDA graphs, adapters or Muon are not priced",
     about="gtp",
     pins=("gtp=1", "precision=bf16", "cuda_graphs=none"),
-    source="graph/sharding.py: weights are gathered in 16 bits and gradients summed as they are accumulated",
+    source="graph/layout.py: weights are gathered in 16 bits and gradients summed as they are accumulated",
     example={"gtp": 2, "dp": 8, "precision": "mxfp8"},
 )
 

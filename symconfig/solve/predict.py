@@ -16,7 +16,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Job, Limits
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.validate import validate
+from symconfig.descriptor.strict import validate
 from symconfig.errors import InputError
 from symconfig.frameworks.extras import in_effect
 from symconfig.frameworks.known import BACKENDS, facts

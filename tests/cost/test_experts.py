@@ -15,7 +15,7 @@ from symconfig.cost.machine import machine
 from symconfig.cost.work import is_dispatch
 from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
-from symconfig.graph.blocks.experts import DISPATCH_LAUNCHES, ROUTE_LAUNCHES
+from symconfig.graph.blocks.mlp import DISPATCH_LAUNCHES, ROUTE_LAUNCHES
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import Phase, recompute_policy
 from symconfig.graph.model import blocks

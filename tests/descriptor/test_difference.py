@@ -10,11 +10,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.cluster_name import joined, pairs, split
+from symconfig.descriptor.cluster import ClusterDescriptor, joined, pairs, split
 from symconfig.descriptor.difference import SHORT
-from symconfig.descriptor.load import find_cluster, load_cluster, zoo_clusters
-from symconfig.descriptor.mixed import load_mixed
+from symconfig.descriptor.load import find_cluster, load_cluster, load_mixed, zoo_clusters
 from symconfig.descriptor.write import cluster_yaml
 from symconfig.errors import InputError
 

@@ -52,7 +52,7 @@ def test_every_id_of_the_zoo_is_that_of_one_model() -> None:
     for name in zoo_models():
         model = load_model(name)
         if model.adapter is None and model.huggingface_id is not None:
-            assert hub.in_zoo(model.huggingface_id) == name
+            assert dict(hub.of_zoo())[name] == model.huggingface_id
             assert hub.is_id(model.huggingface_id)
 
 

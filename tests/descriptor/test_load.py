@@ -12,14 +12,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symconfig.descriptor.huggingface import descriptor_yaml, import_config
+from symconfig.descriptor.document import load_yaml_strict, parse_yaml_strict
+from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.job import PIN_NAMES, Job, Training
 from symconfig.descriptor.load import load_cluster, load_model, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.strict import Strict
+from symconfig.descriptor.strict import Strict, validate
 from symconfig.descriptor.tuning import with_batch
-from symconfig.descriptor.validate import validate
-from symconfig.descriptor.yaml_strict import load_yaml_strict, parse_yaml_strict
+from symconfig.descriptor.write import descriptor_yaml
 from symconfig.errors import InputError
 from symconfig.graph.model import parameters
 from symconfig.runs.sweep.job import Ids

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symconfig.descriptor.document import MAX_BYTES, Document, Place
+from symconfig.descriptor.document import MAX_BYTES, Document, Place, load_yaml_strict, parse_yaml_strict
 from symconfig.descriptor.json_strict import load_json_strict, parse_json_strict
 from symconfig.descriptor.load import load_model
-from symconfig.descriptor.yaml_strict import load_yaml_strict, parse_yaml_strict
 from symconfig.errors import InputError
 
 LAUGHS = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]\n"

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from symconfig.graph.blocks.experts import BIAS_LAUNCHES, COMBINE_LAUNCHES, ROUTE_LAUNCHES
+from symconfig.graph.blocks.mlp import BIAS_LAUNCHES, COMBINE_LAUNCHES, ROUTE_LAUNCHES
 from symconfig.graph.derived import Phase, Traffic
 from symconfig.graph.operator import Element
 from tests.graph.support import SEQUENCE, block, chosen, numbers

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from symconfig.graph import dims as d
-from symconfig.graph.builder import Builder
+from symconfig.graph.block import Builder
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import Matmul, Phase, Traffic
 from symconfig.graph.operator import Element, Operator, Tensor, Use, Weight

@@ -15,8 +15,7 @@ import pytest
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.fsdp.behaviour import FSDP
 from symconfig.graph.dims import ONE
-from symconfig.graph.layout import FLAT, GTP, INSTANCES, PARTIAL, Layout, moves
-from symconfig.graph.sharding import Sharding, over_replicas
+from symconfig.graph.layout import FLAT, GTP, INSTANCES, PARTIAL, Layout, Sharding, moves, over_replicas
 
 PAPER = [Sharding.of(stage, whole_gradients=False, over_tensor=False, instances=False) for stage in range(4)]
 

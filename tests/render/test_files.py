@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.load import load_model
+from symconfig.descriptor.strict import validate
 from symconfig.descriptor.training import Training
-from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError
 from symconfig.render import render, targets
 from symconfig.render.files import File, Files, line, sh, slug, write

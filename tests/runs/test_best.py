@@ -9,10 +9,10 @@ import pytest
 
 import symconfig
 from symconfig.api import planning
+from symconfig.descriptor.document import load_yaml_strict
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.plan import Plan
 from symconfig.render import render, target_of, targets

@@ -8,9 +8,8 @@ from __future__ import annotations
 from symconfig.descriptor.sections import LayerKind
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import linear, to_stream
-from symconfig.graph.builder import Context
 from symconfig.graph.operator import Tensor, Use
-from symconfig.graph.parts import Mixer
+from symconfig.graph.parts import Context, Mixer
 
 WIDTH, JOINED, KERNEL = "own_conv_width", "joined_own_conv_width", "own_conv_kernel"
 

@@ -32,10 +32,9 @@ from symconfig.cost.partition.links import (
 )
 from symconfig.cost.partition.rates import Array, Prices, Rate, buffered
 from symconfig.cost.partition.work import Passes, Rows, held, inner_cost, passed, work
-from symconfig.graph.layout import FLAT, cut
+from symconfig.graph.layout import FLAT, Phase, cut
 from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Link, Net, Node, Port
-from symconfig.graph.sharding import Phase
 
 
 class Objective(StrEnum):

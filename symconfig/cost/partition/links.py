@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from symconfig.cost.partition.rates import Array, Rate, change, local
 from symconfig.cost.partition.work import Rows
-from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Column, Truth, cut, where
+from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Column, Layouts, Phase, Truth, Way, cut, where
 from symconfig.graph.program.net import Node, Port
-from symconfig.graph.sharding import Layouts, Phase, Way
 
 Numbers = NDArray[np.int64]
 Pairs = tuple[Numbers, Numbers]  # places of one row and of the other

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Job, Limits
-from symconfig.descriptor.validate import problems
+from symconfig.descriptor.strict import problems
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.run import Impossible, Run
 from symconfig.existing.rules import megatron, rl

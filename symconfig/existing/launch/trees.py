@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from symconfig.descriptor.document import KeyPath, shorten
+from symconfig.descriptor.document import MAX_NODES, Builder, KeyPath, Open, build, plain, shorten
 from symconfig.descriptor.json_strict import TOKEN, parse_json_strict
-from symconfig.descriptor.yaml_strict import MAX_NODES, Builder, Open, build, plain
 from symconfig.errors import InputError
 from symconfig.existing.launch.reading import Hides, Span, Tree, Unread
 from symconfig.existing.launch.text import Place, Text

@@ -12,10 +12,9 @@ from typing import Any
 from symconfig.descriptor.sections import Attention, LayerKind, Pairs, Position
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import beside_fused, linear, norm, projected, to_stream
-from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Angles, Choosing, Kernel, RotationKernel
 from symconfig.graph.operator import Element, Tensor, Use, Weight
-from symconfig.graph.parts import Mixer
+from symconfig.graph.parts import Context, Mixer
 
 # A mixer with key/value heads and widths of its own.
 WIDE = "wide_attention"

@@ -10,10 +10,9 @@ from typing import Any
 from symconfig.descriptor.sections import Norm
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER
-from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Adapters, ExpertKernels, NormKernel
 from symconfig.graph.operator import ELEMENT_BYTES, Element, Tensor, Use, Weight
-from symconfig.graph.parts import parts
+from symconfig.graph.parts import Context, parts
 
 
 def linear(

@@ -8,10 +8,9 @@ from symconfig.graph import dims as d
 from symconfig.graph.blocks.attention import apply_gate, core, saved_angles
 from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, projected, to_stream
 from symconfig.graph.blocks.sparse_attention import indexer_sizes, keys_read, with_loss
-from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Choosing
 from symconfig.graph.operator import Tensor, Use
-from symconfig.graph.parts import Mixer
+from symconfig.graph.parts import Context, Mixer
 
 # Names of the projections in Transformers' classes, by which adapters target them.
 _Q_DOWN, _Q_UP, _KV_DOWN, _KV_UP = ("q_a_proj",), ("q_b_proj",), ("kv_a_proj_with_mqa",), ("kv_b_proj",)

@@ -13,8 +13,7 @@ from symconfig.descriptor.sections import NO_MIXER, LayerKind, Mlp, Position
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block, Place
 from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, projected, residual
-from symconfig.graph.blocks.experts import experts
-from symconfig.graph.blocks.mlp import mlp
+from symconfig.graph.blocks.mlp import experts, mlp
 from symconfig.graph.blocks.streams import (
     add_layer_input,
     layer_inputs,
@@ -23,10 +22,9 @@ from symconfig.graph.blocks.streams import (
     write_streams,
 )
 from symconfig.graph.blocks.vision import FEATURES, merge_images
-from symconfig.graph.builder import Context
 from symconfig.graph.implementation import LossKernel
 from symconfig.graph.operator import Element, Leg, Scratch, Tensor, Use
-from symconfig.graph.parts import End, parts
+from symconfig.graph.parts import Context, End, parts
 
 _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 # Traffic over reading what is kept once forward, and writing its gradient beside it once backward. Transformer Engine's

@@ -9,9 +9,8 @@ from symconfig.descriptor.sections import LayerKind
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import linear, projected, to_stream
 from symconfig.graph.blocks.state_space import convolution, gated_norm
-from symconfig.graph.builder import Context
 from symconfig.graph.operator import Element, Product, Scratch, Tensor, Use
-from symconfig.graph.parts import Mixer
+from symconfig.graph.parts import Context, Mixer
 
 CHUNK_SIZE = 64  # tokens; ops/gated_delta_rule/chunk.py and ops/kda/chunk.py of flash-linear-attention
 _ROWS = (d.BATCH, d.SEQUENCE)

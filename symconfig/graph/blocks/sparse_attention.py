@@ -12,10 +12,9 @@ from symconfig.descriptor.sections import Keys, LayerKind
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.attention import Read, apply_rope
 from symconfig.graph.blocks.common import norm, projected, to_stream
-from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Choosing
 from symconfig.graph.operator import Element, Product, Tensor, Use
-from symconfig.graph.parts import Mixer
+from symconfig.graph.parts import Context, Mixer
 
 HEADS, CHANNELS, CHOICES = "index_n_heads", "index_head_dim", "index_topk"
 _ROWS = (d.BATCH, d.SEQUENCE)

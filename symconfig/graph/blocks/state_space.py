@@ -9,10 +9,9 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import LayerKind
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import linear, to_stream
-from symconfig.graph.builder import Context
 from symconfig.graph.implementation import NormKernel
 from symconfig.graph.operator import Element, Product, Scratch, Tensor, Use
-from symconfig.graph.parts import Mixer
+from symconfig.graph.parts import Context, Mixer
 
 
 def convolution(

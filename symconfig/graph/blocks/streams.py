@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import norm, projected, residual
-from symconfig.graph.builder import Context
 from symconfig.graph.operator import Element, Tensor, Use
+from symconfig.graph.parts import Context
 
 STREAMS = "residual_streams"
 MADE = "made_streams"  # the streams as a product gives them

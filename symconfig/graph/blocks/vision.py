@@ -19,10 +19,9 @@ from symconfig.descriptor.vision import Step, Vision
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block, Place
 from symconfig.graph.blocks.common import normed
-from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Kernel, NormKernel
 from symconfig.graph.operator import Element, Tensor, Use, Weight
-from symconfig.graph.parts import End
+from symconfig.graph.parts import Context, End
 
 IMAGES, PATCHES, SEQUENCE, TOKENS = "images_per_sequence", "vision_patches", "vision_sequence", "vision_tokens"
 HIDDEN, PIXELS, POSITIONS = "vision_hidden_size", "vision_patch_pixels", "vision_positions"

@@ -14,12 +14,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, read_text
+from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, parse_yaml_strict, read_text
 from symconfig.descriptor.json_strict import parse_json_strict
 from symconfig.descriptor.load import find
-from symconfig.descriptor.strict import MAX_LAYERS, Strict
-from symconfig.descriptor.validate import validate
-from symconfig.descriptor.yaml_strict import parse_yaml_strict
+from symconfig.descriptor.strict import MAX_LAYERS, Strict, validate
 from symconfig.errors import InputError, Problem, nearest
 from symconfig.graph.operator import Operator, Tensor
 from symconfig.graph.program.calls import Site, check_dims, checked, make, used

@@ -8,9 +8,8 @@ from typing import Annotated, ClassVar, Literal
 import yaml
 from pydantic import Field
 
-from symconfig.descriptor.strict import PositiveInt, Strict
-from symconfig.descriptor.validate import validate
-from symconfig.descriptor.yaml_strict import load_yaml_strict
+from symconfig.descriptor.document import load_yaml_strict
+from symconfig.descriptor.strict import PositiveInt, Strict, validate
 
 Positive = Annotated[float, Field(gt=0)]
 Dtype = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]

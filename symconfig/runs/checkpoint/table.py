@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from symconfig.descriptor.document import load_yaml_strict
 from symconfig.descriptor.job import Backend
-from symconfig.descriptor.strict import Strict
-from symconfig.descriptor.validate import validate
-from symconfig.descriptor.yaml_strict import load_yaml_strict
+from symconfig.descriptor.strict import Strict, validate
 
 DATA = Path(__file__).with_name("rules.yaml")
 

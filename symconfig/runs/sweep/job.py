@@ -35,8 +35,7 @@ from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath
 from symconfig.descriptor.job import PIN_NAMES, Job, Limits, Lora
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.strict import Strict
-from symconfig.descriptor.validate import validate
+from symconfig.descriptor.strict import Strict, validate
 from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem, nearest, reworded
 from symconfig.plans.plan import digest
 from symconfig.solve.pins import parse

@@ -16,7 +16,7 @@ from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.validate import validate
+from symconfig.descriptor.strict import validate
 from symconfig.errors import InputError, Problem, SymconfigError, nearest
 from symconfig.plans.plan import Plan
 from symconfig.runs.adapted import bare

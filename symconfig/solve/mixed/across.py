@@ -21,8 +21,8 @@ from symconfig.cost.pipeline import Messages, messages
 from symconfig.cost.stages import Setting, Stages
 from symconfig.cost.step import HOST_SHARE, apart_s, host_bytes
 from symconfig.cost.table import Table
+from symconfig.descriptor.cluster import MixedCluster
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.mixed import MixedCluster
 from symconfig.plans.configuration_set import ConfigurationSet
 from symconfig.plans.mixed import Host, MixedCandidate, Span
 from symconfig.plans.plan import Predicted

@@ -13,9 +13,8 @@ from typing import Any
 
 from symconfig.cost.machine import Machine, Number, machine
 from symconfig.cost.table import Choice
-from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor
+from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor, MixedCluster
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.mixed import MixedCluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.plans.configuration import Precision

@@ -14,9 +14,8 @@ from symconfig.cost.partition.links import PAIRS, Activation, Numbers, Weight, i
 from symconfig.cost.partition.rates import Move, Rate, moves, total
 from symconfig.cost.partition.work import inner_collectives
 from symconfig.descriptor.mesh import Axis
-from symconfig.graph.layout import Kind
+from symconfig.graph.layout import Kind, Phase
 from symconfig.graph.program.net import Link
-from symconfig.graph.sharding import Phase
 
 Rows = Sequence[Sequence[int]]  # of every node
 

@@ -13,10 +13,10 @@ import pytest
 import symconfig
 from symconfig.api.planning import PlanResult, read_job
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import load_yaml_strict
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.tuning import Rl
-from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.existing.recover.rl.step import Packed
 from symconfig.plans.file import parse_plan

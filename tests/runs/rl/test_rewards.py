@@ -13,8 +13,8 @@ import pytest
 import symconfig
 from symconfig.api.planning import read_job
 from symconfig.cli.main import main
+from symconfig.descriptor.document import load_yaml_strict
 from symconfig.descriptor.load import load_model
-from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.graph.model import parameters
 from symconfig.plans.file import parse_plan

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.yaml_strict import parse_yaml_strict
+from symconfig.descriptor.document import parse_yaml_strict
 from symconfig.runs.sweep import run as sweeping
 from symconfig.runs.sweep.columns import COLUMNS
 from symconfig.runs.sweep.job import Points, points

@@ -8,9 +8,9 @@ from itertools import combinations_with_replacement, pairwise, permutations
 import numpy as np
 import pytest
 
+from symconfig.descriptor.cluster import MixedCluster
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.load import load_model
-from symconfig.descriptor.mixed import MixedCluster, load_mixed
+from symconfig.descriptor.load import load_mixed, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.graph.model import sequence

@@ -16,7 +16,7 @@ from symconfig.api.partition import solved_partition
 from symconfig.api.partition_job import partition_job
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.program.net import Net
-from symconfig.graph.program.torch_source.tidy import tidy
+from symconfig.graph.program.torch_source.factory import tidy
 from symconfig.solve.partition.run import folded
 from tests.solve.partition.strategies import named_rows, random_rows
 

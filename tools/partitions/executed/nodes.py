@@ -16,9 +16,9 @@ from torch.utils._pytree import tree_leaves
 from symconfig.graph.operator import Operator
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.torch_source.axes import Axes
+from symconfig.graph.program.torch_source.factory import leaders
 from symconfig.graph.program.torch_source.lower import Lowering
 from symconfig.graph.program.torch_source.recorder import Recorded, Value
-from symconfig.graph.program.torch_source.tidy import leaders
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from symconfig.descriptor.architectures.keys import words
-from symconfig.descriptor.document import KeyPath, shorten
-from symconfig.descriptor.yaml_strict import plain
+from symconfig.descriptor.document import KeyPath, plain, shorten
 from symconfig.errors import InputError
 from symconfig.existing.launch.reading import Piece, Setting, Tree, Word, cut
 from symconfig.existing.launch.text import Place, Text
