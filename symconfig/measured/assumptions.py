@@ -20,7 +20,7 @@ from symconfig.descriptor.sections import Adapter
 from symconfig.descriptor.strict import Count, PositiveInt, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
-from symconfig.frameworks.kernels import kinds
+from symconfig.frameworks.behaviour import kinds
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 
 

@@ -11,7 +11,6 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.formats import links
 from symconfig.formats.megatron import EXPERTS
 from symconfig.formats.megatron_run import RUN
-from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment, flags, mindspeed, sparse
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.hybrid import DELTA, hybrid, script
@@ -28,7 +27,7 @@ from symconfig.render import summary
 from symconfig.render.files import File, sh
 from symconfig.render.megatron_args import Arguments, Group, unpassable
 from symconfig.render.megatron_model import model_args
-from symconfig.render.shared import refused, weights_problems
+from symconfig.render.shared import MEGATRON_COUNTING, refused, weights_problems
 from symconfig.render.target import Saving, Target, launched
 
 NAME = "megatron"
@@ -323,7 +322,7 @@ _MEGATRON = Target(
     words=arguments,
     texts=lambda plan: _on_one_line(arguments(plan)),
     assumes={"backend": "megatron"},
-    counts=counting.MEGATRON,
+    counts=MEGATRON_COUNTING,
     resume_command=launched,
     saving=Saving("--save", "bash launch.sh --save DIR --save-interval 500"),
 )

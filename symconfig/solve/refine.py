@@ -19,7 +19,7 @@ from symconfig.cost.stages import GRADIENT_BUFFER_BYTES, Pipeline, Pipelines, St
 from symconfig.cost.step import HOST_SHARE, host_bytes, states
 from symconfig.cost.table import WEIGHTS
 from symconfig.graph.model import sequence
-from symconfig.schedule.schedules import held
+from symconfig.schedule.timeline import held
 from symconfig.solve.choice import Incumbents, scored
 from symconfig.solve.costed import Costed, costed, refined_s
 from symconfig.solve.interval import peak_budget
