@@ -120,14 +120,20 @@ def changed(how: Implementation, **changes: Any) -> Implementation:
     if unknown := changes.keys() - given.keys():
         raise TypeError(f"no options of an implementation: {', '.join(sorted(unknown))}")
     given |= changes
+    norm = NormKernel.EAGER_WIDE if given["wide_norm"] else NormKernel.EAGER
+    norm = NormKernel.FUSED if given["fused_norm"] else norm
+    rotation = RotationKernel.FUSED_STRETCHED if given["fused_yarn"] else RotationKernel.FUSED
+    rotation = rotation if given["fused_rope"] else RotationKernel.EAGER
+    experts = ExpertKernels.IN_TURN if given["sequential_experts"] else ExpertKernels.GROUPED
+    experts = ExpertKernels.FUSED if given["fused_experts"] else experts
     values = {
         **{path: given[name] for name, path in _FIELDS.items()},
         **{path: names[given[name]] for name, (path, names) in _NAMED.items()},
-        "norm": _norm(given),
-        "rotation.kernel": _rotation(given),
+        "norm": norm,
+        "rotation.kernel": rotation,
         "rotation.angles": Angles.APART if given["own_rotations"] else Angles.ONCE,
         "loss.kept_outputs": given["kept_outputs"] if given["held_logits"] else 0,
-        "experts.kernels": _experts(given),
+        "experts.kernels": experts,
     }
     parts = {path: value for path, value in values.items() if "." not in path}
     for part in {path.partition(".")[0] for path in values.keys() - parts.keys()}:
@@ -138,24 +144,6 @@ def changed(how: Implementation, **changes: Any) -> Implementation:
 
 def _name(names: Mapping[str, Any], value: object) -> str:
     return next(name for name, meant in names.items() if meant is value)
-
-
-def _norm(given: dict[str, Any]) -> NormKernel:
-    if given["fused_norm"]:
-        return NormKernel.FUSED
-    return NormKernel.EAGER_WIDE if given["wide_norm"] else NormKernel.EAGER
-
-
-def _rotation(given: dict[str, Any]) -> RotationKernel:
-    if not given["fused_rope"]:
-        return RotationKernel.EAGER
-    return RotationKernel.FUSED_STRETCHED if given["fused_yarn"] else RotationKernel.FUSED
-
-
-def _experts(given: dict[str, Any]) -> ExpertKernels:
-    if given["fused_experts"]:
-        return ExpertKernels.FUSED
-    return ExpertKernels.IN_TURN if given["sequential_experts"] else ExpertKernels.GROUPED
 
 
 # torch.compile fuses chains of element-wise kernels: options of `changed`.
