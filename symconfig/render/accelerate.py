@@ -17,7 +17,7 @@ from typing import Any
 
 from symconfig.descriptor.config_writer import config_json
 from symconfig.errors import Problem
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.frameworks.known import TORCH_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, shared, trainer

@@ -17,7 +17,7 @@ from symconfig.errors import Problem
 from symconfig.format import json_text
 from symconfig.formats import deepspeed as formats
 from symconfig.frameworks.deepspeed.adapters import target_modules
-from symconfig.frameworks.deepspeed.releases import (
+from symconfig.frameworks.deepspeed.behaviour import (
     ADAPTER_REQUIREMENTS,
     DEEPSPEED_RELEASE,
     QLORA_REQUIREMENTS,

@@ -18,7 +18,7 @@ from symconfig.descriptor.tuning import LossName
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.formats.renamed import EXTRA, MS_SWIFT
 from symconfig.frameworks.deepspeed.adapters import target_modules
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron import adapters, environment, flags
 from symconfig.frameworks.megatron.releases import between
 from symconfig.graph.parts import is_layer

@@ -9,7 +9,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.constraint import Constraint, failing, in_force
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.frameworks.known import BACKENDS, facts_of
 from symconfig.frameworks.programs import of_program
 from symconfig.plans.plan import Plan

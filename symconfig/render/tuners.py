@@ -19,7 +19,7 @@ from symconfig.errors import Problem
 from symconfig.formats.keys import write
 from symconfig.formats.tuners import AXOLOTL, AXOLOTL_WRITTEN, LLAMAFACTORY, LLAMAFACTORY_WRITTEN
 from symconfig.frameworks.deepspeed.adapters import target_modules
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import accelerate, deepspeed, learning, shared, trainer
 from symconfig.render.files import File

@@ -9,7 +9,7 @@ from symconfig.frameworks import shared
 from symconfig.frameworks.around_transformers import AROUND_TRANSFORMERS, ULYSSES
 from symconfig.frameworks.backend import Maturity, Option, Standing
 from symconfig.frameworks.constraint import Constraint, of_module
-from symconfig.frameworks.deepspeed.releases import AUTOEP_MODELS, AUTOTP_MODELS
+from symconfig.frameworks.deepspeed.behaviour import AUTOEP_MODELS, AUTOTP_MODELS
 from symconfig.frameworks.megatron import maturity as megatron
 from symconfig.plans.unknown import among, no
 
