@@ -183,10 +183,6 @@ class Setting:
         """Return a copy whose only pipeline has these stage shapes; raise ValueError if there are several."""
         return replace(self, pipelines=Pipelines.of([replace(self.pipelines.only, stages=stages)]))
 
-    def at(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Setting:
-        """Return a copy of the setting with the pipelines of the selected points (indices or a mask over [n])."""
-        return replace(self, pipelines=self.pipelines.at(chosen))
-
     @property
     def microbatch_group(self) -> int:
         """Return how many microbatches the only pipeline runs through a chunk before the next; pp by default."""
