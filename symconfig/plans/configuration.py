@@ -199,7 +199,8 @@ PLACES: Mapping[str, tuple[str, ...]] = {
 def flat(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
     """Return (fields of a configuration by name, paths that are missing) from the sections of plan.json.
 
-    Values are not checked. What has no place in PLACES is kept under its path, joined by dots.
+    Values are not checked. What has no place in PLACES is kept under its path, joined by dots. A RARE option that is
+    off is left out, and so is not missing.
     """
     values, names = dict[str, Any](), {path: name for name, path in PLACES.items()}
     sections = {path[:length] for path in names for length in range(1, len(path))}
@@ -215,7 +216,7 @@ def flat(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, ...]]
                 values[names[at]] = _IDLE[names[at]]
 
     read({name: data[name] for name in SECTIONS if name in data}, ())
-    missing = [path for name, path in PLACES.items() if name not in values]
+    missing = [path for name, path in PLACES.items() if name not in values and name not in RARE]
     return {name: value for name, value in values.items() if name not in ("num_microbatches", "schedule")}, missing
 
 
