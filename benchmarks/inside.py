@@ -67,9 +67,8 @@ def simulator() -> dict[str, float]:
     stages made anew and with them at hand."""
     import numpy as np
 
-    from symconfig.schedule.schedules import orders
     from symconfig.schedule.simulate import simulate
-    from symconfig.schedule.timeline import Times
+    from symconfig.schedule.timeline import Times, orders
 
     stages, chunks, microbatches = 16, 8, 64
     one = np.ones((stages, chunks))

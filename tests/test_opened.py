@@ -23,7 +23,7 @@ ALLOWED = {
         (
             "descriptor/architectures/keys.py", "descriptor/hub.py", "existing/recover/zoo.py",
             "existing/recover/uncounted.py", "frameworks/deepspeed/keys.py", "frameworks/deepspeed/adapters.py",
-            "frameworks/maturity.py", "frameworks/megatron/environment.py", "frameworks/megatron/flags.py",
+            "frameworks/backend.py", "frameworks/megatron/environment.py", "frameworks/megatron/flags.py",
             "frameworks/megatron/mindspeed.py", "render/deepspeed.py",
             "render/launchers.py", "report/page.py", "solve/interval.py", "solve/usual.py",
         ),

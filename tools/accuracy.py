@@ -18,8 +18,7 @@ import yaml
 
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.descriptor.write import kernels_yaml
-from symconfig.measured.calibrate import Calibration
-from symconfig.measured.priors import gpu_type
+from symconfig.measured.calibrate import Calibration, gpu_type
 from symconfig.measured.row_options import forget_zoo
 from symconfig.measured.runs import calibrations, read, runs
 from symconfig.measured.score import source

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from symconfig.measured.calibrate import Calibration, SourceErrors
-from symconfig.measured.priors import priors
+from symconfig.measured.calibrate import Calibration, SourceErrors, priors
 from symconfig.measured.runs import Timed
 from symconfig.measured.score import Source
 from symconfig.units import significant

@@ -7,7 +7,7 @@ from statistics import mean, median
 from typing import Any
 
 from symconfig.format import percent, signed
-from symconfig.measured.priors import kernel_priors
+from symconfig.measured.calibrate import kernel_priors
 from symconfig.report import validation as scores
 from symconfig.report.calibration import far_from_prior
 from symconfig.report.grid import Grid, markdown_rows

@@ -12,10 +12,9 @@ import numpy as np
 from symconfig.cost import formulas
 from symconfig.cost.machine import Constants, machine
 from symconfig.descriptor.cluster import SHARES, Kernels
-from symconfig.measured.calibrate import BOUNDS
+from symconfig.measured.calibrate import ANY_GPU, BOUNDS, gpu_type
 from symconfig.measured.fit import BETWEEN_SOURCES, DEVIATION, Array, Parameter, fit
 from symconfig.measured.gpu.kernel_fit import model_seconds
-from symconfig.measured.priors import ANY_GPU, gpu_type
 from symconfig.units import significant
 from tools.priors_rows import Measured, Message, read
 

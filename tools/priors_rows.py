@@ -13,8 +13,7 @@ import yaml
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Level
 from symconfig.descriptor.load import load_cluster, zoo_clusters
-from symconfig.measured.gpu.kernel_fit import needs
-from symconfig.measured.gpu.kernel_times import Attention, CastProduct, Kernel, Product, Stream
+from symconfig.measured.gpu.kernel_fit import Attention, CastProduct, Kernel, Product, Stream, needs
 from symconfig.units import GIB, MIB
 
 # What is smaller runs in no training, or measures something else.

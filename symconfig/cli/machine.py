@@ -52,8 +52,7 @@ def run_measure(arguments: argparse.Namespace) -> int:
     problems of options before anything is measured, and for a GPU that neither --cluster nor the zoo knows.
     """
     from symconfig.descriptor.write import kernels_yaml
-    from symconfig.measured.gpu.kernel_fit import fit_kernels
-    from symconfig.measured.gpu.kernel_times import as_yaml, read
+    from symconfig.measured.gpu.kernel_fit import as_yaml, fit_kernels, read
     from symconfig.measured.gpu.kernels import choose_device, import_torch, measure_kernels, zoo_name
     from symconfig.report.calibration import kernel_blocks, kernel_data
 

@@ -15,7 +15,7 @@ import numpy as np
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import LEVELS, Machine
 from symconfig.cost.tape import greater, maximum, minimum
-from symconfig.schedule.schedules import warm_up
+from symconfig.schedule.timeline import warm_up
 
 GRAIN = 1e-3  # element: the smallest piece of what can be divided freely
 ROUNDING = 1e-9  # whole numbers must stay whole in floating point before they are rounded up or down

@@ -12,17 +12,16 @@ import numpy as np
 
 from symconfig.cost import formulas
 from symconfig.cost.blocks import SECONDS
-from symconfig.cost.exchange import exchange
 from symconfig.cost.formulas import CONTENTION, ring
 from symconfig.cost.lattice import Array
+from symconfig.cost.optimizer import exchange
 from symconfig.cost.stages import Setting, Stages, StageShape, stages
 from symconfig.cost.table import Table
 from symconfig.cost.tape import first_axis_max
 from symconfig.graph.derived import Phase
 from symconfig.graph.parts import is_layer
 from symconfig.plans.configuration_set import ConfigurationSet
-from symconfig.schedule.schedules import most_held
-from symconfig.schedule.timeline import Start, Times
+from symconfig.schedule.timeline import Start, Times, most_held
 
 
 @dataclass(frozen=True, slots=True)

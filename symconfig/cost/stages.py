@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import orthogonal
 from symconfig.cost.blocks import KEPT, PASSES, TRANSIENT
 from symconfig.cost.framework import Bytes, Framework
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.table import WEIGHTS, Table
 from symconfig.cost.tape import maximum
+from symconfig.cost.weights import LARGEST, SUMMED
 from symconfig.graph.block import Place
 from symconfig.graph.layout import Sharding
 from symconfig.graph.parts import is_layer
@@ -145,9 +145,9 @@ def layers(stage: Sequence[Sequence[str]]) -> tuple[int, ...]:
 
 _PASSES = (*PASSES, "ends")  # of `Stages`
 # Rows of weights that a stage has the sum of, and those that it has the most of; `largest` is of all parameters.
-_SUMMED = (*WEIGHTS[: WEIGHTS.index("buffers")], "whole", "matrices", *orthogonal.SUMMED)
+_SUMMED = (*WEIGHTS[: WEIGHTS.index("buffers")], "whole", "matrices", *SUMMED)
 _SUMMED_ROWS = [WEIGHTS.index(name) for name in _SUMMED]
-_MOST = ("largest", "buffers", "workspaces", "tables", *orthogonal.LARGEST)
+_MOST = ("largest", "buffers", "workspaces", "tables", *LARGEST)
 GRADIENT_BUFFER_BYTES = 2.0  # an element of Transformer Engine's buffers, in the weight's own bf16
 
 
@@ -182,10 +182,6 @@ class Setting:
     def having(self, stages: tuple[StageShape, ...]) -> Setting:
         """Return a copy whose only pipeline has these stage shapes; raise ValueError if there are several."""
         return replace(self, pipelines=Pipelines.of([replace(self.pipelines.only, stages=stages)]))
-
-    def at(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Setting:
-        """Return a copy of the setting with the pipelines of the selected points (indices or a mask over [n])."""
-        return replace(self, pipelines=self.pipelines.at(chosen))
 
     @property
     def microbatch_group(self) -> int:
@@ -249,7 +245,7 @@ class Stages:
 
         Matrices then count as freely divisible among ranks, which gives a lower bound of the busiest rank's share.
         """
-        return replace(self, **{name: np.zeros_like(getattr(self, name)) for name in orthogonal.LARGEST})
+        return replace(self, **{name: np.zeros_like(getattr(self, name)) for name in LARGEST})
 
     @property
     def ahead(self) -> Array:

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from symconfig.cost import formulas
 from symconfig.cost.blocks import SECONDS
-from symconfig.cost.exchange import exchanged_s
 from symconfig.cost.lattice import Array
 from symconfig.cost.optimizer import (
     Share,
     dense_shared,
     elementwise,
+    exchanged_s,
     held_weights,
     optimizer_s,
     padding,

@@ -17,9 +17,9 @@ from symconfig.frameworks.backend import Backend, Kind, Medium, Releases
 from symconfig.frameworks.constraint import Fixed, flash
 from symconfig.frameworks.deepspeed import adapters as of_transformers
 from symconfig.frameworks.deepspeed import behaviour as deepspeed
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.frameworks.deepspeed.constraints import DEEPSPEED as DEEPSPEED_CONSTRAINTS
-from symconfig.frameworks.deepspeed.maturity import OPTIONS as DEEPSPEED_OPTIONS
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.constraints import OPTIONS as DEEPSPEED_OPTIONS
 from symconfig.frameworks.fsdp import behaviour as fsdp
 from symconfig.frameworks.fsdp.constraints import FSDP as FSDP_CONSTRAINTS
 from symconfig.frameworks.megatron import adapters as of_bridge

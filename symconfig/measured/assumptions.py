@@ -19,7 +19,7 @@ from symconfig.descriptor.job import Backend, Packing
 from symconfig.descriptor.measurements import Degree, MeasuredBatch, Row, Software
 from symconfig.descriptor.sections import Adapter
 from symconfig.descriptor.strict import Count, PositiveInt, Strict, validate
-from symconfig.frameworks.kernels import kinds
+from symconfig.frameworks.behaviour import kinds
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 
 

@@ -13,10 +13,9 @@ from symconfig.descriptor.job import Backend
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
-from symconfig.frameworks.behaviour import COMPILED, Switches, switched
+from symconfig.frameworks.behaviour import COMPILED, Switches, options, switched
 from symconfig.frameworks.extras import gradient_bytes
 from symconfig.frameworks.fsdp.behaviour import NARROW_REDUCTION
-from symconfig.frameworks.kernels import options
 from symconfig.frameworks.known import FRAMEWORKS, OWN_LAYERS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 from symconfig.frameworks.megatron.releases import megatron_release

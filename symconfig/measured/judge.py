@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from symconfig.cost.work import block_flops
@@ -30,8 +30,7 @@ class Judged:
     by itself; memory: bytes predicted and measured.
 
     layers: seconds of one layer's passes, predicted and measured. oom: whether the run is predicted to run out of
-    memory, at no margin. time_parts: of the predicted seconds. time_from: the stated figure that the measured seconds
-    come from.
+    memory, at no margin. time_from: the stated figure that the measured seconds come from.
     """
 
     row: Row
@@ -40,7 +39,6 @@ class Judged:
     time: tuple[float, float] | None
     memory: tuple[float, float] | None
     oom: bool
-    time_parts: Mapping[str, float]
     layers: tuple[tuple[float, float], ...] = ()
     time_from: str | None = None
 
@@ -67,8 +65,8 @@ def judge(
         if tried.predicted.device_bytes <= limit and tried.predicted.step_s < prediction.predicted.step_s:
             what, prediction = replace(what, configuration=other), tried
     stated = _seconds(row, what)
-    parts = _time_parts(row, what, prediction)
-    seconds = prediction.predicted.step_s if timed_stage(row) is None else sum(parts.values())
+    stage = timed_stage(row)
+    seconds = prediction.predicted.step_s if stage is None else _stage_s(what, stage)
     time = None if stated is None else (seconds, stated[1])
     memory, layers = _memory(row, prediction), _layers(row, prediction)
     if not (time or memory or layers or row.measured.oom):
@@ -81,7 +79,6 @@ def judge(
         time=time,
         memory=memory,
         oom=oom,
-        time_parts=parts,
         layers=layers,
         time_from=stated[0] if stated else None,
     )
@@ -92,17 +89,11 @@ def timed_stage(row: Row) -> int | None:
     return row.measured.stage if row.measured.stage_forward_ms is not None else None
 
 
-def _time_parts(row: Row, what: Case, prediction: Prediction) -> Mapping[str, float]:
-    """Return the predicted seconds by part: of the whole step, or, if the row times a stage, of that stage's forward
-    and backward passes over all its microbatches, and its optimizer.
-    """
-    stage = timed_stage(row)
-    if stage is None:
-        return prediction.predicted.time
+def _stage_s(what: Case, stage: int) -> float:
+    """Return the predicted seconds of one stage's passes over all its microbatches, and of its optimizer."""
     mine = alone(as_found(what.model, what.cluster, what.configuration), stage)
-    passes = {"forward passes": mine.forward_s, "backward passes": mine.backward_s}
-    parts = {name: float((mine.num_microbatches * each)[0]) for name, each in passes.items()}
-    return parts | {"optimizer": float(mine.optimizer_s[0])}
+    passes = (float((mine.num_microbatches * each)[0]) for each in (mine.forward_s, mine.backward_s))
+    return sum(passes) + float(mine.optimizer_s[0])
 
 
 def _seconds(row: Row, what: Case) -> tuple[str, float] | None:

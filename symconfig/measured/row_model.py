@@ -22,6 +22,7 @@ def _fields(owner: type[Strict]) -> tuple[str, ...]:
     return tuple(name for name in MeasuredModel.model_fields if name in owner.model_fields)
 
 
+_zoo_model = cache(load_model)
 _EXPERTS, _LATENT = _fields(Experts), _fields(LatentAttention)
 _PLAIN = tuple(name for name in _fields(ModelDescriptor) if name not in ("name", *_LATENT))
 _ADAPTER = {"rank": "r", "alpha": "lora_alpha", "dropout": "lora_dropout", "targets": "target_modules"}
@@ -120,11 +121,6 @@ def _typical(stated: dict[str, Any], seq_length: int) -> dict[str, Any]:
         "attention": "gqa",
         "tie_word_embeddings": not gated,
     }
-
-
-@cache
-def _zoo_model(name: str) -> ModelDescriptor:
-    return load_model(name)
 
 
 def _model_arguments(row: Row) -> dict[str, Any]:

@@ -11,10 +11,9 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import MeasuredBatch, MeasuredOptions, Measurements, load_measurements
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.measured.calibrate import Calibration, calibrate
+from symconfig.measured.calibrate import Calibration, calibrate, gpu_type
 from symconfig.measured.judge import Judged, judge
 from symconfig.measured.log_row import as_row, log_model, source_of
-from symconfig.measured.priors import gpu_type
 from symconfig.measured.score import predicted
 from symconfig.measured.training_log import read_log
 from symconfig.units import GIB

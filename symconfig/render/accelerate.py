@@ -17,14 +17,13 @@ from typing import Any
 
 from symconfig.descriptor.config_writer import config_json
 from symconfig.errors import Problem
-from symconfig.frameworks import counting
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.frameworks.known import TORCH_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, shared, trainer
 from symconfig.render.files import File
 from symconfig.render.fill import as_yaml
-from symconfig.render.shared import of_fsdp, refused
+from symconfig.render.shared import STEPS_COUNTING, of_fsdp, refused
 from symconfig.render.summary import Row, nodes
 from symconfig.render.target import Target
 
@@ -289,7 +288,7 @@ TARGETS = (
         problems=_problems,
         texts=texts,
         assumes={"backend": "deepspeed"},
-        counts=counting.STEPS,
+        counts=STEPS_COUNTING,
         ignored_fields=dict.fromkeys(
             (
                 "data_path",
@@ -313,7 +312,7 @@ TARGETS = (
         words=words,
         texts=_trainer_files,
         assumes={"backend": "deepspeed"},
-        counts=counting.STEPS,
+        counts=STEPS_COUNTING,
         ignored_fields={
             **dict.fromkeys(("data_path", "split", "tokenizer_model", "tokenizer_type"), _READS),
             "manual_gc_interval": "a script with a Trainer leaves garbage collection to Python",

@@ -12,7 +12,6 @@ from symconfig.descriptor.sections import Norm, Position
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.formats.megatron import LLAMA3_FIXED, MLA_FIXED
 from symconfig.formats.renamed import BRIDGE, RECIPES, SECTIONS
-from symconfig.frameworks import counting
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron import adapters, environment, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON
@@ -20,7 +19,7 @@ from symconfig.frameworks.megatron.releases import BRIDGE_MEGATRON, BRIDGE_RELEA
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, summary
 from symconfig.render.files import File, sh
-from symconfig.render.shared import fine_tuned, hf_weights, refused
+from symconfig.render.shared import MEGATRON_COUNTING, fine_tuned, hf_weights, refused
 from symconfig.render.target import Saving, Target, translated
 
 # Of megatron-bridge 0.3.1, training/config.py: Hydra's overrides, which come last.
@@ -372,7 +371,7 @@ TARGETS = (
         words=words,
         texts=texts,
         assumes={"backend": "megatron", "megatron_version": BRIDGE_MEGATRON[-1]},
-        counts=counting.MEGATRON,
+        counts=MEGATRON_COUNTING,
         resume_command=translated(
             {
                 "--load": "checkpoint.load={}",

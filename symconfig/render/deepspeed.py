@@ -16,9 +16,8 @@ from symconfig.descriptor.config_writer import config_json
 from symconfig.errors import Problem
 from symconfig.format import json_text
 from symconfig.formats import deepspeed as formats
-from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
-from symconfig.frameworks.deepspeed.releases import (
+from symconfig.frameworks.deepspeed.behaviour import (
     ADAPTER_REQUIREMENTS,
     DEEPSPEED_RELEASE,
     QLORA_REQUIREMENTS,
@@ -28,7 +27,7 @@ from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
 from symconfig.render import summary
 from symconfig.render.files import File
-from symconfig.render.shared import data_problems, hf_weights, problems, refuse
+from symconfig.render.shared import RENUMBERED_COUNTING, data_problems, hf_weights, problems, refuse
 from symconfig.render.target import Saving, Target, launched
 from symconfig.resources import data_dir
 
@@ -292,7 +291,7 @@ TARGETS = (
         words=words,
         texts=texts,
         assumes={"backend": "deepspeed"},
-        counts=counting.RENUMBERED,
+        counts=RENUMBERED_COUNTING,
         resume_command=launched,
         saving=Saving("--save", "SAVE=DIR bash launch.sh"),
         ignored_fields={

@@ -11,7 +11,6 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.formats import links
 from symconfig.formats.megatron import EXPERTS
 from symconfig.formats.megatron_run import RUN
-from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment, flags, mindspeed, sparse
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.hybrid import DELTA, hybrid, script
@@ -28,7 +27,7 @@ from symconfig.render import summary
 from symconfig.render.files import File, sh
 from symconfig.render.megatron_args import Arguments, Group, unpassable
 from symconfig.render.megatron_model import model_args
-from symconfig.render.shared import refused, weights_problems
+from symconfig.render.shared import MEGATRON_COUNTING, refused, weights_problems
 from symconfig.render.target import Saving, Target, launched
 
 NAME = "megatron"
@@ -233,15 +232,15 @@ def _refuse_run(out: Arguments, plan: Plan) -> None:
     options, training = plan.best.configuration, plan.training
     chosen, layout = options.recompute_modules, options.pipeline_layout or ""
     kept, selective = KEPT_INPUTS & {*chosen}, options.recompute == "selective"
-    since_kept = out.at_least(KEPT_INPUTS_SINCE)
+    since_kept = out.table.at_least(KEPT_INPUTS_SINCE)
     if options.fp8_recipe == "delayed" and kept and since_kept:
         what = "an offloaded optimizer writes 8-bit weights with delayed scaling only, which has no such recompute"
         out.refuse("recompute.modules", what, ", ".join(sorted(kept)))
     if plan.best.configuration.pp == 1 or hybrid(plan.model):
         layout = ""
-    if "m" in layout and not out.at_least(LAYOUT_MTP_SINCE):
+    if "m" in layout and not out.table.at_least(LAYOUT_MTP_SINCE):
         out.refuse("pipeline_layout", "layouts have no multi-token prediction", layout, since=LAYOUT_MTP_SINCE)
-    elif "m" in layout.replace(",", "").rpartition("|")[0] and not out.at_least(LAYOUT_MTP_ALONE_SINCE):
+    elif "m" in layout.replace(",", "").rpartition("|")[0] and not out.table.at_least(LAYOUT_MTP_ALONE_SINCE):
         out.refuse("pipeline_layout", "multi-token prediction goes with the loss", layout, since=LAYOUT_MTP_ALONE_SINCE)
     # Names that TransformerConfig refuses for a model or kernel without them; the others it ignores.
     lacking = {
@@ -251,11 +250,11 @@ def _refuse_run(out: Arguments, plan: Plan) -> None:
     }
     for module in chosen if selective else ():
         since = RECOMPUTE_SINCE.get(module)
-        if since is None or not out.at_least(since):
+        if since is None or not out.table.at_least(since):
             out.refuse("recompute.modules", "there is no such module", module, since=since)
         elif lacking.get(module):
             out.refuse("recompute.modules", "the model has no such module, and it refuses the name", module)
-        elif module in kept and "fp8" in options.precision and out.at_least("core_v0.13.0") and not since_kept:
+        elif module in kept and "fp8" in options.precision and out.table.at_least("core_v0.13.0") and not since_kept:
             what = "this module is not recomputed with fp8"
             out.refuse("recompute.modules", what, module, since=KEPT_INPUTS_SINCE)
     if (
@@ -323,7 +322,7 @@ _MEGATRON = Target(
     words=arguments,
     texts=lambda plan: _on_one_line(arguments(plan)),
     assumes={"backend": "megatron"},
-    counts=counting.MEGATRON,
+    counts=MEGATRON_COUNTING,
     resume_command=launched,
     saving=Saving("--save", "bash launch.sh --save DIR --save-interval 500"),
 )

@@ -60,13 +60,6 @@ class Arguments:
                 self.problems.append(Problem(f"cannot be passed to a program: {bad}", field=flag, got=repr(text)))
         self.filled[self.group].append((f"{flag}={words[0]}",) if joined else (flag, *words))
 
-    def known(self, flag: str) -> bool:
-        return self.table.known(flag)
-
-    def at_least(self, version: str) -> bool:
-        """Return whether this version is `version` or later."""
-        return self.table.at_least(version)
-
     def refuse(
         self,
         name: str,
@@ -102,7 +95,7 @@ class Arguments:
         """Return whether this version has the option `flag`; if not, add a problem about `name` with the first version
         that has it.
         """
-        if self.known(flag):
+        if self.table.known(flag):
             return True
         self.refuse(name, why, got, since=first_with(flag))
         return False

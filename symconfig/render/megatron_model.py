@@ -59,9 +59,9 @@ def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int,
     # Add the true and the padded size: the tokenizer has the true one, the embedding the padded one.
     # Until core_v0.17 the NullTokenizer of mock data adds an end-of-document token to --vocab-size; other
     # tokenizers ignore it. From core_v0.19 on the parser demands it for real data, too.
-    out.put("--vocab-size", model.vocab_size - (0 if out.at_least("core_v0.18.2") else 1))
+    out.put("--vocab-size", model.vocab_size - (0 if out.table.at_least("core_v0.18.2") else 1))
     out.put("--make-vocab-size-divisible-by", MEGATRON_VOCAB_MULTIPLE)
-    if out.known("--padded-vocab-size"):
+    if out.table.known("--padded-vocab-size"):
         out.put("--padded-vocab-size", MEGATRON.padded_vocab(model.vocab_size, tp))
     links.write(ENDS, out, model)
     if model.num_nextn_predict_layers:
@@ -92,7 +92,7 @@ def _longest(out: Arguments, model: ModelDescriptor, seq_length: int) -> int:
     # Until core_v0.13 YaRN of multi-latent attention takes its original length from --max-position-embeddings, and
     # mscale for mscale_all_dim.
     rope = model.rope_scaling
-    if model.latent is not None and rope is not None and not out.at_least("core_v0.14.0"):
+    if model.latent is not None and rope is not None and not out.table.at_least("core_v0.14.0"):
         longest = rope.original_max_position_embeddings or MLA_FIXED["original_max_position_embeddings"]
         if seq_length > longest:
             why = "it takes --max-position-embeddings for it, which may not be less than the sequence length"
@@ -141,7 +141,7 @@ def _biases(out: Arguments, model: ModelDescriptor) -> None:
     have = [name for name, value in fields.items() if value]
     if len(have) == len(fields):
         if model.experts is not None:
-            if not out.at_least("core_v0.15.0"):
+            if not out.table.at_least("core_v0.15.0"):
                 out.refuse("experts.expert_bias", "its experts and router have no biases", True, since="core_v0.15.0")
             out.put("--no-bias-dropout-fusion")  # TEGroupedMLP refuses the fusion with biases
     elif not have:
@@ -262,7 +262,7 @@ def _hybrid(out: Arguments, model: ModelDescriptor) -> None:
     """Add HybridModel's --spec and set `out.program` to its script; refuse MLA and Llama 3 rope scaling there. Before
     the release hybrid.SINCE the model is refused and nothing added.
     """
-    if not out.at_least(hybrid.SINCE):
+    if not out.table.at_least(hybrid.SINCE):
         name, got = ("mixers", model.mixers[0].block) if model.mixers else ("mlp_layers", None)
         why = "every layer of GPTModel has attention and an MLP"
         out.refuse(name, why, got, since=hybrid.SINCE)
@@ -323,7 +323,7 @@ def multipliers(out: Arguments, model: ModelDescriptor) -> None:
     """
     if not (embedding_factor(model) != 1.0 or model.logits_multiplier not in (None, 1.0) or _scalar(model) is not None):
         return
-    if not out.known(MUP):
+    if not out.table.known(MUP):
         _unscaled(out, model)
         return
     out.put(MUP)

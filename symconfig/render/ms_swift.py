@@ -17,9 +17,8 @@ from symconfig.descriptor.task import PLAIN
 from symconfig.descriptor.tuning import LossName
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.formats.renamed import EXTRA, MS_SWIFT
-from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron import adapters, environment, flags
 from symconfig.frameworks.megatron.releases import between
 from symconfig.graph.parts import is_layer
@@ -29,6 +28,7 @@ from symconfig.render import deepspeed, learning, megatron, shared, summary, tra
 from symconfig.render.files import File
 from symconfig.render.learning import Compares
 from symconfig.render.megatron_args import Group
+from symconfig.render.shared import CHECKPOINTS_COUNTING, STEPS_COUNTING
 from symconfig.render.target import Target, translated
 
 NAME = "ms-swift"
@@ -378,7 +378,7 @@ TARGETS = (
         problems=_problems,
         assumes={"backend": "megatron"},
         towers=TOWERS,
-        counts=counting.CHECKPOINTS_OWN,
+        counts=CHECKPOINTS_COUNTING,
         resume_command=resume_command,
         ignored_fields=IGNORED_FIELDS,
     ),
@@ -392,7 +392,7 @@ TARGETS = (
         assumes={"backend": "deepspeed"},
         tasks=PLAIN,
         compares=COMPARES,
-        counts=counting.STEPS,
+        counts=STEPS_COUNTING,
         ignored_fields={
             **IGNORED_FIELDS,
             "manual_gc_interval": "ms-swift with a Trainer leaves garbage collection to Python",

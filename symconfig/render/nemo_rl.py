@@ -14,10 +14,10 @@ from typing import Any
 from symconfig.errors import Problem
 from symconfig.formats import nemo_rl as formats
 from symconfig.formats.keys import write
-from symconfig.frameworks import counting
 from symconfig.plans.plan import Plan
 from symconfig.render import learning, summary
 from symconfig.render.learning import Learns, Rewarding
+from symconfig.render.shared import STEPS_COUNTING
 from symconfig.render.summary import nodes
 from symconfig.render.target import Saving, Target, ignored
 
@@ -115,7 +115,7 @@ TARGETS = (
         problems=_problems,
         assumes={"backend": "megatron"},
         learns=LEARNS,
-        counts=counting.STEPS,
+        counts=STEPS_COUNTING,
         saving=Saving(
             "checkpointing.enabled", "bash train.sh checkpointing.enabled=true checkpointing.checkpoint_dir=DIR"
         ),

@@ -15,11 +15,11 @@ from typing import Any
 from symconfig.errors import Problem
 from symconfig.formats import openrlhf as formats
 from symconfig.formats.keys import write
-from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, learning, shared, summary, trainer
 from symconfig.render.learning import Compares, Learns, Rewarding
+from symconfig.render.shared import STEPS_COUNTING
 from symconfig.render.target import Target, ignored
 
 NAME = "openrlhf"
@@ -139,7 +139,7 @@ TARGETS = (
         assumes={"backend": "deepspeed"},
         learns=LEARNS,
         compares=COMPARES,
-        counts=counting.STEPS,
+        counts=STEPS_COUNTING,
         ignored_fields=ignored(
             "OpenRLHF",
             split="OpenRLHF takes a data set for training and another for evaluation",

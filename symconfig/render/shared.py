@@ -1,14 +1,15 @@
-"""What several targets share: refusals by a framework's constraints, the weights that a run starts from, images."""
+"""What several targets share: refusals by a framework's constraints, the weights to start from, images, counting."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.constraint import Constraint, failing, in_force
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.frameworks.known import BACKENDS, facts_of
 from symconfig.frameworks.programs import of_program
 from symconfig.plans.plan import Plan
@@ -133,3 +134,35 @@ def image_notes(plan: Plan, name: str | None = None) -> tuple[str, ...]:
     if name is not None and vision.any_resolution:
         sentences.append(f"{name} shrinks larger images; smaller ones become fewer tokens than planned")
     return tuple(sentences)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counting:
+    """How a program counts a run that goes on from a checkpoint: iterations, sequences, the schedule's place.
+
+    renumbers: steps are numbered anew by the sequences that the checkpoint has seen; else they go on from its own.
+    schedules_steps: the learning rate's scheduler counts steps; else sequences.
+    own_schedule: the schedule is the checkpoint's, whatever the files say.
+    override: the option without which the program stops where its schedule is not the checkpoint's; "": it needs none.
+    spans: data are laid out for the last iteration x batch, and end too early behind another batch.
+    """
+
+    renumbers: bool = False
+    schedules_steps: bool = False
+    own_schedule: bool = False
+    override: str = ""
+    spans: bool = False
+
+
+# Megatron-LM counts iterations from the checkpoint on, but its scheduler counts sequences (training.py,
+# get_optimizer_param_scheduler: lr_decay_steps = lr_decay_iters x global_batch_size; checkpointing.py keeps
+# consumed_train_samples), and asserts that a checkpoint's schedule is that of the arguments, unless told which one
+# counts (megatron/core/optimizer_param_scheduler.py, _check_and_set); core_v0.12 to core_v0.19.
+MEGATRON_COUNTING = Counting(override="--override-opt_param-scheduler", spans=True)
+# ms-swift 4.6.0 does the same with the checkpoint's own schedule (megatron/utils/megatron_lm_utils.py).
+CHECKPOINTS_COUNTING = Counting(own_schedule=True)
+# train.py of DeepSpeed's files.
+RENUMBERED_COUNTING = Counting(renumbers=True)
+# Transformers' Trainer (trainer.py, _inner_training_loop: global_step of trainer_state.json, and max_steps in all),
+# Accelerate's scripts, LLaMA-Factory, which is a Trainer.
+STEPS_COUNTING = Counting(schedules_steps=True)

@@ -14,12 +14,12 @@ from symconfig.descriptor.architectures.keys import words as words_of
 from symconfig.errors import Problem
 from symconfig.formats import slime as formats
 from symconfig.formats.keys import Keys, write
-from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
 from symconfig.render import learning, megatron, summary
 from symconfig.render.learning import Learns, Rewarding
 from symconfig.render.megatron_args import Group
+from symconfig.render.shared import STEPS_COUNTING
 from symconfig.render.target import Saving, Target
 
 NAME = "slime"
@@ -129,7 +129,7 @@ TARGETS = (
         words=words,
         assumes={"backend": "megatron"},
         learns=LEARNS,
-        counts=counting.STEPS,
+        counts=STEPS_COUNTING,
         saving=Saving("--save", "bash train.sh --save DIR --save-interval 20"),
         ignored_fields={
             "split": "slime takes a file of prompts for training and others for evaluation",

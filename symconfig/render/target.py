@@ -16,13 +16,11 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.task import PREFERRING, Task
 from symconfig.descriptor.training import Training
 from symconfig.errors import InfeasibleError, InputError, Problem, among
-from symconfig.frameworks import counting
-from symconfig.frameworks.counting import Counting
 from symconfig.plans.plan import Plan
 from symconfig.render import learning, summary
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.learning import Compares, Learns
-from symconfig.render.shared import program_problems
+from symconfig.render.shared import MEGATRON_COUNTING, Counting, program_problems
 from symconfig.render.summary import Want
 from symconfig.resources import data_dir
 from symconfig.solve.run import learning_rate_key
@@ -159,7 +157,7 @@ class Target:
     start: str = ""
     assumes: Mapping[str, str] = field(default_factory=dict)
     resume_command: ResumeCommand | None = None
-    counts: Counting = counting.MEGATRON
+    counts: Counting = MEGATRON_COUNTING
     ignored_fields: Mapping[str, str] = field(default_factory=dict)
     saving: Saving | None = None
     tasks: tuple[Task, ...] = ()

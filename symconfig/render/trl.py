@@ -17,11 +17,10 @@ from symconfig.descriptor.tuning import LossName
 from symconfig.errors import Problem
 from symconfig.formats.keys import write
 from symconfig.formats.tuners import TRL, TRL_MODEL, TRL_STEP
-from symconfig.frameworks import counting
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, learning, summary, trainer, tuners
 from symconfig.render.learning import Compares, Learns, Rewarding
-from symconfig.render.shared import of_fsdp
+from symconfig.render.shared import STEPS_COUNTING, of_fsdp
 from symconfig.render.target import Target, ignored
 
 NAME = "trl"
@@ -139,7 +138,7 @@ TARGETS = (
         assumes={"backend": "deepspeed"},
         learns=LEARNS,
         compares=COMPARES,
-        counts=counting.STEPS,
+        counts=STEPS_COUNTING,
         ignored_fields=ignored("TRL", split="TRL takes splits of a data set by their names"),
     ),
 )

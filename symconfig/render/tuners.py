@@ -18,15 +18,14 @@ from symconfig.descriptor.task import PLAIN
 from symconfig.errors import Problem
 from symconfig.formats.keys import write
 from symconfig.formats.tuners import AXOLOTL, AXOLOTL_WRITTEN, LLAMAFACTORY, LLAMAFACTORY_WRITTEN
-from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import accelerate, deepspeed, learning, shared, trainer
 from symconfig.render.files import File
 from symconfig.render.fill import as_yaml
 from symconfig.render.learning import Compares
-from symconfig.render.shared import fine_tuned, of_fsdp
+from symconfig.render.shared import STEPS_COUNTING, fine_tuned, of_fsdp
 from symconfig.render.target import Target, ignored
 
 DEEPSPEED = "ds_config_hf.json"
@@ -298,7 +297,7 @@ TARGETS = (
         texts=lambda plan: () if of_fsdp(plan) else texts(plan),  # the YAML configures FSDP
         assumes={"backend": "deepspeed"},
         tasks=PLAIN,
-        counts=counting.STEPS,
+        counts=STEPS_COUNTING,
         ignored_fields=ignored("Axolotl"),
     ),
     Target(
@@ -313,7 +312,7 @@ TARGETS = (
         tasks=PLAIN,
         towers=TOWERS,
         compares=COMPARES,
-        counts=counting.STEPS,
+        counts=STEPS_COUNTING,
         ignored_fields=ignored("LLaMA-Factory"),
     ),
 )

@@ -16,14 +16,13 @@ from symconfig.descriptor.tuning import Rl
 from symconfig.errors import Problem
 from symconfig.formats import verl as formats
 from symconfig.formats.keys import write
-from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed import adapters as peft
 from symconfig.frameworks.known import TORCH_RELEASE
 from symconfig.frameworks.megatron import adapters, environment
 from symconfig.plans.plan import Plan
 from symconfig.render import learning, summary
 from symconfig.render.learning import Learns, Rewarding
-from symconfig.render.shared import refused
+from symconfig.render.shared import STEPS_COUNTING, refused
 from symconfig.render.target import Saving, Target, ignored
 
 NAME = "verl"
@@ -126,7 +125,7 @@ _COMMON = Target(
     problems=_problems,
     assumes={"backend": "megatron"},
     learns=LEARNS,
-    counts=counting.STEPS,
+    counts=STEPS_COUNTING,
     saving=Saving("trainer.save_freq", "bash train.sh trainer.save_freq=20 trainer.default_local_dir=DIR"),
     ignored_fields=ignored(
         NAME,

@@ -12,8 +12,17 @@ from symconfig.descriptor.document import shorten
 from symconfig.format import percent, picked, several, signed
 from symconfig.measured.calibrate import Calibration
 from symconfig.measured.fit import FORM_ERROR, Fit, Parameter
-from symconfig.measured.gpu.kernel_fit import FamilyErrors, KernelFit
-from symconfig.measured.gpu.kernel_times import Attention, HostCopy, KernelTimes, Launch, Product, Row, Stream
+from symconfig.measured.gpu.kernel_fit import (
+    Attention,
+    FamilyErrors,
+    HostCopy,
+    KernelFit,
+    KernelTimes,
+    Launch,
+    Product,
+    Row,
+    Stream,
+)
 from symconfig.report.grid import Block, Grid, present
 
 _WORDS = {

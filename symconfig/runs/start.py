@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.backend import Backend, numbers
-from symconfig.frameworks.deepspeed.releases import REQUIREMENTS
+from symconfig.frameworks.deepspeed.behaviour import REQUIREMENTS
 from symconfig.frameworks.known import BACKENDS, ENTRIES, Entry, Name
 from symconfig.frameworks.megatron.releases import NEWEST
 from symconfig.plans.file import HasPlan, loaded

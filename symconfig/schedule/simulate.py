@@ -8,18 +8,23 @@ from dataclasses import replace
 import numpy as np
 
 from symconfig.errors import InputError
-from symconfig.schedule.schedules import (
+from symconfig.schedule.timeline import (
     BACKWARD,
     FORWARD,
     INTERLEAVED,
     ONE_F_ONE_B,
     PAIRED_INTERLEAVED,
+    Array,
     Shape,
+    Start,
     Task,
+    Timeline,
+    Times,
+    Track,
+    Window,
     orders,
     problem,
 )
-from symconfig.schedule.timeline import Array, Start, Timeline, Times, Track, Window
 
 MOST_TASKS = 2**18  # of a step that is simulated whole; a longer one is extrapolated
 

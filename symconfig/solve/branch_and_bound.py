@@ -29,7 +29,7 @@ tests/solve/test_bounds.py holds each bound against the exact costs of all that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -289,7 +289,7 @@ def _sharded(
             part = part[least[part] <= found.cutoff_s]
             if not part.size:
                 continue
-            mine = setting.at(part)
+            mine = replace(setting, pipelines=setting.pipelines.at(part))
             table, rows = piece.table(chosen[part])
             yield Batch(
                 piece=piece,

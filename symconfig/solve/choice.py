@@ -24,7 +24,7 @@ from symconfig.frameworks.extras import on
 from symconfig.graph.model import sequence
 from symconfig.plans.configuration import Precision
 from symconfig.plans.pipeline_layout import is_uneven
-from symconfig.schedule.schedules import held
+from symconfig.schedule.timeline import held
 from symconfig.solve.costed import Costed, costed, refined_s
 from symconfig.solve.pieces import PLAIN, WHOLE, recompute_choices
 from symconfig.solve.prospect import Prospect, recomputing

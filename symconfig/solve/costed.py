@@ -8,9 +8,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from symconfig.cost.blocks import KEPT
-from symconfig.cost.exchange import between_ends_s, copies_s
 from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Array, Lattice
+from symconfig.cost.optimizer import between_ends_s, copies_s
 from symconfig.cost.pipeline import chunk_times
 from symconfig.cost.stages import Pipeline, Pipelines, Setting, Stages, StageShape, layers, stages
 from symconfig.cost.step import Cost, Extremes, apart_s, evaluate, evaluate_block, memory_bytes, prefixed, time_s, total
@@ -18,9 +18,8 @@ from symconfig.cost.table import Choice, Table, block_costs, resolve, table
 from symconfig.graph.model import derived, structure
 from symconfig.graph.parts import is_layer, place_of
 from symconfig.plans.configuration_set import ConfigurationSet
-from symconfig.schedule.schedules import Shape
 from symconfig.schedule.simulate import not_simulated, simulate
-from symconfig.schedule.timeline import Timeline, Times
+from symconfig.schedule.timeline import Shape, Timeline, Times
 from symconfig.solve.pieces import PLAIN, WHOLE
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, priced

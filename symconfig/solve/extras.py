@@ -17,9 +17,9 @@ from symconfig.descriptor.job import Job
 from symconfig.errors import InfeasibleError, InputError, Problem, Right, among
 from symconfig.format import picked
 from symconfig.frameworks import extras
+from symconfig.frameworks.backend import ALL, Maturity, closed
 from symconfig.frameworks.constraint import Constraint, Fixed
 from symconfig.frameworks.known import BACKENDS
-from symconfig.frameworks.maturity import ALL, Maturity, closed
 from symconfig.plans import pipeline_layout
 from symconfig.plans.configuration import EXTRAS, FIELD_OF_PIN, Configuration, Extra
 from symconfig.plans.configuration_set import ConfigurationSet

@@ -17,13 +17,12 @@ from symconfig.descriptor.sections import Position
 from symconfig.descriptor.task import Task
 from symconfig.errors import InputError, Problem
 from symconfig.format import picked
-from symconfig.frameworks.behaviour import PROGRAMS, Switches, switched, usual
+from symconfig.frameworks.behaviour import PROGRAMS, Switches, stepping, switched, usual
 from symconfig.frameworks.extras import NAMES, columns, gradient_bytes
 from symconfig.frameworks.known import BACKENDS, facts_of
 from symconfig.frameworks.megatron.flags import flags
 from symconfig.frameworks.megatron.hybrid import hybrid
 from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE, NO_ENGINE, megatron_release
-from symconfig.frameworks.optimizers import stepping
 from symconfig.frameworks.programs import ENDS_ONLY, TOWER_IN_FIRST_CHUNK, of_program
 from symconfig.graph.model import parameters, sequence
 from symconfig.graph.operator import FOUR_BIT_BYTES

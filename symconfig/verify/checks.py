@@ -17,7 +17,7 @@ from typing import Any, Literal
 from symconfig import install
 from symconfig.descriptor.job import Backend
 from symconfig.errors import InputError, Problem, SymconfigError
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans.file import MAX_BYTES, load_plan
 from symconfig.plans.plan import Plan, Target

@@ -21,7 +21,7 @@ from symconfig.cost.table import Choice, bound_table, resolve, table
 from symconfig.cost.tape import Tape
 from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InputError
-from symconfig.frameworks.kernels import changed
+from symconfig.frameworks.behaviour import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.block import LAYER, Place
 from symconfig.schedule.timeline import Start

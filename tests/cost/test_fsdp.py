@@ -10,8 +10,8 @@ from symconfig.cost import formulas
 from symconfig.cost.framework import Together
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.frameworks.behaviour import changed
 from symconfig.frameworks.fsdp.behaviour import FSDP
-from symconfig.frameworks.kernels import changed
 from symconfig.graph.block import LAYER, OPERATORS
 from symconfig.graph.derived import recompute_policy
 from symconfig.graph.model import derived

@@ -21,10 +21,10 @@ from symconfig.cost.table import GRAPH_BYTES
 from symconfig.cost.work import _products as products_s
 from symconfig.cost.work import _scanned as scanned_s
 from symconfig.descriptor.load import load_cluster
+from symconfig.frameworks.behaviour import ORTHOGONAL_BYTES
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, FSDP, NARROW_REDUCTION
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.behaviour import EXPERTS_HIDE, MEGATRON, USER_BUFFERS
-from symconfig.frameworks.optimizers import ORTHOGONAL_BYTES
 from symconfig.graph.derived import Matmul, Phase, Traffic
 from symconfig.graph.dims import ONE, Monomial
 from symconfig.graph.model import derived

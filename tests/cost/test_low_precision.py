@@ -8,8 +8,8 @@ import pytest
 
 from symconfig.cost.framework import Framework
 from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.frameworks.behaviour import changed
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.solve.predict import predict
 from tests.sample_configurations import configuration

@@ -16,11 +16,10 @@ from transformers import Adafactor, LlamaConfig, LlamaForCausalLM
 from symconfig.cost import formulas
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
-from symconfig.cost.orthogonal import iterations_s, matrices, orthogonalised, products
+from symconfig.cost.weights import iterations_s, matrices, orthogonalised, products
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.training import Optimizer
-from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.frameworks.optimizers import (
+from symconfig.frameworks.behaviour import (
     BUCKET,
     BUCKET_OF_RANK,
     EIGHT_BIT_MOMENTS,
@@ -29,6 +28,7 @@ from symconfig.frameworks.optimizers import (
     moments,
     stepping,
 )
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.derive import derive
 from symconfig.graph.model import blocks, dim_sizes
 from symconfig.graph.scheme import Scheme

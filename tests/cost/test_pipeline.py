@@ -10,9 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from symconfig.cost import formulas
-from symconfig.schedule.schedules import Shape, held, problem
 from symconfig.schedule.simulate import simulate
-from symconfig.schedule.timeline import Times
+from symconfig.schedule.timeline import Shape, Times, held, problem
 from tests.cost.support import cost, seconds
 from tests.sample_models import sample_model
 from tests.solve.naive import tiny

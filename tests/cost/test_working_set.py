@@ -11,7 +11,7 @@ from symconfig.cost.blocks import KEPT, PASSES, TRANSIENT, Policies
 from symconfig.cost.stages import Setting, Stages, stages
 from symconfig.cost.step import host_bytes
 from symconfig.cost.table import WEIGHTS
-from symconfig.frameworks.kernels import changed
+from symconfig.frameworks.behaviour import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import recompute_policy

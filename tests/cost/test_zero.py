@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from symconfig.cost import formulas, step
-from symconfig.cost.exchange import exchange
 from symconfig.cost.framework import Bytes, Hide, Together
 from symconfig.cost.lattice import Array
+from symconfig.cost.optimizer import exchange
 from symconfig.cost.stages import Stages
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.megatron.behaviour import MEGATRON

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.frameworks.kernels import changed, options
+from symconfig.frameworks.behaviour import changed, options
 from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL
 from symconfig.graph.implementation import Implementation

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from symconfig.frameworks.backend import Maturity, Option
 from symconfig.frameworks.constraint import FIXED, Fixed
-from symconfig.frameworks.deepspeed import maturity as deepspeed
+from symconfig.frameworks.deepspeed import constraints as deepspeed
 from symconfig.frameworks.deepspeed.constraints import DEEPSPEED
-from symconfig.frameworks.maturity import Maturity, Option
 from symconfig.frameworks.megatron.constraints import MEGATRON
 from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.frameworks.megatron.maturity import OPTIONS

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.frameworks.kernels import changed
+from symconfig.frameworks.behaviour import changed
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import Collective, DerivedBlock, Phase, Policy, recompute_policy
 from symconfig.graph.implementation import Implementation

@@ -8,7 +8,7 @@ import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
-from symconfig.frameworks.kernels import changed
+from symconfig.frameworks.behaviour import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.derived import DerivedBlock, Matmul, Phase, Traffic
 from symconfig.graph.model import blocks

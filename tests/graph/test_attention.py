@@ -6,7 +6,7 @@ import pytest
 
 from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.frameworks.kernels import KERNELS
+from symconfig.frameworks.behaviour import KERNELS
 from symconfig.graph.derived import Matmul, Phase, Traffic
 from symconfig.graph.model import attended
 from symconfig.graph.scheme import Scheme

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.frameworks.kernels import LOSSES
+from symconfig.frameworks.behaviour import LOSSES
 from symconfig.graph.derived import Matmul, Phase, Traffic, recompute_policy
 from symconfig.graph.layout import Kind
 from symconfig.graph.operator import ELEMENT_BYTES

@@ -11,9 +11,8 @@ import pytest
 from symconfig.cost.machine import constants
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster
-from symconfig.measured.calibrate import BOUNDS, FAR, Calibration
+from symconfig.measured.calibrate import BOUNDS, FAR, Calibration, priors
 from symconfig.measured.cases import case
-from symconfig.measured.priors import priors
 from symconfig.measured.runs import calibrations, runs
 from symconfig.solve.predict import predict
 from tests.cli.support import Run

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from symconfig.descriptor.load import load_cluster
-from symconfig.measured.gpu.kernel_fit import model_seconds
-from symconfig.measured.gpu.kernel_times import Attention, CastProduct, Product, Stream
-from symconfig.measured.priors import kernel_priors
+from symconfig.measured.calibrate import kernel_priors
+from symconfig.measured.gpu.kernel_fit import Attention, CastProduct, Product, Stream, model_seconds
 from symconfig.units import GIB
 from tools import priors_distil as PRIORS
 

@@ -12,10 +12,8 @@ import yaml
 
 from symconfig.descriptor.cluster import SHARES
 from symconfig.descriptor.load import load_cluster, zoo_clusters
-from symconfig.measured.calibrate import BOUNDS
-from symconfig.measured.gpu.kernel_fit import model_seconds
-from symconfig.measured.gpu.kernel_times import Attention, CastProduct, Product, Stream
-from symconfig.measured.priors import Distilled, Observed, believed, gpu_type, kernel_priors, priors
+from symconfig.measured.calibrate import BOUNDS, Distilled, Observed, believed, gpu_type, kernel_priors, priors
+from symconfig.measured.gpu.kernel_fit import Attention, CastProduct, Product, Stream, model_seconds
 from symconfig.units import GIB
 from tools import priors_rows as SCRIPT
 

@@ -65,9 +65,9 @@ def test_what_it_has_not_is_refused() -> None:
 
 def test_options_are_its_own_or_of_another_release() -> None:
     own, of_release = mindspeed.own(), flags(mindspeed.MEGATRON).flags
-    assert not own.flags.keys() & of_release.keys()
-    dests = {flag.dest for flag in own.flags.values()}
-    assert own.refused.keys() <= dests
+    assert not own.keys() & of_release.keys()
+    dests = {flag.dest for flag in own.values()}
+    assert mindspeed.refused().keys() <= dests
     assert mindspeed.uses(["--use-fused-rmsnorm", "--swap-optimizer"])
     assert not mindspeed.uses(["--use-fused-rmsnorm", "--swiglu"])
 

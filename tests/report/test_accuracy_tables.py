@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.measured.priors import kernel_priors
+from symconfig.measured.calibrate import kernel_priors
 from tools.accuracy_tables import markdown, page
 
 EMPTY = {"sources": [], "left_out": [], "unseen": [], "ratios": [], "covered": {}}

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symconfig.schedule.schedules import BACKWARD, FORWARD, Shape, Task, orders
 from symconfig.schedule.simulate import simulate
-from symconfig.schedule.timeline import Start, Timeline, Times
+from symconfig.schedule.timeline import BACKWARD, FORWARD, Shape, Start, Task, Timeline, Times, orders
 from tests.schedule.support import uniform
 
 INTERLEAVED = st.tuples(st.integers(2, 8), st.integers(2, 4), st.integers(1, 4))

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from symconfig.errors import InputError
 from symconfig.schedule import simulate as simulator
-from symconfig.schedule.schedules import BACKWARD, FORWARD, Shape, orders, problem
 from symconfig.schedule.simulate import simulate
-from symconfig.schedule.timeline import Times
+from symconfig.schedule.timeline import BACKWARD, FORWARD, Shape, Times, orders, problem
 from tests.schedule.support import most_held, uniform
 
 SHAPES = [(2, 2, 4, 2), (4, 2, 8, 4), (4, 3, 10, 6), (4, 2, 9, 5), (8, 4, 16, 8), (3, 2, 3, 3)]

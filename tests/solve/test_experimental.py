@@ -9,9 +9,9 @@ import pytest
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
+from symconfig.frameworks.backend import ALL
 from symconfig.frameworks.constraint import Fixed
 from symconfig.frameworks.known import BACKENDS, facts
-from symconfig.frameworks.maturity import ALL
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.extras import needed_options
 from symconfig.solve.pins import parse

@@ -11,8 +11,8 @@ from symconfig.cost import formulas
 from symconfig.cost.pipeline import chunk_times
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.schedule.schedules import PAIRED_INTERLEAVED
 from symconfig.schedule.simulate import simulate
+from symconfig.schedule.timeline import PAIRED_INTERLEAVED
 from symconfig.solve.costed import costed, stage_memory, timeline
 from symconfig.solve.predict import restore
 from symconfig.solve.prospect import Prospect

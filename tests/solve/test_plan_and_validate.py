@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 import pytest
 
 from symconfig.descriptor.job import Job
+from symconfig.frameworks.behaviour import options
 from symconfig.frameworks.extras import in_effect, put_on
-from symconfig.frameworks.kernels import options
 from symconfig.measured.judge import Judged, judge
 from symconfig.plans.configuration import Configuration
 from symconfig.solve.predict import predict

@@ -8,8 +8,8 @@ import pytest
 
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.frameworks.behaviour import changed
 from symconfig.frameworks.extras import in_effect, put_on
-from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.plans.configuration import Configuration
 from symconfig.plans.plan import Candidate

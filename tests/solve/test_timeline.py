@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from symconfig.cost.exchange import between_ends_s
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import constants
+from symconfig.cost.optimizer import between_ends_s
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.schedule.timeline import Start

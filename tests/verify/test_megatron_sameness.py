@@ -15,10 +15,9 @@ from symconfig.existing.launch.reading import settings
 from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Supplied
-from symconfig.frameworks.behaviour import usual
+from symconfig.frameworks.behaviour import stepping, usual
 from symconfig.frameworks.megatron.flags import flags
 from symconfig.frameworks.megatron.releases import NEVER
-from symconfig.frameworks.optimizers import stepping
 from symconfig.plans.configuration import FIELDS
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron as render

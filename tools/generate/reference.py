@@ -15,9 +15,8 @@ from symconfig.descriptor.training import Training
 from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL, SEVERITIES, Group
 from symconfig.existing.rules import deepspeed, megatron
 from symconfig.existing.rules.rule import BASE, Finding, Rule
-from symconfig.frameworks.backend import Backend
+from symconfig.frameworks.backend import Backend, Maturity, Option, Standing
 from symconfig.frameworks.known import BACKENDS
-from symconfig.frameworks.maturity import Maturity, Option, Standing
 from symconfig.render import every_launcher, targets
 from symconfig.render.target import Target
 from symconfig.runs.rl.stated import completed

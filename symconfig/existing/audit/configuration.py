@@ -28,7 +28,7 @@ from symconfig.existing.rules import rl as rl_rules
 from symconfig.existing.rules.deepspeed import DeepSpeedFacts
 from symconfig.existing.rules.facts import MegatronFacts, meant
 from symconfig.existing.rules.rule import Finding, findings
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron import mindspeed
 from symconfig.frameworks.megatron.flags import first_with, flags, resolve

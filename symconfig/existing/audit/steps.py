@@ -20,9 +20,8 @@ from symconfig.errors import InputError
 from symconfig.existing.audit.judge import Judged
 from symconfig.existing.recover.run import Run
 from symconfig.format import percent, picked
-from symconfig.frameworks.behaviour import usual
+from symconfig.frameworks.behaviour import changed, usual
 from symconfig.frameworks.extras import in_effect, put_on
-from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.implementation import Dispatch
 from symconfig.plans.configuration import FIELDS

@@ -22,12 +22,10 @@ from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.run import Assumed, Described, Run, Supplied
 from symconfig.formats.deepspeed import gradient_bytes_of, precision_of, section, switches, zero_of
 from symconfig.formats.tuners import SEQUENCE
-from symconfig.frameworks.behaviour import COMPILED, LIGER, switched
-from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.frameworks.behaviour import COMPILED, LIGER, stepping, switched
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED, DEEPSPEED_RELEASE
 from symconfig.frameworks.deepspeed.keys import AUTO
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.known import built
-from symconfig.frameworks.optimizers import stepping
 from symconfig.plans.configuration import Precision
 from symconfig.plans.plan import Target
 from symconfig.solve.pieces import WHOLE

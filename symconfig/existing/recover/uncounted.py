@@ -41,7 +41,7 @@ def counted() -> frozenset[str]:
 
 def refused(names: Namespace) -> Iterator[tuple[str, str]]:
     """Yield (destination, what is not predicted) of each refused option with another value than its default."""
-    for dest, what in (*destinations()["refused"].items(), *mindspeed.own().refused.items()):
+    for dest, what in (*destinations()["refused"].items(), *mindspeed.refused().items()):
         if not _equal(names[dest], _default(dest, names.table.version)):
             yield dest, what
 
@@ -73,9 +73,8 @@ def left_out(names: Namespace) -> Iterator[Assumed]:
 
 @cache
 def _unpriced_of_mindspeed() -> frozenset[str]:
-    own = mindspeed.own()
-    dests = {flag.dest for flag in own.flags.values() if first_with(flag.name) is None}
-    return frozenset(dests - own.indifferent - own.refused.keys())
+    dests = {flag.dest for flag in mindspeed.own().values() if first_with(flag.name) is None}
+    return frozenset(dests - mindspeed.indifferent() - mindspeed.refused().keys())
 
 
 def _default(dest: str, version: str) -> Value:

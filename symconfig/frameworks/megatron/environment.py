@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from symconfig.frameworks.backend import Option
 from symconfig.frameworks.constraint import Fixed
-from symconfig.frameworks.maturity import Option
 from symconfig.frameworks.megatron import flags
 from symconfig.frameworks.megatron.maturity import OPTIONS
 from symconfig.frameworks.megatron.releases import between

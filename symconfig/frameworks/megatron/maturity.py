@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.frameworks.maturity import Maturity, Need, Option, Standing
+from symconfig.frameworks.backend import Maturity, Need, Option, Standing
 from symconfig.plans.configuration_set import among, no
 
 RECIPES = "model_zoo/recipes, pretraining rows"

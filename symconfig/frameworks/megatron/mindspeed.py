@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from symconfig.frameworks.megatron.flags import Flag, FlagTable, first_with, flags
 
@@ -32,24 +33,19 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 _ALIKE = 2  # so many of its options make a script one of MindSpeed
 
 
-@dataclass(frozen=True, slots=True)
-class Own:
-    """MindSpeed's own options. flags: by name; indifferent: destinations on which neither time nor memory depends;
-    refused: by destination, what is not predicted."""
-
-    flags: Mapping[str, Flag]
-    indifferent: frozenset[str]
-    refused: Mapping[str, str]
+@cache
+def _data() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
+    return data
 
 
 @cache
-def own() -> Own:
-    """Return MindSpeed's own options, those of later releases of Megatron-LM included. Cached."""
-    data = json.loads(DATA.read_text(encoding="utf-8"))
+def own() -> Mapping[str, Flag]:
+    """Return MindSpeed's own options by name, those of later releases of Megatron-LM included. Cached."""
     shapes = {"switches": ("true", 0), "values": ("store", None), "lists": ("store", "*")}
     by_name = {}
     for shape, (kind, nargs) in shapes.items():
-        for word in " ".join(data[shape]).split():
+        for word in " ".join(_data()[shape]).split():
             name, dest = f"--{word}", word.replace("-", "_")
             later = first_with(name)
             by_name[name] = (
@@ -57,13 +53,23 @@ def own() -> Own:
                 if later is not None
                 else Flag(name=name, dest=dest, kind=kind, type=None, nargs=nargs, choices=(), default="None")
             )
-    indifferent = " ".join(data["indifferent"]).replace("-", "_").split()
-    return Own(by_name, frozenset(indifferent), data["refused"])
+    return by_name
+
+
+def indifferent() -> frozenset[str]:
+    """Return the destinations of MindSpeed's own options on which neither time nor memory depends."""
+    return frozenset(" ".join(_data()["indifferent"]).replace("-", "_").split())
+
+
+def refused() -> Mapping[str, str]:
+    """Return what MindSpeed's own options do that is not predicted, in words by destination."""
+    words: Mapping[str, str] = _data()["refused"]
+    return words
 
 
 def uses(names: Collection[str]) -> bool:
     """Return whether options are those of MindSpeed: two or more that no release of Megatron-LM has."""
-    return sum(name in own().flags and first_with(name) is None for name in set(names)) >= _ALIKE
+    return sum(name in own() and first_with(name) is None for name in set(names)) >= _ALIKE
 
 
 @cache
@@ -75,4 +81,4 @@ def table(version: str) -> FlagTable:
         for name, more in _CHOICES.items()
         if (flag := known.flags.get(name)) is not None and flag.choices
     }
-    return FlagTable(known.version, {**own().flags, **known.flags, **wider})
+    return FlagTable(known.version, {**own(), **known.flags, **wider})

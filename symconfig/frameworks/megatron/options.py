@@ -10,11 +10,10 @@ from pydantic import ValidationError
 
 from symconfig.cost.framework import Framework
 from symconfig.descriptor.training import Optimizer
-from symconfig.frameworks.behaviour import Switches, switched, usual
+from symconfig.frameworks.behaviour import WIDTHS, Switches, stepping, switched, usual
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON, MEGATRON_LOCAL, Graphed, TransformerImpl
 from symconfig.frameworks.megatron.flags import Value, first_with, flags
 from symconfig.frameworks.megatron.releases import NO_ENGINE, SHARDING_STAGES
-from symconfig.frameworks.optimizers import WIDTHS, stepping
 from symconfig.graph.implementation import Kernel
 from symconfig.plans.configuration import Precision, ZeroStage
 from symconfig.schedule.timeline import Start

@@ -12,7 +12,7 @@ from functools import partial
 from math import ceil
 from typing import Any
 
-from symconfig.measured.gpu.kernel_times import Attention, HostCopy, Kernel, Product, Stream
+from symconfig.measured.gpu.kernel_fit import Attention, HostCopy, Kernel, Product, Stream
 
 MOST_SETS = 32
 _MEMORY_SHARE = 0.25  # of the free memory, for one kernel's buffers

@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.errors import InputError, SymconfigError
-from symconfig.measured.gpu.kernel_run import Bench, Call, Make, bench, implementations, unsupported
-from symconfig.measured.gpu.kernel_times import (
+from symconfig.measured.gpu.kernel_fit import (
     Attention,
     Dtype,
     HostCopy,
@@ -32,6 +31,7 @@ from symconfig.measured.gpu.kernel_times import (
     Stream,
     Streaming,
 )
+from symconfig.measured.gpu.kernel_run import Bench, Call, Make, bench, implementations, unsupported
 from symconfig.units import MIB, significant
 
 Progress = Callable[[str, float], None]

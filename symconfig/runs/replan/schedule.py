@@ -1,6 +1,6 @@
 """A run's length and learning rate, kept as functions of tokens when a step has another number of them.
 
-How a program counts on is the target's `Counting` (frameworks.counting).
+How a program counts on is the target's `Counting` (render.shared).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 from symconfig.descriptor.training import WholeTraining
 from symconfig.errors import InputError
 from symconfig.format import count
-from symconfig.frameworks.counting import Counting
 from symconfig.plans.history import History
+from symconfig.render.shared import Counting
 
 Mode = Literal["keep", "as-is"]
 _NONE = History()

@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from symconfig.cost.blocks import KEPT, TRANSIENT
-from symconfig.cost.exchange import gathered_s
 from symconfig.cost.framework import Stepping, reserved_bytes
 from symconfig.cost.lattice import OF_LAYER, Array
+from symconfig.cost.optimizer import gathered_s
 from symconfig.cost.table import Choice
 from symconfig.graph.model import largest_trained, parameters
 from symconfig.graph.parts import is_layer

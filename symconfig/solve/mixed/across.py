@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from symconfig.cost import formulas
-from symconfig.cost.exchange import copies_s
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
+from symconfig.cost.optimizer import copies_s
 from symconfig.cost.pipeline import Messages, messages
 from symconfig.cost.stages import Setting, Stages
 from symconfig.cost.step import HOST_SHARE, apart_s, host_bytes

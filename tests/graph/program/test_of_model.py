@@ -12,7 +12,7 @@ import pytest
 from symconfig.cost.work import block_flops
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.frameworks.kernels import changed
+from symconfig.frameworks.behaviour import changed
 from symconfig.graph import dims as d
 from symconfig.graph.derived import DerivedBlock, Phase, Traffic
 from symconfig.graph.implementation import Implementation

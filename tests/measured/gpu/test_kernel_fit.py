@@ -13,9 +13,17 @@ from symconfig.cost.machine import constants
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InputError
-from symconfig.measured.gpu.kernel_fit import fit_kernels, model_seconds
+from symconfig.measured.gpu.kernel_fit import (
+    HostCopy,
+    Kernel,
+    KernelTimes,
+    Product,
+    Rig,
+    Row,
+    fit_kernels,
+    model_seconds,
+)
 from symconfig.measured.gpu.kernel_run import Bench
-from symconfig.measured.gpu.kernel_times import HostCopy, Kernel, KernelTimes, Product, Rig, Row
 from symconfig.measured.gpu.kernels import (
     LEAST_SAMPLES,
     MOST_RUNS,

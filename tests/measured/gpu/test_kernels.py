@@ -13,9 +13,8 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.errors import InputError, SymconfigError
 from symconfig.measured.gpu import kernels as module
-from symconfig.measured.gpu.kernel_fit import fit_kernels
+from symconfig.measured.gpu.kernel_fit import Attention, KernelTimes, Launch, Product, Stream, fit_kernels, read
 from symconfig.measured.gpu.kernel_run import Bench, bench, implementations, unsupported
-from symconfig.measured.gpu.kernel_times import Attention, KernelTimes, Launch, Product, Stream, read
 from symconfig.measured.gpu.kernels import choose_device, measure_kernels, wanted_kernels, zoo_name
 from symconfig.report.calibration import kernel_blocks
 from symconfig.report.grid import plain

@@ -13,7 +13,7 @@ from symconfig.descriptor.cluster import KernelsFile
 from symconfig.descriptor.document import load_yaml_strict
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.strict import validate
-from symconfig.measured.gpu.kernel_times import read
+from symconfig.measured.gpu.kernel_fit import read
 from symconfig.resources import data_dir
 from tests.cli.support import Outcome, Run, run  # noqa: F401
 

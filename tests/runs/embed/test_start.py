@@ -18,7 +18,7 @@ import symconfig.megatron
 from symconfig.api.planning import PlanResult
 from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InputError
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED_RELEASE
 from symconfig.frameworks.known import ENTRIES
 from symconfig.plans.file import loaded
 from symconfig.runs import start

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from symconfig.descriptor.learning_rate import derived
 from symconfig.descriptor.training import Training, WholeTraining
 from symconfig.errors import InputError
-from symconfig.frameworks import counting
-from symconfig.frameworks.counting import MEGATRON, RENUMBERED
 from symconfig.plans.history import History, Segment
 from symconfig.plans.plan import Plan
 from symconfig.render import target_of
+from symconfig.render.shared import CHECKPOINTS_COUNTING, MEGATRON_COUNTING, RENUMBERED_COUNTING, STEPS_COUNTING
 from symconfig.runs.replan.schedule import Batch, rate, scheduled
 from tests.sample_plans import sample_model, sample_plan
 
@@ -37,7 +36,7 @@ def training(**fields: Any) -> WholeTraining:
 
 
 def after(old: WholeTraining, batch: int, seq_length: int = 4096, **more: Any) -> WholeTraining:
-    return scheduled(old, OLD, batch, seq_length, more.pop("backend", MEGATRON), **more).training
+    return scheduled(old, OLD, batch, seq_length, more.pop("backend", MEGATRON_COUNTING), **more).training
 
 
 def test_four_times_the_batch_is_a_quarter_of_the_iterations() -> None:
@@ -49,16 +48,16 @@ def test_four_times_the_batch_is_a_quarter_of_the_iterations() -> None:
 
 
 def test_iterations_count_on_from_the_checkpoint_and_the_schedule_in_sequences() -> None:
-    found = scheduled(training(), OLD, 32, 4096, MEGATRON, ran(400))
+    found = scheduled(training(), OLD, 32, 4096, MEGATRON_COUNTING, ran(400))
     assert found.training.train_iters == 400 + 600 * 8 // 32
     assert found.training.lr_decay_iters == 1000 * 8 // 32
     assert found.training.lr_warmup_iters == 25
     assert found.consumed == 3200
-    assert found.options == (MEGATRON.override,)
+    assert found.options == (MEGATRON_COUNTING.override,)
 
 
 def test_deepspeeds_script_counts_steps_anew() -> None:
-    found = scheduled(training(), OLD, 32, 4096, RENUMBERED, ran(402))
+    found = scheduled(training(), OLD, 32, 4096, RENUMBERED_COUNTING, ran(402))
     assert found.training.train_iters == 250
     assert found.options == ()
     assert any("goes on at step 100" in note for note in found.notes)
@@ -66,20 +65,20 @@ def test_deepspeeds_script_counts_steps_anew() -> None:
 
 
 def test_what_a_checkpoint_has_seen_counts_where_its_batch_was_not_always_the_same() -> None:
-    found = scheduled(training(), OLD, 32, 2048, MEGATRON, ran(400).seen(1600))
+    found = scheduled(training(), OLD, 32, 2048, MEGATRON_COUNTING, ran(400).seen(1600))
     # the decay ends 8,000 sequences of the old length in: 1,600 are behind it, the others are twice as many now
     assert found.training.lr_decay_iters == (1600 + 6400 * 2) // 32
     assert found.training.train_iters == 400 + 600 * 8 * 2 // 32
 
 
 def test_as_is_changes_nothing_and_says_what_that_means() -> None:
-    found = scheduled(training(), OLD, 32, 4096, MEGATRON, mode="as-is")
+    found = scheduled(training(), OLD, 32, 4096, MEGATRON_COUNTING, mode="as-is")
     assert found.training == training()
     assert "32,768,000 tokens and see 131,072,000" in found.notes[0]
 
 
 def test_the_same_batch_changes_nothing() -> None:
-    found = scheduled(training(), OLD, 8, 4096, MEGATRON, ran(10))
+    found = scheduled(training(), OLD, 8, 4096, MEGATRON_COUNTING, ran(10))
     assert (found.training, found.rescaled, found.notes, found.options) == (training(), (), (), ())
 
 
@@ -100,7 +99,7 @@ def test_never_fewer_tokens_and_less_than_a_step_more(
         before,
         new,
         length,
-        MEGATRON,
+        MEGATRON_COUNTING,
         History().until(step, old, 4096),
     )
     more = (found.training.train_iters - step) * new * length - (iterations - step) * old * 4096
@@ -114,7 +113,7 @@ def test_nothing_is_rounded_to_nothing(iterations: int, old: int, new: int) -> N
         Batch(old, 1),
         new,
         1,
-        MEGATRON,
+        MEGATRON_COUNTING,
     ).training
     assert WholeTraining.model_validate(found.model_dump()) == found
     assert found.lr_warmup_iters < found.train_iters
@@ -148,7 +147,7 @@ def test_the_real_scheduler_goes_on_where_it_was(style: str, batch: int) -> None
     old = training(lr_decay_style=style)
     before = real(old, 8)
     before.step(400 * 8)
-    found = scheduled(old, OLD, batch, 4096, MEGATRON, ran(400))
+    found = scheduled(old, OLD, batch, 4096, MEGATRON_COUNTING, ran(400))
     with pytest.raises(AssertionError):  # what the option is for
         real(found.training, batch).load_state_dict(before.state_dict())
     now = real(found.training, batch, override_opt_param_scheduler=True)
@@ -162,17 +161,17 @@ def test_the_real_scheduler_goes_on_where_it_was(style: str, batch: int) -> None
     assert found.training.train_iters - 400 - steps in (0, 1)
 
 
-@pytest.mark.parametrize("backend", [MEGATRON, RENUMBERED])
+@pytest.mark.parametrize("backend", [MEGATRON_COUNTING, RENUMBERED_COUNTING])
 @pytest.mark.parametrize("at", [0, 500, 950])
 def test_wsd_decays_over_the_same_tokens_of_longer_sequences(backend: str, at: int) -> None:
     """A step has twice the tokens: what is left of the decay's 100 steps, of which 50 are done at 950, is half."""
     new = after(training(lr_decay_style="WSD"), 8, 8192, backend=backend, run=ran(at))
-    done = 50 if at == 950 and backend == MEGATRON else 0
+    done = 50 if at == 950 and backend == MEGATRON_COUNTING else 0
     assert new.wsd_decay_iters == done + (100 - done) // 2
 
 
 def test_another_length_in_mid_run_turns_the_rate_and_says_so() -> None:
-    found = scheduled(training(), OLD, 8, 8192, MEGATRON, ran(500))
+    found = scheduled(training(), OLD, 8, 8192, MEGATRON_COUNTING, ran(500))
     said = " ".join(found.notes)
     assert "6,720" not in said
     assert f"{rate(training(), 4000, 8):.4g} to {rate(found.training, 4000, 8):.4g}" in said
@@ -207,7 +206,7 @@ def test_a_chain_of_plans_counts_as_one_run_does(chain: list[tuple[int, int]]) -
     seen, last, rounded = 0, 0, 0
     for step, batch in chain:
         run = history.until(step, before.global_batch, 4096)
-        found = scheduled(of, before, batch, 4096, MEGATRON, run)
+        found = scheduled(of, before, batch, 4096, MEGATRON_COUNTING, run)
         seen, last = seen + (step - last) * before.global_batch, step
         assert (found.step, found.consumed, found.history.tokens) == (step, seen, seen * 4096)
         of, history, before = found.training, found.history, Batch(batch, 4096)
@@ -225,7 +224,7 @@ def test_the_real_scheduler_goes_on_through_a_chain(style: str) -> None:
     scheduler, history, before = real(of, 64), History(), Batch(64, 4096)
     scheduler.step(333 * 64)
     for step, batch, end in ((333, 96, 500), (500, 192, 584)):
-        found = scheduled(of, before, batch, 4096, MEGATRON, history.until(step, before.global_batch, 4096))
+        found = scheduled(of, before, batch, 4096, MEGATRON_COUNTING, history.until(step, before.global_batch, 4096))
         of, history, before = found.training, found.history, Batch(batch, 4096)
         now = real(of, batch, override_opt_param_scheduler=True)
         now.load_state_dict(scheduler.state_dict())
@@ -240,19 +239,19 @@ def test_the_real_scheduler_goes_on_through_a_chain(style: str) -> None:
 
 def test_a_scheduler_that_started_anew_counts_from_there() -> None:
     """Its decay ends where that of the first plan does, however often the batch changes behind it."""
-    anew = scheduled(training(), OLD, 32, 4096, MEGATRON, ran(400), restarts=True)
+    anew = scheduled(training(), OLD, 32, 4096, MEGATRON_COUNTING, ran(400), restarts=True)
     assert (anew.history.sequences, anew.history.scheduled, anew.training.lr_decay_iters) == (3200, 0, 150)
     before = Batch(32, 4096)
-    again = scheduled(anew.training, before, 16, 4096, MEGATRON, anew.history.until(450, 32, 4096))
+    again = scheduled(anew.training, before, 16, 4096, MEGATRON_COUNTING, anew.history.until(450, 32, 4096))
     assert (again.run.sequences, again.run.scheduled) == (4800, 1600)
     assert (again.training.lr_decay_iters, again.training.train_iters) == (300, 450 + 200)
 
 
 def test_a_run_of_a_chain_that_starts_from_nothing_is_a_whole_one() -> None:
-    first = scheduled(training(), OLD, 32, 4096, MEGATRON, ran(400))
+    first = scheduled(training(), OLD, 32, 4096, MEGATRON_COUNTING, ran(400))
     before = Batch(32, 4096)
-    whole = scheduled(first.training, before, 16, 4096, MEGATRON, History(), past=first.history)
-    plain = scheduled(training(), OLD, 16, 4096, MEGATRON)
+    whole = scheduled(first.training, before, 16, 4096, MEGATRON_COUNTING, History(), past=first.history)
+    plain = scheduled(training(), OLD, 16, 4096, MEGATRON_COUNTING)
     assert whole.training.model_copy(update={"lr_decay_iters": None}) == plain.training
     assert whole.training.lr_decay_iters == plain.training.train_iters
     assert "of the run 32,768,000 -> 32,768,000" in whole.notes[0]
@@ -260,10 +259,10 @@ def test_a_run_of_a_chain_that_starts_from_nothing_is_a_whole_one() -> None:
 
 def test_a_length_of_sequences_that_changed_is_counted_in_tokens() -> None:
     """A quarter of the tokens in short sequences, then long ones, then a larger batch of those."""
-    longer = scheduled(training(), OLD, 8, 8192, MEGATRON, ran(250))
+    longer = scheduled(training(), OLD, 8, 8192, MEGATRON_COUNTING, ran(250))
     assert longer.training.train_iters == 250 + 375
     before = Batch(8, 8192)
-    found = scheduled(longer.training, before, 32, 8192, MEGATRON, longer.history.until(450, 8, 8192))
+    found = scheduled(longer.training, before, 32, 8192, MEGATRON_COUNTING, longer.history.until(450, 8, 8192))
     assert found.run.tokens == 250 * 8 * 4096 + 200 * 8 * 8192
     assert found.training.train_iters == 450 + ceil(175 / 4)
     assert found.training.lr_decay_iters == ceil(625 / 4)
@@ -281,13 +280,13 @@ def test_a_chain_of_plans_never_runs_out_of_data(chain: list[tuple[int, int]]) -
     """Megatron-LM has --train-iters x batch sequences, and exits at the first multiple of --exit-interval."""
     of, before, history = training(train_iters=1000), Batch(64, 4096), History()
     for step, batch in chain:
-        found = scheduled(of, before, batch, 4096, MEGATRON, history.until(step, before.global_batch, 4096))
+        found = scheduled(of, before, batch, 4096, MEGATRON_COUNTING, history.until(step, before.global_batch, 4096))
         of, history, before = found.training, found.history, Batch(batch, 4096)
         needed = found.consumed + (of.train_iters - step) * batch
         assert history.spanned(of.train_iters, batch) * batch in range(needed, needed + batch)
 
 
-WORDS = ("--load", "CHECKPOINT", counting.MEGATRON.override)
+WORDS = ("--load", "CHECKPOINT", MEGATRON_COUNTING.override)
 
 
 def going_on(plan: Plan, words: Sequence[str]) -> str | None:
@@ -324,22 +323,22 @@ def test_who_counts_what() -> None:
     asked = ("transformers", "ms-swift", "bridge", None)
     said = {name: target_of(plan.model, plan.job).counts for name in asked for plan in (leaving_in(name),)}
     assert said == {
-        "transformers": counting.STEPS,
-        "ms-swift": counting.CHECKPOINTS_OWN,
-        "bridge": counting.MEGATRON,
-        None: counting.MEGATRON,
+        "transformers": STEPS_COUNTING,
+        "ms-swift": CHECKPOINTS_COUNTING,
+        "bridge": MEGATRON_COUNTING,
+        None: MEGATRON_COUNTING,
     }
 
 
 def test_steps_that_count_on_lose_none() -> None:
     """Trainer goes on at the checkpoint's own step; its decay ends with the run."""
-    found = scheduled(training(), OLD, 32, 4096, counting.STEPS, ran(400))
+    found = scheduled(training(), OLD, 32, 4096, STEPS_COUNTING, ran(400))
     assert (found.training.train_iters, found.training.lr_decay_iters) == (400 + 600 * 8 // 32, None)
     assert found.training.lr_warmup_iters == 100  # it is done
     assert found.options == ()
     assert found.history == ran(400)
     assert any("turns from" in note for note in found.notes)
-    again = scheduled(found.training, Batch(32, 4096), 8, 4096, counting.STEPS, found.history.until(450, 32, 4096))
+    again = scheduled(found.training, Batch(32, 4096), 8, 4096, STEPS_COUNTING, found.history.until(450, 32, 4096))
     assert again.training.train_iters == 450 + 400
-    anew = scheduled(found.training, Batch(32, 4096), 8, 4096, counting.STEPS, History(), past=found.history)
+    anew = scheduled(found.training, Batch(32, 4096), 8, 4096, STEPS_COUNTING, History(), past=found.history)
     assert (anew.training.train_iters, anew.training.lr_warmup_iters) == (1000, 100)

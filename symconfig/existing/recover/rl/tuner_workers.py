@@ -22,11 +22,9 @@ from symconfig.existing.recover.rl.values import DEEPSPEED, MEGATRON, REPLICAS, 
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.zoo import weight_bytes
 from symconfig.formats.tuners import SWIFT, TRL, Tuner
-from symconfig.frameworks.behaviour import COMPILED, Switches
+from symconfig.frameworks.behaviour import COMPILED, LOSSES, Switches, stepping
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_REDUCTION, WIDE_FROZEN
-from symconfig.frameworks.kernels import LOSSES
-from symconfig.frameworks.optimizers import stepping
 from symconfig.graph.implementation import LossKernel
 from symconfig.plans.configuration import Precision
 
