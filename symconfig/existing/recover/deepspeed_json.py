@@ -67,7 +67,10 @@ def autofilled(config: Any, arguments: Arguments, hidden_size: int | None) -> An
 
 
 def _argued(key: Key, arguments: Arguments) -> Any:
-    """Return a key's value from the Trainer's arguments, in the type of its default (a list for a tuple)."""
+    """Return a key's value from the Trainer's arguments, in its default's type (a list for a tuple), else the default.
+
+    A switch that is not given is False.
+    """
     if isinstance(key.default, bool):
         return bool(arguments.switch(*key.arguments))
     if isinstance(key.default, int):
@@ -161,9 +164,9 @@ def batch_sizes(
 
 
 def _size(tree: Tree, arguments: Arguments, key: str, problems: list[Problem]) -> int | None:
-    """Return a size from the JSON, or from the Trainer's arguments for "auto"; None if neither has it or it is wrong.
+    """Return a size from the JSON, or from the Trainer's arguments if it is absent or "auto" there; None for neither.
 
-    An "auto" counts as wrong if nothing fills it in.
+    None with a problem appended to `problems` if it is malformed, or an "auto" that nothing fills in.
     """
     value, names, trainer = tree.get(key), _SAID_BY.get(key, ()), uses_trainer(arguments)
     if value in (None, AUTO):
