@@ -171,8 +171,7 @@ class _Reader:
         return Run(target, model, configuration, (*assumed, *guessed, *taken), optimizer)
 
     def _precision(self, config: Json) -> tuple[Precision, tuple[Assumed, ...]]:
-        """Return (the precision that `config` enables, assumptions); the GPU's, assumed, for "auto" without any
-        arguments.
+        """Return (the precision that `config` enables, assumptions); for "auto" without arguments the GPU's, assumed.
 
         That is bf16, else fp16. For fp32, and "auto" beside arguments, a problem is recorded and ("bf16", ()) returned.
         """

@@ -75,9 +75,7 @@ class Fields:
         return sum(self.parts) or self.layers
 
     def own(self, values: tuple[bool, ...]) -> tuple[bool, ...]:
-        """Return, of values per layer of Megatron-LM, each model layer's first one; all if no pattern distinguishes
-        them.
-        """
+        """Return, of one value per layer of Megatron-LM, each model layer's first; all of them without a pattern."""
         if not self.parts:
             return values
         return tuple(values[sum(self.parts[:place])] for place in range(len(self.parts)))
@@ -156,8 +154,7 @@ def _validated(out: Fields, values: dict[str, Any]) -> ModelDescriptor:
 
 
 def _sentences(item: Any) -> list[tuple[str, str]]:
-    """Return (dotted field, text) for each fault in a pydantic error; of a validator's text, one per part between "; ".
-    """
+    """Return (dotted field, text) for each fault in a pydantic error; a validator's text is split at semicolons."""
     field = ".".join(map(str, item["loc"]))
     if item["type"] != "value_error":
         return [(field, str(item["msg"]).removeprefix("Input ").lower())]

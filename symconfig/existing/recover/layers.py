@@ -26,8 +26,7 @@ _EXPANDED = 2  # of the hidden size, what Mamba's heads are together where nobod
 
 
 def letters(text: str, base: ModelDescriptor | None = None) -> tuple[tuple[tuple[str, ...], ...], int]:
-    """Return (stages, number of MTP parts) of --hybrid-layer-pattern; stages are tuples of layers, a layer is its
-    letters.
+    """Return (stages, number of MTP parts) of --hybrid-layer-pattern; a stage is its layers, a layer its letters.
 
     "|" separates stages, "/" the MTP parts. Layers are those of `base` if its letters are equal; else each mixer with
     the MLP after it, if all are such pairs, else each letter. Raises ValueError for unknown letters or no layers.
@@ -71,8 +70,7 @@ def spelled(names: Mapping[str, Any]) -> str:
 
 
 def mixer_fields(out: Fields) -> None:
-    """Record in `out` a hybrid pattern's layers, else an attention variant's; to be called before other layer fields.
-    """
+    """Record in `out` a hybrid pattern's layers, else an attention variant's; to be called before all layer fields."""
     args = out.args
     text = next((args.word(dest) for dest in PATTERN if args.given(dest)), "")
     if text:

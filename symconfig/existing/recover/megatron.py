@@ -249,8 +249,7 @@ class Reader:
         )
 
     def _impossible(self, model: ModelDescriptor, chosen: Setup) -> Iterator[Assumed]:
-        """Yield assumptions for what Megatron-LM refuses: bf16 beside fp16, and near to equal stages for a wrong split.
-        """
+        """Yield assumptions for what Megatron-LM refuses: bf16 beside fp16; near-equal stages for a wrong split."""
         names, ends = self.names, {"embedding": chosen.account_for_embedding, "loss": chosen.account_for_loss}
         first, last, layers = chosen.first_stage_layers, chosen.last_stage_layers, model.num_hidden_layers
         dealt = pipeline_layout.dealt(layers, chosen.pp, chosen.vpp, first=first, last=last, **ends)

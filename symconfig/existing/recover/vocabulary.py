@@ -92,8 +92,7 @@ def _kind(args: Namespace) -> str:
 
 
 def _of_name(out: Fields, args: Namespace) -> int | None:
-    """Return the size of the tokenizer that --tokenizer-model names, recorded as an assumption; None if it is not
-    known.
+    """Return the size of the tokenizer that --tokenizer-model names, recorded as an assumption; None if not known.
 
     By the zoo's model of this Hugging Face id, else `BY_NAME`; a .model or .json file counts by its folder's name.
     """

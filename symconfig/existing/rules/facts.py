@@ -125,7 +125,8 @@ class MegatronFacts(Mapping[str, Value]):
     def released(self) -> bool:
         """Return whether the options are those of a known release, and not of a fork or another program.
 
-        Without a stated version every unknown option must be a misspelling of a known one and no old name.
+        Without a stated version each unknown option must be similar to a known one (`meant`), and must not be an old
+        name.
         """
         return not self.fork and (
             self.version_given
@@ -238,7 +239,7 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def chunks(self) -> int:
-        """Return the model chunks per pipeline stage (vpp); 1 if no option says them.
+        """Return the model chunks per pipeline stage (vpp), of the layout if there is one; 1 if no option gives them.
 
         Raises NotKnown if the layers of a virtual stage do not divide those of a stage.
         """
@@ -261,7 +262,7 @@ class MegatronFacts(Mapping[str, Value]):
         return self["fp8"] is not None or self["fp4"] is not None
 
     def variable(self, name: str) -> str | None:
-        """Return the environment variable's value; None if it is unset. Raises NotKnown."""
+        """Return the environment variable's value; None if it is unset. Raises NotKnown if that cannot be told."""
         if self.environment is None:
             raise NotKnown(name)
         word = self.environment.get(name)

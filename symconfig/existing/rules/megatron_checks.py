@@ -96,7 +96,11 @@ def _degree(facts: MegatronFacts, dest: str) -> int | None:
 
 
 def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if batches of the ramp-up are no multiple of micro batch x dp, or miss the last."""
+    """Yield a problem if the first batch is no multiple of micro batch x dp, one if the last is not, one if it is
+    missed.
+
+    Nothing without three numbers of --rampup-batch-size, or with --decrease-batch-size-if-needed.
+    """
     given = facts["rampup_batch_size"]
     if not isinstance(given, tuple) or len(given) != 3 or facts.on("decrease_batch_size_if_needed"):
         return
@@ -130,7 +134,8 @@ def large_bubble(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def warm_up_beyond_decay(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the warm-up is not shorter than the decay, in iterations or in samples."""
+    """Yield a problem, in iterations and in samples, if the warm-up is as long as the decay or, without it, training.
+    """
     for unit in ("iters", "samples"):
         with suppress(NotKnown):
             decay = facts.maybe(f"lr_decay_{unit}") or facts.maybe(f"train_{unit}")
@@ -141,7 +146,7 @@ def warm_up_beyond_decay(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def layers_of_experts(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if --moe-layer-freq is given and invalid for this number of layers."""
+    """Yield a problem if there are experts and --moe-layer-freq is given, but invalid for this number of layers."""
     if not facts.experts or not facts.names.given("moe_layer_freq"):
         return
     try:
@@ -216,7 +221,10 @@ def stages_said_twice(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def layers_over_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if equal stages do not hold the layers and counted ends, with a hint on the ends."""
+    """Yield a problem if pp does not divide layers and counted ends, with options that would even them as its hint.
+
+    Nothing if the stages are given in another way: by a pattern, a layout, or layers of the end stages.
+    """
     if STAGE in spelled(facts.names):
         return  # a pattern says the stages itself
     if _stage_split(facts) in ((), ACCOUNTS):
@@ -271,7 +279,7 @@ def uneven_stages(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def uneven_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each kind of stage whose layers vpp does not divide, if end stages are given."""
+    """Yield a problem for each end stage with given layers, and for the stages between, that vpp does not divide."""
     ends, virtual = _end_stage_layers(facts), facts.maybe(CHUNKS) or 1
     if not ends or virtual < 2 or _stage_split(facts) != (FIRST, LAST):
         return

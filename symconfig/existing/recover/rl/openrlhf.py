@@ -130,7 +130,10 @@ class Reader(Script):
         )
 
     def _room(self, phase: str, rl: Rl) -> Packed:
-        """Return the micro-batches of a phase ("train" or "rollout"), not yet limited to a replica's share."""
+        """Return a phase's ("train", "rollout") micro-batches, not yet limited to a replica's share of samples.
+
+        By max_tokens_per_gpu with dynamic batching, else of micro_batch_size sequences.
+        """
         values, tokens = self.values, None
         if values.switch("train.dynamic_batch_enable"):
             tokens = (values.whole(f"{phase}.max_tokens_per_gpu") or 1) * self._sharing

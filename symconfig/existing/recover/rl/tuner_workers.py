@@ -124,7 +124,7 @@ class TunerWorkers(Script):
 
     @property
     def _kind(self) -> str:
-        """Return how weights are trained: "full", "lora" or another method's name."""
+        """Return "full", "lora" or another method: by use_peft, use_lora or finetuning_type, else the program's own."""
         if self.tuner.switched:
             return "lora" if self.values.switch("use_peft") or self.values.switch("use_lora") else "full"
         if self.values.given("finetuning_type"):
@@ -180,7 +180,9 @@ class TunerWorkers(Script):
 
     @property
     def _loss(self) -> LossKernel | None:
-        """Return the loss kernel of Liger or of TRL's (pre-)training; None means the framework's own."""
+        """Return Liger's loss kernel (for pt, sft that with the output layer), TRL's tiled one for pt and sft; else
+        None.
+        """
         plain = self.program.method in ("pt", "sft") and self.values.text("task_type") != "seq_cls"
         if self.values.switch("use_liger_kernel"):
             return LOSSES[deepspeed.liger_loss(self.values.arguments) if plain else "fused"]
@@ -216,7 +218,7 @@ class TunerWorkers(Script):
         return seen.place.problem(what, field="CUDA_VISIBLE_DEVICES", got=got, need=f"NPROC_PER_NODE={devices}")
 
     def _model(self) -> Described | None:
-        """Return the trained model with its adapter and without a vision tower; None with `problems`.
+        """Return the trained model with its adapter and without a vision tower; None with the reasons in `problems`.
 
         Adapters have rank 8, alpha 2 x rank and no dropout by default, and 4-bit weights if the model's name says so.
         With Megatron-Core they are plain LoRA on that program's modules.
@@ -329,7 +331,10 @@ class TunerWorkers(Script):
 
 
 def _passed_on(setting: Setting) -> Iterator[Setting]:
-    """Yield the setting under its own name; of ms-swift's JSON `megatron_extra_kwargs` one per field."""
+    """Yield the setting under its own name, without the prefix megatron_extra_kwargs (ms-swift).
+
+    A setting of that name itself is JSON, and yields a setting per field; none if it is no object.
+    """
     name = setting.key
     if name != _EXTRA:
         yield replace(setting, name=name.removeprefix(f"{_EXTRA}."))
