@@ -224,7 +224,7 @@ def liger_loss(arguments: Arguments) -> str:
 def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
     """Return the implementation's fields for eager attention, Liger and torch.compile, as chosen; {} for none of them.
 
-    Eager is passed over for models that have no other: with attention sinks or soft-capped scores.
+    Eager is passed over for models that always run in it: with attention sinks or soft-capped scores.
     """
     kernels: dict[str, Any] = {}
     only = model.attention_sinks or model.attn_logit_softcapping is not None

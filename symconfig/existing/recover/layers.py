@@ -254,9 +254,9 @@ def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
 
 
 def _router(out: Fields) -> None:
-    """Refuse in `out` a softmax over one expert. With a capacity factor assume that no token is dropped.
+    """Refuse in `out` a softmax over one chosen expert. With a capacity factor, assume that no token is dropped.
 
-    Also assume that groups score as usual (their best expert, with sigmoid the best two) if the options sum others.
+    Also assume that a group's score sums its best expert (two with sigmoid) if the options sum another number.
     """
     args = out.args
     top_k, sigmoid = args.integer("moe_router_topk") or 1, args.word("moe_router_score_function") == "sigmoid"

@@ -302,7 +302,7 @@ def _beyond(names: Namespace, dest: str, need: str) -> bool:
 def stages(
     names: Mapping[str, Value], layers: int, pp: int, model: ModelDescriptor | None = None
 ) -> tuple[int | None, dict[str, Any]]:
-    """Return (chunks per pipeline stage, or vpp; fields of a configuration on the stages' layers).
+    """Return the chunks per pipeline stage (vpp), and the fields of a configuration on the stages' layers.
 
     By a hybrid pattern with stages or a layout (field `pipeline_layout`; none if a pattern's are equal), else by the
     options of end and virtual stages. Chunks are None where they do not divide; (1, {}) for a malformed pattern and,

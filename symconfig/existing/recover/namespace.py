@@ -40,9 +40,9 @@ class Namespace(Mapping[str, Value]):
     def _record(self, setting: Setting) -> None:
         """Record one setting's value in place of an earlier one of its destination.
 
-        An option of no version only goes to `unknown`, one of other versions also to `foreign`. An unknown value goes
-        to `dark`, a refused one to `problems`, and to `dark` if no version parses it. `repeated` gets a readable value
-        that follows another one of the same option name.
+        An option of no version goes to `unknown` and sets nothing, one of other versions is also in `foreign`. An
+        unknown value goes to `dark`, a refused one to `problems`, and to `dark` if no version parses it. `repeated`
+        gets a readable value that follows another one of the same option.
         """
         flag = self.table.flags.get(setting.name)
         if flag is None:

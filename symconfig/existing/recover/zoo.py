@@ -67,7 +67,7 @@ def models() -> dict[str, dict[str, Any]]:
 
 @cache
 def model_of(name: str) -> tuple[ModelDescriptor, bool]:
-    """Return (model of known.json, whether it has a vision tower). Cached. Raises KeyError for other names."""
+    """Return (known.json's model of this name, in bf16; whether it has a vision tower). Cached. Raises KeyError."""
     entry = models()[name]
     if "config" in entry:
         model = import_config({**entry["config"], "torch_dtype": "bfloat16"}, _FILE, name)

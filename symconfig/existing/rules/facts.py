@@ -125,8 +125,7 @@ class MegatronFacts(Mapping[str, Value]):
     def released(self) -> bool:
         """Return whether the options are those of a known release, and not of a fork or another program.
 
-        Without a stated version each unknown option must be similar to a known one (`meant`), and must not be an old
-        name.
+        Without a stated version each unknown option must be like a known one (`meant`), and not be an old name.
         """
         return not self.fork and (
             self.version_given

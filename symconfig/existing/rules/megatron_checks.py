@@ -96,8 +96,8 @@ def _degree(facts: MegatronFacts, dest: str) -> int | None:
 
 
 def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the first batch is no multiple of micro batch x dp, one if the last is not, one if it is
-    missed.
+    """Yield a problem each for a first and a last batch that micro batch x dp does not divide, and for a missed last
+    one.
 
     Nothing without three numbers of --rampup-batch-size, or with --decrease-batch-size-if-needed.
     """
@@ -134,8 +134,7 @@ def large_bubble(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def warm_up_beyond_decay(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem, in iterations and in samples, if the warm-up is as long as the decay or, without it, training.
-    """
+    """Yield a problem, for iterations and for samples, if the warm-up is no shorter than the decay (or training)."""
     for unit in ("iters", "samples"):
         with suppress(NotKnown):
             decay = facts.maybe(f"lr_decay_{unit}") or facts.maybe(f"train_{unit}")

@@ -126,7 +126,7 @@ def _places(facts: MegatronFacts) -> Mapping[str, int] | None:
 
 
 def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]]:
-    """Yield (variable, its value, None if unset) of each that these options force (`forced`), else advise to set.
+    """Yield (variable's row, its value or None if unset) for each that these options require (`forced`), else advise.
 
     Unknown values are passed over. Raises NotKnown without a GPU architecture.
     """

@@ -117,7 +117,7 @@ class Reader(Script):
     def megatron(self) -> tuple[Setting, ...]:
         """Return the settings of Megatron-Core's workers as Megatron-LM's options; () for DTensor.
 
-        They begin with precision, recomputation, grouped GEMM and sequence parallelism. Null keys and `_ASIDE` are left
+        They begin with precision, recomputation, grouped GEMM, sequence parallelism. Null keys and `_ASIDE` are left
         out.
         """
         if not self.workers.options:

@@ -180,8 +180,7 @@ class TunerWorkers(Script):
 
     @property
     def _loss(self) -> LossKernel | None:
-        """Return Liger's loss kernel (for pt, sft that with the output layer), TRL's tiled one for pt and sft; else
-        None.
+        """Return Liger's loss kernel (for pt and sft with the output layer) or, for these, TRL's tiled one; else None.
         """
         plain = self.program.method in ("pt", "sft") and self.values.text("task_type") != "seq_cls"
         if self.values.switch("use_liger_kernel"):
@@ -331,9 +330,8 @@ class TunerWorkers(Script):
 
 
 def _passed_on(setting: Setting) -> Iterator[Setting]:
-    """Yield the setting under its own name, without the prefix megatron_extra_kwargs (ms-swift).
-
-    A setting of that name itself is JSON, and yields a setting per field; none if it is no object.
+    """Yield the setting without its prefix megatron_extra_kwargs; for that key itself one setting per field of its
+    JSON.
     """
     name = setting.key
     if name != _EXTRA:
