@@ -60,7 +60,8 @@ def run_of_json(
 ) -> Run:
     """Return the run of a model by a DeepSpeed JSON (`config`) that a program builds. Raises InputError.
 
-    words: the program's options as arguments of Transformers' Trainer; of `reading` GPUs and launcher remain.
+    words: the program's options as arguments of Transformers' Trainer, in place of `reading`'s; its GPUs and launcher
+    stay.
     """
     own = replace(
         reading,
@@ -73,7 +74,7 @@ def run_of_json(
 
 
 def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
-    """Return the run of the DeepSpeed JSON, or of Accelerate's, with the program's arguments. Raises InputError."""
+    """Return the run by the DeepSpeed JSON, else by that which Accelerate builds, and arguments. Raises InputError."""
     tree = reading.deepspeed
     if tree is None and (config := accelerate_settings(reading).config) is not None:
         tree = parse(Text(_WRITTEN, json.dumps(config).encode()), "json")

@@ -125,7 +125,8 @@ def batch_sizes(
     """Return the batch sizes and the assumptions made; (None, ()) with what is missing or wrong appended to `problems`.
 
     tensor, sequence: degrees of AutoTP, whose ranks count as data ranks, and Ulysses. gpus: of the launch; if None they
-    follow from the sizes (runtime/config.py, _set_batch_related_parameters, 0.19.8), else are one node's.
+    follow from the sizes (runtime/config.py, _set_batch_related_parameters, 0.19.8), else are one node's, both as
+    assumptions. One microbatch per step is assumed if neither steps nor train batch are given.
     """
     before, assumed = len(problems), list[Assumed]()
     micro, steps, train = (_size(tree, arguments, key, problems) for key in (MICRO, ACCUMULATION, TRAIN))

@@ -141,7 +141,7 @@ class MegatronFacts(Mapping[str, Value]):
         return {self.names.table.flags[option].dest for option in options if option is not None}
 
     def given(self, dest: str) -> bool:
-        """Return whether the option is given, even misspelt or with an unknown value. Raises NotKnown."""
+        """Return whether the option is given, even misspelt or unreadable. Raises NotKnown if not all were read."""
         if self.names.given(dest) or dest in self.names.dark or dest in self.misspelt:
             return True
         if not self.complete:

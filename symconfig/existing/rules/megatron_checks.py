@@ -96,8 +96,7 @@ def _degree(facts: MegatronFacts, dest: str) -> int | None:
 
 
 def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem each for a first and a last batch that micro batch x dp does not divide, and for a missed last
-    one.
+    """Yield a problem for a first or last batch that micro batch x dp does not divide, and for a last one not reached.
 
     Nothing without three numbers of --rampup-batch-size, or with --decrease-batch-size-if-needed.
     """
@@ -248,7 +247,7 @@ def _layers_counted(facts: MegatronFacts) -> int:
 
 
 def layers_over_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the layers of an equal stage are not a multiple of a virtual stage's, else of vpp."""
+    """Yield a problem if an equal stage's layers are not a multiple of a virtual stage's (if not given, of vpp)."""
     if _stage_split(facts) not in ((), ACCOUNTS):
         return
     held = _layers_counted(facts) // facts.pp

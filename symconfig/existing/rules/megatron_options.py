@@ -54,7 +54,7 @@ def _old(facts: MegatronFacts) -> Iterator[tuple[Setting, Old]]:
 
 
 def _kept(state: State, what: str) -> Check[MegatronFacts]:
-    """Return a check that yields the accepted old options of one state. what: how the sentence begins."""
+    """Return a check that yields a problem for each accepted old option of one state. what: how it begins."""
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
         for setting, old in _old(facts):

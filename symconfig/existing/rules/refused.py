@@ -101,8 +101,9 @@ def _flex_backend(facts: MegatronFacts) -> str:
 def _graphs(facts: MegatronFacts) -> str:
     """Return what CUDA graphs replay of a layer, in the planner's words; "none" without graphs.
 
-    In a dense model with modules of experts it is what they mean there, so that a constraint can refuse it. Raises
-    NotKnown for choices that plans do not have: Transformer Engine's before core_v0.15, and experts padded to capacity.
+    Without experts, graphs of moe modules are "outside experts" (with attn) or "router", which a constraint refuses.
+    Raises NotKnown for choices that plans do not have: Transformer Engine's before core_v0.15, and experts padded to
+    capacity.
     """
     if not options.graphs(facts):
         return "none"

@@ -192,7 +192,8 @@ def _samples(facts: RlFacts, key: str) -> int | None:
 def groups_not_whole(facts: RlFacts) -> Iterator[Problem]:
     """Yield a problem if the responses generated at once are not a multiple of num_generations.
 
-    They are generation_batch_size, else those of an update's micro-batches. Only for GRPO and RLOO without Megatron.
+    They are generation_batch_size, else micro-batch x steps_per_generation (or accumulation) x data ranks. Only for
+    GRPO and RLOO without Megatron.
     """
     values, started = facts.values, tuners.program(facts.reading)
     if facts.gpus is None or started is None or started.megatron or not _has_step(facts):

@@ -220,7 +220,8 @@ class Reader(Script):
     def _step(self, model: Described) -> Run | None:
         """Return the actor's run with the step around it; None if sizes of the step are missing or invalid.
 
-        Weights and optimizer are offloaded unless the engine has its own GPUs. A reward model is left out, as assumed.
+        Weights and optimizer are offloaded unless the engine has its own GPUs. It is an assumption that no reward model
+        runs.
         """
         values, rl = self.values, self._rl()
         if rl is None:

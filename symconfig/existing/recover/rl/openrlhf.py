@@ -44,7 +44,7 @@ class Reader(Script):
         return program(self.reading) or ""
 
     def run(self) -> Run:
-        """Return the trained model's run: for PPO with the step and the critic's run, else with its update.
+        """Return the trained model's run: for train_ppo_ray with the step and any critic's run, else with its update.
 
         Raises InputError with all problems.
         """
@@ -82,7 +82,7 @@ class Reader(Script):
 
     @property
     def _pools(self) -> dict[str, int]:
-        """Return the number of GPUs by role; roles without GPUs of their own are absent."""
+        """Return GPUs by "actor", "ref", "critic", "reward" and "vllm"; roles without GPUs of their own are absent."""
         values = self.values
         return dict(
             pools(

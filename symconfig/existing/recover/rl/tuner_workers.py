@@ -180,8 +180,7 @@ class TunerWorkers(Script):
 
     @property
     def _loss(self) -> LossKernel | None:
-        """Return Liger's loss kernel (for pt and sft with the output layer) or, for these, TRL's tiled one; else None.
-        """
+        """Return Liger's loss kernel (for pt and sft with the output layer), or for these TRL's tiled one, or None."""
         plain = self.program.method in ("pt", "sft") and self.values.text("task_type") != "seq_cls"
         if self.values.switch("use_liger_kernel"):
             return LOSSES[deepspeed.liger_loss(self.values.arguments) if plain else "fused"]
@@ -278,10 +277,10 @@ class TunerWorkers(Script):
         return deepspeed.run_of_json(own, words, model, self.reading, self.known_cluster, supplied)
 
     def _of_torch(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
-        """Return the run by PyTorch's FSDP, or by replicas (DDP); parameters as of `_trained`.
+        """Return the run by PyTorch's FSDP, or by replicas (DDP); parameters: see `_trained`. Precision must be known.
 
-        The Trainer's `fsdp` goes before Accelerate's strategy. Copies of the model are the nodes with a hybrid
-        strategy, the mesh's dp_replicate_size or 1 with FSDP, all GPUs with DDP. Precision must be known.
+        The Trainer's `fsdp` takes precedence over Accelerate's strategy. The model has as many copies as nodes with a
+        hybrid strategy, as GPUs with DDP or NO_SHARD, else the mesh's dp_replicate_size or 1.
         """
         values, sharded, precision = self.values, self.launched.sharded, self.precision
         assert precision is not None, "is refused"
@@ -330,9 +329,7 @@ class TunerWorkers(Script):
 
 
 def _passed_on(setting: Setting) -> Iterator[Setting]:
-    """Yield the setting without its prefix megatron_extra_kwargs; for that key itself one setting per field of its
-    JSON.
-    """
+    """Yield the setting without the prefix megatron_extra_kwargs; for that key itself one setting per field of JSON."""
     name = setting.key
     if name != _EXTRA:
         yield replace(setting, name=name.removeprefix(f"{_EXTRA}."))

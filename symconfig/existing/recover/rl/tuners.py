@@ -109,7 +109,7 @@ class Reader(TunerWorkers):
         return replace(run, alone=alone)
 
     def _length(self) -> int | None:
-        """Return the tokens per sequence: supplied, else max_length, else the supplied means (`assumed`).
+        """Return the tokens per sequence: supplied, else (assumed) max_length or the sum of the supplied mean lengths.
 
         None, with a problem recorded, if nothing gives a length.
         """

@@ -200,8 +200,7 @@ class Reader(Script):
     def _of_megatron(self, role: str, model: Described, rl: Rl, packed: Packed) -> Run:
         """Return the run by Megatron's workers, in micro-batches of one packed row. Raises InputError.
 
-        packed: micro-batches before they are limited to a replica's share; with interleaved stages each replica has a
-        multiple of pp.
+        packed: not yet limited to a replica's share. With interleaved stages each replica has a multiple of pp of them.
         """
         at, table = SECTIONS[role], flags(self.version(role))
         unfused = self._unfused(f"{at}.megatron.override_transformer_config", model.model)
