@@ -74,7 +74,7 @@ def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> i
 def _true(out: Fields) -> int | None:
     """Return the size of the named tokenizer, else --vocab-size; None if neither is known.
 
-    Only --vocab-size counts for TikToken, null tokenizers (plus 1 before core_v0.18.2), and without a type.
+    Only --vocab-size counts for TikTokenizer, null tokenizers (plus 1 before core_v0.18.2), and without a type.
     """
     args = out.args
     size, kind = args.integer("vocab_size"), _kind(args)

@@ -28,8 +28,8 @@ _ENDS = re.compile(rf"[-_]({'|'.join((*_STORED, 'thinking'))})(?=$|[-_/])", re.I
 def by_name(given: str, place: Place | None) -> tuple[ModelDescriptor, list[Assumed]] | None:
     """Return (model, assumptions) for a model's name or the last part of a folder; None if it is not known.
 
-    Looked up in the zoo and known.json, without endings such as -fp8, and as an id in the Hugging Face cache. A name
-    spelled otherwise, and a vision tower left out, are assumptions.
+    Looked up in the zoo and known.json, without endings such as -fp8, and as an id in the Hugging Face cache. Only the
+    zoo's exact name and a cached id need no assumption.
     """
     plain = _ENDS.sub("", given)
     for name, known in hub.of_zoo():

@@ -204,7 +204,7 @@ deepspeed_made_up_name = _of("name")
 
 
 def deepspeed_auto_without_trainer(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    """Yield a problem for each "auto" that the Trainer, if it reads the JSON, leaves, and that DeepSpeed fails on."""
+    """Yield a problem for each "auto" that DeepSpeed fails on, as the Trainer does not read the JSON or fill it in."""
     whose = (
         "the Trainer does not fill in"
         if facts.trainer

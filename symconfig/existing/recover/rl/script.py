@@ -223,7 +223,7 @@ class Script:
         return self.section(prompt, response, **fields | own | {"rollout": rollout | own.get("rollout", {})})
 
     def rewarded(self, step: Step, option: str, reward: PlannedReward) -> Step:
-        """Return the step with the reward model that `option` names, on GPUs of its own if `reward` has some.
+        """Return the step with the reward model that `option` names, on GPUs of its own if `reward.gpus` is not 0.
 
         If the name tells no known model, the step is returned unchanged, and an assumption recorded that there is none.
         """

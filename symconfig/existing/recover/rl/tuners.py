@@ -74,7 +74,7 @@ class Reader(TunerWorkers):
 
     @property
     def _accumulated(self) -> int:
-        """Return the micro-batches per update of each replica, at least 1: by Megatron-Core's batch, or as given.
+        """Return a replica's micro-batches per update, at least 1: by global_batch_size (Megatron-Core), or as given.
 
         If no option gives them: 1 for GRPO and RLOO, else as many as make the program's least batch (`at_once`).
         """
