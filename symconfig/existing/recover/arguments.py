@@ -137,9 +137,9 @@ class Launched:
 
 
 def accelerate_settings(reading: Reading) -> Launched:
-    """Return what Accelerate's file and launcher options set; `sharded` may also hold the Trainer's fsdp_config.
+    """Return what Accelerate's options, else its file, set; `sharded` may also hold the Trainer's fsdp_config.
 
-    Launcher options take precedence over the file. DeepSpeed and FSDP are used by options or distributed_type.
+    DeepSpeed is on by --use_deepspeed or --zero_stage, FSDP by --use_fsdp, else either by the file's distributed_type.
     """
     tree = reading.accelerate
     data: dict[str, Any] = dict(tree.data) if tree is not None else {}

@@ -58,7 +58,8 @@ def run_of_json(
 ) -> Run:
     """Return the run of a model by a DeepSpeed JSON (`config`) that a program builds. Raises InputError.
 
-    words: the program's options as arguments of Transformers' Trainer; of `reading` GPUs and launcher remain.
+    words: the program's options as arguments of Transformers' Trainer, in place of `reading`'s; its GPUs and launcher
+    stay.
     """
     own = replace(
         reading,
@@ -71,7 +72,7 @@ def run_of_json(
 
 
 def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
-    """Return the run of the DeepSpeed JSON, or of Accelerate's, with the program's arguments. Raises InputError."""
+    """Return the run by the DeepSpeed JSON, else by that which Accelerate builds, and arguments. Raises InputError."""
     tree = reading.deepspeed
     if tree is None and (config := accelerate_settings(reading).config) is not None:
         tree = parse(Text(_WRITTEN, json.dumps(config).encode()), "json")
@@ -169,9 +170,9 @@ class _Reader:
         return Run(target, model, configuration, (*assumed, *guessed, *taken), optimizer)
 
     def _precision(self, config: Json) -> tuple[Precision, tuple[Assumed, ...]]:
-        """Return the precision that `config` enables, else what an "auto" stands for, with an assumption.
+        """Return (the precision that `config` enables, assumptions); for "auto" without arguments the GPU's, assumed.
 
-        For fp32 a problem is recorded and ("bf16", ()) returned.
+        That is bf16, else fp16. For fp32, and "auto" beside arguments, a problem is recorded and ("bf16", ()) returned.
         """
         if (given := precision_of(config)) is not None:
             return given, ()
@@ -201,7 +202,10 @@ class _Reader:
 
 
 def _recompute(arguments: Arguments) -> dict[str, Any]:
-    """Return the recompute fields: all layers, block of the first `recompute_layers`, or {} for none."""
+    """Return the recompute fields; {} for none. `recompute_layers` N is a block of the first N layers, -1 all of them.
+
+    If it is absent or 0, all layers if gradient checkpointing is on. A malformed one is all, too, with a problem.
+    """
     whole = recomputing(WHOLE)
     layers = arguments.text("recompute_layers")
     if layers is not None and layers not in ("0", "-1"):
@@ -217,7 +221,10 @@ def liger_loss(arguments: Arguments) -> str:
 
 
 def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
-    """Return the kernels that the arguments choose, as fields of the implementation; {} for the defaults."""
+    """Return the implementation's fields for eager attention, Liger and torch.compile, as chosen; {} for none of them.
+
+    Eager is passed over for models that always run in it: with attention sinks or soft-capped scores.
+    """
     kernels: dict[str, Any] = {}
     only = model.attention_sinks or model.attn_logit_softcapping is not None
     if arguments.text(*_KERNELS) == "eager" and not only:
@@ -230,7 +237,10 @@ def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
 
 
 def optimizer_of(config: Any, arguments: Arguments) -> tuple[Optimizer, tuple[Assumed, ...]]:
-    """Return the optimizer by the JSON, else by the Trainer's `optim`; an assumption if AdamW stands in for it."""
+    """Return the optimizer by the JSON, else by the Trainer's `optim`; plain AdamW if neither names one.
+
+    The assumption, if any, is that AdamW stands in for a named one that is not priced; variants of Adam count as AdamW.
+    """
     kind = str(section(config, "optimizer").get("type", "")).lower()
     if kind == "sgd":
         return Optimizer(name="sgd"), ()

@@ -67,7 +67,10 @@ def autofilled(config: Any, arguments: Arguments, hidden_size: int | None) -> An
 
 
 def _argued(key: Key, arguments: Arguments) -> Any:
-    """Return a key's value from the Trainer's arguments, in the type of its default (a list for a tuple)."""
+    """Return a key's value from the Trainer's arguments, in its default's type (a list for a tuple), else the default.
+
+    A switch that is not given is False.
+    """
     if isinstance(key.default, bool):
         return bool(arguments.switch(*key.arguments))
     if isinstance(key.default, int):
@@ -122,7 +125,8 @@ def batch_sizes(
     """Return the batch sizes and the assumptions made; (None, ()) with what is missing or wrong appended to `problems`.
 
     tensor, sequence: degrees of AutoTP, whose ranks count as data ranks, and Ulysses. gpus: of the launch; if None they
-    follow from the sizes (runtime/config.py, _set_batch_related_parameters, 0.19.8), else are one node's.
+    follow from the sizes (runtime/config.py, _set_batch_related_parameters, 0.19.8), else are one node's, both as
+    assumptions. One microbatch per step is assumed if neither steps nor train batch are given.
     """
     before, assumed = len(problems), list[Assumed]()
     micro, steps, train = (_size(tree, arguments, key, problems) for key in (MICRO, ACCUMULATION, TRAIN))
@@ -161,9 +165,9 @@ def batch_sizes(
 
 
 def _size(tree: Tree, arguments: Arguments, key: str, problems: list[Problem]) -> int | None:
-    """Return a size from the JSON, or from the Trainer's arguments for "auto"; None if neither has it or it is wrong.
+    """Return a size from the JSON, or from the Trainer's arguments if it is absent or "auto" there; None for neither.
 
-    An "auto" counts as wrong if nothing fills it in.
+    None with a problem appended to `problems` if it is malformed, or an "auto" that nothing fills in.
     """
     value, names, trainer = tree.get(key), _SAID_BY.get(key, ()), uses_trainer(arguments)
     if value in (None, AUTO):

@@ -38,9 +38,9 @@ _PEFT_TARGETS = ("q_proj", "v_proj")
 
 
 def described(reading: Reading, arguments: Arguments, supplied: Supplied, problems: list[Problem]) -> Described | None:
-    """Return the model with its adapter; None with what is missing or wrong appended to `problems`.
+    """Return the supplied model, else that of config.json, else of a name, with the arguments' adapter.
 
-    The zoo's model that computes the same (`zoo`) replaces the one read unless the user supplied a model.
+    None with what is missing or wrong in `problems`. Without a supplied model the zoo's equal one replaces it (`zoo`).
     """
     try:
         if supplied.model is None and reading.model_config is not None:
@@ -95,7 +95,8 @@ def _adapter(
 ) -> Adapter | None:
     """Return the LoRA or QLoRA adapter that the arguments ask for; None if they ask for none, or if it is invalid.
 
-    Rank and modules are PEFT's defaults, recorded in `assumed`, if not given. What is wrong is appended to `problems`.
+    A switch, a rank or a method's name asks for it; a switch that is off prevails. Rank and modules are PEFT's
+    defaults, recorded in `assumed`, if not given. What is wrong is appended to `problems`.
     """
     kind = (arguments.text(*_KIND) or "").lower()
     rank = None if arguments.text(*_RANK) == "0" else arguments.whole(*_RANK)
@@ -142,7 +143,10 @@ def with_adapter(
 
 
 def _adapted(base: ModelDescriptor, adapter: Adapter, problems: list[Problem]) -> ModelDescriptor | None:
-    """Return the base with the adapter, or the zoo's model that equals it; None with what is wrong in `problems`."""
+    """Return the base with the adapter, or the zoo's model that equals it; None with what is wrong in `problems`.
+
+    A qwen base becomes qwen2 if the adapter has none of its own modules' names.
+    """
     foreign = base.model_type == "qwen" and not set(adapter.target_modules) & set(_LINEAR_QWEN)
     # Qwen-7B trains under the Qwen2 class, too, where its modules have that class's names.
     model_type = "qwen2" if foreign else base.model_type
@@ -168,7 +172,7 @@ def _validated(kind: type[Validated], fields: Mapping[str, object], problems: li
 
 
 def _zoo_of(model: ModelDescriptor) -> str | None:
-    """Return the name of the zoo's model with an equal base and adapter; None if there is none."""
+    """Return the name of the zoo's model with equal base and adapter; None if there is none, or without an adapter."""
     mine = zoo_match(model.model_copy(update={"adapter": None}))
     if mine is None or model.adapter is None:
         return None

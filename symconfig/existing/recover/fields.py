@@ -75,7 +75,7 @@ class Fields:
         return sum(self.parts) or self.layers
 
     def own(self, values: tuple[bool, ...]) -> tuple[bool, ...]:
-        """Return the entry of each model layer's first Megatron-LM layer, given one per layer of Megatron-LM."""
+        """Return, of one value per layer of Megatron-LM, each model layer's first; all of them without a pattern."""
         if not self.parts:
             return values
         return tuple(values[sum(self.parts[:place])] for place in range(len(self.parts)))
@@ -91,9 +91,10 @@ class Fields:
 
 
 def merged(out: Fields, *, agree: bool = False) -> ModelDescriptor:
-    """Return the descriptor of the options' fields; `out.base` fills in the rest if the options have no shape.
+    """Return the descriptor of the options' fields; the rest is `out.base`'s if the options have no shape of their own.
 
-    Raises InputError with all problems, with `agree` also of each field that contradicts the named model.
+    Raises InputError with `out.problems` and each of layers, hidden size and attention heads that is missing, else with
+    what makes the model invalid, else, with `agree`, with each field that contradicts `out.base`.
     """
     base = out.base
     values = {field: value for field, value in out.values.items() if out.of_options(field)}
@@ -119,9 +120,10 @@ def merged(out: Fields, *, agree: bool = False) -> ModelDescriptor:
 
 
 def _validated(out: Fields, values: dict[str, Any]) -> ModelDescriptor:
-    """Return the descriptor of dotted fields and their values, under a name of its own and a similar model's type.
+    """Return the descriptor of dotted fields and their values, named "32 layers of 4096".
 
-    Raises InputError with one problem per validation error.
+    Its model_type is that of the most similar of deepseek_v3 (MLA), mixtral (experts), llama and gpt2 (an MLP without a
+    gate); its dtype is float16 with --fp16, else bfloat16. Raises InputError with one problem per validation error.
     """
     fields: dict[str, Any] = {}
     for name, value in values.items():
@@ -152,7 +154,7 @@ def _validated(out: Fields, values: dict[str, Any]) -> ModelDescriptor:
 
 
 def _sentences(item: Any) -> list[tuple[str, str]]:
-    """Return (field, text) for each fault in one of pydantic's errors; a validator may state several."""
+    """Return (dotted field, text) for each fault in a pydantic error; a validator's text is split at semicolons."""
     field = ".".join(map(str, item["loc"]))
     if item["type"] != "value_error":
         return [(field, str(item["msg"]).removeprefix("Input ").lower())]
@@ -163,7 +165,10 @@ def _sentences(item: Any) -> list[tuple[str, str]]:
 
 
 def _contradictions(out: Fields, model: ModelDescriptor, base: ModelDescriptor) -> list[Problem]:
-    """Return a problem for each field, not only of training, that options give otherwise than the named model."""
+    """Return a problem, at its options, for each field in which the options' `model` differs from the user's `base`.
+
+    Fields of training (`_TRAINING`), and fields that come from no option, may differ.
+    """
     mine, theirs = meaning(model), meaning(base)
     contradicted = []
     for field in zoo.differing(mine, theirs):

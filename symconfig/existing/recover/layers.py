@@ -26,10 +26,10 @@ _EXPANDED = 2  # of the hidden size, what Mamba's heads are together where nobod
 
 
 def letters(text: str, base: ModelDescriptor | None = None) -> tuple[tuple[tuple[str, ...], ...], int]:
-    """Return the layers of --hybrid-layer-pattern, each as its letters, by stage ("|"), and the parts after "/" (MTP).
+    """Return (stages, number of MTP parts) of --hybrid-layer-pattern; a stage is its layers, a layer its letters.
 
-    They are `base`'s layers if its letters are equal; else a mixer and the MLP after it are one layer if all are such
-    pairs. Raises ValueError, with what is needed, for unknown letters or no layers.
+    "|" separates stages, "/" the MTP parts. Layers are those of `base` if its letters are equal; else each mixer with
+    the MLP after it, if all are such pairs, else each letter. Raises ValueError for unknown letters or no layers.
     """
     main, *predicted = text.split(hybrid.PREDICTION)
     known = "".join([*filter(None, hybrid.MIXERS.values()), _MLPS, hybrid.STAGE])
@@ -70,7 +70,7 @@ def spelled(names: Mapping[str, Any]) -> str:
 
 
 def mixer_fields(out: Fields) -> None:
-    """Record in `out` the layers of a hybrid pattern, else of an attention variant; first of all layer fields."""
+    """Record in `out` a hybrid pattern's layers, else an attention variant's; to be called before all layer fields."""
     args = out.args
     text = next((args.word(dest) for dest in PATTERN if args.given(dest)), "")
     if text:
@@ -84,7 +84,7 @@ def mixer_fields(out: Fields) -> None:
 def _of_pattern(out: Fields, text: str) -> None:
     """Record in `out` a hybrid pattern's layers, MTP layers, mixers, and which layers have an MLP or experts.
 
-    Also sets `out.parts`, the letters per layer. A malformed pattern is refused.
+    Also sets `out.parts`, the number of letters of each layer. A malformed pattern, or one with MLA, is refused.
     """
     try:
         stages, predictions = letters(text, out.base)
@@ -159,7 +159,10 @@ def _indexer(out: Fields) -> None:
 
 
 def _mixer(out: Fields, block: str, layers: tuple[bool, ...]) -> dict[str, Any]:
-    """Return the fields of a mixer: its block, its sizes by name, and for each layer whether it has it."""
+    """Return a mixer's fields: "block" (its name), "sizes" by name, "layers" (for each whether it has it), "switches".
+
+    Sizes not given are 0, Mamba's heads as many as make twice the hidden size. Only Mamba-2 has switches.
+    """
     args, sizes = out.args, {}
     for dest, name in hybrid.SIZES[block].items():
         width = args.integer("mamba_head_dim") or 1
@@ -187,7 +190,8 @@ def has_experts(out: Fields) -> bool:
 def expert_fields(out: Fields) -> None:
     """Record in `out` the fields of experts: sizes, biases (before core_v0.15 none), layers, router and auxiliary loss.
 
-    Without experts only a latent size is refused. Dense fields must be read before: intermediate_size may be set to 0.
+    Without experts only a latent size is refused. To be called after the dense fields: if all layers have experts, a
+    dense intermediate_size that equals the experts' is set to 0.
     """
     args = out.args
     if not has_experts(out):
@@ -210,9 +214,9 @@ def expert_fields(out: Fields) -> None:
 
 
 def _layers(out: Fields) -> None:
-    """Record in `out` which layers have experts: as a regular frequency if possible, else as a list.
+    """Record in `out` which layers have experts: as leading dense layers and a frequency if possible, else as flags.
 
-    Nothing if their number is unknown or a pattern gives them; a malformed --moe-layer-freq is refused.
+    Nothing if the number of layers is unknown or a hybrid pattern gives them; a malformed --moe-layer-freq is refused.
     """
     args = out.args
     if not out.layers or not out.holds("moe_layer_freq") or out.parts:
@@ -235,7 +239,7 @@ def _layers(out: Fields) -> None:
 def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
     """Return for each layer whether it has experts: every n-th from the first on, or by a list of 0 and 1.
 
-    As gpt_layer_specs.py, get_gpt_decoder_block_spec. Raises ValueError for other patterns.
+    As gpt_layer_specs.py, get_gpt_decoder_block_spec. Raises ValueError for other patterns, or over MAX_LAYERS layers.
     """
     if layers > MAX_LAYERS:
         raise ValueError(f"at most {MAX_LAYERS:,} layers")
@@ -250,7 +254,10 @@ def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
 
 
 def _router(out: Fields) -> None:
-    """Refuse in `out` a softmax over one chosen expert; assume that no token is dropped, and how groups score."""
+    """Refuse in `out` a softmax over one chosen expert. With a capacity factor, assume that no token is dropped.
+
+    Also assume that a group's score sums its best expert (two with sigmoid) if the options sum another number.
+    """
     args = out.args
     top_k, sigmoid = args.integer("moe_router_topk") or 1, args.word("moe_router_score_function") == "sigmoid"
     renormalised = not sigmoid and not args.switch("moe_router_pre_softmax")
@@ -271,7 +278,7 @@ def _router(out: Fields) -> None:
 
 
 def _balance(out: Fields) -> None:
-    """Record in `out` the coefficient of the auxiliary loss (the first of several, or 0); refuse other balancing."""
+    """Record in `out` the auxiliary loss's coefficient: the first of several, 0 for "none"; refuse other balancing."""
     kinds = out.args.words("moe_router_load_balancing_type") or ("aux_loss",)
     for kind in kinds:
         if kind not in (*_BALANCING, "none"):

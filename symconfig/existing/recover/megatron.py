@@ -75,7 +75,7 @@ class Reader:
     def run(self) -> Run:
         """Return the run. Raises InputError with all problems of the options and the model.
 
-        If an option with an unknown value was looked up, it is raised with those options only, whatever else was found.
+        If the value of an option that was looked up is unknown, the error has only the problems of such options.
         """
         problems, recovered = list(self._problems()), None
         try:
@@ -100,7 +100,8 @@ class Reader:
     def _problems(self) -> Iterator[Problem]:
         """Yield each problem that prevents a prediction, except problems of the model.
 
-        Stops after numbers out of range, and after GPUs that tp x pp x cp does not divide (as `Impossible`).
+        Stops after numbers out of range, and after weight shards that are no multiple of tp, or GPUs that are no
+        multiple of shards (or tp) x pp x cp: these are `Impossible`.
         """
         names = self.names
         for dest, what in uncounted.refused(names):
@@ -248,7 +249,7 @@ class Reader:
         )
 
     def _impossible(self, model: ModelDescriptor, chosen: Setup) -> Iterator[Assumed]:
-        """Yield assumptions in place of what Megatron-LM refuses: layers that do not fit stages, two precisions."""
+        """Yield assumptions for what Megatron-LM refuses: bf16 beside fp16; near-equal stages for a wrong split."""
         names, ends = self.names, {"embedding": chosen.account_for_embedding, "loss": chosen.account_for_loss}
         first, last, layers = chosen.first_stage_layers, chosen.last_stage_layers, model.num_hidden_layers
         dealt = pipeline_layout.dealt(layers, chosen.pp, chosen.vpp, first=first, last=last, **ends)
@@ -263,7 +264,7 @@ class Reader:
             yield Assumed("precision", "bf16", "two are given", names.place("fp16"))
 
     def _assumed(self, model: ModelDescriptor, configuration: Setup, dp: int) -> Iterator[Assumed]:
-        """Yield assumptions about the batch, CUDA graphs, ignored options and offloaded activations."""
+        """Yield assumptions about the batch, CUDA graphs, ignored options and offloaded activations. dp: replicas."""
         names = self.names
         if not names.given("global_batch_size"):
             yield Assumed("global batch", str(self._global(dp)), "one microbatch, as Megatron-LM without the option")
@@ -301,10 +302,11 @@ def _beyond(names: Namespace, dest: str, need: str) -> bool:
 def stages(
     names: Mapping[str, Value], layers: int, pp: int, model: ModelDescriptor | None = None
 ) -> tuple[int | None, dict[str, Any]]:
-    """Return the number of chunks per pipeline stage (vpp), and the fields of a configuration on the stages' layers.
+    """Return the chunks per pipeline stage (vpp), and the fields of a configuration on the stages' layers.
 
-    By a hybrid pattern with stages, a layout, or the options of end and virtual stages. Chunks are None if layers or a
-    layout do not divide evenly. layers: of the whole model. model: whose layers a pattern has; None if not known.
+    By a hybrid pattern with stages or a layout (field `pipeline_layout`; none if a pattern's are equal), else by the
+    options of end and virtual stages. Chunks are None where they do not divide; (1, {}) for a malformed pattern and,
+    without a layout, for pp 1. layers: of the model. model: whose layers a pattern has; None if not known.
     """
     if (text := spelled(names)) and hybrid.STAGE in text:
         try:

@@ -86,9 +86,10 @@ _DIGITS = 9
 
 
 def factor_fields(out: Fields) -> None:
-    """Record in `out` the multipliers that --use-mup sets on embeddings, logits and attention (None for 1).
+    """Record in `out` what --use-mup multiplies (a factor of 1 as None); nothing without it.
 
-    Learning rates and initial weights are assumed as without --use-mup if the hidden sizes differ.
+    Embeddings by a factor or the hidden size's root, logits by default by base over hidden size, and attention's scale
+    (query_pre_attn_scalar, except with MLA). If the sizes differ, learning rates and initial weights are an assumption.
     """
     args = out.args
     if not args.switch("use_mup"):
@@ -155,7 +156,8 @@ def position_fields(out: Fields, seq_length: int) -> None:
 def _scaling(out: Fields, kind: str) -> None:
     """Record in `out` the type of rope scaling: yarn, llama3 or linear; nothing without one.
 
-    MLA has YaRN by default. An assumption is recorded where this version parses an option and ignores it.
+    MLA has YaRN by default; elsewhere it is refused in versions without --yarn-beta-fast. An assumption is recorded
+    where this version parses an option and ignores it.
     """
     args, field = out.args, "rope_scaling.rope_type"
     if out.latent:
@@ -232,7 +234,7 @@ def described(
 def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
     """Return the described model; `out.base`, else a model of the zoo, replaces it if it computes the same.
 
-    The replacement's longest position is raised to `seq_length`, except with learned positions.
+    The longest position of the replacement is raised to `seq_length` (tokens), except with learned positions.
     """
     match = zoo.zoo_match(model)
     same = out.base if out.base is not None and meaning(out.base) == meaning(model) else None
@@ -247,7 +249,10 @@ def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
 
 
 def _attention(out: Fields) -> None:
-    """Refuse in `out` heads that do not divide the hidden size; record assumptions about MLA's norms and groups."""
+    """Refuse in `out` heads that do not divide the hidden size without --kv-channels.
+
+    Assumptions: MLA has norms also without --qk-layernorm; --num-query-groups is idle without --group-query-attention.
+    """
     args = out.args
     heads, hidden, groups = (args.integer(dest) for dest in ("num_attention_heads", "hidden_size", "num_query_groups"))
     if out.latent:
@@ -264,7 +269,10 @@ def _attention(out: Fields) -> None:
 
 
 def _activation(out: Fields) -> None:
-    """Record in `out` the activation and whether the MLP is gated, GELU without an option; or refuse them."""
+    """Record in `out` the activation and whether the MLP is gated; refuse combinations that are none in the table.
+
+    Without an option: GELU without a gate, in its tanh form if fused with biases, and refused for experts.
+    """
     args = out.args
     by_option = {option: links.destinations(option)[0] for *_, options in megatron.ACTIVATIONS for option in options}
     given = {option: value for option, dest in by_option.items() if (value := args.value(dest))}

@@ -38,10 +38,11 @@ class Namespace(Mapping[str, Value]):
             self._record(setting)
 
     def _record(self, setting: Setting) -> None:
-        """Record one setting: its value, or why it has none in `unknown`, `foreign`, `problems` and `dark`.
+        """Record one setting's value in place of an earlier one of its destination.
 
-        It replaces an earlier setting of its destination, also with an unknown value. If both have the same name and
-        the new value is readable, the new one is also recorded in `repeated`.
+        An option of no version goes to `unknown` and sets nothing, one of other versions is also in `foreign`. An
+        unknown value goes to `dark`, a refused one to `problems`, and to `dark` if no version parses it. `repeated`
+        gets a readable value that follows another one of the same option.
         """
         flag = self.table.flags.get(setting.name)
         if flag is None:
@@ -114,7 +115,7 @@ class Namespace(Mapping[str, Value]):
         return dest not in self.dark
 
     def value(self, *dests: str) -> Value:
-        """Return the value of the first destination that is given, else the first default that is not None."""
+        """Return the first given destination's value (default if unreadable), else the first default, else None."""
         for dest in dests:
             if self.given(dest):
                 return self[dest]
@@ -139,14 +140,17 @@ class Namespace(Mapping[str, Value]):
         return "" if value is None else str(value)
 
     def words(self, *dests: str) -> tuple[str, ...]:
-        """Return the values, as text, of an argument that takes one or several, maybe printed as a list."""
+        """Return the values as texts: items of a tuple, or of a text such as "a,b" or "['a', 'b']"; () without any."""
         value = self.value(*dests)
         if isinstance(value, tuple):
             return tuple(map(str, value))
         return tuple(part.strip(" '\"") for part in self.word(*dests).strip("[]").split(",") if part.strip())
 
     def spelled(self, dest: str) -> str:
-        """Return the option as the file spells it, else this version's name; `dest` if it was printed."""
+        """Return the option's name as the file spells it, else as this version does (of a switch what turns it on).
+
+        `dest` for values that Megatron-LM printed; --dest with dashes if this version has no option for it.
+        """
         if (setting := self.setting(dest)) is not None:
             return setting.spelled
         if self.printed:
@@ -159,7 +163,7 @@ class Namespace(Mapping[str, Value]):
     def problem(
         self, what: str, *dests: str, got: object = None, need: str | None = None, hint: str | None = None
     ) -> Problem:
-        """Return a problem at the first destination that is given, else about the first one."""
+        """Return a problem at the first destination given, else about the first one; `got` is cut to 80 characters."""
         dest = next((dest for dest in dests if self.given(dest)), dests[0])
         text = None if got is None else str(got)[:80]
         return problem_at(self.place(dest), what, field=self.spelled(dest), need=need, hint=hint, got=text)
@@ -171,7 +175,7 @@ class Namespace(Mapping[str, Value]):
 
 @cache
 def _of_nearest_version(name: str, version: str) -> Flag | None:
-    """Return the option as defined in the version nearest to this one; None if no version has it."""
+    """Return the option as the nearest version has it (of two the earlier); None if no version has it. Cached."""
     order = versions()
     mine = order.index(version)
     having = sorted((v for v in order if flags(v).known(name)), key=lambda v: abs(order.index(v) - mine))
@@ -197,9 +201,10 @@ def version_of(names: Sequence[str]) -> str:
 
 
 def printed_namespace(arguments: Mapping[str, Any]) -> Namespace:
-    """Return the namespace that Megatron printed: all that is not None counts as given.
+    """Return the namespace of values that Megatron-LM printed: all that is not None counts as given, without a place.
 
-    Its version is the one that shares most argument names with it; of several the one with the fewest arguments.
+    Lists become tuples. Its version is the one that shares most argument names with `arguments`; of several the one
+    with the fewest arguments.
     """
     known = {version: defaults(version).keys() for version in versions()}
     version = max(versions(), key=lambda version: (len(known[version] & arguments.keys()), -len(known[version])))

@@ -49,7 +49,7 @@ def refused(names: Namespace) -> Iterator[tuple[str, str]]:
 def left_out(names: Namespace) -> Iterator[Assumed]:
     """Yield an assumption for each given option that may change memory or time but is ignored by the prediction.
 
-    Options at their default are skipped. Options that no version has share one assumption.
+    Options at their default are skipped. Those of MindSpeed without a price share an assumption, as do unknown ones.
     """
     without = destinations()["without"]
     for dest, setting in names.written.items():

@@ -57,7 +57,7 @@ SOURCES = ("vocab_size", "padded_vocab_size", "tokenizer_model", "tokenizer_type
 def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> int | None:
     """Return the vocabulary's size without padding; None, with a problem recorded in `out`, if nothing gives it.
 
-    model: with any vocabulary, to find models of the same shapes. vocab_size: the user's, after the options'.
+    model: with any vocabulary, to find models of the same shapes. vocab_size: the user's, if options give none.
     """
     true = _true(out)
     padded = out.args.integer("padded_vocab_size")
@@ -72,7 +72,10 @@ def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> i
 
 
 def _true(out: Fields) -> int | None:
-    """Return the size by --vocab-size or the named tokenizer, by the tokenizer's type; None if neither gives it."""
+    """Return the size of the named tokenizer, else --vocab-size; None if neither is known.
+
+    Only --vocab-size counts for TikTokenizer, null tokenizers (plus 1 before core_v0.18.2), and without a type.
+    """
     args = out.args
     size, kind = args.integer("vocab_size"), _kind(args)
     if kind in _OF_OPTION or not kind:
@@ -89,7 +92,10 @@ def _kind(args: Namespace) -> str:
 
 
 def _of_name(out: Fields, args: Namespace) -> int | None:
-    """Return the size of the tokenizer that --tokenizer-model names, as an assumption; None if it is not known."""
+    """Return the size of the tokenizer that --tokenizer-model names, recorded as an assumption; None if not known.
+
+    By the zoo's model of this Hugging Face id, else `BY_NAME`; a .model or .json file counts by its folder's name.
+    """
     model = args.word("tokenizer_model").lower() if args.known("tokenizer_model") else ""
     path = PurePosixPath(model)
     last = path.parent.name if path.suffix in (".model", ".json") else path.name
@@ -128,7 +134,10 @@ def _of_padded(out: Fields, model: ModelDescriptor, padded: int, true: int | Non
 
 
 def _guess(out: Fields, model: ModelDescriptor) -> int | None:
-    """Return the size by the tokenizer's type, else that of the zoo's model with the same shapes, as an assumption."""
+    """Return the size of the tokenizer's type, else of the zoo's model with the same shapes; None if there is neither.
+
+    It is an assumption in `out`. Without a type, but with a --merge-file (or an unknown one), the type is GPT-2's.
+    """
     kind = _kind(out.args)
     if not kind and (not out.args.known("merge_file") or out.args.given("merge_file")):
         kind = _OF_MERGES

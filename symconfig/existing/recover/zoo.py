@@ -26,9 +26,10 @@ _ENDS = re.compile(rf"[-_]({'|'.join((*_STORED, 'thinking'))})(?=$|[-_/])", re.I
 
 
 def by_name(given: str, place: Place | None) -> tuple[ModelDescriptor, list[Assumed]] | None:
-    """Return the model of a name or a folder's last part, and the assumptions made; None if it is not known.
+    """Return (model, assumptions) for a model's name or the last part of a folder; None if it is not known.
 
-    Looked up in the zoo, in known.json (both without suffixes of formats), and ids in the Hugging Face cache.
+    Looked up in the zoo and known.json, without endings such as -fp8, and as an id in the Hugging Face cache. Only the
+    zoo's exact name and a cached id need no assumption.
     """
     plain = _ENDS.sub("", given)
     for name, known in hub.of_zoo():
@@ -66,7 +67,7 @@ def models() -> dict[str, dict[str, Any]]:
 
 @cache
 def model_of(name: str) -> tuple[ModelDescriptor, bool]:
-    """Return a model of known.json under its name, in bf16, and whether it has a vision tower; cached."""
+    """Return (known.json's model of this name, in bf16; whether it has a vision tower). Cached. Raises KeyError."""
     entry = models()[name]
     if "config" in entry:
         model = import_config({**entry["config"], "torch_dtype": "bfloat16"}, _FILE, name)
@@ -148,7 +149,7 @@ def alike(model: ModelDescriptor, fits: Callable[[ModelDescriptor], bool]) -> Mo
 
 
 def by_tokenizer(name: str) -> ModelDescriptor | None:
-    """Return the zoo's model with this Hugging Face id, lower case, maybe without its owner; None without."""
+    """Return the zoo's model by its Hugging Face id in lower case, with or without the owner; None if there is none."""
     for model, _ in _zoo():
         theirs = (model.huggingface_id or "").lower()
         if theirs and name in (theirs, theirs.rpartition("/")[2]):

@@ -149,9 +149,10 @@ _DEFAULT_BUCKET = 500_000_000  # elements (runtime/zero/config.py)
 
 
 def _of(kind: Kind, alike: bool | None = None) -> Check[DeepSpeedFacts]:
-    """Return a check that yields the mismatches of one kind with DeepSpeed's schema that have no rule of their own.
+    """Return a check that yields a problem for each mismatch of one kind between the JSON and DeepSpeed's schema.
 
-    alike: only mismatches with (True) or without (False) a similar known word; None: both.
+    Keys that the Trainer overwrites, or that have a rule of their own, are skipped. alike: only mismatches with (True)
+    or without (False) a similar known word; None: both.
     """
 
     def check(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -203,7 +204,7 @@ deepspeed_made_up_name = _of("name")
 
 
 def deepspeed_auto_without_trainer(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    """Yield a problem for each "auto" that nothing fills in and DeepSpeed fails on."""
+    """Yield a problem for each "auto" that DeepSpeed fails on, as the Trainer does not read the JSON or fill it in."""
     whose = (
         "the Trainer does not fill in"
         if facts.trainer
@@ -235,7 +236,10 @@ def deepspeed_dropped_auto(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def deepspeed_batch_product(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    """Yield one problem if train batch, micro-batch and accumulation disagree, or the train batch does not divide."""
+    """Yield one problem if train batch, micro-batch and accumulation disagree, or the train batch does not divide.
+
+    Nothing if the number of GPUs is not known, or the degrees do not divide it.
+    """
     ranks, tp = facts.data_ranks, facts.tensor_parallel
     if ranks is None or ranks % tp:
         return
@@ -268,7 +272,7 @@ def deepspeed_trainer_mismatch(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def deepspeed_four_bit_weights_whole(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    """Yield a problem if 4-bit weights are loaded under ZeRO-3 without bnb_4bit_quant_storage: it cannot shard them."""
+    """Yield a problem for 4-bit weights under ZeRO-3 without --bnb_4bit_quant_storage: they cannot be sharded."""
     names, given = ("load_in_4bit", "use_4bit", "quantization_bit", "bits"), facts.arguments
     option, text = given.find(*names), given.text(*names)
     whole = text is not None and text.lower() in ("4", "", "true", "1") and not given.given("bnb_4bit_quant_storage")

@@ -125,7 +125,7 @@ class MegatronFacts(Mapping[str, Value]):
     def released(self) -> bool:
         """Return whether the options are those of a known release, and not of a fork or another program.
 
-        Without a stated version every unknown option must be a misspelling of a known one and no old name.
+        Without a stated version each unknown option must be like a known one (`meant`), and not be an old name.
         """
         return not self.fork and (
             self.version_given
@@ -141,7 +141,7 @@ class MegatronFacts(Mapping[str, Value]):
         return {self.names.table.flags[option].dest for option in options if option is not None}
 
     def given(self, dest: str) -> bool:
-        """Return whether the option is given, even misspelt or with an unknown value. Raises NotKnown."""
+        """Return whether the option is given, even misspelt or unreadable. Raises NotKnown if not all were read."""
         if self.names.given(dest) or dest in self.names.dark or dest in self.misspelt:
             return True
         if not self.complete:
@@ -238,7 +238,7 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def chunks(self) -> int:
-        """Return the model chunks per pipeline stage (vpp); 1 if no option says them.
+        """Return the model chunks per pipeline stage (vpp), of the layout if there is one; 1 if no option gives them.
 
         Raises NotKnown if the layers of a virtual stage do not divide those of a stage.
         """
@@ -261,7 +261,7 @@ class MegatronFacts(Mapping[str, Value]):
         return self["fp8"] is not None or self["fp4"] is not None
 
     def variable(self, name: str) -> str | None:
-        """Return the environment variable's value; None if it is unset. Raises NotKnown."""
+        """Return the environment variable's value; None if it is unset. Raises NotKnown if that cannot be told."""
         if self.environment is None:
             raise NotKnown(name)
         word = self.environment.get(name)

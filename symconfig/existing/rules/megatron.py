@@ -147,8 +147,9 @@ def _rule(key: str, row: Row) -> Rule[MegatronFacts]:
     newest = next(flags(version).flags[option] for version in reversed(versions()) if flags(version).known(option))
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
-        """Yield the problems of each of the row's options while its owner is given and `if` holds; unknown ones are
-        skipped.
+        """Yield a problem for each other option that the row names and that is not as it demands, if this one is given.
+
+        Nothing unless `if` holds; what is not known is passed over.
         """
         flag = facts.names.table.flags.get(option, newest)
         own = {flag.dest: _stated(flag, values, option)}
@@ -235,9 +236,10 @@ MEANING = tuple(rule for rule in RULES if rule not in BY_FILE["megatron_options"
 
 
 def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] | None = None) -> list[Finding]:
-    """Return a finding for each broken rule that applies to the version, in the order of the file. rules: None: all.
+    """Return a finding for each problem of the rules that apply to the version, by line and column. rules: None: all.
 
-    Errors become warnings if the options are not those of a known release, but for rules that hold in any case.
+    If the options are not those of a known release, errors become warnings, except of rules in UNDIVIDED, and in DEALT
+    if Megatron-Core distributes the layers (`dealt`).
     """
     released = facts.released
     broken_rules = [

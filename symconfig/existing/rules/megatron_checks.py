@@ -96,7 +96,10 @@ def _degree(facts: MegatronFacts, dest: str) -> int | None:
 
 
 def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if batches of the ramp-up are no multiple of micro batch x dp, or miss the last."""
+    """Yield a problem for a first or last batch that micro batch x dp does not divide, and for a last one not reached.
+
+    Nothing without three numbers of --rampup-batch-size, or with --decrease-batch-size-if-needed.
+    """
     given = facts["rampup_batch_size"]
     if not isinstance(given, tuple) or len(given) != 3 or facts.on("decrease_batch_size_if_needed"):
         return
@@ -130,7 +133,7 @@ def large_bubble(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def warm_up_beyond_decay(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the warm-up is not shorter than the decay, in iterations or in samples."""
+    """Yield a problem, for iterations and for samples, if the warm-up is no shorter than the decay (or training)."""
     for unit in ("iters", "samples"):
         with suppress(NotKnown):
             decay = facts.maybe(f"lr_decay_{unit}") or facts.maybe(f"train_{unit}")
@@ -141,7 +144,7 @@ def warm_up_beyond_decay(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def layers_of_experts(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if --moe-layer-freq is given and invalid for this number of layers."""
+    """Yield a problem if there are experts and --moe-layer-freq is given, but invalid for this number of layers."""
     if not facts.experts or not facts.names.given("moe_layer_freq"):
         return
     try:
@@ -216,7 +219,10 @@ def stages_said_twice(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def layers_over_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if equal stages do not hold the layers and counted ends, with a hint on the ends."""
+    """Yield a problem if pp does not divide layers and counted ends, with options that would even them as its hint.
+
+    Nothing if the stages are given in another way: by a pattern, a layout, or layers of the end stages.
+    """
     if STAGE in spelled(facts.names):
         return  # a pattern says the stages itself
     if _stage_split(facts) in ((), ACCOUNTS):
@@ -241,7 +247,7 @@ def _layers_counted(facts: MegatronFacts) -> int:
 
 
 def layers_over_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the layers of an equal stage are not a multiple of a virtual stage's, else of vpp."""
+    """Yield a problem if an equal stage's layers are not a multiple of a virtual stage's (if not given, of vpp)."""
     if _stage_split(facts) not in ((), ACCOUNTS):
         return
     held = _layers_counted(facts) // facts.pp
@@ -271,7 +277,7 @@ def uneven_stages(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def uneven_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each kind of stage whose layers vpp does not divide, if end stages are given."""
+    """Yield a problem for each end stage with given layers, and for the stages between, that vpp does not divide."""
     ends, virtual = _end_stage_layers(facts), facts.maybe(CHUNKS) or 1
     if not ends or virtual < 2 or _stage_split(facts) != (FIRST, LAST):
         return

@@ -18,7 +18,7 @@ from symconfig.frameworks.megatron.options import flex_backend
 
 
 def _foreign(kind: str, what: str, applies: Callable[[MegatronFacts], bool]) -> Check[MegatronFacts]:
-    """Return a check that yields each option that this version lacks, if `applies`.
+    """Return a check that yields a problem for each option that this version lacks, if `applies`, with a hint.
 
     kind: "unknown" (in no version) or "foreign" (in others), the list of `Namespace`. what: {} is the version.
     """
@@ -54,7 +54,7 @@ def _old(facts: MegatronFacts) -> Iterator[tuple[Setting, Old]]:
 
 
 def _kept(state: State, what: str) -> Check[MegatronFacts]:
-    """Return a check that yields the accepted old options of one state. what: how the sentence begins."""
+    """Return a check that yields a problem for each accepted old option of one state. what: how it begins."""
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
         for setting, old in _old(facts):
@@ -126,7 +126,7 @@ def _places(facts: MegatronFacts) -> Mapping[str, int] | None:
 
 
 def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]]:
-    """Yield each variable, `forced` or advised, that applies to these options, with its value (None: it is unset).
+    """Yield (variable's row, its value or None if unset) for each that these options require (`forced`), else advise.
 
     Unknown values are passed over. Raises NotKnown without a GPU architecture.
     """

@@ -100,8 +100,9 @@ def _flex_backend(facts: MegatronFacts) -> str:
 def _graphs(facts: MegatronFacts) -> str:
     """Return what CUDA graphs replay of a layer, in the planner's words; "none" without graphs.
 
-    In a dense model with modules of experts it is what they mean there, so that a constraint can refuse it. Raises
-    NotKnown for choices that plans do not have: Transformer Engine's before core_v0.15, and experts padded to capacity.
+    Without experts, graphs of moe modules are "outside experts" (with attn) or "router", which a constraint refuses.
+    Raises NotKnown for choices that plans do not have: Transformer Engine's before core_v0.15, and experts padded to
+    capacity.
     """
     if not options.graphs(facts):
         return "none"
@@ -169,7 +170,7 @@ POINT: Mapping[str, Read] = {
 
 
 def known(facts: MegatronFacts) -> tuple[Fixed, ConfigurationSet]:
-    """Return the facts of a launch that constraints ask for; UNKNOWN where one is not known."""
+    """Return what the options tell of model and GPUs (`Fixed`) and of the configuration, with UNKNOWN for the rest."""
 
     def read(readers: Mapping[str, Read]) -> Iterator[tuple[str, Any]]:
         for name, reader in readers.items():
@@ -230,7 +231,7 @@ AS_OPTIONS: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
 def example_options(example: Mapping[str, Any]) -> str:
     """Return a constraint's example as a line of options; facts without an option, such as the GPUs, are left out.
 
-    So are those that are False and degrees of 1. sequence_parallel is added for tp above 1, so that no other rule is
+    So are facts that are False, and degrees of 1. --sequence-parallel is added for tp above 1, lest another rule be
     broken.
     """
     whole = {"sequence_parallel": example.get("tp", 1) > 1, **example}  # else another rule would be broken
@@ -322,7 +323,7 @@ def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
     """Return one rule for constraints of one name, with the first one's severity and title and the last one's example.
 
     It covers the versions from the first one's start to the last one's end. Its check yields a problem for each
-    constraint that is in force in the version, known to fail, and in its wording's `where`.
+    constraint that is in force in the version, known to fail, and whose wording's `where` holds.
     """
     first, example = constraints[0], constraints[-1].example
 

@@ -161,7 +161,10 @@ def micro_batch_not_said(facts: RlFacts) -> Iterator[Problem]:
 
 
 def samples_over_gpus(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem if a step's samples are not a multiple of replicas x micro-batch, or of FSDP's GPUs."""
+    """Yield a problem if a step's samples are no multiple of replicas x micro-batch (Megatron), or of the GPUs (FSDP).
+
+    Nothing with dynamic batches, or if any of the numbers is not known.
+    """
     values, micro = facts.values, "actor.micro"
     samples, replicas = _samples(facts, "rl.prompts"), facts.replicas
     if samples is None or replicas is None or facts.trained is None or values.switch("actor.dynamic"):
@@ -189,7 +192,8 @@ def _samples(facts: RlFacts, key: str) -> int | None:
 def groups_not_whole(facts: RlFacts) -> Iterator[Problem]:
     """Yield a problem if the responses generated at once are not a multiple of num_generations.
 
-    They are generation_batch_size, else those of an update's micro-batches. Only for GRPO and RLOO without Megatron.
+    They are generation_batch_size, else micro-batch x steps_per_generation (or accumulation) x data ranks. Only for
+    GRPO and RLOO without Megatron.
     """
     values, started = facts.values, tuners.program(facts.reading)
     if facts.gpus is None or started is None or started.megatron or not _has_step(facts):
@@ -255,7 +259,7 @@ DERIVED: Mapping[str, Callable[[RlFacts], Any]] = {
 
 
 def _value(facts: RlFacts, name: str) -> Any:
-    """Return a derived fact, else a key's value as number or text; True for a switch that is on, None for off."""
+    """Return a derived fact, else a key's value as number or text; True if a switch is on, None if off or absent."""
     if name in DERIVED:
         return DERIVED[name](facts)
     text = facts.values.text(name)

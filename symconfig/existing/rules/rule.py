@@ -107,9 +107,9 @@ class Language(Generic[Facts]):
         return all(self._passes(facts, name, wanted) for name, wanted in conditions.items())
 
     def _passes(self, facts: Facts, name: str, wanted: Any) -> bool:
-        """Return whether a name's value passes all tests of `wanted`, values by test, or one for the test "is".
+        """Return whether a value passes all tests in `wanted`: {test's name: value}, or one value for the test "is".
 
-        A text for a test of numbers is a name, whose value is compared. Raises NotKnown, or KeyError.
+        In tests of numbers a text is the name of another value to compare with. Raises NotKnown, or KeyError.
         """
         tests = wanted if isinstance(wanted, dict) else {"is": wanted}
         return all(
@@ -194,7 +194,7 @@ class _Case(Generic[Facts]):
 
 
 def rules_of(name: str, language: Language[Facts], checks: Mapping[str, Any]) -> tuple[Rule[Facts], ...]:
-    """Return the rules of a file of rows; KeyError if one needs code and `checks`, by name, has no function for it."""
+    """Return the rules of rows/{name}.yaml. Raises KeyError if one needs a function and `checks` lacks its name."""
     return tuple(_rule(name, row, language, checks) for name, row in rows_of(name).items())
 
 
@@ -205,7 +205,7 @@ def rows_of(name: str) -> Mapping[str, Row]:
 
 
 def _rule(name: str, row: Row, language: Language[Facts], checks: Mapping[str, Any]) -> Rule[Facts]:
-    """Return the rule of one row, with a check of the row's cases, else of the function of its name in `checks`."""
+    """Return the rule of a row: checked by its cases if it has texts, else by the function of its name in `checks`."""
     of_rule = {key: value for key, value in row.items() if key in OF_RULE}
     of_rule["example"] = Template(row["example"]).substitute(language.bases)
     of_case = {key: value for key, value in row.items() if key not in OF_RULE}

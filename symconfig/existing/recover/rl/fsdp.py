@@ -28,7 +28,10 @@ _NARROW = Bytes(weight=2.0, gradient=2.0, optimizer=4.0)  # a model that is itse
 
 
 def adam(values: Values, at: str) -> Mapping[str, Any]:
-    """Return framework fields of PyTorch's AdamW by arguments in section `at`: {} if fused, else foreach or a loop."""
+    """Return the framework's fields for torch's AdamW by switches in section `at`: {} if fused, foreach by default.
+
+    Parameters are stepped one by one if either switch is given and none is on.
+    """
     words = [f"{at}.{name}" for name in ("foreach", "fused")]
     if values.switch(words[1]):
         return {}
@@ -98,9 +101,9 @@ def ranks_of_verl(values: Values, role: str, optimizer: str, gpus: int) -> Ranks
 
 
 def run(ranks: Ranks, model: Described, cluster: ClusterDescriptor) -> Run:
-    """Return the run of a model on FSDP ranks: ZeRO 3, or ZeRO 2 if weights stay gathered (`whole`).
+    """Return the run of a model on FSDP ranks, no step around it: ZeRO 3, or ZeRO 2 if weights stay gathered (`whole`).
 
-    It is priced so, too, if each GPU holds a copy of its own (as many `instances` as GPUs).
+    As many copies (`instances`) as GPUs, which is DDP, are priced in the same way, without overlapped gathering.
     """
     program, model = ranks.program, replace(model, model=built(model.model, "fsdp"))
     if ranks.liger:

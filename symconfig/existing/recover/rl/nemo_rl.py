@@ -117,7 +117,8 @@ class Reader(Script):
     def megatron(self) -> tuple[Setting, ...]:
         """Return the settings of Megatron-Core's workers as Megatron-LM's options; () for DTensor.
 
-        Precision, recomputation and grouped GEMM go before them. Null keys and those in `_ASIDE` are left out.
+        They begin with precision, recomputation, grouped GEMM, sequence parallelism. Null keys and `_ASIDE` are left
+        out.
         """
         if not self.workers.options:
             return ()
@@ -136,7 +137,7 @@ class Reader(Script):
         return (*settings(own, self.reading.file), *megatron_options(passed))
 
     def _recompute(self) -> list[str]:
-        """Return the words of Megatron-LM's options for recomputation: whole layers by default, or modules."""
+        """Return Megatron-LM's words for recomputation: [] if off, whole layers (default), or modules (core_attn)."""
         values = self.values
         if not values.switch(f"{_MEGATRON}.activation_checkpointing"):
             return []
@@ -186,7 +187,10 @@ class Reader(Script):
         return any(self.values.switch(f"{POLICY}.{way}.enabled") for way in ("sequence_packing", "dynamic_batching"))
 
     def _room(self, phase: str, sequences: int) -> int:
-        """Return the tokens of a micro-batch of a phase ("train", "logprob"), by default `sequences` longest ones."""
+        """Return the tokens of a phase's ("train", "logprob") micro-batch: by {phase}_mb_tokens if it is packed.
+
+        Without packing and dynamic batching, or without that key, `sequences` x the longest sequence.
+        """
         ways = ("sequence_packing", "dynamic_batching")
         on = next((way for way in ways if self.values.switch(f"{POLICY}.{way}.enabled")), None)
         stated = None if on is None else self.values.whole(f"{POLICY}.{on}.{phase}_mb_tokens")
@@ -195,7 +199,7 @@ class Reader(Script):
     def _without_generation(self, model: Described) -> Run:
         """Return the run of SFT, DPO or a reward model; all sequences are assumed to have the maximal length.
 
-        A micro-batch has two sequences per pair, or, if it is filled by tokens, as many as fit.
+        A micro-batch has two sequences per pair, or, if it is filled by tokens, as many as fit. SFT has no `alone`.
         """
         values, each = self.values, 2 if self._method in _PAIRED else 1
         batch = values.whole(f"{POLICY}.train_global_batch_size") or 1
@@ -216,7 +220,8 @@ class Reader(Script):
     def _step(self, model: Described) -> Run | None:
         """Return the actor's run with the step around it; None if sizes of the step are missing or invalid.
 
-        Weights and optimizer are offloaded unless the engine has its own GPUs. A reward model is left out, as assumed.
+        Weights and optimizer are offloaded unless the engine has its own GPUs. It is an assumption that no reward model
+        runs.
         """
         values, rl = self.values, self._rl()
         if rl is None:

@@ -44,7 +44,7 @@ class Reader(Script):
         return program(self.reading) or ""
 
     def run(self) -> Run:
-        """Return the trained model's run: for PPO with the step and the critic's run, else with its update.
+        """Return the trained model's run: for train_ppo_ray with the step and any critic's run, else with its update.
 
         Raises InputError with all problems.
         """
@@ -82,7 +82,7 @@ class Reader(Script):
 
     @property
     def _pools(self) -> dict[str, int]:
-        """Return the number of GPUs by role; roles without GPUs of their own are absent."""
+        """Return GPUs by "actor", "ref", "critic", "reward" and "vllm"; roles without GPUs of their own are absent."""
         values = self.values
         return dict(
             pools(
@@ -130,7 +130,10 @@ class Reader(Script):
         )
 
     def _room(self, phase: str, rl: Rl) -> Packed:
-        """Return the micro-batches of a phase ("train" or "rollout"), not yet limited to a replica's share."""
+        """Return a phase's ("train", "rollout") micro-batches, not yet limited to a replica's share of samples.
+
+        By max_tokens_per_gpu with dynamic batching, else of micro_batch_size sequences.
+        """
         values, tokens = self.values, None
         if values.switch("train.dynamic_batch_enable"):
             tokens = (values.whole(f"{phase}.max_tokens_per_gpu") or 1) * self._sharing

@@ -34,7 +34,10 @@ from symconfig.plans.rl import PlannedReward
 
 
 def described(reading: Reading, setting: Setting | None, supplied: Supplied) -> Described:
-    """Return the model as of `named_model`, without its vision tower, which is recorded in `assumed`."""
+    """Return the supplied model, else the one that a setting names, without its vision tower. Raises as `named_model`.
+
+    `assumed` says how the model was found, and that the tower is left out if it has one.
+    """
     model, assumed = named_model(reading, setting, supplied)
     return without_images(Described(model, zoo_match(model), tuple(assumed)))
 
@@ -67,7 +70,7 @@ EXPERTS = ("--moe-grouped-gemm", "--moe-permute-fusion")
 
 
 def adapted_modules(given: Iterable[str]) -> tuple[str, ...]:
-    """Return Megatron-Core's adapted layers by the descriptor's names; all linear ones for [] and "all"."""
+    """Return Megatron-Core's adapted layers by the descriptor's names, unknown ones unchanged; all for [] and "all"."""
     named = tuple(given)
     if not named or {"all-linear", "all", ""} & {*named}:
         return tuple(FUSED.values())
@@ -76,7 +79,10 @@ def adapted_modules(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def megatron_options(settings: Iterable[Setting]) -> tuple[Setting, ...]:
-    """Return keys of Megatron-Core's configuration or ms-swift as Megatron-LM's options; others are left out."""
+    """Return keys of Megatron-Core's configuration or ms-swift as Megatron-LM's options; unknown keys are left out.
+
+    A key without a value counts as true.
+    """
     own = MS_SWIFT.keys()
     keys = (
         replace(each, name=f"model.{own.get(each.key, each.key)}", values=each.values or (Word.of("true", each.place),))
@@ -125,7 +131,7 @@ class Script:
     def model(self, option: str, *, adapts: bool = True) -> Described | None:
         """Return the supplied model, else the one that an option names, with the script's adapter if `adapts`.
 
-        None with the reasons appended to `problems`.
+        A model that has an adapter keeps its own. None with the reasons appended to `problems`.
         """
         try:
             named = described(self.reading, self._setting(option), self.supplied)
@@ -191,8 +197,9 @@ class Script:
     ) -> Rl | None:
         """Return a step's section with the fields that all programs share; None with the reason in `problems`.
 
-        prompt, response: longest, in tokens. batch: samples per update. names: job's algorithm by the program's name of
-        it, else GRPO. own: fields that replace the shared ones; those in its "rollout" do so one by one.
+        prompt, response: longest, in tokens. prompts: of a step; samples: of a prompt; batch: samples of an update (one
+        update if they do not divide). names: the job's algorithm by the program's name of it, else GRPO. own: fields
+        that replace shared ones, those of its "rollout" one by one.
         """
         values, updates = self.values, max(1, prompts * samples // batch)
         engine, most = values.text("rl.rollout.engine"), values.whole("engine.max_num_seqs")
@@ -216,9 +223,9 @@ class Script:
         return self.section(prompt, response, **fields | own | {"rollout": rollout | own.get("rollout", {})})
 
     def rewarded(self, step: Step, option: str, reward: PlannedReward) -> Step:
-        """Return the step with the reward model that `option` names, placed as `reward` says.
+        """Return the step with the reward model that `option` names, on GPUs of its own if `reward.gpus` is not 0.
 
-        Without it, as an assumption, if its model is not known.
+        If the name tells no known model, the step is returned unchanged, and an assumption recorded that there is none.
         """
         try:
             model = described(self.reading, self._setting(option), replace(self.supplied, model=None))
@@ -278,10 +285,10 @@ class Script:
     def of_megatron(
         self, model: Described, microbatches: int, length: int, micro: int, adapter: str, program: str | None = None
     ) -> Run:
-        """Return the run by Megatron-Core's workers, of `microbatches` per update over all replicas.
+        """Return the run by Megatron-Core's workers, of `microbatches` per update over all replicas. Raises InputError.
 
-        length: tokens per sequence; micro: sequences per micro-batch. adapter: the key to name where adapters are
-        refused; program: that adds them, None for Megatron-Bridge. Raises InputError.
+        length: tokens per sequence; micro: sequences per micro-batch. adapter: the key that problems about adapters
+        name; program: what adds the adapters, such as ms-swift; None for Megatron-Bridge.
         """
         own = ["--micro-batch-size", str(micro), "--global-batch-size", str(microbatches * micro)]
         own += ["--seq-length", str(length)]
@@ -289,9 +296,10 @@ class Script:
         return self.run_with_adapter(names, model, adapter, program)
 
     def run_with_adapter(self, names: Namespace, model: Described, adapter: str, program: str | None = None) -> Run:
-        """Return the run of a model by Megatron-LM's options, which know no adapter. Raises InputError.
+        """Return the run by Megatron-LM's options, which know no adapter: the model is read without it, then gets it.
 
-        A given mtp_num_layers replaces the model's own. adapter, program: as of `of_megatron`.
+        A given mtp_num_layers replaces the model's own. adapter, program: see `of_megatron`. Raises InputError, also
+        for adapters that the program refuses.
         """
         # An option says how many layers predict further tokens, also of a published model whose Transformers class has
         # none (Qwen3.5, Qwen3-Next); without it config.json does.

@@ -88,7 +88,8 @@ class Reader(Script):
     def _rl(self, served: int) -> Rl | None:
         """Return the step as a job's section; None with the reason appended to `problems`.
 
-        The longest prompt and SGLang's share of memory are assumed if not given. Incomplete updates are dropped.
+        The longest prompt and SGLang's share of memory are assumed if not given. Samples beyond whole updates are
+        dropped. By default there is one update, and the response is what the prompt leaves of rollout_max_context_len.
         """
         values = self.values
         prompts, samples = values.whole("rollout_batch_size"), values.whole("n_samples_per_prompt") or 1
@@ -146,7 +147,10 @@ class Reader(Script):
         return replace(run, assumed=(*model.assumed, *run.assumed))
 
     def _run(self, rl: Rl, gpus: int) -> Run:
-        """Return the actor's run on `gpus` with the step and all assumptions, and the critic, as the actor, if any."""
+        """Return the actor's run on `gpus`, with its step, all assumptions, and a critic if the algorithm has one.
+
+        The critic is the actor's run once more. Options of shape are dropped for a model that is known by its name.
+        """
         # A model that is known by its name has no options of its shape.
         values, named = self.values, self.values.given("spec") or model_hidden(self.reading)
         options = (item for item in self.megatron() if not (named and item.name in _OF_THE_NAME))

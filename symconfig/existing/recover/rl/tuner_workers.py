@@ -122,7 +122,7 @@ class TunerWorkers(Script):
 
     @property
     def _kind(self) -> str:
-        """Return how weights are trained: "full", "lora" or another method's name."""
+        """Return "full", "lora" or another method: by use_peft, use_lora or finetuning_type, else the program's own."""
         if self.tuner.switched:
             return "lora" if self.values.switch("use_peft") or self.values.switch("use_lora") else "full"
         if self.values.given("finetuning_type"):
@@ -178,7 +178,7 @@ class TunerWorkers(Script):
 
     @property
     def _loss(self) -> LossKernel | None:
-        """Return the loss kernel of Liger or of TRL's (pre-)training; None means the framework's own."""
+        """Return Liger's loss kernel (for pt and sft with the output layer), or for these TRL's tiled one, or None."""
         plain = self.program.method in ("pt", "sft") and self.values.text("task_type") != "seq_cls"
         if self.values.switch("use_liger_kernel"):
             return LOSSES[deepspeed.liger_loss(self.values.arguments) if plain else "fused"]
@@ -214,7 +214,7 @@ class TunerWorkers(Script):
         return seen.place.problem(what, field="CUDA_VISIBLE_DEVICES", got=got, need=f"NPROC_PER_NODE={devices}")
 
     def _model(self) -> Described | None:
-        """Return the trained model with its adapter and without a vision tower; None with `problems`.
+        """Return the trained model with its adapter and without a vision tower; None with the reasons in `problems`.
 
         Adapters have rank 8, alpha 2 x rank and no dropout by default, and 4-bit weights if the model's name says so.
         With Megatron-Core they are plain LoRA on that program's modules.
@@ -275,10 +275,10 @@ class TunerWorkers(Script):
         return deepspeed.run_of_json(own, words, model, self.reading, self.known_cluster, supplied)
 
     def _of_torch(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
-        """Return the run by PyTorch's FSDP, or by replicas (DDP); parameters as of `_trained`.
+        """Return the run by PyTorch's FSDP, or by replicas (DDP); parameters: see `_trained`. Precision must be known.
 
-        The Trainer's `fsdp` goes before Accelerate's strategy. Copies of the model are the nodes with a hybrid
-        strategy, the mesh's dp_replicate_size or 1 with FSDP, all GPUs with DDP. Precision must be known.
+        The Trainer's `fsdp` takes precedence over Accelerate's strategy. The model has as many copies as nodes with a
+        hybrid strategy, as GPUs with DDP or NO_SHARD, else the mesh's dp_replicate_size or 1.
         """
         values, sharded, precision = self.values, self.launched.sharded, self.precision
         assert precision is not None, "is refused"
@@ -327,7 +327,7 @@ class TunerWorkers(Script):
 
 
 def _passed_on(setting: Setting) -> Iterator[Setting]:
-    """Yield the setting under its own name; of ms-swift's JSON `megatron_extra_kwargs` one per field."""
+    """Yield the setting without the prefix megatron_extra_kwargs; for that key itself one setting per field of JSON."""
     name = setting.key
     if name != _EXTRA:
         yield replace(setting, name=name.removeprefix(f"{_EXTRA}."))

@@ -74,7 +74,10 @@ class Reader(TunerWorkers):
 
     @property
     def _accumulated(self) -> int:
-        """Return the micro-batches per update of each replica, by the batch or accumulation; at least 1."""
+        """Return a replica's micro-batches per update, at least 1: by global_batch_size (Megatron-Core), or as given.
+
+        If no option gives them: 1 for GRPO and RLOO, else as many as make the program's least batch (`at_once`).
+        """
         values, each = self.values, self._micro * self.replicas
         if self.program.megatron and (batch := values.whole("global_batch_size")) is not None:
             return max(1, batch // each)
@@ -106,7 +109,7 @@ class Reader(TunerWorkers):
         return replace(run, alone=alone)
 
     def _length(self) -> int | None:
-        """Return the tokens per sequence: supplied, else max_length, else the supplied means (`assumed`).
+        """Return the tokens per sequence: supplied, else (assumed) max_length or the sum of the supplied mean lengths.
 
         None, with a problem recorded, if nothing gives a length.
         """
@@ -165,8 +168,8 @@ class Reader(TunerWorkers):
         """Return the step as a job's section; None with the reason appended to `problems`.
 
         Generated at once are generation_batch_size, else steps_per_generation micro-batches (of Megatron-Core:
-        updates), else
-        one update; num_generations must divide it. The algorithm is GRPO unless method or advantage are another's.
+        updates), else one update; num_generations must divide it. The algorithm is GRPO unless method or advantage are
+        another's.
         """
         values, samples, accumulated = self.values, self.values.whole("num_generations") or 1, self._accumulated
         update = self._micro * self.replicas * accumulated

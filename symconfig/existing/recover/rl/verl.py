@@ -191,14 +191,17 @@ class Reader(Script):
         return self.values.whole(f"{role}.configuration.cp") or 1
 
     def _trained(self, role: str, model: Described, rl: Rl, packed: Packed) -> tuple[Run, float]:
-        """Return the run of a role's trained model, and the share of its micro-batches that holds tokens."""
+        """Return (run of a role's trained model, share of its micro-batches that holds tokens). Raises InputError."""
         make = self._of_megatron if self.workers.options else self._of_fsdp
         run = make(role, model, rl, packed)
         c = run.configuration
         return run, replace(packed, room=c.seq_length).fill(rl, c.global_batch)
 
     def _of_megatron(self, role: str, model: Described, rl: Rl, packed: Packed) -> Run:
-        """Return the run by Megatron's workers, in micro-batches of one packed row. Raises InputError."""
+        """Return the run by Megatron's workers, in micro-batches of one packed row. Raises InputError.
+
+        packed: not yet limited to a replica's share. With interleaved stages each replica has a multiple of pp of them.
+        """
         at, table = SECTIONS[role], flags(self.version(role))
         unfused = self._unfused(f"{at}.megatron.override_transformer_config", model.model)
         dp = max(1, self.trained_gpus // gpus_per_replica(Namespace(self.megatron(role), table)))
