@@ -67,8 +67,8 @@ def _program(shell: Shell, words: Words, place: Place) -> Truth:
 def _read(shell: Shell, words: Words, place: Place) -> Truth:
     """Run `read`: set the variables (default REPLY) from the first line of the known input; return TRUE.
 
-    `-d ''` reads all of it, `-a` sets an array of words. The last variable is unknown if words are left over. With
-    unknown input variables and status are unknown, but not one variable of partly known input. Known input is used up.
+    `-d ''` reads all of it, `-a` sets an array of words. The last variable is unknown if words are left over. Unknown
+    input makes status and variables unknown, but a single variable keeps partly known input. Known input is used up.
     """
     names: list[str] = []
     flags, delimiter, rest = "", "\n", iter(words)

@@ -152,7 +152,11 @@ class Expander(Scanner):
         return [replace(part, loose=braced.loose) for part in kept]
 
     def _transformed(self, braced: Braced, parts: Pieces) -> Pieces:
-        """Return a value after the operator `#`, `%` or `/`; one unknown part if that is not supported."""
+        """Return a value after the operator `#`, `%` (with a glob) or `/` (with a literal text).
+
+        Unchanged without an operator, or if there are no parts. One unknown part if the value or an operand is unknown,
+        or the operator or glob is not supported.
+        """
         operator, place = braced.operator, braced.place
         if not operator or not parts:
             return parts

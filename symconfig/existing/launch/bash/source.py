@@ -139,7 +139,7 @@ def word_end(data: bytes, at: int, end: int, stops: bytes = _BLANK) -> int:
 
 
 def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    """Return the byte ranges of the words between blanks and line ends, in `[[ ]]` and array literals."""
+    """Return the byte ranges of the words (no comments) between blanks and line ends in `[[ ]]` or an array literal."""
     ranges, at = [], start
     while at < end:
         if data[at] in _BLANK:

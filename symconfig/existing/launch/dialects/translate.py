@@ -57,7 +57,10 @@ _LAYOUT = {"embedding": "E", "decoder": "t", "transformer": "t", "mtp": "m", "lo
 
 
 def _precision(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield ("bf16", True) or ("fp16", True), then a named FP8 recipe's settings; nothing for fp32."""
+    """Yield ("bf16", True) or ("fp16", True), then a named FP8 or FP4 recipe's settings; nothing for fp32.
+
+    Raises ValueError for another name.
+    """
     name = str(entry.value).replace("-", "_").lower()
     if name in ("32", "32_true", "fp32", "none"):
         return
@@ -69,7 +72,10 @@ def _precision(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
 
 
 def _activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield (option, True) for the activation's name; none for GELU. SiLU must be gated, GELU must not."""
+    """Yield (option, True) for the activation's name; nothing for GELU.
+
+    Raises ValueError for gated GELU, ungated SiLU and activations without an option.
+    """
     name, gated = str(entry.value).rpartition(".")[2].replace("-", "_"), neighbours("gated_linear_unit")
     if name in ("silu", "swish") and gated:
         name = "swiglu"
