@@ -220,7 +220,7 @@ def _key(word: Word) -> str:
 
 
 def option_changes(before: Meaning, after: Meaning) -> list[tuple[Counter[Option], Counter[Option]]] | None:
-    """Return each run's options gained and lost, counted; None if anything else changed."""
+    """Return (gained, lost) of each run, the edited one first: its options, counted. None if anything else changed."""
     same = replace(after, settings=before.settings, runs=()) == replace(before, runs=())
     if not same or len(after.runs) != len(before.runs):
         return None
@@ -254,7 +254,11 @@ class Draft:
         return Meaning.of(self.reading)
 
     def first_right(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
-        """Return the draft after the first group of edits that leaves a meaning that is `right`; None if none does."""
+        """Return the draft after the first group of edits whose result is `right` by its meaning; None if there is
+        none.
+
+        Each group is applied in memory and the files are read again; one that makes them unreadable is passed over.
+        """
         texts = self.texts
         for edits in attempts:
             if not edits or any(edit.place.file not in texts for edit in edits):

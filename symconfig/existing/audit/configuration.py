@@ -159,8 +159,8 @@ class MegatronConfiguration(Configuration):
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         """Return a finding for each broken rule about Megatron-LM.
 
-        If another program parses the options, only rules of `MEANING` are asked. Without a cluster its facts are
-        unknown, except GPUs per node, which the launcher may give.
+        If another program parses the options, only rules about what they mean (`MEANING`) are checked. Without a
+        cluster its facts are unknown, except GPUs per node, which the launcher may give.
         """
         program, own = self.reading.program, self.parsed
         in_shell = self.reading.format == "bash" and program is not None

@@ -166,9 +166,10 @@ def reference_not_offloaded(judged: Judged) -> Iterator[Problem]:
 
 
 def phase_has_little_room(judged: Judged) -> Iterator[Problem]:
-    """Yield one problem if phases may exceed the GPU's memory, but none surely does.
+    """Yield one problem if phases may exceed the GPU's memory, by the prediction or the upper end of its interval.
 
-    Surely: in a phase whose lengths are not assumed or that generates. Nothing if the reference is to blame.
+    Nothing if one surely exceeds it as predicted, which other rules report: a phase that generates, or any if sequence
+    lengths are not assumed. Nothing either if `reference_not_offloaded` has a problem.
     """
     plan = judged.plan
     if any(reference_not_offloaded(judged)):

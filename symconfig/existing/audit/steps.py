@@ -135,7 +135,10 @@ def _state(judged: Judged, better: Plan, then: Setup, decisions: tuple[str, ...]
 
 
 def differs(name: str, one: Setup, other: Setup) -> bool:
-    """Return whether the configurations differ in this decision of `DECISIONS`, fields without effect aside."""
+    """Return whether the configurations differ in a field of this decision (a key of `DECISIONS`).
+
+    Fields that have no effect at a configuration's degrees do not count.
+    """
     mine, theirs = _normalised(one), _normalised(other)
     return any(getattr(mine, field) != getattr(theirs, field) for field in DECISIONS[name])
 
@@ -161,7 +164,10 @@ def _normalised(c: Setup) -> Setup:
 
 
 def moved(now: Setup, target: Setup, names: tuple[str, ...]) -> Setup:
-    """Return the configuration with the named decisions of the target; dp follows from the number of GPUs."""
+    """Return the configuration with the fields of the named decisions as in the target.
+
+    dp becomes what the number of GPUs leaves; with tp 1 sequence parallelism is off.
+    """
     named = [field for name in names for field in DECISIONS[name]]
     named += WITH_FRAMEWORK if "framework" in named else ()
     then = replace(now, **picked(target, *named))
@@ -217,6 +223,9 @@ def changes(now: Setup, then: Setup) -> tuple[str, ...]:
 
 
 def _ends(c: Setup) -> str:
+    """Return in words how layers are dealt to stages: the layout, or "3 layers first, the loss as a layer"; else
+    "equal".
+    """
     if c.pipeline_layout:
         return c.pipeline_layout
     layers = (("first", c.first_stage_layers), ("last", c.last_stage_layers))

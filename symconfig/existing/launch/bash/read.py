@@ -252,7 +252,8 @@ def _no_training(text: Text, log: Log) -> Problem:
 
 
 def _directives(text: Text) -> dict[str, Word]:
-    """Return the options with values of #SBATCH, #PBS, #BSUB and #FLUX comments, by name without dashes; the last wins.
+    """Return the options with a value of #SBATCH, #PBS, #BSUB and #FLUX comments by name without dashes; the last
+    counts.
     """
     options: dict[str, Word] = {}
     for match in _DIRECTIVE.finditer(text.data):
