@@ -220,8 +220,8 @@ def pipeline(
     stages: int | str = "1..8",
     **fields: Any,
 ) -> PipelineResult:
-    """Return the fastest cut into stages, with a split of all operators in each. Arguments as of `symconfig partition
-    --stages`. Raises InputError with all problems, InfeasibleError if nothing fits.
+    """Return the fastest cut into pipeline stages, with a split of all operators in each. stages: how many, or a range.
+    Other arguments: the fields of GraphJob. Raises InputError with all problems, InfeasibleError if nothing fits.
     """
     from symconfig.api.partition_job import partition_job
 

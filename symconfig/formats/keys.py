@@ -45,8 +45,7 @@ def where(field: str) -> Callable[[Any], object]:
 
 
 def write(table: Keys, run: Any) -> dict[str, object]:
-    """Return the program's values by key for a run: what each key's `write` gives, or without one its field; no None.
-    """
+    """Return the program's values by key for a run: what each key's `write` gives, without one its field; no None."""
     values = {
         name: value_of(run, key.field) if key.write is None else key.write(run) if callable(key.write) else key.write
         for name, key in table.items()

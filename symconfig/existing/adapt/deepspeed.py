@@ -281,8 +281,9 @@ def _with_argument(progress: Progress, name: str, now: str) -> Progress:
 
 
 def _only_argument(before: Meaning, name: str, value: str | None) -> Any:
-    """Return a test of a meaning after an edit: every run has this value of the argument (None: lost it), in any case
-    of letters, and nothing else changed.
+    """Return a function that tells of a meaning after an edit whether just one argument changed.
+
+    That is: every run gained this value of the argument (in any case of letters), or lost it if None, and nothing else.
     """
 
     def right(after: Meaning) -> bool:

@@ -192,7 +192,10 @@ class Meaning:
         return replace(change(self), runs=tuple(run.everywhere(change) for run in self.runs))
 
     def put(self, part: str, key: Any, value: Any) -> Meaning:
-        """Return the meaning with a word of the launcher, or a value of another part by its name, replaced."""
+        """Return the meaning with one value of a part replaced: the launcher's word of index `key`, or a value by name.
+
+        part: "launcher", "environment" (of all runs), "scheduler" or "accelerate".
+        """
         if part == "environment":
             return self.exported(str(key), value)
         old = getattr(self, part)
@@ -254,8 +257,7 @@ class Draft:
         return Meaning.of(self.reading)
 
     def first_right(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
-        """Return the draft after the first group of edits whose result is `right` by its meaning; None if there is
-        none.
+        """Return the draft after the first group of edits whose result is `right` by its meaning; None without one.
 
         Each group is applied in memory and the files are read again; one that makes them unreadable is passed over.
         """

@@ -47,9 +47,10 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
 
 
 def _findings(reading: Reading, plan: Plan, gpus: int | None = None) -> dict[tuple[str, str, str | None], Finding]:
-    """Return the findings of an audit by severity, rule and field (lines move under an edit), the first of each.
+    """Return the findings of an audit by (severity, rule, field), as lines move under an edit; the first of each.
 
-    The release does not count as given by the user, so a fork's options are judged so. gpus: None: the plan's.
+    The release is taken as not given by the user, so that options that it lacks may be a fork's. gpus: None: the
+    plan's.
     """
     options = BACKENDS[plan.best.target.backend].told_by is Medium.OPTIONS
     stated = Supplied(

@@ -41,7 +41,11 @@ class Judged(Estimate):
 
 
 def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
-    """Return the estimated time and memory of a run, without a search. Raises InputError for degrees or values."""
+    """Return the estimated time and memory of a run, without a search, also if it does not fit.
+
+    Raises InputError for values that no job can have, and with `Impossible` problems for degrees that do not divide
+    what they must. Other constraints do not keep a run from being predicted.
+    """
     model = run.described.model
     job = with_training(model, job_of(run, cluster, limits))
     prospect = as_found(model, cluster, run.configuration, job)

@@ -100,8 +100,8 @@ def _next(
 ) -> tuple[tuple[str, ...], State]:
     """Return the decisions to change next, and the state after them.
 
-    Of single decisions, pairs and threes that can run and change something the fastest that fits, else the one with the
-    least memory; if there are none, all that are left, with the plan's own prediction.
+    Single decisions, and only if none of them can run and changes time or memory pairs, then threes: the fastest that
+    fits, else the one with the least memory. If there are none, all that are left, with the plan's own prediction.
     """
     for count in range(1, min(MOST_TOGETHER, len(left) - 1) + 1):
         tried = []
@@ -223,9 +223,7 @@ def changes(now: Setup, then: Setup) -> tuple[str, ...]:
 
 
 def _ends(c: Setup) -> str:
-    """Return in words how layers are dealt to stages: the layout, or "3 layers first, the loss as a layer"; else
-    "equal".
-    """
+    """Return in words how layers are dealt to stages: the layout, "3 layers first, the loss as a layer", or "equal"."""
     if c.pipeline_layout:
         return c.pipeline_layout
     layers = (("first", c.first_stage_layers), ("last", c.last_stage_layers))

@@ -83,7 +83,10 @@ def _record_count(
 
 
 def _included(hosts: str) -> dict[str, int]:
-    """Return the counts of DeepSpeed's --include (`host:0,1@other:0,1`), by "nodes", "per_node" or "gpus"."""
+    """Return the counts of DeepSpeed's --include (`host:0,1@other:0,1`): {"nodes": 2, "per_node": 2}.
+
+    Only "nodes" if a host has no slots, only "gpus" if the hosts have different numbers; {} if it is malformed.
+    """
     slots = [host.partition(":")[2] for host in hosts.split("@")]
     if not all(slots):
         return {"nodes": len(slots)}

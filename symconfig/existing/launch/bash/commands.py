@@ -27,7 +27,7 @@ _OTHERS = re.compile(r"\s*import torch_npu\s*")
 def run_words(shell: Shell, words: Words, place: Place) -> Truth:
     """Run one command whose words are expanded; return its status.
 
-    The script's functions take precedence, then builtins, also after `builtin` or `command`; other programs are
+    The script's functions take precedence, then the commands known here, also after `builtin` or `command`; others are
     recorded by `_program`. Raises Leave, Exhausted, and InputError from files that are sourced.
     """
     name = "" if words[0].unknown else words[0].text
@@ -158,7 +158,10 @@ def _exec(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _cd(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `cd`: set the current folder, an unknown one if the path is unknown or absent; presumed to succeed."""
+    """Run `cd` or `pushd`: set `state.folder`, to an unknown one if the path is unknown or absent.
+
+    A relative path changes nothing if the current folder is unknown. The command is presumed to succeed.
+    """
     named = [word for word in words if not word.text.startswith("-") or word.unknown]
     base = shell.state.folder
     if not named or named[-1].unknown:

@@ -44,7 +44,8 @@ class Interpreter(Simple):
     def _rest_of_list(self, source: Source, node: Node, links: list[tuple[bool, Node]], status: Truth) -> Truth:
         """Run the rest of a list, `links` (result that skips it, command), after a command with this status.
 
-        If it is not known the rest runs on copies of the state for both outcomes. Return the last status.
+        If it is not known, or a program's in a list with `||`, the rest runs on copies of the state for both outcomes,
+        which are merged. Return the last status.
         """
         for index, (stop, right) in enumerate(links):
             place, provided = place_at(source, node), any(stop for stop, _ in links)
@@ -122,7 +123,7 @@ class Interpreter(Simple):
         return TRUE
 
     def _matches(self, source: Source, item: Node, text: str) -> bool | None:
-        """Return whether the text matches one of the branch's patterns; None if an earlier pattern is not known."""
+        """Return whether the text matches one of the branch's patterns; None if an unknown one precedes a match."""
         expander = self.expander(source, deciding=True)
         for start, end in word_ranges(source.data, item.children_by_field_name("value")):
             self.budget.spend(0.05 + len(text) / 64)

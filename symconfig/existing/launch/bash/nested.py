@@ -62,7 +62,7 @@ def source(shell: Shell, words: Sequence[Word], place: Place) -> Truth:
 
 
 def _file(shell: Shell, written: str) -> tuple[Path | None, str]:
-    """Return (path, "") of a file by the current folder or the script's, or (None, why it may not be read)."""
+    """Return (path, "") of a file that a script names, in the current folder or the script's; else (None, why not)."""
     root, base = shell.log.folder, shell.state.folder
     if root is None:
         return None, "names a file, and where it lies is not known"

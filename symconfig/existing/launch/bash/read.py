@@ -140,7 +140,7 @@ def _result(text: Text, log: Log, state: State) -> Bash:
 
 
 def _reading(text: Text, log: Log, split: Split) -> Reading:
-    """Return the reading of one training command with its launcher, environment and world, and its unknown words."""
+    """Return the reading of one training command: options, launcher, environment, world, and notes on unknown words."""
     launcher = tuple(word.joined() for word in split.launcher)
     settings, unread, possible = arguments(split.arguments, log.written)
     environment = {name: Word(parts, split.command.place).joined() for name, parts in split.command.environment.items()}
@@ -252,8 +252,8 @@ def _no_training(text: Text, log: Log) -> Problem:
 
 
 def _directives(text: Text) -> dict[str, Word]:
-    """Return the options with a value of #SBATCH, #PBS, #BSUB and #FLUX comments by name without dashes; the last
-    counts.
+    """Return the options with values of #SBATCH, #PBS, #BSUB and #FLUX comments, the last of each, by name without
+    dashes.
     """
     options: dict[str, Word] = {}
     for match in _DIRECTIVE.finditer(text.data):

@@ -160,7 +160,8 @@ class Shell:
     def guarded(self, branch: Callable[[], Truth], check: Place | None = None) -> Truth:
         """Run a branch and return its status; if it exits with an error, restore the state and return TRUE.
 
-        Such a branch is a check that passes; `check`, its condition's place, then goes to `log.stops`.
+        Such a branch is taken for a check that does not fail; `check`, its condition's place, then goes to `log.stops`,
+        unless an unknown condition decides whether it is made.
         """
         before = self.state.copy()
         try:

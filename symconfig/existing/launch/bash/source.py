@@ -182,7 +182,7 @@ def value_end(data: bytes, node: Node) -> int:
 
 
 def lines_of(data: bytes, nodes: Sequence[Node]) -> list[list[Node]]:
-    """Return the nodes split at line ends, as the parser may join a command with the line after it."""
+    """Return a list of nodes per line, as the parser may join a command with the next; a backslash continues a line."""
     lines: list[list[Node]] = [[]]
     for node in nodes:
         gap = data[lines[-1][-1].end_byte : node.start_byte] if lines[-1] else b""
@@ -203,7 +203,7 @@ def place_at(source: Source, node: Node) -> Place:
 
 
 def errors_of(root: Node, data: bytes) -> Iterator[Node]:
-    """Yield the outermost nodes that are errors or missing, but for errors inside a `${...}` that ends."""
+    """Yield the outermost nodes that are errors or missing, but for errors inside a `${...}` that is closed."""
     stack = [root]
     while stack:
         node = stack.pop()

@@ -44,7 +44,10 @@ def unknown_part(
 
 
 def options_of(words: Iterable[Word]) -> tuple[str, ...] | None:
-    """Return the options among words, and those that unknown words bring, by name, each once; None if any may be."""
+    """Return the names of the options among words, and of those that unknown words may hold (`brings`), each once.
+
+    None if an unknown word may hold any.
+    """
     options: dict[str, None] = {}
     for word in words:
         if word.several and word.brings is None:
@@ -329,7 +332,7 @@ def _merged_value(name: str, values: list[Value | str], why: str, place: Place) 
 def _merged_items(items: list[list[Word]], why: str, place: Place) -> Array:
     """Return an array of the items with which all lists begin, and an unknown item for the rests.
 
-    Its `brings` are the options in the rests. An option's name is cut off with its value.
+    Its `brings` are the options in the rests. An option whose values differ is cut off with its name.
     """
     meanings = [[_comparable(item.pieces) for item in each] for each in items]
     count = 0

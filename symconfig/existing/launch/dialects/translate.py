@@ -191,8 +191,9 @@ def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
 def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tuple[Unread, ...]]:
     """Return (settings, notes): Megatron-LM's options for the entries, each once, and what has none.
 
-    Entries of `_ASIDE` and null are skipped. Values that are not understood, and keys of `_WEIGHTY` sections, give
-    notes that may hide options, other keys notes that hide nothing.
+    Null or empty entries and those of sections that say nothing of the computation (`_ASIDE`) are skipped. Values that
+    are not understood, and keys of sections that change the training (`_WEIGHTY`), give notes that may hide options,
+    other keys notes that hide nothing.
     """
     settings: dict[tuple[str, ...], Setting] = {}  # two sections often say the same, by a reference to each other
     unread: list[Unread] = []
