@@ -30,8 +30,8 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
     """Return what adapting a configuration to a plan changes, with the files' new bytes; nothing is written to disk.
 
     source: a path, or a line of arguments. variables: the script's environment. extra: the script's own arguments. The
-    result is audited: its errors are `flaws`, new warnings are noted. Raises InputError if it cannot be read or
-    adapted.
+    result is audited: its errors are `flaws`; a new warning is noted, or the exported variable that it is about taken
+    out again. Raises InputError if it cannot be read or adapted.
     """
     draft = opened(source, variables, extra)
     reading = draft.reading

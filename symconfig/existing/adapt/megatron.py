@@ -95,7 +95,8 @@ class Goal:
         return Namespace([*mine, *(each for each in self.settings if self.dest(each) in dests)], self.table)
 
     def hidden(self, reading: Reading) -> Hidden:
-        """Return the decided destinations whose value cannot be read, each with what is to be set by hand and why.
+        """Return the destinations (argparse's) that a plan decides and whose value is not known, each with what to set
+        by hand.
 
         These are options with an unknown value or one cut off by unread text, and options that unread text may give.
         """
@@ -294,8 +295,8 @@ def _changes(wish: Wish, was: Namespace, now: Namespace, first: Namespace) -> It
 def written(draft: Draft, names: Namespace, wish: Wish, goal: Goal) -> Draft | None:
     """Return the draft with one option as `wish` wants it: added, changed or removed in every run.
 
-    None if no edit does that without harm. Other options may change along with it, as where one variable gives several,
-    if a plan decides them and they come to have the plan's values.
+    None if no edit does that and nothing else. But options may change along with it, as where one variable gives
+    several, if a plan decides them and they come to have the plan's values.
     """
     setting = _having(names, wish.dest)
     name = wish.option if setting is None else setting.name

@@ -166,7 +166,9 @@ def is_deepspeed(data: Any) -> bool:
 
 
 def refused(tree: Tree) -> InputError:
-    """Return an error that a data file is no known launch configuration, and what to give instead."""
+    """Return the error for a data file that is no known launch configuration: a list, symconfig's own, a model, any
+    other.
+    """
     data, what, hint = tree.data, "is no launch configuration that symconfig knows", None
     if not isinstance(data, dict):
         what = "is no launch configuration: it holds no keys at its top level"

@@ -151,7 +151,11 @@ def _arguments(reading: Reading, lookup: FileLookup) -> Reading:
 
 
 def _fsdp(reading: Reading, lookup: FileLookup) -> Reading:
-    """Return the reading with the JSON object of --fsdp-config as `fsdp`; unreadable files are noted in `unread`."""
+    """Return the reading with the JSON file of --fsdp-config as `fsdp`; unchanged without one, or for JSON as its
+    value.
+
+    A file that cannot be read is noted in `unread`.
+    """
     setting = last_given(reading, ("--fsdp-config",))
     if setting is None or setting.text.startswith("{"):
         return reading

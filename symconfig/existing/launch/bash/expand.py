@@ -115,7 +115,9 @@ class Scanner:
         return self.number(text_of(parts).replace('"', "").replace("\\\n", ""), self.source.place(start, end))
 
     def _number_of(self, name: str, place: Place, depth: int) -> int:
-        """Return a variable's or element's (`A[0]`) value as an expression; 0 if it is empty. Raises Dark."""
+        """Return the number in a variable or element (`A[0]`), an expression; 0 if it is empty. Raises Dark if unknown
+        or unset.
+        """
         base, _, subscript = name.partition("[")
         value = self.find(base, place, subscript.removesuffix("]") or None)
         if value is None and base not in self.state.variables:

@@ -33,8 +33,9 @@ _DEPTH = 20  # of files that source each other
 def source(shell: Shell, words: Sequence[Word], place: Place) -> Truth:
     """Run `source FILE ARGUMENTS` in this shell and return its status (of `return` in it, too).
 
-    A file that cannot be read is logged as hiding variables, one of the machine (activate, conda.sh) as hiding nothing.
-    Raises InputError if files source each other in a circle or are no text, Leave for anything but `return`.
+    A file that cannot be read is presumed to succeed and logged as hiding variables, one of the machine (activate,
+    conda.sh) as hiding nothing. Raises InputError if files source each other in a circle or are no text, Leave for
+    anything but `return`.
     """
     if not words:
         return TRUE

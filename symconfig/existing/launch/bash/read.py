@@ -252,9 +252,7 @@ def _no_training(text: Text, log: Log) -> Problem:
 
 
 def _directives(text: Text) -> dict[str, Word]:
-    """Return the options with values of #SBATCH, #PBS, #BSUB and #FLUX comments, the last of each, by name without
-    dashes.
-    """
+    """Return the last value of each option in #SBATCH, #PBS, #BSUB and #FLUX comments, by name without dashes."""
     options: dict[str, Word] = {}
     for match in _DIRECTIVE.finditer(text.data):
         line = match.group(1).split(b" #")[0]

@@ -76,7 +76,7 @@ def unread_word(word: Word, source: Callable[[Place], str]) -> Unread:
 
 
 def _joined(word: Word, equals: int, source: Callable[[Place], str]) -> Setting:
-    """Return the setting of a word `--x=1`, split at index `equals`, with the value's place in the source."""
+    """Return the setting of a word `--x=1`, whose `=` is at index `equals`; its value has its place in the source."""
     spelled = word.text[:equals]
     parts = word.cut(equals + 1).pieces
     written = source(word.place)

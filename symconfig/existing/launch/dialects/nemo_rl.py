@@ -76,7 +76,10 @@ def inherited(trees: Iterable[Tree], overrides: Sequence[Entry]) -> list[Entry]:
 
 
 def world(settings: Sequence[Setting]) -> World:
-    """Return nodes (default 1), GPUs per node (1) and all GPUs of `cluster`; only `dark` if a number is unknown."""
+    """Return nodes (default 1), GPUs per node (1) and all GPUs of `cluster`; only `dark` if a number is unknown.
+
+    Without any of them an empty World.
+    """
     stated = {each.name: each.values[-1] for each in settings if each.name in _GPUS and each.values}
     words = tuple(stated.values())
     if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):

@@ -172,7 +172,10 @@ READ: dict[str, str | Reader] = {
 
 
 def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
-    """Return the entries by path, the last of each; an entry at a section's path deletes those below it before."""
+    """Return the entries by path, the last of each; one at a section's path deletes those below it before.
+
+    A `removed` one is left out with what it removes.
+    """
     last: dict[Path, Entry] = {}
     sections: set[Path] = set()
     for entry in entries:
