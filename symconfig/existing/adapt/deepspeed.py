@@ -287,6 +287,7 @@ def _only_argument(before: Meaning, name: str, value: str | None) -> Any:
     """
 
     def right(after: Meaning) -> bool:
+        """Return whether in every run just this argument's options changed, to the value or to none."""
         changes = option_changes(before, after)
         return changes is not None and all(
             all(option.lstrip("-").replace("-", "_") == name for option, _ in (*gained, *lost))

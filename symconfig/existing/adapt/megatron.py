@@ -95,8 +95,7 @@ class Goal:
         return Namespace([*mine, *(each for each in self.settings if self.dest(each) in dests)], self.table)
 
     def hidden(self, reading: Reading) -> Hidden:
-        """Return the destinations (argparse's) that a plan decides and whose value is not known, each with what to set
-        by hand.
+        """Return argparse's destinations that a plan decides and whose value is not known, with what to set by hand.
 
         These are options with an unknown value or one cut off by unread text, and options that unread text may give.
         """

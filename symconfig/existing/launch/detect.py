@@ -166,9 +166,7 @@ def is_deepspeed(data: Any) -> bool:
 
 
 def refused(tree: Tree) -> InputError:
-    """Return the error for a data file that is no known launch configuration: a list, symconfig's own, a model, any
-    other.
-    """
+    """Return the error for a data file that is no known launch configuration: a list, symconfig's, a model, other."""
     data, what, hint = tree.data, "is no launch configuration that symconfig knows", None
     if not isinstance(data, dict):
         what = "is no launch configuration: it holds no keys at its top level"

@@ -151,8 +151,7 @@ def _arguments(reading: Reading, lookup: FileLookup) -> Reading:
 
 
 def _fsdp(reading: Reading, lookup: FileLookup) -> Reading:
-    """Return the reading with the JSON file of --fsdp-config as `fsdp`; unchanged without one, or for JSON as its
-    value.
+    """Return the reading with the JSON file of --fsdp-config as `fsdp`; unchanged without one, or for inline JSON.
 
     A file that cannot be read is noted in `unread`.
     """

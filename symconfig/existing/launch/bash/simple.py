@@ -127,7 +127,7 @@ class Simple(Shell):
         """Run `declare`, `local`, `export`, `readonly` or `typeset`: assign, declare and export the names; return TRUE.
 
         Names without a value become unset (`local`) or are declared unless set; `-a` and `-A` make empty arrays. Values
-        that a function makes local are saved. Words whose names are not known are logged as hiding variables.
+        that a function makes local are saved. Words with unknown names are logged, as they may set any variable.
         """
         keyword, flags, expander = node.children[0].type, "", self.expander(source)
         for child in node.children[1:]:

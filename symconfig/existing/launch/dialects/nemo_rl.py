@@ -76,9 +76,9 @@ def inherited(trees: Iterable[Tree], overrides: Sequence[Entry]) -> list[Entry]:
 
 
 def world(settings: Sequence[Setting]) -> World:
-    """Return nodes (default 1), GPUs per node (1) and all GPUs of `cluster`; only `dark` if a number is unknown.
+    """Return nodes (default 1), GPUs per node (1) and all GPUs of `cluster`; all None without any of them.
 
-    Without any of them an empty World.
+    Only `dark`, the words of such numbers, is set if a number is unknown or not decimal digits.
     """
     stated = {each.name: each.values[-1] for each in settings if each.name in _GPUS and each.values}
     words = tuple(stated.values())

@@ -113,7 +113,7 @@ def of_trainer(reading: Reading) -> Program | None:
 def started(reading: Reading) -> World:
     """Return the GPUs of a program that starts its processes itself: NPROC_PER_NODE, or visible GPUs, x NNODES (1).
 
-    No number of GPUs without the first two; only `dark` is set if a used variable is unknown.
+    No number of GPUs without the first two; only `dark`, the unknown words, is set if a variable used is unknown.
     """
     environment = reading.environment
     each, nodes, seen = (environment.get(name) for name in ("NPROC_PER_NODE", "NNODES", "CUDA_VISIBLE_DEVICES"))
