@@ -164,7 +164,8 @@ def partition(
 
 def auto_parallel(module: Any, inputs: Any, cluster: Any, gpus: int | None = None, **fields: Any) -> PartitionResult:
     """Return the best split of a PyTorch module for these example inputs (a tuple, a dict, or one tensor);
-    `.distribute(module)` applies it. The module is not changed. Other arguments and errors as of `partition`.
+    `.distribute(module)` applies it. The module is not changed. fields: others of GraphJob. Raises InputError with all
+    problems, InfeasibleError if nothing fits.
     """
     from symconfig.graph.program.torch_source.factory import program_of_module
 

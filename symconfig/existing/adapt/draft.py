@@ -108,8 +108,8 @@ class Adapted:
         )
 
     def to_dict(self, written: bool) -> dict[str, Any]:
-        """Return the document that --json prints, but for the path of the plan, which the command adds. written:
-        whether the changed files are on disk already.
+        """Return the document that --json prints (changes, unplaced, errors, notes, diff), but for the path of the
+        plan, which the command adds. written: whether the changed files are on disk already.
         """
 
         def at(place: Place | None) -> dict[str, Any]:

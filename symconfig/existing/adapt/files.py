@@ -70,7 +70,7 @@ def _findings(reading: Reading, plan: Plan, gpus: int | None = None) -> dict[tup
 
 
 def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ()) -> Draft:
-    """Return a draft of the configuration that can be read again after edits. Raises InputError."""
+    """Return a draft without edits, whose `read` reads the files again with other contents. Raises InputError."""
 
     def taken(source: str) -> Reading:
         return read(source, variables=variables, extra=extra)

@@ -99,7 +99,8 @@ def _included(hosts: str) -> dict[str, int]:
 def hostfile_world(text: str, options: Mapping[str, Word]) -> World | None:
     """Return the GPUs of DeepSpeed's hostfile (`host slots=8` per line), cut to --num_nodes and --num_gpus per node.
 
-    None if a line is malformed, no GPU is left, or --include or --exclude is given, which are not followed.
+    options: the launcher's. None if a line is malformed, no GPU is left, or --include or --exclude is given, which are
+    not followed.
     """
     hosts: dict[str, int] = {}
     for line in (line.partition("#")[0].strip() for line in text.splitlines()):

@@ -115,8 +115,7 @@ class Scanner:
         return self.number(text_of(parts).replace('"', "").replace("\\\n", ""), self.source.place(start, end))
 
     def _number_of(self, name: str, place: Place, depth: int) -> int:
-        """Return the number in a variable or element (`A[0]`), an expression; 0 if empty. Raises Dark without a value.
-        """
+        """Return the number that a variable or element (`A[0]`) holds as an expression; 0 if empty. Raises Dark."""
         base, _, subscript = name.partition("[")
         value = self.find(base, place, subscript.removesuffix("]") or None)
         if value is None and base not in self.state.variables:

@@ -41,7 +41,8 @@ class Expander(Scanner):
     def _braced(self, at: int, end: int, quoted: bool, loose: bool) -> Stream:
         """Return the parts of the `${...}` at [at, end); one unknown part if it is malformed or not supported.
 
-        `${!X}` expands the variable that X names, `${#X}` gives the length.
+        `${!X}` expands the variable that X names, `${#X}` gives the length. loose: unless quoted, it may be split into
+        words.
         """
         place, loose = self.source.place(at, end), loose and not quoted
         braced = self._split(at + 2, end - 1, place, quoted, loose)
