@@ -144,8 +144,7 @@ def differs(name: str, one: Setup, other: Setup) -> bool:
 
 
 def _normalised(c: Setup) -> Setup:
-    """Return the configuration with fields that have no effect at its degrees reset (with pp 1 vpp to 1), to compare.
-    """
+    """Return the configuration with fields that have no effect at its degrees reset (vpp to 1 at pp 1), to compare."""
     framework = c.framework
     if c.pp == 1:
         c = replace(c, vpp=1, **_EVEN)
