@@ -154,8 +154,8 @@ def _with_key(progress: Progress, wish: KeyWish) -> Progress:
     """Return the progress with one key set or removed as `wish` says, recorded as a change or listed as unplaced.
 
     If the JSON has "auto", or lacks the key and an argument gives it, the Trainer's argument is set (for "auto" without
-    the argument only if the Trainer reads the JSON); else the JSON of all runs, and then an argument that is given as
-    well.
+    the argument only if the Trainer reads the JSON); else the key in the JSON of all runs, and the argument if given,
+    too.
     """
     reading = progress.draft.reading
     tree, name = reading.deepspeed, _argument(reading, wish.path)

@@ -100,8 +100,8 @@ def _next(
 ) -> tuple[tuple[str, ...], State]:
     """Return the decisions to change next, and the state after them.
 
-    Single decisions, and only if none of them can run and changes time or memory pairs, then threes: the fastest that
-    fits, else the one with the least memory. If there are none, all that are left, with the plan's own prediction.
+    Single decisions; pairs, then threes, only if none before can run and changes time or memory. Of these the fastest
+    that fits, else the one with the least memory; if there are none, all that are left, with the plan's own prediction.
     """
     for count in range(1, min(MOST_TOGETHER, len(left) - 1) + 1):
         tried = []

@@ -49,8 +49,9 @@ _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the
 def followed(reading: Reading, lookup: FileLookup) -> Reading:
     """Return the reading with the contents of the files that it names, and overrides as settings of their own.
 
-    Settings are by dialect (verl, NeMo-RL, else all that is named). Words without an option are dropped, and noted in
-    `unread` if they name no file; so are files that cannot be read.
+    verl's and NeMo-RL's are merged by their rules; else hostfile, arguments, Accelerate's, FSDP's, DeepSpeed's, the
+    model's and the overrides' file are read. Words without an option are dropped, and noted in `unread` if they name no
+    file; so are files that cannot be read.
     """
     by_verl = verl.applies(reading)
     keyed = by_verl or nemo_rl.applies(reading)

@@ -262,9 +262,9 @@ def merged_states(
 ) -> tuple[State, Pieces]:
     """Return (state, output) merged from alternatives; what differs becomes unknown, with the reason `why`.
 
-    That is said of variables, files, arguments and outputs. A common beginning of a variable or output is kept. A
-    variable that a state lacks differs from any value, a file does not. Exports and functions are united, earlier
-    functions first. Raises Exhausted.
+    Compared are variables, files, arguments and outputs. A common beginning of a variable or output is kept. A variable
+    that a state lacks differs from any value, a file does not. Exports and functions are united, earlier functions
+    first. Raises Exhausted.
     """
     if len(outcomes) == 1:
         return outcomes[0]
