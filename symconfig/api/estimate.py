@@ -58,9 +58,10 @@ def estimate(
     """Return memory by stage and part and step time of one layout, whether or not it fits; nothing is searched.
 
     The layout is given by `pins` (others are the plain defaults) or, with `script`, read from a script as by `audit`;
-    global_batch_size is ignored then. gpus: default: the product of the pinned degrees and `dp`. global_batch_size:
-    default: one micro-batch for each stage of each replica. fits_on: also on each cluster of the zoo. more: as for
-    `plan`, or for `audit` with a script. Raises InputError, also for jobs with phases (rl, preference, sequences).
+    global_batch_size is ignored then. cluster: required. gpus: by default the product of the pinned degrees and `dp`,
+    which must be pinned. global_batch_size: by default one micro-batch for each stage of each replica. fits_on: also an
+    estimate, or the first problem, on each cluster of the zoo. more: as for `plan`, or for `audit` with a script.
+    Raises InputError, also for jobs with phases (rl, preference, sequences).
     """
     given = {"model": model, "gpus": gpus, "global_batch_size": global_batch_size, "seq_length": seq_length, **more}
     if script is not None:

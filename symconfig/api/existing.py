@@ -121,7 +121,8 @@ def adapt(
 ) -> Adapted:
     """Return a user's files with a plan's values: `files` has their new bytes, `diff` the changes, `done` whether the
     whole plan is in them and an audit finds no error. Nothing is written. plan: a plan, its file or folder. variables,
-    arguments, root: as for `audit`. Raises InputError if the plan is for another model or the source cannot be read.
+    arguments: the script's environment and command line. root: folder below which files are read; None: the script's
+    own. Raises InputError if the plan is for another model or the source cannot be read.
     """
     from symconfig.existing.adapt.files import adapted
 

@@ -59,9 +59,9 @@ def plan_mixed(
     progress: Callable[[str, float], None] | None = None,
     **fields: Any,
 ) -> MixedResult:
-    """Return the fastest pipeline found over two kinds of GPUs, for Megatron-LM. Arguments as of `symconfig.plan`.
-    cluster: `h100*16 + a100-80gb*16`, or a file that lists them; gpus is their sum if not given. Raises InputError,
-    also for one kind of GPUs, and InfeasibleError when nothing fits.
+    """Return the fastest pipeline found over two kinds of GPUs, for Megatron-LM. cluster: `h100*16 + a100-80gb*16`, or
+    a file that lists them; gpus is their sum if not given. fields: others of JOB.yaml. top: number of candidates.
+    Raises InputError, also for one kind of GPUs, and InfeasibleError when nothing fits.
     """
     named = {"model": model, "cluster": cluster, "global_batch_size": global_batch_size, "seq_length": seq_length}
     document = Document(job_fields({**named, **fields}), file="")
@@ -84,7 +84,9 @@ def solve(
     progress: Callable[[str, float], None] | None = None,
 ) -> MixedResult:
     """Return the plan of a document's job over both kinds of GPUs; `gpus` is their sum unless the document states it.
-    Arguments and errors as of `planning.solve`: an error of the search gets the line of its field in the document.
+    model: None: loaded by the document's name, relative to model_base. writes: model fields that the framework has only
+    after edits by hand count as not expressible. problems: the caller's, raised with those found here. Raises
+    InputError with all problems and their lines, InfeasibleError when nothing fits.
     """
     collected = Problems(problems)
     collected.collect(lambda: check_top(top))

@@ -164,7 +164,8 @@ def partition(
 
 def auto_parallel(module: Any, inputs: Any, cluster: Any, gpus: int | None = None, **fields: Any) -> PartitionResult:
     """Return the best split of a PyTorch module for these example inputs (a tuple, a dict, or one tensor);
-    `.distribute(module)` applies it. The module is not changed. Other arguments and errors as of `partition`.
+    `.distribute(module)` applies it. The module is not changed. fields: others of GraphJob. Raises InputError with all
+    problems, InfeasibleError if nothing fits.
     """
     from symconfig.graph.program.torch_source.factory import program_of_module
 
@@ -220,8 +221,8 @@ def pipeline(
     stages: int | str = "1..8",
     **fields: Any,
 ) -> PipelineResult:
-    """Return the fastest cut into stages, with a split of all operators in each. Arguments as of `symconfig partition
-    --stages`. Raises InputError with all problems, InfeasibleError if nothing fits.
+    """Return the fastest cut into pipeline stages, with a split of all operators in each. stages: how many, or a range.
+    Other arguments: the fields of GraphJob. Raises InputError with all problems, InfeasibleError if nothing fits.
     """
     from symconfig.api.partition_job import partition_job
 

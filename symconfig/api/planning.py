@@ -105,7 +105,7 @@ class PlanResult:
 
     def symbolic(self, candidate: int = 1) -> Symbolic:
         """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols. Raises
-        InputError without such a candidate; its expressions also without the extra `symbolic`.
+        InputError without such a candidate; so does access to the expressions without the extra `symbolic`.
         """
         from symconfig.solve.plan_symbols import symbolic
 
@@ -138,7 +138,7 @@ class PlanResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract of `symconfig plan --json`: the plan, the search's seconds under "search", and under
-        `warnings` `remarks` and the model fields that need edits by hand.
+        "warnings" the `remarks` and the model fields that need edits by hand.
         """
         data = self.plan.to_dict()
         data["search"] = {**data["search"], "seconds": round(self.plan.search.seconds, 6)}

@@ -78,7 +78,7 @@ def replan(
 ) -> ReplanResult:
     """Return the plan of a recorded job with some inputs replaced, and what changes for the run.
 
-    plan: a plan, its file or folder. wishes: fields as of `plan`; pins are added to the recorded ones less those in
+    plan: a plan, its file or folder. wishes: fields of JOB.yaml; pins are added to the recorded ones less those in
     `release`. checkpoint: the run's folder. at_step: iterations done (None: the checkpoint's, else those done when the
     old plan took over). schedule: "keep": the same tokens and learning rate over them; "as-is": the same iterations.
     accept_edits: accept an edited plan file; an edited answer is solved again first. changes: of fields of the wished

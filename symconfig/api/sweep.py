@@ -35,10 +35,12 @@ def sweep(
     limit: int = LIMIT,
     progress: Callable[[Done], None] = lambda _: None,
 ) -> Swept:
-    """Plan all combinations of a SWEEP.yaml, or an equal mapping, and write the table to `out`; return the rows. out:
-    None: the source's stem with .csv in the working directory; InputError for a mapping. Finished plans are kept in a
-    journal beside it and not planned again. jobs: plans in parallel; None: one per core. fresh: discard the journal.
-    limit: most combinations. Raises InputError with all problems at once.
+    """Plan all combinations of a SWEEP.yaml, or an equal mapping, and write the table to `out`; return its rows.
+
+    out: None: the source's stem with .csv in the working directory; InputError for a mapping. Finished plans are kept
+    in a journal beside it and not planned again, except those of another release or with a defect. jobs: plans in
+    parallel; None: one per core. fresh: discard the journal. limit: most combinations. On Ctrl-C the rows so far are
+    returned. Raises InputError with all problems at once.
     """
     if out is None and isinstance(source, Mapping):
         raise InputError("this option is missing", field="out", hint="a name that ends in .csv")
@@ -73,13 +75,14 @@ def size(
     progress: Callable[[int, int], None] = lambda done, total: None,
     **fields: Any,
 ) -> Size:
-    """Return how many GPUs of which cluster process `tokens` ("2T") before a `deadline` ("30d"), and at what cost.
+    """Return, per cluster, the GPUs tried and the fewest that process `tokens` ("2T") before a `deadline` ("30d").
 
-    clusters: names or paths; "all": the whole zoo. global_batch_size: sequences; batch_tokens: the same in tokens,
-    rounded to a round number of sequences; neither: 4 Mi tokens. seq_length: None: the model's, at most
-    DEFAULT_SEQUENCE. gpus_max: most GPUs tried. goodput: share of the time in which steps run, above 0 to 1. prices:
-    per GPU-hour, by cluster. jobs: as of `sweep`. problems: the caller's, raised with those found here. fields: other
-    fields of JOB.yaml. Raises InputError with all problems at once.
+    The fewest as predicted, and at the upper end of the step's interval; None if none is in time. clusters: names or
+    paths; "all": the whole zoo. global_batch_size: sequences; batch_tokens: the same in tokens, rounded to a round
+    number of sequences; neither: 4 Mi tokens. seq_length: None: the model's, at most DEFAULT_SEQUENCE. gpus_max: most
+    GPUs tried. goodput: share of the time in which steps run, above 0 to 1. prices: per GPU-hour, by cluster, for the
+    cost. jobs: plans in parallel; None: one per core. problems: the caller's, raised with those found here. fields:
+    other fields of JOB.yaml. Raises InputError with all problems at once.
     """
     given = {"model": model and str(model), "seq_length": seq_length, "global_batch_size": global_batch_size}
     job = {**fields, **{name: value for name, value in given.items() if value is not None}}

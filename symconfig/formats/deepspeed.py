@@ -123,9 +123,10 @@ def _live(plan: Plan) -> int:
 
 
 def _sub_group(plan: Plan) -> int:
-    """Return the elements of one optimizer tile at stage 3: DeepSpeed's default unless a share is offloaded.
+    """Return `sub_group_size`, the elements of one optimizer tile at stage 3.
 
-    With a share, a 64th of a rank's trained weights: `ratio` is one of tiles (`runtime/zero/stage3.py`, 0.19.8).
+    DeepSpeed's default unless a share of the optimizer is offloaded; then a 64th of a rank's trained weights, as
+    `ratio` is one of tiles (`runtime/zero/stage3.py`, 0.19.8).
     """
     if not 0 < plan.best.configuration.optimizer_offload < 1:
         return SUB_GROUP
@@ -267,7 +268,11 @@ def gradient_bytes_of(config: Any) -> int:
 
 
 def switches(zero: Zero, gradient_bytes: int, replicas: int, kernels: Mapping[str, Any] | None = None) -> Switches:
-    """Return the planner's switches for these settings; all overlaps with one of `replicas`, ranks of equal weights."""
+    """Return the planner's switches for these settings.
+
+    Gradients are reduced beside the backward pass with stage 0 or `overlap`, and weights gathered ahead but for stage 3
+    without prefetch; both also if `replicas`, the ranks of equal weights, is 1. kernels: the implementation's switches.
+    """
     return Switches(
         implementation=kernels or {},
         bytes={"gradient": float(gradient_bytes)},

@@ -45,7 +45,7 @@ def where(field: str) -> Callable[[Any], object]:
 
 
 def write(table: Keys, run: Any) -> dict[str, object]:
-    """Return the program's values by key for a run, from `write` of each key, else its field; without None."""
+    """Return the program's values by key for a run: what each key's `write` gives, without one its field; no None."""
     values = {
         name: value_of(run, key.field) if key.write is None else key.write(run) if callable(key.write) else key.write
         for name, key in table.items()
@@ -56,7 +56,10 @@ def write(table: Keys, run: Any) -> dict[str, object]:
 def lora(
     rank: str, alpha: str, dropout: str, targets: str, *, unset: tuple[Value, Value, Value] = (None, None, None)
 ) -> dict[str, Key]:
-    """Return the keys of a LoRA adapter by these names, "" for none. unset: defaults of rank, alpha and dropout."""
+    """Return the keys of a LoRA adapter under these names of the program, "" for none.
+
+    unset: the program's defaults of rank, alpha and dropout.
+    """
     fields = {rank: "adapter.r", alpha: "adapter.lora_alpha", dropout: "adapter.lora_dropout"}
     known = {name: Key(field, usual) for (name, field), usual in zip(fields.items(), unset, strict=False) if name}
     return {**known, **({targets: Key("adapter.targets")} if targets else {})}

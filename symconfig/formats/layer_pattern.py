@@ -41,7 +41,7 @@ def layer_pattern(value: Value) -> Pattern:
 
 
 def all_but(pattern: Pattern, layers: int) -> tuple[bool, ...]:
-    """Return for each of `layers` layers whether a number n does not divide it, or the values of a tuple.
+    """Return a bool per layer: for a number n False for every n-th layer only, for a tuple whether its value is not 0.
 
     Raises ValueError for a number below 1 or a tuple of another length; its text says what is needed.
     """
@@ -55,9 +55,9 @@ def all_but(pattern: Pattern, layers: int) -> tuple[bool, ...]:
 
 
 def pattern(flags: tuple[bool, ...]) -> str:
-    """Return Megatron's list expression of the flags as 0 and 1: ([0,1]*4) for a period of 2 to 8, else ([0]*3+[1]*58).
+    """Return Megatron's list expression of the flags as 0 and 1: ([0,1]*4), or ([0]*3+[1]*58) by runs of equal flags.
 
-    A period must divide the number of layers, repeat, and not be all equal.
+    The first form if they repeat whole with a period of 2 to 8, and are not all equal.
     """
     bits = [int(flag) for flag in flags]
     for period in range(2, min(9, len(bits))):

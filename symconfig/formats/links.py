@@ -80,9 +80,10 @@ class Link:
             out.refuse(name, self.why, got, since=since)
 
     def read_from(self, out: Reader) -> None:
-        """Set the field in `out` from the option, by default to `default`; leave it open for OPEN.
+        """Set the field in `out` to what `words` or `read` makes of the option's value; if that is None, to `default`.
 
-        Nothing is done in releases outside of `since` and `until`. A malformed option is refused in `out`.
+        The field is not set if it is OPEN. Nothing is done for a link without a field, or in releases outside of
+        `since` and `until`. A malformed option is refused in `out`. `when` is not checked.
         """
         if not self.name or not self._in_force(out.args.table):
             return
@@ -97,7 +98,10 @@ class Link:
             out.put(self.name, self.default if value is None else value, *dests, *self.also)
 
     def _word(self, given: object) -> object:
-        """Return the field's value for an option's value; None, or ValueError with `wrong`, if `words` lacks it."""
+        """Return the field's value for an option's value by `words`; None if it is not there.
+
+        Raises ValueError with the known words for a given option if the link has a text for `wrong` values.
+        """
         for value, word in self.words.items():
             if word == given:
                 return value

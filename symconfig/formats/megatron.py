@@ -183,7 +183,10 @@ ROTARY: tuple[Link | Only, ...] = (
 
 
 def _window(value: object, _: Reader) -> object:
-    """Return the window in tokens, the query included: N + 1 for "N,0" or "N,-1"; OPEN without one."""
+    """Return the window in tokens, the query included: N + 1 for "N,0" or "N,-1".
+
+    OPEN without an option, or if its window is unbounded (-1). Raises ValueError for any other value.
+    """
     ends = [int(side) for side in re.findall(r"-?\d+", "" if value is None else str(value))]
     if not ends or ends in ([-1, -1], [-1, 0]):
         return OPEN

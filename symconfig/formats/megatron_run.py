@@ -106,7 +106,10 @@ def _gather_overlapped(value: bool, plan: Plan) -> bool:
 
 
 def offloaded_modules(model: ModelDescriptor, recomputed: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the modules whose input activations are offloaded to the host, for `--offload-modules`."""
+    """Return the modules whose input activations are offloaded to the host, for `--offload-modules`.
+
+    Those of attention, with MLA its norm, with experts the MLP's norm, and the experts' unless "moe" is recomputed.
+    """
     attention_norm = ("attn_norm",) if model.latent is not None else ()
     experts: tuple[str, ...] = ()
     if model.experts is not None:

@@ -78,8 +78,9 @@ class KeyWish:
 def adapt(draft: Draft, plan: Plan) -> Progress:
     """Return the progress with the plan's values in the JSON and the program's arguments, and its GPUs in the launcher.
 
-    Repeated, as one value may change what another means. If runs of one program differ nothing is changed. Raises
-    InputError without a DeepSpeed JSON, or if the model or the sequence length is not the plan's.
+    Up to four rounds, as one value may change what another means. What cannot be written is listed as unplaced. If runs
+    of one program differ nothing is changed. Raises InputError without a DeepSpeed JSON, or if the model or the
+    sequence length is not the plan's.
     """
     reading = draft.reading
     if reading.deepspeed is None:
@@ -119,7 +120,10 @@ def _no_json(reading: Reading) -> Problem:
 
 
 def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
-    """Return the fields of `_FIELDS` that differ from the plan's; all but recompute if the run is invalid."""
+    """Return the fields of `_FIELDS` in which the run that the configuration describes differs from the plan.
+
+    All but recompute if the run is invalid.
+    """
     best = plan.best.configuration
     stated = Supplied(model=plan.model, gpus=best.world_size, seq_length=best.seq_length)
     try:
@@ -134,7 +138,11 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
 
 
 def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[KeyWish]:
-    """Yield a wish for each key of a field that the plan's JSON, `config`, has otherwise; not for derived ones."""
+    """Yield a KeyWish for each key of a field whose value in the reading's JSON is not that in the plan's, `config`.
+
+    A key that the plan's JSON lacks is to be removed, an `enabled` to be false. Accumulation that neither the JSON nor
+    an argument gives is left out: DeepSpeed derives it.
+    """
     for path in (key.path for key in KEYS if key.field == field):
         have, want = reading.deepspeed.get(*path) if reading.deepspeed else None, at(config, path)
         derived = have is None and path == (ACCUMULATION,) and _argument(reading, path) is None
@@ -143,9 +151,11 @@ def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[Ke
 
 
 def _with_key(progress: Progress, wish: KeyWish) -> Progress:
-    """Return the progress with one key of `wish` set or removed, and the change recorded or the key listed as unplaced.
+    """Return the progress with one key set or removed as `wish` says, recorded as a change or listed as unplaced.
 
-    If the JSON has "auto", or an argument gives the key, the Trainer's argument is set; else the JSON of all runs.
+    If the JSON has "auto", or lacks the key and an argument gives it, the Trainer's argument is set (for "auto" without
+    the argument only if the Trainer reads the JSON); else the key in the JSON of all runs, and the argument if given,
+    too.
     """
     reading = progress.draft.reading
     tree, name = reading.deepspeed, _argument(reading, wish.path)
@@ -271,11 +281,13 @@ def _with_argument(progress: Progress, name: str, now: str) -> Progress:
 
 
 def _only_argument(before: Meaning, name: str, value: str | None) -> Any:
-    """Return a test of a meaning after an edit: every run has this value of the argument (None: lost it), in any case
-    of letters, and nothing else changed.
+    """Return a function that tells of a meaning after an edit whether just one argument changed.
+
+    That is: every run gained this value of the argument (in any case of letters), or lost it if None, and nothing else.
     """
 
     def right(after: Meaning) -> bool:
+        """Return whether in every run just this argument's options changed, to the value or to none."""
         changes = option_changes(before, after)
         return changes is not None and all(
             all(option.lstrip("-").replace("-", "_") == name for option, _ in (*gained, *lost))

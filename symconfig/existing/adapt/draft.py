@@ -108,8 +108,8 @@ class Adapted:
         )
 
     def to_dict(self, written: bool) -> dict[str, Any]:
-        """Return the document that --json prints, but for the path of the plan, which the command adds. written:
-        whether the changed files are on disk already.
+        """Return the document that --json prints (changes, unplaced, errors, notes, diff), but for the path of the
+        plan, which the command adds. written: whether the changed files are on disk already.
         """
 
         def at(place: Place | None) -> dict[str, Any]:
@@ -192,7 +192,10 @@ class Meaning:
         return replace(change(self), runs=tuple(run.everywhere(change) for run in self.runs))
 
     def put(self, part: str, key: Any, value: Any) -> Meaning:
-        """Return the meaning with a word of the launcher, or a value of another part by its name, replaced."""
+        """Return the meaning with one value of a part replaced: the launcher's word of index `key`, or a value by name.
+
+        part: "launcher", "environment" (of all runs), "scheduler" or "accelerate".
+        """
         if part == "environment":
             return self.exported(str(key), value)
         old = getattr(self, part)
@@ -220,7 +223,7 @@ def _key(word: Word) -> str:
 
 
 def option_changes(before: Meaning, after: Meaning) -> list[tuple[Counter[Option], Counter[Option]]] | None:
-    """Return each run's options gained and lost, counted; None if anything else changed."""
+    """Return (gained, lost) of each run, the edited one first: its options, counted. None if anything else changed."""
     same = replace(after, settings=before.settings, runs=()) == replace(before, runs=())
     if not same or len(after.runs) != len(before.runs):
         return None
@@ -254,7 +257,10 @@ class Draft:
         return Meaning.of(self.reading)
 
     def first_right(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
-        """Return the draft after the first group of edits that leaves a meaning that is `right`; None if none does."""
+        """Return the draft after the first group of edits whose result is `right` by its meaning; None without one.
+
+        Each group is applied in memory and the files are read again; one that makes them unreadable is passed over.
+        """
         texts = self.texts
         for edits in attempts:
             if not edits or any(edit.place.file not in texts for edit in edits):

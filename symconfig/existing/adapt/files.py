@@ -30,8 +30,8 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
     """Return what adapting a configuration to a plan changes, with the files' new bytes; nothing is written to disk.
 
     source: a path, or a line of arguments. variables: the script's environment. extra: the script's own arguments. The
-    result is audited: its errors are `flaws`, new warnings are noted. Raises InputError if it cannot be read or
-    adapted.
+    result is audited: its errors are `flaws`; a new warning is noted, or the exported variable that it is about taken
+    out again. Raises InputError if it cannot be read or adapted.
     """
     draft = opened(source, variables, extra)
     reading = draft.reading
@@ -47,9 +47,10 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
 
 
 def _findings(reading: Reading, plan: Plan, gpus: int | None = None) -> dict[tuple[str, str, str | None], Finding]:
-    """Return the findings of an audit by severity, rule and field (lines move under an edit), the first of each.
+    """Return the findings of an audit by (severity, rule, field), as lines move under an edit; the first of each.
 
-    The release does not count as given by the user, so a fork's options are judged so. gpus: None: the plan's.
+    The release is taken as not given by the user, so that options that it lacks may be a fork's. gpus: None: the
+    plan's.
     """
     options = BACKENDS[plan.best.target.backend].told_by is Medium.OPTIONS
     stated = Supplied(
@@ -69,7 +70,7 @@ def _findings(reading: Reading, plan: Plan, gpus: int | None = None) -> dict[tup
 
 
 def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ()) -> Draft:
-    """Return a draft of the configuration that can be read again after edits. Raises InputError."""
+    """Return a draft without edits, whose `read` reads the files again with other contents. Raises InputError."""
 
     def taken(source: str) -> Reading:
         return read(source, variables=variables, extra=extra)

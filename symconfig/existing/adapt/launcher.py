@@ -45,9 +45,10 @@ class Count:
 
 
 def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
-    """Yield each readable number of nodes, processes or GPUs with the number that `nodes` needs.
+    """Yield a Count for each known number of nodes, processes or GPUs, with the number that `nodes` needs in its place.
 
-    From the launchers' options, #SBATCH comments, CUDA_VISIBLE_DEVICES and Accelerate's own file.
+    From the launchers' options, #SBATCH comments, CUDA_VISIBLE_DEVICES and the Accelerate file that was read. Right
+    numbers are yielded, too.
     """
     launcher = reading.launcher
     for given in launcher_options(launcher):
@@ -101,9 +102,10 @@ def _count(option: str, whole: Word, value: Word, number: int, part: str, key: i
 
 
 def with_gpus(progress: Progress, plan: Plan) -> Progress:
-    """Return the progress with the launcher's numbers set to the plan's GPUs, and the script's checks corrected.
+    """Return the progress with the launcher's numbers set to the plan's GPUs, and with checks of the number corrected.
 
-    Unchanged if the number of GPUs is right. An unknown number is noted, one that cannot be changed listed as unplaced.
+    Unchanged if the number of GPUs is right, but another number of nodes is noted. An unknown number is noted, one that
+    cannot be changed listed as unplaced.
     """
     world, wanted = progress.draft.reading.world, plan.best.configuration.world_size
     nodes = summary.nodes(plan)
@@ -184,7 +186,10 @@ def _without_derived(meaning: Meaning) -> Meaning:
 
 
 def _with_check(progress: Progress, check: Place, source: str, was: str, now: str) -> Progress:
-    """Return the progress with the number replaced in a check that stops the script, or listed as unplaced."""
+    """Return the progress with a number replaced in a check that stops the script, or the check listed as unplaced.
+
+    check, source: its place and text. was, now: the number before and after; `was` must stand in it exactly once.
+    """
     draft, matches = progress.draft, list(re.finditer(rf"(?<![\w.]){re.escape(was)}(?![\w.])", source))
     if len(matches) == 1:
         start = check.start + len(source[: matches[0].start()].encode())
@@ -230,7 +235,10 @@ def with_variables(progress: Progress, plan: Plan) -> Progress:
 
 
 def without_export(progress: Progress, name: str) -> Progress | None:
-    """Return the progress with a variable's `export NAME=value` line deleted; None if it has no such line."""
+    """Return the progress with a variable's `export NAME=value` line deleted.
+
+    None if it has no such line, or if deleting it would change anything else.
+    """
     draft = progress.draft
     if (word := draft.reading.environment.get(name)) is None or (text := draft.texts.get(written(word).file)) is None:
         return None

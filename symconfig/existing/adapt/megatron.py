@@ -95,7 +95,7 @@ class Goal:
         return Namespace([*mine, *(each for each in self.settings if self.dest(each) in dests)], self.table)
 
     def hidden(self, reading: Reading) -> Hidden:
-        """Return the decided destinations whose value cannot be read, each with what is to be set by hand and why.
+        """Return argparse's destinations that a plan decides and whose value is not known, with what to set by hand.
 
         These are options with an unknown value or one cut off by unread text, and options that unread text may give.
         """
@@ -122,8 +122,9 @@ class Goal:
         )
 
     def differing(self, names: Namespace, gpus: int) -> list[Family]:
-        """Return the families whose meaning differs from the plan's, `names` being run on `gpus` GPUs.
+        """Return the families (fields of a plan that options set together) whose values differ from the plan's.
 
+        names: the configuration's options, run on `gpus` GPUs. Also families with two switches that exclude each other.
         If the options are invalid together, those with options to change.
         """
         wanted = self.wanted
@@ -165,7 +166,10 @@ def _having(names: Namespace, dest: str) -> Setting | None:
 
 
 def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]:
-    """Yield the options to set, change or remove so that one family has the values of `wanted`."""
+    """Yield a Wish for each option to set, change or remove so that one family has the values of `wanted`.
+
+    Options of a family without fields (kernels) are never removed.
+    """
     for dest in family.dests:
         if now[dest] == wanted[dest]:
             continue
@@ -233,7 +237,8 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
 def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
     """Return the progress with each differing option of the families changed, one by one, and recorded.
 
-    One that cannot be written, or that unread text may give already, is listed as unplaced.
+    One that cannot be written, or that unread text may give already, is listed as unplaced. A note says where an option
+    no longer follows its variable.
     """
     first, refused = goal.names(progress.draft.reading), set[Wish]()
     for _ in range(_MOST):
@@ -271,7 +276,10 @@ def _variables(setting: Setting | None) -> list[str]:
 
 
 def _changes(wish: Wish, was: Namespace, now: Namespace, first: Namespace) -> Iterator[Change]:
-    """Yield the record of each option that changed from `was` to `now`, the wish's first, at its `first` place."""
+    """Yield a Change for each option that differs between `was` and `now`, the wish's first.
+
+    Its place is that in `first`, the options before any change; of an added option the place in `now`.
+    """
     for dest in (wish.dest, *sorted(DECIDED - {wish.dest})):
         old, new = _having(was, dest), _having(now, dest)
         if (old and old.texts) == (new and new.texts):
@@ -286,8 +294,8 @@ def _changes(wish: Wish, was: Namespace, now: Namespace, first: Namespace) -> It
 def written(draft: Draft, names: Namespace, wish: Wish, goal: Goal) -> Draft | None:
     """Return the draft with one option as `wish` wants it: added, changed or removed in every run.
 
-    None if no edit does that without harm. Other options may change along with it, as where one variable gives several,
-    if a plan decides them and they come to have the plan's values.
+    None if no edit does that and nothing else. But options may change along with it, as where one variable gives
+    several, if a plan decides them and they come to have the plan's values.
     """
     setting = _having(names, wish.dest)
     name = wish.option if setting is None else setting.name
@@ -317,7 +325,11 @@ def written(draft: Draft, names: Namespace, wish: Wish, goal: Goal) -> Draft | N
 
 
 def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
-    """Return the options after which a new one may be inserted, best first: six related ones, the last of all."""
+    """Return the given options behind which a new one may be inserted, best first.
+
+    Up to six whose families are nearest to the wish's (of experts or not, alike), then the last option of the
+    configuration.
+    """
     at = next((index for index, family in enumerate(FAMILIES) if wish.dest in family.dests), len(FAMILIES) - 1)
     order = (FAMILIES[at], *reversed(FAMILIES[:at]), *FAMILIES[at + 1 :])
     own = FAMILIES[at].dests
@@ -335,7 +347,10 @@ def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
 
 
 def _with_unequal(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
-    """Return the progress with an unplaced entry for each of `families`, which still differ, that has none."""
+    """Return the progress with an unplaced value for each of `families`, which still differ from the plan's in meaning.
+
+    Not for a family of which an option is listed already.
+    """
     names, wanted = goal.names(progress.draft.reading), goal.wanted
     why = "all options together still mean something else"
     for family in families:

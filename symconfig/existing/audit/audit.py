@@ -154,6 +154,10 @@ def planned(
 
 
 def _launcher(reading: Reading, supplied: Supplied, cluster: ClusterDescriptor | None) -> list[Finding]:
+    """Return the findings of the launcher's rules: its GPUs and nodes against those supplied and the cluster's nodes.
+
+    Their place is the first word that gives a number of GPUs, else the program.
+    """
     config = reading.deepspeed.text if reading.deepspeed is not None else None
     scripts = tuple(text for text in reading.texts if text != config) if reading.format == "bash" else ()
     facts = LauncherFacts(

@@ -159,8 +159,8 @@ class MegatronConfiguration(Configuration):
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         """Return a finding for each broken rule about Megatron-LM.
 
-        If another program parses the options, only rules of `MEANING` are asked. Without a cluster its facts are
-        unknown, except GPUs per node, which the launcher may give.
+        If another program parses the options, only rules about what they mean (`MEANING`) are checked. Without a
+        cluster its facts are unknown, except GPUs per node, which the launcher may give.
         """
         program, own = self.reading.program, self.parsed
         in_shell = self.reading.format == "bash" and program is not None
@@ -199,7 +199,10 @@ class MegatronConfiguration(Configuration):
         return megatron.with_masks(run, names) if self.parsed else run
 
     def _undetermined(self, names: Namespace) -> Iterator[Problem]:
-        """Yield why the run is not known: misspelt options, or a recipe that decides values that matter."""
+        """Yield why the run is not known: misspelt options, or a recipe that decides the model or values that matter.
+
+        If an unknown option resembles none of the release, all are taken for a fork's, and give no problem.
+        """
         meanings = [meant(setting.name, self.version) for setting in names.unknown if self.parsed]
         if all(meanings):  # else they are a fork's, and the run says what it is predicted without
             for setting, hint in zip(names.unknown, meanings, strict=False):

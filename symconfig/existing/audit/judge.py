@@ -41,7 +41,11 @@ class Judged(Estimate):
 
 
 def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
-    """Return the estimated time and memory of a run, without a search. Raises InputError for degrees or values."""
+    """Return the estimated time and memory of a run, without a search, also if it does not fit.
+
+    Raises InputError for values that no job can have, and with `Impossible` problems for degrees that do not divide
+    what they must. Other constraints do not keep a run from being predicted.
+    """
     model = run.described.model
     job = with_training(model, job_of(run, cluster, limits))
     prospect = as_found(model, cluster, run.configuration, job)
@@ -166,9 +170,10 @@ def reference_not_offloaded(judged: Judged) -> Iterator[Problem]:
 
 
 def phase_has_little_room(judged: Judged) -> Iterator[Problem]:
-    """Yield one problem if phases may exceed the GPU's memory, but none surely does.
+    """Yield one problem if phases may exceed the GPU's memory, by the prediction or the upper end of its interval.
 
-    Surely: in a phase whose lengths are not assumed or that generates. Nothing if the reference is to blame.
+    Nothing if one surely exceeds it as predicted, which other rules report: a phase that generates, or any if sequence
+    lengths are not assumed. Nothing either if `reference_not_offloaded` has a problem.
     """
     plan = judged.plan
     if any(reference_not_offloaded(judged)):

@@ -99,8 +99,8 @@ def _next(
 ) -> tuple[tuple[str, ...], State]:
     """Return the decisions to change next, and the state after them.
 
-    Of single decisions, pairs and threes that can run and change something the fastest that fits, else the one with the
-    least memory; if there are none, all that are left, with the plan's own prediction.
+    Single decisions; pairs, then threes, only if none before can run and changes time or memory. Of these the fastest
+    that fits, else the one with the least memory; if there are none, all that are left, with the plan's own prediction.
     """
     for count in range(1, min(MOST_TOGETHER, len(left) - 1) + 1):
         tried = []
@@ -134,13 +134,16 @@ def _state(judged: Judged, better: Plan, then: Setup, decisions: tuple[str, ...]
 
 
 def differs(name: str, one: Setup, other: Setup) -> bool:
-    """Return whether the configurations differ in this decision of `DECISIONS`, fields without effect aside."""
+    """Return whether the configurations differ in a field of this decision (a key of `DECISIONS`).
+
+    Fields that have no effect at a configuration's degrees do not count.
+    """
     mine, theirs = _normalised(one), _normalised(other)
     return any(getattr(mine, field) != getattr(theirs, field) for field in DECISIONS[name])
 
 
 def _normalised(c: Setup) -> Setup:
-    """Return the configuration with fields that have no effect at its degrees reset, to compare it by."""
+    """Return the configuration with fields that have no effect at its degrees reset (vpp to 1 at pp 1), to compare."""
     framework = c.framework
     if c.pp == 1:
         c = replace(c, vpp=1, **_EVEN)
@@ -160,7 +163,10 @@ def _normalised(c: Setup) -> Setup:
 
 
 def moved(now: Setup, target: Setup, names: tuple[str, ...]) -> Setup:
-    """Return the configuration with the named decisions of the target; dp follows from the number of GPUs."""
+    """Return the configuration with the fields of the named decisions as in the target.
+
+    dp becomes what the number of GPUs leaves; with tp 1 sequence parallelism is off.
+    """
     named = [field for name in names for field in DECISIONS[name]]
     named += WITH_FRAMEWORK if "framework" in named else ()
     then = replace(now, **picked(target, *named))
@@ -216,6 +222,7 @@ def changes(now: Setup, then: Setup) -> tuple[str, ...]:
 
 
 def _ends(c: Setup) -> str:
+    """Return in words how layers are dealt to stages: the layout, "3 layers first, the loss as a layer", or "equal"."""
     if c.pipeline_layout:
         return c.pipeline_layout
     layers = (("first", c.first_stage_layers), ("last", c.last_stage_layers))

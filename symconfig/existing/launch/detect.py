@@ -29,7 +29,11 @@ _TRAINER_KEYS = words(
 
 
 def dialect_of(data: Any) -> Dialect | None:
-    """Return the dialect of a YAML file's data by its keys and sections; None if none applies."""
+    """Return the dialect of a YAML file's data; None if none applies.
+
+    "nemo-rl" by NeMo-RL's sections; "trainer" by two or more arguments of the Trainer or a program around it, without a
+    section `model`; "overrides" by a section such as `model` or `train`, as Megatron-Bridge and NeMo 2 have.
+    """
     if not isinstance(data, dict):
         return None
     sections = {key for key, value in data.items() if isinstance(value, dict)}
@@ -51,7 +55,8 @@ def sets_megatron(section: Any) -> bool:
 def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
     """Return the reading of a YAML file by its dialect; None if it is in no known one.
 
-    NeMo-RL's has no settings yet: they are added when the files that it inherits are followed.
+    variables: the environment, for references. The Trainer's key a.b gives `--a.b`, a null one nothing. NeMo-RL's has
+    no settings yet: they are added when the files that it inherits are followed.
     """
     match dialect_of(tree.data):
         case "overrides":
@@ -69,7 +74,9 @@ def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
 def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Sequence[Entry]) -> Reading:
     """Return the reading in the format "overrides" of a file's entries, with the overrides merged over them.
 
-    Settings are Megatron-LM's options; keys without one are noted in `unread`. tree: None for overrides without a file.
+    Settings are Megatron-LM's options; keys without one are noted in `unread`. `environment` is from `env_vars`,
+    `world` from trainer.num_nodes and trainer.devices. tree: None for overrides without a file. variables: for
+    references.
     """
     filed = entries(tree) if tree is not None else ()
     by_key = interpolated(by_path((*filed, *overrides)), variables)
@@ -126,7 +133,10 @@ def is_shell(text: Text) -> bool:
 
 
 def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
-    """Return "bash", "yaml" or "json", by a shebang, the suffix, a first `{`, or as YAML of a known dialect."""
+    """Return "bash" (a shell's shebang or suffix), "yaml" (suffix), or "json" (suffix or a first `{`).
+
+    Any other file is "yaml" if it is one of a known dialect, else "bash".
+    """
     suffix = Path(text.file).suffix.lower()
     head = text.data.removeprefix(b"\xef\xbb\xbf").lstrip()
     if is_shell(text) or suffix in _SCRIPTS:
@@ -156,7 +166,7 @@ def is_deepspeed(data: Any) -> bool:
 
 
 def refused(tree: Tree) -> InputError:
-    """Return an error that a data file is no known launch configuration, and what to give instead."""
+    """Return the error for a data file that is no known launch configuration: a list, symconfig's, a model, other."""
     data, what, hint = tree.data, "is no launch configuration that symconfig knows", None
     if not isinstance(data, dict):
         what = "is no launch configuration: it holds no keys at its top level"

@@ -49,7 +49,9 @@ _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the
 def followed(reading: Reading, lookup: FileLookup) -> Reading:
     """Return the reading with the contents of the files that it names, and overrides as settings of their own.
 
-    Files that cannot be read, and words without an option that name no file, are noted in `unread`.
+    verl's and NeMo-RL's are merged by their rules; else hostfile, arguments, Accelerate's, FSDP's, DeepSpeed's, the
+    model's and the overrides' file are read. Words without an option are dropped, and noted in `unread` if they name no
+    file; so are files that cannot be read.
     """
     by_verl = verl.applies(reading)
     keyed = by_verl or nemo_rl.applies(reading)
@@ -78,7 +80,10 @@ def followed(reading: Reading, lookup: FileLookup) -> Reading:
 
 
 def _hosts(reading: Reading, lookup: FileLookup) -> Reading:
-    """Return the reading with the GPUs of the deepspeed launcher's hostfile; a note if it cannot be read."""
+    """Return the reading with the GPUs of the deepspeed launcher's hostfile as `world`; unchanged without --hostfile.
+
+    A hostfile that cannot be read is noted in `unread`.
+    """
     spoken = {each.key: each.value for each in launcher_options(reading.launcher) if each.launcher == "deepspeed"}
     word = spoken.get("hostfile", spoken.get("H"))
     if word is None:
@@ -97,8 +102,9 @@ def _hosts(reading: Reading, lookup: FileLookup) -> Reading:
 def _accelerate(reading: Reading, lookup: FileLookup) -> Reading:
     """Return the reading with the file of Accelerate's launcher (--config_file) or of a tuner's --accelerate-config.
 
-    A preset's name stands for its contents. A file that cannot be read is noted. Without either option a tuner's
-    program without a launcher gets its GPUs from the environment.
+    A preset's name stands for its contents. The file's counts of GPUs are used where the launcher gives no total. A
+    file that cannot be read is noted. Without either option a tuner's program without a launcher gets its GPUs from the
+    environment.
     """
     known = tuners.program(reading)
     stated = next((each.value for each in launcher_options(reading.launcher) if each.key == "config_file"), None)
@@ -146,7 +152,10 @@ def _arguments(reading: Reading, lookup: FileLookup) -> Reading:
 
 
 def _fsdp(reading: Reading, lookup: FileLookup) -> Reading:
-    """Return the reading with the JSON object of --fsdp-config as `fsdp`; unreadable files are noted in `unread`."""
+    """Return the reading with the JSON file of --fsdp-config as `fsdp`; unchanged without one, or for inline JSON.
+
+    A file that cannot be read is noted in `unread`.
+    """
     setting = last_given(reading, ("--fsdp-config",))
     if setting is None or setting.text.startswith("{"):
         return reading
@@ -176,7 +185,10 @@ def _deepspeed(reading: Reading, lookup: FileLookup) -> Reading:
 
 
 def _model(reading: Reading, lookup: FileLookup) -> Reading:
-    """Return the reading with `model_config`, the path of the model's .json file or its folder's config.json."""
+    """Return the reading with `model_config`, the path of the model's .json file or its folder's config.json.
+
+    Unchanged if no option names a model, or there is no such file.
+    """
     setting = last_given(reading, _MODEL)
     if setting is None or setting.values[-1].unknown:
         return reading

@@ -40,7 +40,7 @@ class Piece:
     brings: tuple[str, ...] | None = None
 
     def cut(self, start: int, end: int) -> Piece:
-        """Return the characters [start, end) as a piece, with its place adapted."""
+        """Return the characters [start, end) as a piece, its place (and `written`, if that is the same) cut alike."""
         if (start, end) == (0, len(self.text)):
             return self
         place = None if self.place is None else self.place.inner(self.text, start, end)

@@ -52,7 +52,8 @@ class FileLookup:
     def base(self, name: str, *below: str) -> Path | None:
         """Return the first folder in which the name exists and may be read; None if in none.
 
-        Order: the configuration's folder, those `below` it, the current one, up to four parents.
+        Order: the configuration's folder, those `below` it, the current one, for a name with a folder also four parents
+        of the first; without a configuration's folder only the current one.
         """
         folder = self.folder
         bases = [Path()] if folder is None else [folder, *(folder / one for one in below), Path()]
@@ -76,9 +77,10 @@ def unread_setting(setting: Setting, why: str) -> Unread:
 
 
 def tree_of(setting: Setting, lookup: FileLookup, *below: str) -> Tree | Unread:
-    """Return the data of the file that the setting's last value names; a note, which is not recorded, if it has none.
+    """Return the data of the file that the setting's last value names.
 
-    below: further folders to look in.
+    An Unread, which is recorded nowhere yet, if the value is unknown, or the file is absent or cannot be read. below:
+    further folders to look in.
     """
     word = setting.values[-1]
     if word.unknown and word.text not in lookup.virtual:  # a script's own file may have the job's number in its name
@@ -107,14 +109,20 @@ def with_texts(reading: Reading, *more: Text) -> tuple[Text, ...]:
 
 
 def merged_world(launcher: World, trainer: World) -> World:
-    """Return the GPUs by trainer and launcher together; the trainer's numbers take precedence."""
+    """Return the GPUs by trainer and launcher together; the trainer's numbers take precedence.
+
+    The total is the trainer's, else nodes times GPUs per node, else the launcher's.
+    """
     nodes, each = trainer.nodes or launcher.nodes, trainer.gpus_per_node or launcher.gpus_per_node
     gpus = trainer.gpus or (nodes * each if nodes and each else launcher.gpus)
     return World(gpus, nodes, each, (*launcher.words, *trainer.words), (*launcher.dark, *trainer.dark))
 
 
 def with_named_file(reading: Reading, filed: Reading, settings: Sequence[Setting]) -> Reading:
-    """Return a command's reading with `settings` and what a file that it names has; the file takes precedence."""
+    """Return a command's reading with `settings`, and with format, tree, environment and GPUs of a file over its own.
+
+    The file's texts and notes are appended.
+    """
     return replace(
         reading,
         format=filed.format,
@@ -136,7 +144,10 @@ _NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
 
 
 def recipe(reading: Reading, lookup: FileLookup) -> Reading:
-    """Return the reading with `recipe`: the value of the option that names one, of recipe runners also --model."""
+    """Return the reading with `recipe`: the value of the option that names one, of recipe runners also --model.
+
+    Unchanged without such an option.
+    """
     setting = last_given(reading, RECIPE)
     program = Path(reading.program.text).name if reading.program is not None else ""
     if setting is None and _RECIPE_RUNNERS.fullmatch(program):

@@ -143,7 +143,7 @@ ROOT = "--root"
 
 @contextmanager
 def below(root: str | Path | None) -> Iterator[None]:
-    """Allow reading only files below this folder inside the block; None changes nothing. Raises InputError."""
+    """Allow reading only files below this folder inside the block; None: as before. Raises InputError if it is none."""
     if root is not None and not Path(root).is_dir():
         raise InputError("there is no such folder", field=ROOT, got=str(root))
     token = _ROOT.set(_ROOT.get() if root is None else Path(root).resolve())

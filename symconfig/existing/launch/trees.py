@@ -85,7 +85,7 @@ class _TreeBuilder(Builder):
         self.unread.append(Unread(self.place(event), shorten(event.value), why, Hides.NOTHING))
 
     def close(self, done: Open, event: Any) -> None:
-        """Finish a mapping or list: record its end, merge `<<` keys, attach it to its parent."""
+        """Finish a mapping or list: end its place at its last value, merge `<<` keys, attach it to its parent."""
         span = self.spans[done.path]
         last = self.place(event).end if event.end_mark.index > event.start_mark.index else 0
         if not last:  # a block ends with its last value: the parser only sees that at what comes next

@@ -14,11 +14,11 @@ _HOSTS = ("hostfile", "H", "include", "i", "exclude", "e")
 
 
 def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment: Mapping[str, Word]) -> World:
-    """Return the GPUs and nodes that a launcher's words, then the scheduler's directives, then the environment give.
+    """Return the GPUs and nodes by a launcher's options, else the scheduler's, else CUDA_VISIBLE_DEVICES.
 
-    directives: of `#SBATCH` comments, by option without dashes. The first source of a number counts; numbers that
-    nothing
-    gives are None, and the third is computed from two. Launcher options with an unknown value are listed in `dark`.
+    directives: options of `#SBATCH` comments without dashes. Numbers that nothing gives are None, but the third is
+    computed from two. Numbers of tasks do not count beside another launcher. Launcher options with an unknown value are
+    in `dark`.
     """
     spoken: dict[str, list[LauncherOption]] = {
         basename(word.text): [] for word in launcher if basename(word.text) in LAUNCHERS
@@ -47,7 +47,8 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
 def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence[LauncherOption]]) -> World:
     """Return the World with the third of nodes, GPUs per node and total computed from two; None where it cannot be.
 
-    counts: number and word by "nodes", "per_node" and "gpus". spoken: options by launcher.
+    counts: number and word by "nodes", "per_node" and "gpus". spoken: options by launcher; one that starts a single
+    node by default gives 1 node unless an option counts nodes or names hosts.
     """
     nodes, per_node, gpus = (counts[key][0] if key in counts else None for key in ("nodes", "per_node", "gpus"))
     alone = (  # launchers of one node by themselves that are given no other number and no hosts
@@ -82,7 +83,10 @@ def _record_count(
 
 
 def _included(hosts: str) -> dict[str, int]:
-    """Return the counts of DeepSpeed's --include (`host:0,1@other:0,1`), by "nodes", "per_node" or "gpus"."""
+    """Return the counts of DeepSpeed's --include (`host:0,1@other:0,1`): {"nodes": 2, "per_node": 2}.
+
+    Only "nodes" if a host has no slots, only "gpus" if the hosts have different numbers; {} if it is malformed.
+    """
     slots = [host.partition(":")[2] for host in hosts.split("@")]
     if not all(slots):
         return {"nodes": len(slots)}
@@ -93,9 +97,10 @@ def _included(hosts: str) -> dict[str, int]:
 
 
 def hostfile_world(text: str, options: Mapping[str, Word]) -> World | None:
-    """Return the GPUs of DeepSpeed's hostfile (`host slots=8` per line) that the launcher's options leave.
+    """Return the GPUs of DeepSpeed's hostfile (`host slots=8` per line), cut to --num_nodes and --num_gpus per node.
 
-    None if a line is malformed, no GPU is left, or beside --include and --exclude (launcher/runner.py, fetch_hostfile).
+    options: the launcher's. None if a line is malformed, no GPU is left, or --include or --exclude is given, which are
+    not followed.
     """
     hosts: dict[str, int] = {}
     for line in (line.partition("#")[0].strip() for line in text.splitlines()):

@@ -27,7 +27,7 @@ _OTHERS = re.compile(r"\s*import torch_npu\s*")
 def run_words(shell: Shell, words: Words, place: Place) -> Truth:
     """Run one command whose words are expanded; return its status.
 
-    The script's functions take precedence, then builtins, also after `builtin` or `command`; other programs are
+    The script's functions take precedence, then the commands known here, also after `builtin` or `command`; others are
     recorded by `_program`. Raises Leave, Exhausted, and InputError from files that are sourced.
     """
     name = "" if words[0].unknown else words[0].text
@@ -67,8 +67,8 @@ def _program(shell: Shell, words: Words, place: Place) -> Truth:
 def _read(shell: Shell, words: Words, place: Place) -> Truth:
     """Run `read`: set the variables (default REPLY) from the first line of the known input; return TRUE.
 
-    `-d ''` reads all of it, `-a` sets an array of words. The last variable is unknown if words are left over. With
-    unknown input variables and status are unknown, but not one variable of partly known input. Known input is used up.
+    `-d ''` reads all of it, `-a` sets an array of words. The last variable is unknown if words are left over. Unknown
+    input makes status and variables unknown, but a single variable keeps partly known input. Known input is used up.
     """
     names: list[str] = []
     flags, delimiter, rest = "", "\n", iter(words)
@@ -158,7 +158,10 @@ def _exec(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _cd(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `cd`: set the current folder, an unknown one if the path is unknown or absent; presumed to succeed."""
+    """Run `cd` or `pushd`: set `state.folder`, to an unknown one if the path is unknown or absent.
+
+    A relative path changes nothing if the current folder is unknown. The command is presumed to succeed.
+    """
     named = [word for word in words if not word.text.startswith("-") or word.unknown]
     base = shell.state.folder
     if not named or named[-1].unknown:

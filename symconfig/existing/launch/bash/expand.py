@@ -27,7 +27,7 @@ _REFERENCES = 8  # of variables in arithmetic that name each other
 
 
 def pattern(parts: Iterable[Piece]) -> re.Pattern[str] | None:
-    """Return a word as a glob in which only loose parts have special characters; None if unknown or not supported."""
+    """Return a word as a glob, whose quoted parts are literal; None if a part is unknown, or for extended globs."""
     text = ""
     for part in parts:
         if part.unknown or (part.loose and re.search(r"[@!+?*]\(|\[:|\\", part.text)):
@@ -115,7 +115,7 @@ class Scanner:
         return self.number(text_of(parts).replace('"', "").replace("\\\n", ""), self.source.place(start, end))
 
     def _number_of(self, name: str, place: Place, depth: int) -> int:
-        """Return a variable's or element's (`A[0]`) value as an expression; 0 if it is empty. Raises Dark."""
+        """Return the number that a variable or element (`A[0]`) holds as an expression; 0 if empty. Raises Dark."""
         base, _, subscript = name.partition("[")
         value = self.find(base, place, subscript.removesuffix("]") or None)
         if value is None and base not in self.state.variables:
@@ -289,7 +289,10 @@ class Scanner:
         return value if subscript in (None, "0", "@", "*") else None
 
     def _key(self, subscript: str, value: Value | None, place: Place) -> int | str:
-        """Return the key of a subscript: the text for an associative array or if unknown, else its integer."""
+        """Return the key of a subscript: the text for an associative array or if unknown, else its integer.
+
+        A negative integer counts from the end of the array.
+        """
         if isinstance(value, Array) and value.keyed:
             return subscript
         try:

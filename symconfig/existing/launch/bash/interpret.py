@@ -44,7 +44,8 @@ class Interpreter(Simple):
     def _rest_of_list(self, source: Source, node: Node, links: list[tuple[bool, Node]], status: Truth) -> Truth:
         """Run the rest of a list, `links` (result that skips it, command), after a command with this status.
 
-        If it is not known the rest runs on copies of the state for both outcomes. Return the last status.
+        If it is not known, or a program's in a list with `||`, the rest runs on copies of the state for both outcomes,
+        which are merged. Return the last status.
         """
         for index, (stop, right) in enumerate(links):
             place, provided = place_at(source, node), any(stop for stop, _ in links)
@@ -122,7 +123,7 @@ class Interpreter(Simple):
         return TRUE
 
     def _matches(self, source: Source, item: Node, text: str) -> bool | None:
-        """Return whether the text matches one of the branch's patterns; None if an earlier pattern is not known."""
+        """Return whether the text matches one of the branch's patterns; None if an unknown one precedes a match."""
         expander = self.expander(source, deciding=True)
         for start, end in word_ranges(source.data, item.children_by_field_name("value")):
             self.budget.spend(0.05 + len(text) / 64)
@@ -165,7 +166,10 @@ class Interpreter(Simple):
         return self._loop(source, node, body, advance)
 
     def _c_style_for_statement(self, source: Source, node: Node) -> Truth:
-        """Run `for ((a;b;c))` and return the status of `_loop`; an empty `b` is true."""
+        """Run `for ((a;b;c))` and return the status of `_loop`; an empty `b` is true.
+
+        An incomplete one is logged as not read.
+        """
         body, rounds = node.child_by_field_name("body"), count()
         marks = [(child.start_byte, child.end_byte) for child in node.children if child.type in ("((", ";", "))")][:4]
         if body is None or len(marks) < 4:
@@ -211,7 +215,11 @@ class Interpreter(Simple):
             self.pending += outer
 
     def _round(self, source: Source, body: Node, place: Place) -> bool:
-        """Run one round of a loop; return False after `break`, else True. Raises Leave for `return` and `exit`."""
+        """Run one round of a loop; return False after `break` (its number is ignored), else True.
+
+        States that left by `continue` in undecided branches are merged into the state. Raises Leave for `return` and
+        `exit`.
+        """
         try:
             self.statements(source, body.named_children)
         except Leave as leave:
@@ -223,7 +231,10 @@ class Interpreter(Simple):
         return True
 
     def _unbounded_loop(self, source: Source, node: Node, body: Node, why: str) -> Truth:
-        """Run the body twice, merged with the state without it, so that what it changes is unknown, by `why`."""
+        """Run the body twice, each time merged with the state without it, so that what it changes is unknown.
+
+        Return an unknown status with the reason `why`. States that left by `break` are merged, too.
+        """
         place = source.place(node.start_byte, body.start_byte)
         why = f"is set in a loop whose rounds are not known: {why}"
         for _ in range(2):  # the second round sees what the first one left open
@@ -234,7 +245,10 @@ class Interpreter(Simple):
     # ---- other shells, tests, functions
 
     def _pipeline(self, source: Source, node: Node) -> Truth:
-        """Run each stage on a copy of the state, with the output of the previous one as input; only files are kept."""
+        """Run each stage on a copy of the state, with the output of the previous one as input.
+
+        Return an unknown status. Only files that the stages write are kept.
+        """
         stages, stdin, status = node.named_children, self.stdin, TRUE
         for index, stage in enumerate(stages):
             output = self.output if index == len(stages) - 1 else []

@@ -33,8 +33,9 @@ _DEPTH = 20  # of files that source each other
 def source(shell: Shell, words: Sequence[Word], place: Place) -> Truth:
     """Run `source FILE ARGUMENTS` in this shell and return its status (of `return` in it, too).
 
-    A file that cannot be read is logged as hiding variables, one of the machine (activate, conda.sh) as hiding nothing.
-    Raises InputError if files source each other in a circle or are no text, Leave for anything but `return`.
+    A file that cannot be read is presumed to succeed and logged, as it may set variables; one of the machine (activate,
+    conda.sh) is logged as without effect. Raises InputError if files source each other in a circle or are no text,
+    Leave for anything but `return`.
     """
     if not words:
         return TRUE
@@ -62,7 +63,7 @@ def source(shell: Shell, words: Sequence[Word], place: Place) -> Truth:
 
 
 def _file(shell: Shell, written: str) -> tuple[Path | None, str]:
-    """Return (path, "") of a file by the current folder or the script's, or (None, why it may not be read)."""
+    """Return (path, "") of a file that a script names, in the current folder or the script's; else (None, why not)."""
     root, base = shell.log.folder, shell.state.folder
     if root is None:
         return None, "names a file, and where it lies is not known"
@@ -106,7 +107,7 @@ def as_line(words: Sequence[Word]) -> Pieces:
 
 
 def run_code(shell: Shell, words: Sequence[Word], place: Place) -> Truth:
-    """Run `eval`: run the words as code in this shell's state; unknown code is logged as hiding variables."""
+    """Run `eval`: run the words as code in this shell's state; unknown code is logged, as it may set any variable."""
     parts = as_line(words)
     first = next((part for part in parts if part.unknown or part.text.strip()), None)
     if first is not None and first.unknown:

@@ -41,7 +41,8 @@ class Expander(Scanner):
     def _braced(self, at: int, end: int, quoted: bool, loose: bool) -> Stream:
         """Return the parts of the `${...}` at [at, end); one unknown part if it is malformed or not supported.
 
-        `${!X}` expands the variable that X names, `${#X}` gives the length.
+        `${!X}` expands the variable that X names, `${#X}` gives the length. loose: unless quoted, it may be split into
+        words.
         """
         place, loose = self.source.place(at, end), loose and not quoted
         braced = self._split(at + 2, end - 1, place, quoted, loose)
@@ -152,7 +153,11 @@ class Expander(Scanner):
         return [replace(part, loose=braced.loose) for part in kept]
 
     def _transformed(self, braced: Braced, parts: Pieces) -> Pieces:
-        """Return a value after the operator `#`, `%` or `/`; one unknown part if that is not supported."""
+        """Return a value after the operator `#`, `%` (with a glob) or `/` (with a literal text).
+
+        Unchanged without an operator, or if there are no parts. One unknown part if the value or an operand is unknown,
+        or the operator or glob is not supported.
+        """
         operator, place = braced.operator, braced.place
         if not operator or not parts:
             return parts

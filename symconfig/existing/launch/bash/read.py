@@ -60,8 +60,8 @@ def read_bash(
     """Return the training command of a script, its options, further runs and files that it writes; executes nothing.
 
     folder: the script's, where sourced files are; None: no file is opened. variables: the environment. extra:
-    arguments.
-    Raises InputError without a training command, for too long a line, and for sourced files that cannot be read.
+    arguments. What follows after too much work or nesting is noted as unread. Raises InputError without a training
+    command, for too long a line, and for sourced files that cannot be read.
     """
     longest = max(map(len, text.data.split(b"\n")))
     if longest > LINE_BYTES:
@@ -140,7 +140,7 @@ def _result(text: Text, log: Log, state: State) -> Bash:
 
 
 def _reading(text: Text, log: Log, split: Split) -> Reading:
-    """Return the reading of one training command with its launcher, environment and world, and its unknown words."""
+    """Return the reading of one training command: options, launcher, environment, world, and notes on unknown words."""
     launcher = tuple(word.joined() for word in split.launcher)
     settings, unread, possible = arguments(split.arguments, log.written)
     environment = {name: Word(parts, split.command.place).joined() for name, parts in split.command.environment.items()}
@@ -201,9 +201,10 @@ def _other_commands(best: Split, splits: Sequence[Split], log: Log) -> tuple[lis
 
 
 def _notes(best: Split, log: Log, splits: Sequence[Split]) -> list[Unread]:
-    """Return notes on what surrounds the chosen command `best`: unknown words of its launcher, the condition under
+    """Return notes on what surrounds the chosen command `best`.
 
-    which it runs, other programs and runs, and lines that look cut off from it.
+    That is: unknown words of its launcher, the condition under which it runs, other programs and runs, and commands
+    that begin with a dash, as if a line had been cut off.
     """
     unread = []
     for index, word in enumerate(best.launcher):
@@ -236,7 +237,7 @@ def _differing(best: Split, other: Split) -> str:
 
 
 def _no_training(text: Text, log: Log) -> Problem:
-    """Return the problem that a script starts no training program, with five commands and a note"""
+    """Return the problem that a script starts no training program, with its first five commands and first note."""
     names = list(dict.fromkeys(command.words[0].text for command in log.commands if command.words[0].text))
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     first = next((item for item in log.unread if item.matters), None)
@@ -251,7 +252,7 @@ def _no_training(text: Text, log: Log) -> Problem:
 
 
 def _directives(text: Text) -> dict[str, Word]:
-    """Return the options with values of #SBATCH, #PBS, #BSUB and #FLUX comments, by name without dashes."""
+    """Return the last value of each option in #SBATCH, #PBS, #BSUB and #FLUX comments, by name without dashes."""
     options: dict[str, Word] = {}
     for match in _DIRECTIVE.finditer(text.data):
         line = match.group(1).split(b" #")[0]

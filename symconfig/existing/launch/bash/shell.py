@@ -66,7 +66,10 @@ class Shell:
         return Expander(source, self.state, self.budget, self.capture, deciding and not self.state.arguments)
 
     def capture(self, source: Source, place: Place) -> Pieces:
-        """Return the output of a command substitution, run on a copy; `substituted` becomes its status."""
+        """Return the output of a command substitution without trailing newlines; `substituted` becomes its status.
+
+        It runs on a copy of the state, all changes of which are dropped.
+        """
         inside = replace(self, state=self.state.copy(), output=[], captured=True, pending=[])
         try:
             self.substituted = inside.program(source)
@@ -123,8 +126,9 @@ class Shell:
     ) -> None:
         """Run each branch on a copy of the state, and merge states and outputs; values that differ become unknown.
 
-        Branches that leave are left out. Raises Leave if all of them leave. why: the reason of unknown values, added to
-        `maybe` while a branch runs; not for the first one if it is `likely`.
+        Branches that raise Leave are left out, and those of break, continue and return kept in `pending`; it is raised
+        if all do. why: the reason of unknown values, added to `maybe` while a branch runs; not for the first if it is
+        `likely`.
         """
         outcomes, left = [], None
         for branch in branches:
@@ -156,7 +160,8 @@ class Shell:
     def guarded(self, branch: Callable[[], Truth], check: Place | None = None) -> Truth:
         """Run a branch and return its status; if it exits with an error, restore the state and return TRUE.
 
-        Such a branch is a check that passes; `check`, its condition's place, then goes to `log.stops`.
+        Such a branch is taken for a check that does not fail; `check`, its condition's place, then goes to `log.stops`,
+        unless an unknown condition decides whether it is made.
         """
         before = self.state.copy()
         try:

@@ -40,7 +40,8 @@ class Simple(Shell):
     def _command(self, source: Source, node: Node, behind: Sequence[Node] = ()) -> Truth:
         """Run a command with its redirections; return its status.
 
-        Further lines that the parser joined to it run as commands, too. behind: words that follow a redirection.
+        Further lines that the parser joined to it run as commands, too, and the last one gives the status. behind:
+        words that follow a redirection.
         """
         status = TRUE
         for children in code.lines_of(source.data, node.children):
@@ -126,7 +127,7 @@ class Simple(Shell):
         """Run `declare`, `local`, `export`, `readonly` or `typeset`: assign, declare and export the names; return TRUE.
 
         Names without a value become unset (`local`) or are declared unless set; `-a` and `-A` make empty arrays. Values
-        that a function makes local are saved. Words whose names are not known are logged as hiding variables.
+        that a function makes local are saved. Words with unknown names are logged, as they may set any variable.
         """
         keyword, flags, expander = node.children[0].type, "", self.expander(source)
         for child in node.children[1:]:
@@ -198,7 +199,8 @@ class Simple(Shell):
     def _redirected(self, source: Source, nodes: Sequence[Node], run: Callable[[Sequence[Node]], Truth]) -> Truth:
         """Run a command, `run`, with its redirections; return its status, or that of what follows a here-document.
 
-        Standard input comes from here-documents and here-strings. `run` gets words behind a redirection.
+        Here-documents and here-strings become standard input; `< FILE` is ignored. What is printed to a file is kept in
+        `state.files`. `run` gets the words that stand behind a redirection.
         """
         if not nodes:
             return run(())
@@ -245,7 +247,10 @@ class Simple(Shell):
         return status
 
     def _document(self, source: Source, node: Node) -> Pieces:
-        """Return the text of a here-document, expanded unless its delimiter is quoted; () without a body."""
+        """Return the text of a here-document, expanded unless its delimiter is quoted; () without a body.
+
+        Leading tabs are removed behind `<<-`.
+        """
         mark, body = (
             next((child for child in node.children if child.type == f"heredoc_{part}"), None)
             for part in ("start", "body")
@@ -268,7 +273,10 @@ def _array(
     keyed: bool,
     place: Place,
 ) -> Array:
-    """Return an array of `items`, which is changed, and the elements `added`, by subscript or after the last index."""
+    """Return an array of `items` (changed in place) with the elements `added`, pairs of subscript and value.
+
+    An element without subscript goes behind the last index; an unknown subscript of an indexed array is a key as text.
+    """
     following = max((key for key in items if isinstance(key, int)), default=-1) + 1
     for subscript, item in added:
         key: int | str = following if subscript is None else subscript

@@ -139,7 +139,7 @@ def word_end(data: bytes, at: int, end: int, stops: bytes = _BLANK) -> int:
 
 
 def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    """Return the byte ranges of the words between blanks and line ends, in `[[ ]]` and array literals."""
+    """Return the byte ranges of the words (no comments) between blanks and line ends in `[[ ]]` or an array literal."""
     ranges, at = [], start
     while at < end:
         if data[at] in _BLANK:
@@ -182,7 +182,7 @@ def value_end(data: bytes, node: Node) -> int:
 
 
 def lines_of(data: bytes, nodes: Sequence[Node]) -> list[list[Node]]:
-    """Return the nodes split at line ends, as the parser may join a command with the line after it."""
+    """Return a list of nodes per line, as the parser may join a command with the next; a backslash continues a line."""
     lines: list[list[Node]] = [[]]
     for node in nodes:
         gap = data[lines[-1][-1].end_byte : node.start_byte] if lines[-1] else b""
@@ -203,7 +203,7 @@ def place_at(source: Source, node: Node) -> Place:
 
 
 def errors_of(root: Node, data: bytes) -> Iterator[Node]:
-    """Yield the outermost nodes that are errors or missing, but for errors inside a `${...}` that ends."""
+    """Yield the outermost nodes that are errors or missing, but for errors inside a `${...}` that is closed."""
     stack = [root]
     while stack:
         node = stack.pop()

@@ -44,7 +44,10 @@ def unknown_part(
 
 
 def options_of(words: Iterable[Word]) -> tuple[str, ...] | None:
-    """Return the options among words, and those that unknown words bring, by name, each once; None if any may be."""
+    """Return the names of the options among words, and of those that unknown words may hold (`brings`), each once.
+
+    None if an unknown word may hold any.
+    """
     options: dict[str, None] = {}
     for word in words:
         if word.several and word.brings is None:
@@ -70,7 +73,10 @@ def is_option(word: str) -> bool:
 
 
 def through(parts: Pieces, name: str, place: Place, *, loose: bool) -> Pieces:
-    """Return a value as expanded from `$name`, which is put before its variables; `written` becomes `place`."""
+    """Return a value as expanded from `$name`, which is put before its variables.
+
+    `written` becomes `place`; with blanks in the value each part that has a place of its own keeps it.
+    """
     several = any(character.isspace() for part in parts for character in part.text)
     return tuple(
         replace(
@@ -84,9 +90,9 @@ def through(parts: Pieces, name: str, place: Place, *, loose: bool) -> Pieces:
 
 
 def split_words(parts: Iterable[Piece | None], ifs: str) -> list[Pieces]:
-    """Return the parts split into words: loose, known ones at the characters of `ifs`, and all at None.
+    """Return the words, each a tuple of pieces; known unquoted (loose) pieces are split at the characters of `ifs`.
 
-    Blanks in `ifs` only separate; between two other separators is an empty word.
+    None between pieces ends a word. Blanks in `ifs` only separate; between two other separators is an empty word.
     """
     made: list[list[Piece]] = []
     word: list[Piece] | None = None
@@ -254,10 +260,11 @@ class State:
 def merged_states(
     budget: Budget, outcomes: Sequence[tuple[State, Pieces]], why: str, place: Place
 ) -> tuple[State, Pieces]:
-    """Merge alternative states and outputs; variables, files, arguments and outputs that differ become unknown (`why`).
+    """Return (state, output) merged from alternatives; what differs becomes unknown, with the reason `why`.
 
-    A common beginning of a variable or output is kept. A variable that a state lacks differs from any value, a file
-    does not. Exports and functions are united, earlier functions first. Raises Exhausted.
+    Compared are variables, files, arguments and outputs. A common beginning of a variable or output is kept. A variable
+    that a state lacks differs from any value, a file does not. Exports and functions are united, earlier functions
+    first. Raises Exhausted.
     """
     if len(outcomes) == 1:
         return outcomes[0]
@@ -307,7 +314,8 @@ def _comparable(parts: Pieces) -> list[str]:
 def _merged_value(name: str, values: list[Value | str], why: str, place: Place) -> Value:
     """Return a variable's value merged over states in which it differs: the common beginning, then an unknown part.
 
-    If a state lacks the variable all is unknown, and `brings` lists the options of the others.
+    An array with one unknown item if only some are arrays, or one is associative. If a state lacks the variable ("$X"
+    instead of a value) all is unknown, and `brings` lists the options of the others.
     """
     arrays = [value for value in values if isinstance(value, Array)]
     if len(arrays) == len(values) and not any(value.keyed for value in arrays):
@@ -322,7 +330,10 @@ def _merged_value(name: str, values: list[Value | str], why: str, place: Place) 
 
 
 def _merged_items(items: list[list[Word]], why: str, place: Place) -> Array:
-    """Return an array of the items that all begin with, and an unknown item that brings the rest's options."""
+    """Return an array of the items with which all lists begin, and an unknown item for the rests.
+
+    Its `brings` are the options in the rests. An option whose values differ is cut off with its name.
+    """
     meanings = [[_comparable(item.pieces) for item in each] for each in items]
     count = 0
     while all(len(each) > count and each[count] == meanings[0][count] for each in meanings):
@@ -339,9 +350,9 @@ def _merged_items(items: list[list[Word]], why: str, place: Place) -> Array:
 
 
 def _merged_parts(values: Sequence[Pieces], why: str, place: Place) -> Pieces:
-    """Return the parts that all begin with, up to the last whole word, a blank, and an unknown part for the rest.
+    """Return the pieces with which all values begin, up to a whole word, a blank, and an unknown piece for the rests.
 
-    The unknown part's `brings` are the options in the rests.
+    Its `brings` are the options in the rests.
     """
     count = 0
     while all(

@@ -19,9 +19,10 @@ _BRANCHES = re.compile(r"is set (under a condition|in a loop)")
 def arguments(
     words: Sequence[Word], source: Callable[[Place], str]
 ) -> tuple[list[Setting], list[Unread], list[Setting]]:
-    """Return a program's options, its unknown words that may be options, and the options that these may be.
+    """Return (settings, unread, possible) of a program's arguments, grouped as by argparse.
 
-    Words before any option, and after a joined `--x=1`, are of a first setting "". source: the text at a place.
+    settings: its options; words before any option, and after a joined `--x=1`, are of a first one "". unread: notes on
+    unknown words that may be options. possible: the options that these may be. source: the text at a place.
     """
     settings, unread, possible = list[Setting](), list[Unread](), list[Setting]()
     name: Word | None = None
@@ -75,7 +76,7 @@ def unread_word(word: Word, source: Callable[[Place], str]) -> Unread:
 
 
 def _joined(word: Word, equals: int, source: Callable[[Place], str]) -> Setting:
-    """Return the setting of a word `--x=1`, split at index `equals`, with the value's place in the source."""
+    """Return the setting of a word `--x=1`, whose `=` is at index `equals`; its value has its place in the source."""
     spelled = word.text[:equals]
     parts = word.cut(equals + 1).pieces
     written = source(word.place)
@@ -129,7 +130,10 @@ class Split:
 
     @property
     def trains(self) -> tuple[bool, bool, int]:
-        """Return the key (not of other work, started like training, number of options); the greatest trains."""
+        """Return the key by which a script's training command is chosen, the greatest.
+
+        That is (no other work such as evaluation, started by a launcher or named like training, number of options).
+        """
         path = self.program.text if self.program is not None else ""
         name = "/".join(path.split("/")[-2:])  # the folder, too: tools/run.py
         started = any(

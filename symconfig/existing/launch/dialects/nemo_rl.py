@@ -29,7 +29,11 @@ _GPUS: Final = ("cluster.num_nodes", "cluster.gpus_per_node")
 
 
 def is_own(data: Mapping[str, Any]) -> bool:
-    """Return whether data are NeMo-RL's: `policy` beside a method, or one of its sections beside .yaml `defaults`."""
+    """Return whether data are NeMo-RL's.
+
+    That is: they have a section `policy` beside a method, `loss_fn` or `cluster`, or one of its sections beside
+    `defaults` that name a .yaml file.
+    """
     inherits = any(str(name).endswith(".yaml") for name in bases(data))
     policy = isinstance(data.get("policy"), dict) and any(name in data for name in (*METHODS, "loss_fn", "cluster"))
     return policy or (inherits and bool(_SECTIONS & data.keys()))
@@ -58,9 +62,9 @@ def comes_with_it(name: str) -> bool:
 
 
 def inherited(trees: Iterable[Tree], overrides: Sequence[Entry]) -> list[Entry]:
-    """Return the entries of files (without `defaults`), then overrides, `by_path`: the last wins.
+    """Return the entries of files (without `defaults`), then of overrides, one per path: the last one.
 
-    `_override_: true` removes the section before that it stands in.
+    `_override_: true` removes what earlier files say of the section that it stands in.
     """
     found = list[Entry]()
     for tree in trees:
@@ -72,7 +76,10 @@ def inherited(trees: Iterable[Tree], overrides: Sequence[Entry]) -> list[Entry]:
 
 
 def world(settings: Sequence[Setting]) -> World:
-    """Return nodes (default 1), GPUs per node (1) and all GPUs of `cluster`; only `dark` if a number is unknown."""
+    """Return nodes (default 1), GPUs per node (1) and all GPUs of `cluster`; all None without any of them.
+
+    Only `dark`, the words of such numbers, is set if a number is unknown or not decimal digits.
+    """
     stated = {each.name: each.values[-1] for each in settings if each.name in _GPUS and each.values}
     words = tuple(stated.values())
     if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):

@@ -41,10 +41,11 @@ def started(reading: Reading) -> Reading:
 
 
 def pools(stated: Mapping[str, str], *, critic: bool, reference: bool) -> Mapping[str, int]:
-    """Return the number of GPUs by key: "actor", "ref", "critic", "reward" and "vllm"; the largest of roles that share.
+    """Return the number of GPUs by key, of "actor", "ref", "critic", "reward" and "vllm".
 
-    stated: options by name without dashes; switches by their presence. critic, reference: whether the algorithm has
-    one. A role has 1 node of 8 GPUs by default. Raises ValueError if a number is malformed.
+    Roles that share GPUs are one key with the largest number, the actor's or critic's; "vllm" is absent if it shares
+    all. stated: options by name without dashes; switches by their presence. critic, reference: whether the algorithm
+    has one. A role has 1 node of 8 GPUs by default. Raises ValueError if a number is malformed.
     """
     together = stated.keys() & {"train.colocate_all"}
     roles = dict.fromkeys(_ROLES, True)

@@ -73,7 +73,7 @@ def model_hidden(reading: Reading) -> bool:
 def _world(settings: Sequence[Setting]) -> World:
     """Return the actor's GPUs (default: 1 node of 8), plus --rollout-num-gpus unless --colocate is set.
 
-    Only `dark` is set if a number is unknown or not decimal digits.
+    Only `dark`, the words of such numbers, is set if a number is unknown or not decimal digits.
     """
     stated = {setting.name: setting.values[-1] for setting in settings if setting.values}
     names = ("--actor-num-nodes", "--actor-num-gpus-per-node", "--rollout-num-gpus")

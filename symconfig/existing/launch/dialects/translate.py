@@ -57,7 +57,10 @@ _LAYOUT = {"embedding": "E", "decoder": "t", "transformer": "t", "mtp": "m", "lo
 
 
 def _precision(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield ("bf16", True) or ("fp16", True), then a named FP8 recipe's settings; nothing for fp32."""
+    """Yield ("bf16", True) or ("fp16", True), then a named FP8 or FP4 recipe's settings; nothing for fp32.
+
+    Raises ValueError for another name.
+    """
     name = str(entry.value).replace("-", "_").lower()
     if name in ("32", "32_true", "fp32", "none"):
         return
@@ -69,7 +72,10 @@ def _precision(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
 
 
 def _activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield (option, True) for the activation's name; none for GELU. SiLU must be gated, GELU must not."""
+    """Yield (option, True) for the activation's name; nothing for GELU.
+
+    Raises ValueError for gated GELU, ungated SiLU and activations without an option.
+    """
     name, gated = str(entry.value).rpartition(".")[2].replace("-", "_"), neighbours("gated_linear_unit")
     if name in ("silu", "swish") and gated:
         name = "swiglu"
@@ -166,7 +172,10 @@ READ: dict[str, str | Reader] = {
 
 
 def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
-    """Return the entries by path, the last of each; an entry at a section's path deletes those below it before."""
+    """Return the entries by path, the last of each; one at a section's path deletes those below it before.
+
+    A `removed` one is left out with what it removes.
+    """
     last: dict[Path, Entry] = {}
     sections: set[Path] = set()
     for entry in entries:
@@ -185,8 +194,9 @@ def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
 def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tuple[Unread, ...]]:
     """Return (settings, notes): Megatron-LM's options for the entries, each once, and what has none.
 
-    Entries of `_ASIDE` and null are skipped. Values that are not understood, and keys of `_WEIGHTY` sections, give
-    notes that may hide options, other keys notes that hide nothing.
+    Null or empty entries and those of sections that say nothing of the computation (`_ASIDE`) are skipped. Values that
+    are not understood, and keys of sections that change the training (`_WEIGHTY`), give notes that may hide options,
+    other keys notes that hide nothing.
     """
     settings: dict[tuple[str, ...], Setting] = {}  # two sections often say the same, by a reference to each other
     unread: list[Unread] = []

@@ -65,7 +65,10 @@ class Program:
 
 
 def with_command(reading: Reading) -> Reading:
-    """Return the reading with the subcommand, the first word without an option, joined to the program: `swift rlhf`."""
+    """Return the reading with the subcommand, the first word without an option, joined to the program: `swift rlhf`.
+
+    Unchanged for a program without subcommands, or if the word is absent or unknown.
+    """
     program = reading.program
     loose = next((each for each in reading.settings if not each.name), None)
     if program is None or loose is None or basename(program.text) not in _COMMANDS or loose.values[0].unknown:
@@ -108,9 +111,9 @@ def of_trainer(reading: Reading) -> Program | None:
 
 
 def started(reading: Reading) -> World:
-    """Return the GPUs of a program that starts its own processes, NPROC_PER_NODE (or visible GPUs) x NNODES.
+    """Return the GPUs of a program that starts its processes itself: NPROC_PER_NODE, or visible GPUs, x NNODES (1).
 
-    Only `dark` is set if a used variable is unknown.
+    No number of GPUs without the first two; only `dark`, the unknown words, is set if a variable used is unknown.
     """
     environment = reading.environment
     each, nodes, seen = (environment.get(name) for name in ("NPROC_PER_NODE", "NNODES", "CUDA_VISIBLE_DEVICES"))

@@ -47,7 +47,7 @@ def workers(settings: Sequence[Setting]) -> str:
 def world(settings: Sequence[Setting]) -> World:
     """Return the trainer's GPUs (default: 1 node of 8), plus those of `rollout` if it has GPUs of its own.
 
-    Only `dark` is set if a number is unknown or not decimal digits.
+    Only `dark`, the words of such numbers, is set if a number is unknown or not decimal digits.
     """
     stated = {setting.name: setting.values[-1] for setting in settings if setting.values}
     words = [stated[name] for name in (*_TRAINER, *_ENGINE) if name in stated]
