@@ -101,7 +101,8 @@ def solved(
     progress: Callable[[str, float], None] | None = None,
     writes: bool = True,
 ) -> Plan:
-    """Return the plan of one search for what the job's target can express; fields not set are those that it assumes.
+    """Return the plan of one search, without phases around it, with up to `top` candidates. Job fields that are not set
+    have the values that the target assumes.
 
     Raises InputError for a job that can never run, and InfeasibleError if nothing fits, or (unless `writes` is False)
     the target cannot express the best plan.
@@ -145,7 +146,8 @@ def best_plan_anyway(
 
 def other_backend(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, plan: Plan) -> Candidate | None:
     """Return the best candidate with the other of Megatron-LM and DeepSpeed, by a search of its own without pins. None
-    if the task is not sft or lora, the plan has phases, the job names target, backend or release, or the search fails.
+    if the plan's task is not sft or lora, its step has phases, the job names target, backend or release, or the search
+    fails.
     """
     if plan.task not in ("lora", "sft") or plan.steps or NAMED & job.model_fields_set:
         return None
@@ -170,8 +172,8 @@ def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tu
 
 
 def _reward(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
-    """Return the reward model with a score head; None if there is none, or a server runs it. Without a name it is the
-    actor's model. Raises as `load_model`.
+    """Return the reward model, without adapters and with a score head; None if there is none, or a server runs it.
+    Without a name it is the actor's model. Raises as `load_model`.
     """
     if (named := rl.reward_model) is None or named.placement == "server":
         return None
@@ -179,7 +181,9 @@ def _reward(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
 
 
 def _critic(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
-    """Return the critic with its value head; None if none is trained. Without a name it is the actor's model."""
+    """Return the critic, without adapters and with a value head; None if none is trained. Without a name it is the
+    actor's.
+    """
     if not rl.has_critic:
         return None
     return (model if rl.critic is None else load_model(rl.critic)).of_values
@@ -243,8 +247,8 @@ def _with_target(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -
 
 
 def other_target(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, target: str | None) -> str | None:
-    """Return a sentence why a job is planned for `target` and not its default; None if it is the default, or None, or
-    the job names one.
+    """Return a sentence why a job is planned for `target` and not for its default target: which fields of the model
+    that one does not support. None if `target` is the default, or None, or the job names a target.
     """
     own = target_of(model, job).name
     if job.target is not None or target in (None, own):
@@ -263,8 +267,8 @@ def manual_edits(plan: Plan) -> tuple[Problem, ...]:
 
 
 def _of_inputs(error: SymconfigError, job: Job) -> Iterator[Problem]:
-    """Yield an error's problems about inputs (model, lengths, task …) that no pin can avoid: each of their pins
-    contradicts the job's pins or precision, or they have none.
+    """Yield an error's problems whose field is an input (model, lengths, task …) and that no pin can avoid: they name
+    no pins that would, or each of these contradicts the job's pins or precision.
     """
     pins = dict(job.pins)
     if job.precision not in (None, "auto"):

@@ -141,8 +141,9 @@ def _padding(old: Plan, new: Plan) -> str:
 
 
 def _schedules(old: Plan, new: Plan) -> Iterator[str]:
-    """Yield a text for each value that OptimizerParamScheduler checks when it loads (optimizer_param_scheduler.py,
-    _check_and_set), "" if equal. Iterations are multiplied by the global batch; an unset decay is the whole run.
+    """Yield for each value that OptimizerParamScheduler checks when it loads (optimizer_param_scheduler.py,
+    _check_and_set) a text with both plans' values, or "" if they are equal. Iterations are multiplied by the global
+    batch; an unset decay is the whole run.
     """
     for name in ("lr", "min_lr", "lr_decay_style", "weight_decay"):
         yield _other(name, getattr(old.training, name), getattr(new.training, name))
@@ -193,8 +194,8 @@ def _plain(value: object) -> str:
 
 
 def _fields(names: frozenset[str], of_experts: frozenset[str]) -> OfModels:
-    """Return a finding on differing fields `names` of two models, and `of_experts` of their experts if both have some.
-    intermediate_size is ignored unless both models have dense layers.
+    """Return a function of two models that returns a text with the differing fields, of `names`, and of `of_experts` in
+    the section experts if both have it. intermediate_size is ignored unless both models have dense layers.
     """
 
     def find(old: ModelDescriptor, new: ModelDescriptor) -> str:

@@ -33,8 +33,8 @@ class Saving:
 
 
 def savings(plan: Plan) -> tuple[Saving, ...]:
-    """Return the ways in which a plan's run can save: first as its files do, then those that need further options. The
-    latter only with a sharded optimizer, in the plan's release, and for the same format.
+    """Return the ways in which a plan's run can save: first as its files do, then, with ZeRO, those of the same format
+    and release that need further options.
     """
     usual = written(plan)
     entry = table().formats[usual.format]
@@ -148,15 +148,16 @@ def _holds(rule: Rule, kind: Kind, old: Plan, new: Plan, changed: Mapping[str, s
 
 
 def _steps(rule: Rule, level: Verdict) -> tuple[str, ...]:
-    """Return the names of a rule's steps at the overall verdict `level`: `otherwise_how`, without the conversion, if
-    that would only save what is lost anyway."""
+    """Return the names of a rule's conversions and options at the overall verdict `level`: those without its conversion
+    (`otherwise_how`) if that would not improve `level`.
+    """
     spared = rule.otherwise is not None and rule.verdict.rank < level.rank and rule.otherwise.rank <= level.rank
     return rule.otherwise_how if spared else rule.how
 
 
 def _tells(rule: Rule, verdict: Verdict) -> bool:
-    """Return whether a rule's reason is shown: if it has the overall verdict, or else unless that is NO, if its
-    conversion is done or it has none.
+    """Return whether a rule's reason is shown: always if it has the overall verdict; else never if that is NO, and
+    otherwise if the rule has no alternative without a conversion (`otherwise`) or its conversion is among the steps.
     """
     if verdict in (rule.verdict, Verdict.NO):
         return rule.verdict is verdict

@@ -80,9 +80,9 @@ class Fallback:
 
 
 def fallback(plan: Plan, lost: Sequence[int], *, top: int, progress: Progress | None = None) -> Fallback:
-    """Return the plans after losing these numbers of nodes, each once and rising, for the same job but its GPUs. A
-    number of nodes on which nothing fits is recorded, not raised. Raises InputError if `lost` is empty or a number is
-    not from 1 to the plan's nodes less one, or as `best_plan`.
+    """Return the plans after losing these numbers of nodes, each once and rising, for the same job but its GPUs. top:
+    candidates of each. A number of nodes on which nothing fits is recorded, not raised. Raises InputError if `lost` is
+    empty or a number is not from 1 to the plan's nodes less one, or as `best_plan`.
     """
     nodes = summary.nodes(plan)
     wrong = [count for count in lost if not 1 <= count < nodes.count]

@@ -147,8 +147,8 @@ def left_over(folder: Path, manifest: Manifest) -> Iterator[Finding]:
 
 
 def of_templates(manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
-    """Yield a finding if the templates in `folder` differ from those of the manifest, which may be none. Raises
-    InputError if the manifest has own templates and `folder` is None.
+    """Yield a finding if the digest of the own templates in `folder` is not the manifest's; None stands for the
+    built-in templates in both. Raises InputError if the manifest has own templates and `folder` is None.
     """
     if manifest.templates is not None and folder is None:
         raise InputError(
@@ -162,7 +162,9 @@ def of_templates(manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
 
 
 def of_input(plan: Plan, kind: Literal["model", "cluster"], now: BaseModel) -> Iterator[Finding]:
-    """Yield a finding if the model or cluster `now` differs from the plan's, with the first _SHOWN differing fields."""
+    """Yield one finding if the model or cluster `now` differs from the plan's; its text has the first _SHOWN differing
+    fields with both values, and how many more there are.
+    """
     before: BaseModel = getattr(plan, kind)
     changed = differences(before.model_dump(mode="json", by_alias=True), now.model_dump(mode="json", by_alias=True))
     if changed:

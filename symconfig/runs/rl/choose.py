@@ -66,8 +66,9 @@ def answer(question: Question, top: int) -> Plan:
 
 
 def _plainest(question: Question, tried: Sequence[Tried]) -> Tried:
-    """Return the least complex of the plans whose score is within the factor TIE of the best, and which are no less
-    sure to fit. Ties go to the shorter step, then to the search's order.
+    """Return the least complex of the plans whose score (`_score`: step with the premium for rare options) is at most
+    TIE times the best one's, and that meet the memory risk if that does. Of equal ones the shorter step counts, then
+    the order of the search.
     """
     best = min(tried, key=lambda each: _score(question, each))
     unsure, score = _score(question, best)
@@ -228,8 +229,8 @@ def _tighter(question: Question, job: Job) -> Iterator[Job]:
 
 
 def _fitting(question: Question, every: Sequence[Layout]) -> list[Layout]:
-    """Return those of one actor's layouts that fit on GPUs and hosts, the preferred first: only those that meet the
-    memory risk, if any does.
+    """Return the layouts of one actor that fit on GPUs and hosts, the shortest step first but the preferred one
+    (`preferred`) in front; only those that meet the memory risk, if any does. [] if none fits.
     """
     host = question.cluster.host.memory_bytes.value / question.cluster.gpus_per_node
     fitting = [each for each in every if each.trained_bytes <= question.usable_bytes and each.host_bytes <= host]

@@ -79,8 +79,8 @@ class Question:
         )
 
     def room_bytes(self, layout: Layout) -> float:
-        """Return the bytes of a GPU that a layout leaves to its engine beside what stays there (with allocator overhead
-        and gaps), within usable bytes and the memory risk; may be negative.
+        """Return the bytes of a GPU that a layout leaves to its engine: usable bytes less what else stays there, with
+        allocator overhead and fragmentation (GAPS), at most what the memory risk leaves; may be negative.
         """
         holds, memory = layout.beside_engine, self.cluster.gpu.memory_bytes.value
         resting = surprised(holds, layout.actor.reserved(1.0)) + GAPS * surprised(holds, 0.0)
@@ -221,8 +221,8 @@ def _read(question: Question, own: partial[Layout], engines: Sequence[Engine]) -
 
 
 def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
-    """Yield the layouts with one data-parallel rank per engine, and others only if their generation is over 20 %
-    (_UNSURE) faster than the fastest of these; all if there are none.
+    """Yield the layouts whose engine has one data-parallel rank, and others only if their generation takes less than 80
+    % (1 - _UNSURE) of the fastest of these; all if there are none.
     """
     every = list(layouts)
     plain = [each.generation.seconds for each in every if each.replica.engine.dp == 1]
@@ -231,9 +231,9 @@ def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
 
 
 def preferred(every: Sequence[Layout]) -> list[Layout]:
-    """Return the layouts (given by rising step) with the preferred one moved to the front; [] for none. Preferred is
-    the one with the fewest GPUs per replica, the first of equals, among steps that are longer than the shortest by at
-    most _WIDER of its generation.
+    """Return the layouts with the preferred one moved to the front; [] for none. every: by rising step time. Preferred
+    is the first with the fewest GPUs per replica, of those whose step exceeds the shortest by at most _WIDER (10 %) of
+    that one's generation.
     """
     if not every:
         return []
@@ -285,8 +285,9 @@ def _shares(question: Question, empty: Layout) -> Iterator[float]:
 
 
 def as_trained(question: Question, actor: Trained) -> Read:
-    """Return the micro-batches of the actor's update as those in which samples are read for log-probabilities. Padded:
-    all of a step's updates; packed: spread over dp with the mean length.
+    """Return the micro-batches in which samples are read for log-probabilities if the program reads them in those of
+    the actor's update. Padded: as many and as full as those of all updates of a step; packed: as many as a replica's
+    share of sequences of mean length fills.
     """
     rl, batch, degrees = question.rl, actor.candidate.configuration, actor.candidate.configuration
     room = batch.micro * batch.seq_length

@@ -82,8 +82,8 @@ def completed(
 
 
 def _of_alone(job: Job, alone: Alone | None) -> Job:
-    """Return the job that the run of a single trained model solves: its workers' backend, and its program's target if
-    that supports the task.
+    """Return the job to search a better layout for a run that trains one model without generation: with its workers'
+    backend, and its program's target if that is known and supports the task.
     """
     assert alone is not None, "is what there is without a step"
     target: str | None = alone.workers.target or alone.trainer.name
@@ -93,9 +93,9 @@ def _of_alone(job: Job, alone: Alone | None) -> Job:
 
 
 def _job(job: Job, step: Step) -> Job:
-    """Return the job that the run solves, for its program's target, with the RL batch and longest sequence. Left to the
-    search are the engine's tp and memory share, rollout GPUs, micro-batches and packing. The backend is megatron for
-    DTensor workers, else the planned one.
+    """Return the job to search a better layout for a run's RL step, for its program's target, with the RL batch and
+    longest sequence. Left to the search are the engine's tp and memory share, rollout GPUs, micro-batches and packing.
+    The backend is megatron for DTensor workers, else the one with which such workers are planned.
     """
     assert job.rl is not None
     open_ = {"tp": None, "memory_share": None}

@@ -165,8 +165,8 @@ class Trained:
         return (passes + self.candidate.configuration.pp - 1) * (longest + float(np.max(gathered)))
 
     def reading(self, room: int) -> Trained:
-        """Return the model with one micro-batch sequence of `room` tokens, for forwards only; cached by room. It is the
-        model itself if its micro-batches have that room.
+        """Return the model with micro-batches of one sequence of `room` tokens, for forwards only; cached by room. It
+        is the model itself if its micro-batches have that room.
         """
         if room not in self._readings:
             point = self.prospect

@@ -60,10 +60,10 @@ def answer(job: Job, solve: Solve, target: Target, top: int) -> Plan:
 
 
 def _steps(job: Job, solve: Solve, target: Target, top: int) -> Collection[Step]:
-    """Return the steps around the best plans of an update, each layout once.
+    """Return (plan of an update, candidate, its step) for the best candidates of an update, each layout once.
 
     With preferences, updates are solved at one memory margin after another (_LEFT) while there is a plan. Raises
-    InfeasibleError if there is none at the first.
+    InfeasibleError if there is none at the first. top: as many candidates of each plan, at least WEIGHED.
     """
     steps: dict[str, Step] = {}
     for left in _LEFT if job.preference is not None else _LEFT[:1]:
