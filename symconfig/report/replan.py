@@ -56,7 +56,9 @@ def replan_blocks(replan: Replan) -> list[Block]:
 
 
 def _inputs(replan: Replan) -> Iterator[Block]:
-    """Yield the table of inputs that changed, or a sentence that none did; and a warning about an edited plan file."""
+    """Yield the table of inputs that differ from the old plan's, or the sentence that the job is the same; and, if the
+    plan file was edited, a sentence on the edited fields.
+    """
     if replan.inputs:
         yield values("What is asked for", replan.inputs)
     else:
@@ -66,7 +68,9 @@ def _inputs(replan: Replan) -> Iterator[Block]:
 
 
 def values(title: str, differences: Sequence[Difference], most: int = SHOWN) -> Grid:
-    """Return the table of fields with both values; after `most` rows only their number."""
+    """Return the table of differing fields: name, value before, value now; after `most` rows one with the number of
+    others.
+    """
     rows = [(words(each.field), value(each.before), value(each.after)) for each in differences[:most]]
     if len(differences) > most:
         rows.append((f"and {count(len(differences) - most)} more (--json has all)", "", ""))
@@ -123,7 +127,9 @@ def _near_plan(other: NearPlan, new: Verdict) -> str:
 
 
 def _schedule(schedule: Schedule) -> Iterator[Block]:
-    """Yield the table of rescaled iterations and the schedule's notes; the table may be empty."""
+    """Yield the table of `training` fields counted in iterations that change, with both values (no rows if none does),
+    and the schedule's notes as sentences, one a line.
+    """
     rows = (
         {
             "iterations": words(each.field),
@@ -153,7 +159,9 @@ def _command(replan: Replan) -> Iterator[str]:
 
 
 def _files(replan: Replan) -> str:
-    """Return the sentence on which rendered files change; "" if the target is not known."""
+    """Return the sentence on which rendered files change: all if the target is another one, else those of
+    `replan.files`; "" if the target stays and the files could not be rendered.
+    """
     old, new = replan.targets
     if replan.files is None:
         return f"All files change: the target is {new}, and was {old}." if old != new else ""
@@ -161,8 +169,9 @@ def _files(replan: Replan) -> str:
 
 
 def replan_data(replan: Replan) -> dict[str, Any]:
-    """Return the JSON of `symconfig replan --json`; `near` is None without a nearer plan, `going_on` at step 0 or if no
-    command is known.
+    """Return the JSON of `symconfig replan --json`: all of `Replan`, with the new plan as `plan` and the old one's best
+    candidate as `old`. `near` is None without a nearer plan, `going_on` (the command) at step 0 or if it is not known,
+    `files` if they cannot be compared.
     """
     nearest, changes, schedule = replan.near_plan, replan.changes, replan.schedule
     return {
@@ -255,7 +264,9 @@ def _joined(stages: Sequence[Difference]) -> list[Difference]:
 
 
 def _predicted(diff: Diff) -> Iterator[Block]:
-    """Yield tables of step time and memory, each only if a part of it differs: these parts and the sum."""
+    """Yield a table of step time, and one of GPU memory, each only if a part of it differs: the parts that differ and
+    the sum, with both values and the change.
+    """
     one, other = diff.before.best.predicted, diff.after.best.predicted
     if diff.sections["time"]:
         rows = [*_rows(diff.sections["time"], seconds), _sum("step", one.step_s, other.step_s, seconds)]
@@ -269,7 +280,7 @@ def _predicted(diff: Diff) -> Iterator[Block]:
 
 
 def _rows(differences: Sequence[Difference], shown: Any) -> Iterator[tuple[str, ...]]:
-    """Yield rows of parts, the largest change first, then by name. shown: formats a value."""
+    """Yield a row (name, before, after, change, "") for each part, the largest change first. shown: formats a value."""
     for each in sorted(differences, key=lambda each: (-abs(each.delta or 0.0), each.field)):
         yield (words(each.field), shown(each.before), shown(each.after), _signed(each.delta or 0.0, shown), "")
 
@@ -290,7 +301,9 @@ def _signed(delta: float, shown: Any) -> str:
 
 
 def diff_data(diff: Diff) -> dict[str, Any]:
-    """Return the JSON of `symconfig diff --json`: whether the plans are equal, both, and the differences by section."""
+    """Return the JSON of `symconfig diff --json`: whether the plans are equal, model, cluster, GPUs and target of both,
+    and the differences of each section of `Diff`.
+    """
     return {
         "schema": "symconfig.diff/1",
         "same": diff.same,

@@ -30,7 +30,7 @@ Cells = tuple[str, str, str]
 
 
 def blocks(plan: Plan) -> list[Block]:
-    """Return the answer of `symconfig plan`: headline, caveats, phases, ranking and summary."""
+    """Return the answer of `symconfig plan`: headline, caveats, phases (if its step has any), ranking and summary."""
     return present(headline(plan), *caveats(plan), *whole_step(plan), ranking(plan), "\n".join(summary(plan)))
 
 
@@ -99,7 +99,9 @@ def _measured(plan: Plan) -> Iterator[str]:
 
 
 def _whole_run(plan: Plan) -> Iterator[str]:
-    """Yield a sentence of hours, GPU-hours, tokens a day; nothing for the default train_iters or steps with phases."""
+    """Yield a sentence with iterations, hours, GPU-hours and tokens a day of the whole run; nothing if train_iters is
+    the default, or for steps with phases.
+    """
     training, predicted = plan.job.training, plan.best.predicted
     if training.train_iters == Training().train_iters or plan.steps:
         return
@@ -113,7 +115,9 @@ def _whole_run(plan: Plan) -> Iterator[str]:
 
 
 def _of_bf16(plan: Plan) -> str:
-    """Return "; MFU … of the bf16 peak"; "" for bf16 and fp16 plans and GPUs without bf16."""
+    """Return "; MFU … of the bf16 peak" for a plan in fp8 or fp4, to be added to a sentence; "" for bf16 and fp16 plans
+    and GPUs without bf16.
+    """
     peaks, options = plan.cluster.gpu.peak_flops, plan.best.configuration
     if options.precision in ("bf16", "fp16") or peaks.bf16 is None:
         return ""
@@ -132,7 +136,9 @@ def _why(plan: Plan) -> str:
 
 
 def _decided(plan: Plan, other: Candidate) -> str:
-    """Return why a faster plan is not first: its rare choices, or more options and axes; "" without standings."""
+    """Return why a faster candidate `other` is not first: rare choices, for which time is added to its score, or else
+    more options and axes; "" if either has no standing.
+    """
     one, two = plan.best.standing, other.standing
     if one is None or two is None:
         return ""
@@ -179,14 +185,19 @@ def _adapters(plan: Plan) -> str:
 
 
 def ranking(plan: Plan) -> Grid:
-    """Return the table of candidates, the best first; then the fastest one and a published layout if they are known."""
+    """Return the table of candidates, numbered from 1, the best first; below them rows "fastest" (a faster candidate
+    that is not first) and "published" (a published layout for this job), if these are known.
+    """
     numbered = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
     further = {"fastest": plan.beside.fastest, "published": plan.beside.published}
     return compared([*numbered, *((name, one) for name, one in further.items() if one is not None)])
 
 
 def compared(candidates: Sequence[tuple[str, Candidate]], marked: int = 0) -> Grid:
-    """Return the table of named candidates without columns that say nothing. marked: index of the highlighted row."""
+    """Return the table of named candidates, columns as of `_row`. Left out are columns whose cells all have the default
+    (degrees and ZeRO stage 1, sp no, others empty), and precision if it is the same in all rows. marked: index of the
+    highlighted row.
+    """
     rows = [_row(name, candidate) for name, candidate in candidates]
     names = []  # of columns that tell something: values that differ, or that are not the default
     for name in rows[0]:
@@ -240,8 +251,8 @@ def others_text(candidate: Candidate) -> str:
 
 
 def ranking_reasons(plan: Plan) -> Grid:
-    """Return the table of scores, options, fit and rare choices behind the ranking, of candidates with a standing;
-    without rows if the plan has steps with phases.
+    """Return the table behind the ranking's order, of candidates with a standing: step, score, complexity, probability
+    to fit, rare choices; without rows if the plan has steps with phases.
     """
     rows = [
         (
@@ -280,7 +291,9 @@ def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
 
 
 def parts(plan: Plan, title: str = "Where plan 1 spends") -> Grid:
-    """Return the table of the best plan's time and memory by part, side by side, the largest first."""
+    """Return the table of the best plan's step time (s) and, beside it, memory of the fullest GPU (GiB) by part, each
+    with its share, the largest first and the sum last; parts of 0 are left out.
+    """
     predicted = plan.best.predicted
     left = [(words(name), seconds(value), percent(value / predicted.step_s)) for name, value in _sorted(predicted.time)]
     right = [
@@ -303,7 +316,9 @@ def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def footer(plan: Plan) -> str:
-    """Return sentences on step and memory with the runs behind their intervals, on bottleneck and search."""
+    """Return sentences, one a line, on the step and memory with the measured runs behind their intervals, on what
+    limits the plan, and on the search.
+    """
     lines = [step_sentence(plan, basis=True), *memory_sentences(plan, basis=True)]
     lines.append(f"Limited by: {plan.binding.rstrip('.')}.")
     return "\n".join([*lines, *searched(plan)])

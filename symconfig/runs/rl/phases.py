@@ -312,9 +312,8 @@ class Layout:
         self, each: Trained, steps: int, name: str, pool: str = "", but: tuple[str, ...] = ()
     ) -> Iterator[Phase]:
         """Yield the phases of a model's updates: forward and backward, then the optimizer's step if that needs
-        temporary memory; together they take `update_s`. steps: optimizer steps. name: prefix of the model's parts in
-        `holds`. pool: the role whose GPUs it uses; but: the actor's parts that rest elsewhere in `holds`, not to be
-        added again.
+        temporary memory; together they take `update_s`. steps: optimizer steps. name: prefix of the model's parts.
+        pool: the role whose GPUs it uses; but: parts of the actor that are in use, not to be added as resting.
         """
         held = {f"{name} {part}": each.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
         states, entropy = sum(held.values()), self.rl.entropy and each is self.actor
