@@ -235,8 +235,7 @@ RULES_PAGE = "docs/reference/rules.md"
 
 def to_dict(audit: Audit) -> dict[str, Any]:
     """Return the JSON of `symconfig audit --json`: what was read and not understood, target, model, assumptions, the
-    run's prediction, findings, and the better plan with the steps to it. What is not predicted, known or asked for is
-    None.
+    run's prediction, findings, and the better plan with the steps to it; None for what is unknown or not asked for.
     """
     judged, reading, reader = audit.judged, audit.reading, audit.reader
     described = judged.run.described if judged is not None else None
@@ -291,8 +290,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
 
 
 def _step_data(judged: Judged) -> dict[str, Any]:
-    """Return a run's step with phases as JSON: the trainer, and the planned step's seconds and phases; for RL also
-    workers and the job's section.
+    """Return a run's step with phases as JSON: trainer, seconds and phases; for RL also workers and section of the job.
     """
     around, step = judged.run.around, judged.run.step
     assert around is not None, "is asked for of such a run"

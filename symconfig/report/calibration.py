@@ -165,9 +165,7 @@ UNSTEADY = 0.1  # spread from which a kernel's time is doubtful
 
 
 def kernel_blocks(times: KernelTimes, fit: KernelFit | None) -> list[Block]:
-    """Return the table of measured rates by family, with the model's errors and the table of constants if there is a
-    fit, and the remarks.
-    """
+    """Return the table of measured rates by family, the table of constants if there is a fit, and the remarks."""
     result: list[Block] = [_rates(times, fit)]
     if fit is not None:
         title = f"Constants of {fit.cluster.name}, from {len(fit.rows)} kernels"

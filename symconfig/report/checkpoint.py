@@ -194,7 +194,7 @@ def to_dict(fallback: Fallback) -> dict[str, Any]:
 
 
 def _figures(nodes: int, best: Candidate) -> dict[str, Any]:
-    """Return a plan's JSON: folder of its files, GPUs, degrees, seconds of a step, and tokens per second of all GPUs."""
+    """Return a plan's JSON: folder of its files, GPUs, degrees, seconds of a step, tokens per second of all GPUs."""
     return {
         "folder": node_folder(nodes),
         "gpus": best.configuration.world_size,

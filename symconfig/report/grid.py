@@ -195,9 +195,7 @@ def _fitting(grid: Grid, width: int | None) -> Iterator[Line]:
 
 
 def _lines(grid: Grid, widths: Sequence[int], gap: str = _GAPS[0]) -> Iterator[Line]:
-    """Yield (line, terminal code) for headers and rule, if there are headers, and for the rows; the marked one is
-    green.
-    """
+    """Yield (line, terminal code) for headers and rule, if there are headers, and the rows; the marked one is green."""
     if any(grid.headers):
         yield from ((line, _BOLD) for line in _row(grid, grid.headers, widths, gap, heads=True))
         yield gap.join("-" * width for width in widths).rstrip(), _BOLD

@@ -167,8 +167,8 @@ def recipe_list(recipes: Sequence[Stated]) -> list[Block]:
 
 
 def recipe_table(one: Stated) -> list[Block]:
-    """Return [the table of a recipe's values]: job, source, where it stands in that, framework, layout, options, and
-    the pins that give its layout.
+    """Return [the table of a recipe]: job, source, place in it, framework, layout, options, and pins that give its
+    layout.
     """
     source = one["source"]
     rows = (

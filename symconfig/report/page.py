@@ -156,8 +156,7 @@ def _chart(name: str, title: str, bars: Sequence[tuple[str, Candidate, Mapping[s
 
 def _commands(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return up to two (title, command) pairs: the `symconfig plan` command that makes the plan, if its model is in the
-    zoo and options can express its job; and the one that starts it: for sbatch.sh if `files` has that, else launch.sh
-    if it has that.
+    zoo and options can express its job; and `sbatch sbatch.sh`, or else `bash launch.sh`, if `files` has that.
     """
     job = plan.job.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"target"})
     pins, training = job.pop("pins", {}), job.pop("training", {})

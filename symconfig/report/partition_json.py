@@ -119,8 +119,8 @@ def _tensor(port: Port, row: Sequence[int], axes: Sequence[Axis]) -> dict[str, A
 
 
 def _layout(port: Port, layout: Layout) -> dict[str, Any]:
-    """Return a tensor's layout as JSON: name, size and parts of each dim, the strategy, and the parts of partial sums
-    and of flat shards.
+    """Return a tensor's layout as JSON: each dim's name, size and parts, the strategy, and parts of partial sums and of
+    flat.
     """
     dims = zip(layout.dims, port.sizes, layout.parts, strict=True)
     return {

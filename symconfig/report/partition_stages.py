@@ -54,9 +54,7 @@ def blocks(staged: Staged) -> list[Block]:
 
 
 def _headline(staged: Staged) -> str:
-    """Return the head in lines: program; mesh; numbers of operators and of layers between which cuts may be; step time,
-    stages, microbatches and the idle share.
-    """
+    """Return the head: program; mesh; numbers of operators and layers; step time, stages, microbatches, idle share."""
     pipeline, ask = staged.pipeline, staged.ask
     return "\n".join(
         (
@@ -113,9 +111,7 @@ def to_dict(staged: Staged) -> dict[str, Any]:
 
 
 def _stage(staged: Staged, number: int) -> dict[str, Any]:
-    """Return stage `number` (from 0) as JSON: operators, GPUs, seconds, microbatches in flight, memory, and its
-    partition.
-    """
+    """Return stage `number` (from 0) as JSON: operators, GPUs, seconds, microbatches in flight, memory, partition."""
     stage, operators = staged.pipeline.stages[number], _names(staged.pipeline, number)
     return {
         "operators": {"first": operators[0], "last": operators[-1], "count": len(operators)},

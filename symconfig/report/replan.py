@@ -68,9 +68,7 @@ def _inputs(replan: Replan) -> Iterator[Block]:
 
 
 def values(title: str, differences: Sequence[Difference], most: int = SHOWN) -> Grid:
-    """Return the table of differing fields: name, value before, value now; after `most` rows one with the number of
-    others.
-    """
+    """Return the table of differing fields with both values; after `most` rows one with the number of the others."""
     rows = [(words(each.field), value(each.before), value(each.after)) for each in differences[:most]]
     if len(differences) > most:
         rows.append((f"and {count(len(differences) - most)} more (--json has all)", "", ""))

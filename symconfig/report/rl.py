@@ -129,7 +129,7 @@ def _sentences(plan: Plan, *, suggests: bool = True) -> list[str]:
 
 
 def _critic(actor: Candidate, step: PlannedRl) -> str:
-    """Return the sentence on the critic's degrees (but dp) and recomputation that differ from the actor's, or that none
+    """Return the sentence on the critic's degrees (but dp) and recompute that differ from the actor's, or that none
     does.
     """
     one, other = step.critic or actor.configuration, actor.configuration

@@ -32,8 +32,7 @@ _WORDS = {
 
 def sweep_blocks(swept: Swept, points: Points, out: Path) -> list[Block]:
     """Return the report of a sweep: counts, a table of each model and cluster's fastest and cheapest plan, their
-    caveats, a table of the reasons of points without a plan, and a line on rows written into `out` and points left to
-    do.
+    caveats, a table of the reasons of points without a plan, and a line on rows written and points left to do.
     """
     records = swept.records
     planned = [record for record in records if record["status"] == Status.PLANNED]
@@ -155,7 +154,7 @@ def size_blocks(size: Size) -> list[Block]:
 
 
 def question_lines(question: Question) -> str:
-    """Return two lines: the model's tokens and deadline (in days, or hours below one); batch, sequence length and
+    """Return two lines: the model's tokens and the deadline (days, or hours below one); batch, sequence length and
     steps.
     """
     days = question.deadline_s / DAY_S

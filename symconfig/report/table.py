@@ -99,9 +99,7 @@ def _measured(plan: Plan) -> Iterator[str]:
 
 
 def _whole_run(plan: Plan) -> Iterator[str]:
-    """Yield a sentence with iterations, hours, GPU-hours and tokens a day of the whole run; nothing if train_iters is
-    the default, or for steps with phases.
-    """
+    """Yield a sentence of hours, GPU-hours, tokens a day; nothing for the default train_iters or steps with phases."""
     training, predicted = plan.job.training, plan.best.predicted
     if training.train_iters == Training().train_iters or plan.steps:
         return
@@ -115,8 +113,8 @@ def _whole_run(plan: Plan) -> Iterator[str]:
 
 
 def _of_bf16(plan: Plan) -> str:
-    """Return "; MFU … of the bf16 peak" for a plan in fp8 or fp4, to be added to a sentence; "" for bf16 and fp16 plans
-    and GPUs without bf16.
+    """Return "; MFU … of the bf16 peak" for a plan in other precision than bf16 and fp16; "" for these or a GPU without
+    bf16.
     """
     peaks, options = plan.cluster.gpu.peak_flops, plan.best.configuration
     if options.precision in ("bf16", "fp16") or peaks.bf16 is None:
@@ -185,8 +183,8 @@ def _adapters(plan: Plan) -> str:
 
 
 def ranking(plan: Plan) -> Grid:
-    """Return the table of candidates, numbered from 1, the best first; below them rows "fastest" (a faster candidate
-    that is not first) and "published" (a published layout for this job), if these are known.
+    """Return the table of candidates, numbered from 1, the best first; below them, if known, rows "fastest" (a faster
+    one that is not among them) and "published" (a measured run's layout, if the plan is unproven).
     """
     numbered = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
     further = {"fastest": plan.beside.fastest, "published": plan.beside.published}
@@ -194,9 +192,8 @@ def ranking(plan: Plan) -> Grid:
 
 
 def compared(candidates: Sequence[tuple[str, Candidate]], marked: int = 0) -> Grid:
-    """Return the table of named candidates, columns as of `_row`. Left out are columns whose cells all have the default
-    (degrees and ZeRO stage 1, sp no, others empty), and precision if it is the same in all rows. marked: index of the
-    highlighted row.
+    """Return the table of named candidates (`_row`). Left out are columns whose cells all have the default (degrees and
+    ZeRO stage 1, sp no, others empty), and precision if all rows have the same. marked: index of the highlighted row.
     """
     rows = [_row(name, candidate) for name, candidate in candidates]
     names = []  # of columns that tell something: values that differ, or that are not the default
@@ -316,9 +313,7 @@ def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def footer(plan: Plan) -> str:
-    """Return sentences, one a line, on the step and memory with the measured runs behind their intervals, on what
-    limits the plan, and on the search.
-    """
+    """Return lines on step and memory with the runs behind their intervals, what limits the plan, and the search."""
     lines = [step_sentence(plan, basis=True), *memory_sentences(plan, basis=True)]
     lines.append(f"Limited by: {plan.binding.rstrip('.')}.")
     return "\n".join([*lines, *searched(plan)])

@@ -117,9 +117,7 @@ def _step(line: Timeline, step_s: float) -> str:
 
 
 def stage_rows(chart: Chart) -> Grid:
-    """Return the table of stages: number from 0, share of the pipeline's time in which it is idle, and peak memory in
-    GiB.
-    """
+    """Return the table of stages, from 0: share of the pipeline's time in which each is idle, and peak GiB."""
     rows = (
         {"stage": str(stage), "idle": percent(chart.idle(stage)), "peak GiB": gib(float(held.max()))}
         for stage, (_, held) in enumerate(chart.memory)

@@ -86,8 +86,8 @@ def _counted(title: str, scores: Sequence[Source], of: Callable[[Case], Sequence
 
 
 def _skipped(scores: Sequence[Source]) -> str:
-    """Return the title and below it a line for each source and reason to skip rows: number of rows, reason, up to three
-    ids; "" if none was skipped.
+    """Return a title and a line for each source and reason: number of skipped rows, up to three ids; "" if none was
+    skipped.
     """
     lines = []
     for source in scores:

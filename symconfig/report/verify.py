@@ -29,9 +29,7 @@ def checked(folder: Path, checks: Sequence[Check]) -> list[Block]:
 
 
 def _unchecked(checks: Sequence[Check]) -> str:
-    """Return a sentence with the names of skipped checks, grouped by reason, to follow another one; "" if none is
-    skipped.
-    """
+    """Return a sentence, after a blank, with the skipped checks' names by reason; "" if none is skipped."""
     names: dict[str, str] = {}
     for check in checks:
         if check.status == "skipped":

@@ -21,8 +21,8 @@ def ranges(what_if: WhatIf) -> list[Block]:
 
 
 def line(one: Line) -> Grid:
-    """Return the table of one varied value's ranges: from, to, the best plan in it, and the seconds of its step at
-    either end ("" if none fits).
+    """Return the table of one varied value's ranges: both ends, the best plan, and its step at either end in s ("":
+    none).
     """
     rows = (
         {

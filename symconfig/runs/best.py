@@ -146,8 +146,7 @@ def best_plan_anyway(
 
 def other_backend(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, plan: Plan) -> Candidate | None:
     """Return the best candidate with the other of Megatron-LM and DeepSpeed, by a search of its own without pins. None
-    if the plan's task is not sft or lora, its step has phases, the job names target, backend or release, or the search
-    fails.
+    if the task is not sft or lora, the plan has phases, the job names target, backend or release, or the search fails.
     """
     if plan.task not in ("lora", "sft") or plan.steps or NAMED & job.model_fields_set:
         return None
@@ -181,8 +180,8 @@ def _reward(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
 
 
 def _critic(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
-    """Return the critic, without adapters and with a value head; None if none is trained. Without a name it is the
-    actor's.
+    """Return the critic with a value head and no adapter; None if none is trained. Without a name it is the actor's
+    model.
     """
     if not rl.has_critic:
         return None

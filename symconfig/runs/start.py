@@ -66,8 +66,7 @@ class Surroundings:
 
 def look(world_size: int | None = None, cuda: bool = True) -> Surroundings:
     """Return the ranks, GPU and releases of this process. world_size: overrides the launcher's. cuda: whether to query
-    the GPU, which initialises CUDA; else it is None. Raises InputError if `world_size` or a launcher's variable is no
-    whole number.
+    the GPU, which initialises CUDA; else it is None. Raises InputError if a stated number of ranks is none.
     """
     size, said_by = _world_size(world_size)
     local = _whole(LOCAL_WORLD_SIZE)

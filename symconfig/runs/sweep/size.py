@@ -200,8 +200,8 @@ class _Search:
 
     def heard(self, gpus: int, row: Row) -> None:
         """Record the result for `gpus` GPUs in `tried`: times, GPU-hours and cost, or the reason if there is no plan.
-        slow_s is run_s if the step has no interval; cost is None unless the cluster's name, as given or its own, has a
-        price.
+        slow_s is run_s if the step has no interval; cost is None unless the cluster's name, as given or its own, is
+        priced.
         """
         q = self.question
         if row.status is not Status.PLANNED:
@@ -239,9 +239,7 @@ def _least(question: Question, cluster: ClusterDescriptor) -> int:
 
 
 def frontier(tried: Iterable[Tried], cost: Callable[[Tried], float]) -> list[Tried]:
-    """Return the Pareto front of `tried` in run_s and `cost`: those that are cheaper than all faster ones, the fastest
-    first.
-    """
+    """Return the Pareto front of `tried` in run_s and `cost`, the fastest first: those cheaper than all faster ones."""
     best: list[Tried] = []
     for one in sorted(tried, key=lambda one: (one.run_s, cost(one), one.gpus)):
         if not best or cost(one) < cost(best[-1]):
@@ -276,9 +274,8 @@ def ladder(sizes: Sequence[int]) -> tuple[int, ...]:
 
 def following(sizes: Sequence[int], rates: Rates, needed: float) -> tuple[int, ...]:
     """Return the numbers of GPUs to try next, at most AT_ONCE, the smallest first; () when done. rates: {tried: tokens
-    per second per GPU}; needed: tokens per second of all GPUs. First the untried sizes of `ladder`, up to BEYOND after
-    its first that reaches `needed`; then sizes below the smallest that does, if they would with HOPE times the best
-    rate.
+    per second per GPU}; needed: of all GPUs. First the untried sizes of `ladder`, up to BEYOND after its first that
+    reaches `needed`; then sizes below the smallest that does, if they would with HOPE times the best rate.
     """
     rungs = ladder(sizes)
     met = [number for number, size in enumerate(rungs) if size * rates.get(size, 0.0) >= needed]
