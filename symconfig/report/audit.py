@@ -290,8 +290,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
 
 
 def _step_data(judged: Judged) -> dict[str, Any]:
-    """Return a run's step with phases as JSON: trainer, seconds and phases; for RL also workers and section of the job.
-    """
+    """Return a run's step with phases as JSON: trainer, seconds, phases; for RL also workers and the job's section."""
     around, step = judged.run.around, judged.run.step
     assert around is not None, "is asked for of such a run"
     parts: dict[str, Any] = {"trainer": around.trainer.name}
