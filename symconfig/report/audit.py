@@ -177,8 +177,8 @@ def finding_lines(audit: Audit) -> Iterator[tuple[str, str, str]]:
 
 def headline(audit: Audit) -> str:
     """Return the verdict: `runs, 13.8 s a step; 2.94 s is possible (-78.7 %); 4 warnings`. First whether it runs
-    (unknown trainer, cannot run, runs, or not all understood) with the predicted step if it runs; then the better plan,
-    if any; then the numbers of findings by severity, or that nothing is wrong.
+    (unknown trainer, cannot run, runs, or not all understood) with the predicted step if it runs; then the better plan
+    or that the run has the best one, if searched; then the numbers of findings by severity, or that nothing is wrong.
     """
     judged, better = audit.judged, audit.better
     if audit.reader.backend == UNKNOWN:

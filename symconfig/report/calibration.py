@@ -215,8 +215,9 @@ def _errors_of(errors: FamilyErrors | None) -> tuple[str, ...]:
 
 
 def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
-    """Yield remarks: with a fit on single kernels, another GPU and the host link; the number of unsteady kernels;
-    skipped ones by reason; the notes.
+    """Yield remarks. With a fit: that single kernels are not a step, that another GPU was measured than the cluster's,
+    and the host link's rates; always: the number of unsteady kernels, skipped ones by reason, and the notes; only what
+    applies.
     """
     if fit is not None:
         yield "Single kernels do not wait for each other as those of a step do: `symconfig calibrate` fits whole runs."

@@ -105,9 +105,9 @@ def blocks(fallback: Fallback) -> list[Block]:
 
 def advice(fallback: Fallback, start: str = "") -> list[str]:
     """Return sentences on how the full run should save so that smaller plans load without a conversion; [] without
-    smaller plans. Without advised options one sentence: that all load so anyway, or that no option makes them, with
-    their verdicts. Else the options with exceptions, and their cost. start: the command that starts the run, if options
-    may follow it.
+    smaller plans. If no option helps, one sentence: that all load so anyway, or that some do not, with their verdicts.
+    Else which options, with exceptions, and their cost. start: the command that starts the run, if options may follow
+    it.
     """
     planned = [each for each in fallback.smaller if each.plan is not None]
     if not planned:

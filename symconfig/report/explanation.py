@@ -43,8 +43,8 @@ def blocks(plan: Plan) -> list[Block]:
 
 
 def details(explanation: Explanation, symbolic: Symbolic) -> list[Block]:
-    """Return one layer's operators, collectives and kept tensors, the sharding of all tensors, and the costs as
-    formulas.
+    """Return the blocks that `explain --all` adds: of one layer operators, collectives and kept tensors (`tables`), the
+    sharding of all tensors, and the formulas of step and memory.
     """
     return present(*tables(explanation), *strategy_tables(explanation.strategies), *formulas(symbolic))
 

@@ -193,7 +193,9 @@ def job_words(one: Stated) -> str:
 
 
 def layout_words(layout: Stated) -> str:
-    """Return a layout as text: degrees above 1, micro-batch, ZeRO stage other than 0 and 1, recomputation."""
+    """Return a layout as text: degrees above 1, micro-batch, ZeRO stage other than 0 and 1, kind of recompute but
+    "none".
+    """
     degrees = [f"{name} {layout[name]}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if layout.get(name, 1) > 1]
     micro = [f"micro {layout['micro']}"] if layout.get("micro") else []
     zero = [f"zero {layout['zero']}"] if layout.get("zero") not in (None, 0, 1) else []

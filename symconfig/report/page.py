@@ -170,7 +170,9 @@ def _commands(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def sentence(plan: Plan) -> str:
-    """Return the plan in one sentence: degrees above 1, micro-batch, ZeRO, recompute, step, throughput and memory."""
+    """Return the plan in one sentence: degrees above 1, micro-batch, microbatches, ZeRO stage and recompute if any, and
+    the predicted step, throughput, MFU and memory.
+    """
     best, predicted = plan.best, plan.best.predicted
     recompute = best.configuration.recompute_text
     layout = [f"{name} {size}" for name in DEGREES if (size := getattr(best.configuration, name)) > 1] or ["one GPU"]

@@ -102,7 +102,9 @@ def blocks(report: Contents) -> list[Block]:
 
 
 def headline(report: Contents) -> str:
-    """Return the head: program, mesh, folding, cost, memory, proof of optimality, microbatches and recomputation."""
+    """Return the head in lines: program and job; mesh and axes; operators and parameters before and after folding;
+    cost, memory and what is proved (`proof`); microbatches and what is kept for the backward pass.
+    """
     partition, net = report.partition, report.partition.net
     operators = sum(node.operator is not None for node in net.nodes)
     parameters = sum(node.parameter is not None for node in net.nodes)
@@ -189,9 +191,9 @@ def stored(report: Contents) -> Grid:
 
 
 def storage(node: Node, row: Sequence[int], report: Contents) -> tuple[str, str, str]:
-    """Return how (weight, gradient, optimizer state) are sharded, as texts: flat axes (of ZeRO stage 3, 2 and 1 or
-    more) and split dims; "whole" if none. Gradient and state are "none" if not trained, "as the weight" if equal to its
-    text.
+    """Return how a parameter's (weight, gradient, optimizer state) are sharded, as texts: flat over the axes of ZeRO
+    stage 3 (2 or more, 1 or more), and by split dims; "whole" if not at all. Gradient and state are "none" if it is not
+    trained, "as the weight" if their text is the weight's.
     """
     axes, dims = report.partition.axes, {option.name for option in node.options if option.parts}
 

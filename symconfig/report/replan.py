@@ -112,8 +112,8 @@ def _changes(replan: Replan) -> Iterator[Block]:
 
 
 def _near_plan(other: NearPlan, new: Verdict) -> str:
-    """Return the sentence on a plan that keeps more old choices: its pins, its step (or that it costs nothing), and its
-    and `new`, the new plan's, checkpoint verdict.
+    """Return the sentence on a plan that keeps more old choices: its pins, its step (or that it costs nothing), and how
+    it loads the checkpoint, compared with `new`, how the new plan loads it.
     """
     pins = " ".join(f"--pin {name}={text}" for name, text in other.pins.items())
     step = f"{seconds(other.plan.best.predicted.step_s)} s a step"
@@ -209,7 +209,7 @@ def replan_data(replan: Replan) -> dict[str, Any]:
 
 def _verdict(verdict: Judgement) -> dict[str, Any]:
     """Return a verdict as JSON: only runs, fits (both false) and `why` if the configuration cannot run; else whether it
-    fits, its step and loss, memory, and overruns, 0 if it fits.
+    fits, its step, how much slower that is, memory, and bytes too many on GPU and host, 0 if it fits.
     """
     if verdict.refused:
         return {"runs": False, "fits": False, "why": verdict.refused}

@@ -32,7 +32,9 @@ def stated(plan: Plan) -> list[Block]:
 
 
 def _headline(plan: Plan) -> str:
-    """Return three lines: model and GPUs; algorithm, prompts and updates; framework, precision and generation."""
+    """Return three lines: model and GPUs of all roles; algorithm, prompts, samples and updates; target, workers'
+    framework and release, precision, engine and placement.
+    """
     rl, best = plan.job.rl, plan.best
     assert rl is not None
     return (

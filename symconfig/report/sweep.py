@@ -67,7 +67,9 @@ def headline(swept: Swept, points: Points) -> str:
 
 
 def _best(planned: Iterable[Record]) -> Iterator[tuple[str, Record]]:
-    """Yield (name, record) of each model and cluster's fastest and cheapest plan; one entry if they are the same."""
+    """Yield ("fastest", record) and ("cheapest", record) of each model and cluster, by tokens per second and GPU-hours;
+    one pair, "fastest, cheapest", if they are the same.
+    """
     for members in grouped(((one["model"], one["cluster"]), one) for one in planned).values():
         fastest = max(members, key=lambda record: _number(record, "tokens_per_s"))
         cheapest = min(members, key=lambda record: _number(record, "gpu_hours"))
@@ -200,8 +202,8 @@ def shown_of(one: OfCluster) -> list[Tried]:
 
 
 def _row(one: OfCluster, tried: Tried, question: Question) -> dict[str, str]:
-    """Return the cells of one number of GPUs; the mark is "fewest" if it is the smallest in time, "surely" if in time
-    at the slow end, too; cost is "" without a price.
+    """Return {header: cell} of one number of GPUs. The mark (header "") is "fewest" if it is the smallest in time as
+    predicted, "surely" if the smallest in time at the slow end of the interval; cost is "" without a price.
     """
     mark = " and ".join(
         word

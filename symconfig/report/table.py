@@ -155,8 +155,8 @@ def _interval(predicted: Predicted, name: str, text: Callable[[float], str], uni
 
 
 def headline(plan: Plan) -> str:
-    """Return two lines: model, GPUs, framework (and the job's target); batch, sequence length and numbers; and a third
-    one for an adapter that the job added.
+    """Return two lines: model, GPUs, framework (and the job's target); batch, sequence length, precision and type of
+    gradients; and a third one for an adapter that the job added.
     """
     best, batch = plan.best, plan.best.configuration
     framework = f"{BACKENDS[best.target.backend].label} {best.target.version}"

@@ -145,8 +145,8 @@ def _tidied(score: Error | Growth | Oom | Sweep | None) -> dict[str, Any] | None
 
 
 def _row(source: str, item: Judged) -> dict[str, Any]:
-    """Return a row's predicted and measured values and relative errors as JSON; measured values and errors that the row
-    lacks are None, and then memory is the predicted peak.
+    """Return a row as JSON: predicted and measured values and relative errors. What the row did not measure is None,
+    and so is its error; the predicted memory is of the same kind as the measured one, without that the peak.
     """
     predicted = item.prediction.predicted
     m = item.row.measured

@@ -70,7 +70,7 @@ def frozen(checked: Checked) -> list[Block]:
 
 
 def _verdict(checked: Checked) -> str:
-    """Return the sentence that nothing is edited or stale, or the number of failing findings and the command to try."""
+    """Return the sentence that nothing is edited or stale, or how many findings fail, with a command to try."""
     failed = [finding for finding in checked.findings if finding.fails]
     files = f"{count(len(checked.manifest.files))} files" if checked.manifest is not None else "the plan"
     if not failed:

@@ -195,9 +195,9 @@ def imaged(model: ModelDescriptor, job: Job) -> ModelDescriptor:
 
 
 def _laid_over(vision: Vision, images: Images, *, beside_adapters: bool) -> Vision:
-    """Return the vision tower with the job's number and size of images, and with frozen parts: all with
-    `beside_adapters`, else as the job states, else as before. `projector_frozen` only for "all", `frozen` for all but
-    "none". Raises InputError for another size than a fixed-size tower takes, or one that it refuses.
+    """Return the vision tower with the job's number and size of images and its frozen parts: with `beside_adapters`
+    all, else by the job "none", "tower" or "all" (the projector, too), else as before. Raises InputError for another
+    size than a fixed-size tower takes, or one that the tower refuses.
     """
     changed: dict[str, Any] = {"images_per_sequence": images.per_sequence}
     if images.size is not None and images.size != vision.image_size:

@@ -128,9 +128,9 @@ def best_plan_anyway(
     top: int,
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
-    """Return the best plan of a job as if its target could express the model; nothing can be rendered from it. Raises
-    `refusal` if one of its problems but the last is not about a model field (or is about the adapter), the job names a
-    target or has RL, preferences or sequences, or the search fails.
+    """Return the best plan of a job whose target refused the model, as if it could express it; no files can be rendered
+    from it. refusal: the target's; raised again if a problem of it, but the last one, is about no field of the model or
+    about its adapter, if the job names a target or has RL, preferences or sequences, or if the search fails.
     """
     fields = {(problem.field or "").partition(".")[0] for problem in refusal.problems[:-1]}
     of_network = fields <= ModelDescriptor.model_fields.keys() - {"adapter"}
@@ -193,7 +193,7 @@ def unsupported(
 ) -> tuple[Problem, ...]:
     """Return the problems about inputs for which a target can express no plan, whatever the search chooses; () if it
     can. target: None: the job's. Problems with `edit` can be solved by hand in the framework's code. Raises InputError
-    for an invalid job; one about other fields than inputs is dropped.
+    with those problems of an invalid job that are about inputs; if all are about other fields, () is returned.
     """
     target = target or target_of(model, job)
     job = target.assuming(job)

@@ -64,7 +64,7 @@ def _zero(plan: Plan) -> int:
 
 
 def _stages(old: Plan, new: Plan) -> str:
-    """Return a text if the numbers of layers (MTP excluded) of any chunk of any stage differ, else ""."""
+    """Return "layers on other stages" if a chunk of a stage has another number of layers (MTP excluded), else ""."""
     places = [
         [[len(chunk) - chunk.count("mtp") for chunk in stage.chunks] for stage in plan.best.stages]
         for plan in (old, new)
@@ -73,9 +73,9 @@ def _stages(old: Plan, new: Plan) -> str:
 
 
 def _other_buckets(lost: bool) -> Finding:
-    """Return a finding on bucket sizes that differ between two plans of frameworks with gradient buckets, both below
-    ZeRO-2. It holds only if the first stage's first chunk has more trainable parameters than a bucket of either plan.
-    lost: it then holds for a new run with a single bucket; else for one with several, which can be given the old size.
+    """Return a function of two plans that returns both sizes of Megatron's gradient buckets as text, or "". It is ""
+    for equal sizes, from ZeRO-2 on, and if no bucket closes within the first stage's first chunk, which has too few
+    parameters. lost: for a new run with a single bucket; else for one with several, which can be given the old size.
     """
 
     def find(old: Plan, new: Plan) -> str:
@@ -181,7 +181,9 @@ OWN = frozenset({"vocab_size", "num_hidden_layers", "experts", _MTP, "adapter", 
 
 
 def _differ(old: Any, new: Any, names: frozenset[str], prefix: str = "") -> str:
-    """Return the fields of two descriptors (or sections) that differ, of those named, as text; "" if none."""
+    """Return the fields in `names` that differ between two descriptors (or sections) as `name old -> new`, joined by ",
+    "; "" if none. prefix: put before each name.
+    """
     return ", ".join(
         f"{prefix}{name} {_plain(getattr(old, name))} -> {_plain(getattr(new, name))}"
         for name in type(old).model_fields

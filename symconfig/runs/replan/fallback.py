@@ -49,8 +49,8 @@ class Fallback:
 
     @property
     def advised(self) -> Saving | None:
-        """Return the first way to save with which the fewest smaller plans need a conversion; None if that is the
-        default one. Numbers of nodes without a plan are ignored.
+        """Return the way to save with which the most smaller plans load the checkpoint whole without a conversion, the
+        first of equals; None if that is the default one. Numbers of nodes without a plan are ignored.
         """
         ways = savings(self.plan)
         at = min(

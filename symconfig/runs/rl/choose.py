@@ -123,8 +123,8 @@ def _jobs(question: Question) -> Iterator[tuple[Division, Job, float]]:
     size.
 
     fill: real tokens over the tokens that the job's sequences have room for. Without packing each division has one job
-    of rl.batch padded sequences; with it one for each of `_rooms`, whose sequences are packed micro-batches, enough for
-    an update and a multiple of a divisor of the GPUs.
+    of rl.batch padded sequences. With it there is one for each of `_rooms`: its sequences are packed micro-batches, as
+    many as an update fills, rounded up to a multiple of the largest divisor of the GPUs that is not above that.
     """
     rl = question.rl
     for on in _divided(question):
@@ -216,8 +216,8 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tri
 
 
 def _tighter(question: Question, job: Job) -> Iterator[Job]:
-    """Yield the job with memory margins for what is on the GPU beside the update: colocated, the sleeping engine and
-    each share of _LEFT, while the margin is below 0.9; else the job alone.
+    """Yield the job with larger memory margins, which keep room for what is on the GPU beside the update: colocated,
+    for the sleeping engine and each share of _LEFT in turn, while the margin is below 0.9; else the job as it is, once.
     """
     if question.rl.placement != "colocated":
         yield job
@@ -265,8 +265,8 @@ def _critic(
 
 
 def _alike(question: Question, actor: Candidate) -> dict[str, str]:
-    """Return the pins by which the critic equals the actor: mbs, cp and tp, and pp where programs configure the critic
-    separately (`learns.critic` "own"); else ZeRO stage, recomputation, offload and instances.
+    """Return the pins that give the critic the actor's choices: mbs, cp, tp and, where programs configure the critic by
+    itself (`learns.critic` "own"), pp; elsewhere ZeRO stage, recompute, offload and instances instead of pp.
     """
     c = actor.configuration
     alike: dict[str, object] = {"mbs": c.micro, "cp": c.cp}  # programs take one number of tokens for both

@@ -196,8 +196,9 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
 
 
 def unserved(question: Question, served: Collection[int]) -> Problem | None:
-    """Return the problem why no engine with the stated tp and dp divides any of these numbers of GPUs, or tp the heads;
-    None if one does. served: numbers of generating GPUs, one for each division of the job's.
+    """Return the problem that the stated tp does not divide the attention heads, or that no engine with the stated tp
+    and dp divides any of these numbers of GPUs; None if one does. served: generating GPUs of each division of the
+    job's.
     """
     rollout, model = question.rl.rollout, question.model
     if rollout.tp is not None and model.num_attention_heads % rollout.tp:
@@ -297,9 +298,9 @@ def as_trained(question: Question, actor: Trained) -> Read:
 
 
 def with_reads(question: Question, layout: Layout) -> Layout:
-    """Return a layout whose micro-batches for log-probabilities fit: the update's, halved while they do not fit, as
-    long as the longest sequence has room. The last one is returned even if it does not fit. Unchanged unless the
-    program `reads_apart`, and if workers run the reward model.
+    """Return a layout whose micro-batches for log-probabilities fit: they have the room of the update's, halved while
+    they do not fit and the half still holds the longest sequence; the last ones are taken even if they do not fit.
+    `layout` is returned unless the program `reads_apart`, and if workers run the reward model.
     """
     if not question.learns.reads_apart or (layout.rewards is not None and layout.rewards.how.by == "workers"):
         return layout

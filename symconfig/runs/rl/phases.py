@@ -125,9 +125,9 @@ class Layout:
 
     @property
     def step_s(self) -> float:
-        """Return the seconds of a step: phases of a pool add up, training pools overlap, and so do generation and
-        rewards beside it. Generation is added to training, or overlaps with it if the engine has its own GPUs and not
-        `waits`.
+        """Return the seconds of a step. Phases in one pool of GPUs add up; pools that train run at the same time, and
+        so do generation and rewards beside it. Generation and training add up, too, or overlap if the engine has its
+        own GPUs and not `waits`.
         """
         pools: defaultdict[str, float] = defaultdict(float)
         for phase in self.phases:

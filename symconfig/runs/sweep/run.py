@@ -150,8 +150,8 @@ def run_tasks(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[Row]:
 
 @contextmanager
 def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of `number` spawned processes, each with one thread per library; they are killed at exit, or when
-    this process ends. The thread variables in os.environ are set meanwhile, and restored.
+    """Yield a pool of `number` spawned processes, each with one thread per library. At exit, or when this process ends,
+    they end at once, even within a task. The thread variables in os.environ are set meanwhile, and restored.
     """
     context = multiprocessing.get_context("spawn")
     lifeline, held = context.Pipe(duplex=False)
