@@ -281,8 +281,9 @@ def _of_inputs(error: SymconfigError, job: Job) -> Iterator[Problem]:
 
 
 def _alternatives(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, left: list[Problem]) -> Problem:
-    """Return a problem whose hint names the other targets, and `--edited` if all of `left` can be edited by hand. Only
-    targets of the job's backend are named if it states one.
+    """Return a problem whose hint names the other targets that can express the job, and `--edited` if all of `left` can
+    be edited by hand; without either it asks for a change. Only targets of the job's backend are named if it states
+    one.
     """
     mine = target_of(model, job).name
     able = tuple(_capable(model, cluster, job, mine))

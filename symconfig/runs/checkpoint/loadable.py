@@ -150,7 +150,7 @@ def _holds(rule: Rule, kind: Kind, old: Plan, new: Plan, changed: Mapping[str, s
 
 def _steps(rule: Rule, level: Verdict) -> tuple[str, ...]:
     """Return the names of a rule's conversions and options at the overall verdict `level`: those without its conversion
-    (`otherwise_how`) if that would not improve `level`.
+    (`otherwise_how`) if converting would not make `level` any better.
     """
     spared = rule.otherwise is not None and rule.verdict.rank < level.rank and rule.otherwise.rank <= level.rank
     return rule.otherwise_how if spared else rule.how
@@ -207,7 +207,9 @@ def _new_run(form: str, place: str, wanted: Collection[str], old: Plan, new: Pla
 
 
 def _filled(words: str, place: str, old: Plan, new: Plan) -> str:
-    """Return a text with `<<from>>` (by `place`), `<<old.bucket>>`, `<<old.pins>>` and `<<new.DEGREE>>` replaced."""
+    """Return a text with `<<from>>` replaced by `place`, `<<old.bucket>>` by the old plan's bucket size in elements (or
+    ONE_BUCKET), `<<old.pins>>` by `--pin` options of its layout, `<<new.DEGREE>>` by that of the new plan.
+    """
     words = words.replace("<<from>>", place).replace("<<old.bucket>>", str(closes(old) or ONE_BUCKET))
     if "<<old.pins>>" in words:
         values = {name: getattr(old.best.configuration, name) for name in KEPT} | {

@@ -175,7 +175,9 @@ class Diff:
 
 
 def diff(before: Plan, after: Plan) -> Diff:
-    """Return the differences of two plans by section; sections without differences are empty."""
+    """Return the differences of two plans' best candidates and jobs by section of `Diff`; sections without any are
+    empty.
+    """
     one, other = before.best.to_dict(), after.best.to_dict()
     predicted = one["predicted"], other["predicted"]
     sums = ({name: value for name, value in each.items() if isinstance(value, int | float)} for each in predicted)

@@ -130,9 +130,10 @@ def divisions(rl: Rl, cluster: ClusterDescriptor, gpus: int, rewarded: bool) -> 
 
 
 def _parts(gpus: int, node: int, stated: int | None, quarters: tuple[int, ...]) -> list[int]:
-    """Return the numbers of GPUs that a role may get, descending: only `stated` if given, else the quarters of `gpus`.
+    """Return the numbers of GPUs that a role may get, descending: only `stated` if given, else each number of
+    `quarters` of `gpus`: (1, 2) for a quarter and a half.
 
-    Quarters are rounded down to whole nodes if `gpus` exceeds a node (at least one node, else at least one GPU).
+    These are rounded down to whole nodes if `gpus` exceeds a node (at least one node, else at least one GPU).
     """
     if stated is not None:
         return [stated]
