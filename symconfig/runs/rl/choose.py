@@ -182,8 +182,8 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tri
     """Return the actor's best plans for a job, each with its preferred feasible layouts, the shortest step first.
 
     Colocated, it solves again with a larger memory margin (_LEFT) until a plan has a layout that meets the memory risk;
-    else the first plans are returned whose layouts fit without meeting it. fill: tokens over room of micro-batches; on:
-    the division of the GPUs. Raises InfeasibleError if no layout fits, or as the search.
+    else the first plans are returned whose layouts fit without meeting it. fill: share of micro-batches' tokens that
+    are real; on: the division of the GPUs. Raises InfeasibleError if no layout fits, or as the search.
     """
     unsure: list[Tried] = []
     full: list[Layout] = []
@@ -248,8 +248,8 @@ def _critic(
 ) -> Trained | InfeasibleError | None:
     """Return the critic, solved with the pins of `_alike`; None without a critic, the error if it does not fit.
 
-    job: the update's, with the memory margin that remains; fill: tokens over room; gpus: of the critic's own, 0 if it
-    shares the actor's. solved: cache by pinned values, which this extends.
+    job: the update's, with the memory margin that remains; fill: share of micro-batches' tokens that are real; gpus: of
+    the critic's own, 0 if it shares the actor's. solved: cache by pinned values, which this extends.
     """
     if question.critic is None:
         return None

@@ -208,8 +208,8 @@ def _of_program(workers: Workers, name: str, otherwise: LogitBytes) -> LogitByte
 def _trained(
     run: Run, step: Step, fill: float, logits: LogitBytes, cluster: ClusterDescriptor, limits: Limits
 ) -> Trained:
-    """Return the actor or critic of a step on the stated layout; fill: tokens over room of its micro-batches. Raises
-    InputError as `judge`.
+    """Return the actor or critic of a step on the stated layout. fill: share of its micro-batches' tokens that are
+    real; logits: bytes per logit of its loss. Raises InputError as `judge`.
     """
     packed = replace(run.configuration, packing=packing(step.rl))
     judged = judge(replace(run, configuration=packed, step=step), cluster, limits)

@@ -111,9 +111,9 @@ def fill(job: Job, micro: int, seq_length: int) -> float:
 
 
 def counted(plan: Plan, trained: Trained, how: Compares | None, *, resident: bool = True) -> PlannedStep:
-    """Return the step of a trained model: its phases, seconds with their 90 % interval, and host bytes. how: how the
-    program trains on preferences; None: with none of `Compares`' peculiarities. resident: whether the reference model
-    stays on the GPU. The interval is the candidate's, scaled to the step.
+    """Return the step of a trained model: its phases, seconds with their 90 % interval (the candidate's, scaled to the
+    step), and host bytes. how: in which order and with which copies the program trains on preferences; None: as is
+    usual. resident: whether the reference model stays on the GPU.
     """
     candidate, phases = trained.candidate, tuple(_phases(plan, trained, how or Compares(losses=()), resident))
     step_s = sum(phase.seconds for phase in phases)
