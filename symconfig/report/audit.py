@@ -82,7 +82,7 @@ def blocks(audit: Audit, *, headed: bool = False) -> list[Block]:
 
 def read(audit: Audit) -> str:
     """Return two lines: the input with companion files, its format, number of options (and of DeepSpeed keys) and
-    program; and the framework with its version, marked if guessed.
+    program; and the framework with its release, marked if that is guessed.
     """
     reading, reader = audit.reading, audit.reader
     options = f"{count(len(reading.settings))} options"
@@ -97,8 +97,8 @@ def read(audit: Audit) -> str:
 
 
 def unread(reading: Reading) -> Grid:
-    """Return the table of places that were not understood, those that matter first, then of options with unknown
-    values; at most _SHOWN rows, and one with the number of the others.
+    """Return the table (place, text, reason) of places that were not understood, those on which a prediction may depend
+    first, then of options with unknown values; at most _SHOWN rows, and one with the number of the others.
     """
     items = sorted(reading.unread, key=lambda item: (not item.matters, item.place))
     rows = [(str(item.place), shorten(item.what, 60), item.why) for item in items]
@@ -114,7 +114,9 @@ def unread(reading: Reading) -> Grid:
 
 
 def understood(judged: Judged) -> str:
-    """Return the lines on model, GPUs, degrees and batch that were understood, with a line for each assumption."""
+    """Return lines on what was understood of a run: model; GPUs, framework and batch (of RL the step's); degrees and
+    micro-batches; and a line for each assumed value with its reason.
+    """
     plan, described = judged.plan, judged.run.described
     batch = plan.best.configuration
     runs = table.headline(plan) if judged.run.step is None else _step(judged, judged.run.step)
@@ -175,8 +177,8 @@ def finding_lines(audit: Audit) -> Iterator[tuple[str, str, str]]:
 
 def headline(audit: Audit) -> str:
     """Return the verdict: `runs, 13.8 s a step; 2.94 s is possible (-78.7 %); 4 warnings`. First whether it runs
-    (unknown trainer, cannot run, runs, or not all understood) with the predicted step if it runs; then the better plan,
-    if any; then the numbers of findings by severity, or that nothing is wrong.
+    (unknown trainer, cannot run, runs, or not all understood) with the predicted step if it runs; then the better plan
+    or that the run has the best one, if searched; then the numbers of findings by severity, or that nothing is wrong.
     """
     judged, better = audit.judged, audit.better
     if audit.reader.backend == UNKNOWN:
@@ -232,7 +234,9 @@ RULES_PAGE = "docs/reference/rules.md"
 
 
 def to_dict(audit: Audit) -> dict[str, Any]:
-    """Return the JSON of `symconfig audit --json`; predictions are None if nothing was predicted."""
+    """Return the JSON of `symconfig audit --json`: what was read and not understood, target, model, assumptions, the
+    run's prediction, findings, and the better plan with the steps to it; None for what is unknown or not asked for.
+    """
     judged, reading, reader = audit.judged, audit.reading, audit.reader
     described = judged.run.described if judged is not None else None
     return {
@@ -286,7 +290,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
 
 
 def _step_data(judged: Judged) -> dict[str, Any]:
-    """Return a run with phases as JSON: its trainer and predicted parts; for RL also workers and job."""
+    """Return a run's step with phases as JSON: trainer, seconds, phases; for RL also workers and the job's section."""
     around, step = judged.run.around, judged.run.step
     assert around is not None, "is asked for of such a run"
     parts: dict[str, Any] = {"trainer": around.trainer.name}

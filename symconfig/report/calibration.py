@@ -43,7 +43,9 @@ HARDLY = 0.9  # of the error before: a fit that leaves more has found no constan
 
 
 def calibration_blocks(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> list[Block]:
-    """Return for each GPU type its constants, errors and far priors, and at the end the remarks."""
+    """Return for each GPU type the table of its constants, that of errors by source, sentences on the total error and
+    on constants far from their priors, and at the end the remarks; empty parts are left out.
+    """
     result: list[Block] = []
     for calibration in calibrations:
         title = f"Constants of {calibration.cluster.name}, from {several(calibration.rows, 'run')}"
@@ -72,8 +74,8 @@ def constants_data(parameters: Sequence[Parameter], fit: Fit) -> dict[str, Any]:
 
 
 def _errors(calibration: Calibration) -> Grid:
-    """Return the table of mean absolute errors of the step time by source: before and after the fit, with the model
-    or the source left out.
+    """Return the table of mean absolute errors of the step time by source: runs, models, errors before and after the
+    fit, and of a fit without the model ("-" if there is only one) and without the source.
     """
     rows = (
         {
@@ -91,7 +93,7 @@ def _errors(calibration: Calibration) -> Grid:
 
 
 def left_priors(calibration: Calibration) -> list[str]:
-    """Return a sentence for each constant that the fit moved far from its prior, with the runs that pull it."""
+    """Return a sentence (`far_from_prior`) for each constant that the fit moved far from its prior; [] if none is."""
     return [
         far_from_prior(
             f"{item.constant} of {calibration.cluster.name}, {item.value:.3g},",
@@ -104,7 +106,9 @@ def left_priors(calibration: Calibration) -> list[str]:
 
 
 def far_from_prior(what: str, deviations: float, prior: tuple[float, float], rows: Mapping[str, float]) -> str:
-    """Return the sentence on one constant. prior: (value, relative uncertainty); rows: share of the pull by run."""
+    """Return the sentence that a constant is far from its prior. what: the constant and its value; deviations: how far,
+    in standard deviations, negative below; prior: (value, relative uncertainty); rows: {run: share of the pull}.
+    """
     side = "below" if deviations < 0 else "above"
     pulling = ", ".join(f"{name} ({percent(share)})" for name, share in rows.items())
     return (
@@ -131,8 +135,8 @@ def _summary(calibration: Calibration) -> str:
 
 
 def calibration_data(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> dict[str, Any]:
-    """Return the calibrations as JSON, symconfig.calibration/1: of each cluster rows, constants, far priors, errors
-    (`mape`) and sources; remarks.
+    """Return the calibrations as JSON, symconfig.calibration/1: of each cluster the number of runs, constants, those
+    far from their priors, errors (`mape`: before, after, of models left out), and errors by source; and the remarks.
     """
     return {
         "schema": "symconfig.calibration/1",
@@ -170,9 +174,7 @@ UNSTEADY = 0.1  # spread from which a kernel's time is doubtful
 
 
 def kernel_blocks(times: KernelTimes, fit: KernelFit | None) -> list[Block]:
-    """Return the table of rates and errors by family, the constants and remarks; without `fit` only measured rates.
-    Fits 120 columns.
-    """
+    """Return the table of measured rates by family, the table of constants if there is a fit, and the remarks."""
     result: list[Block] = [_rates(times, fit)]
     if fit is not None:
         title = f"Constants of {fit.cluster.name}, from {len(fit.rows)} kernels"
@@ -222,8 +224,9 @@ def _errors_of(errors: FamilyErrors | None) -> tuple[str, ...]:
 
 
 def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
-    """Yield remarks: with a fit on single kernels, another GPU and the host link; the number of unsteady kernels;
-    skipped ones by reason; the notes.
+    """Yield remarks. With a fit: that single kernels are not a step, that another GPU was measured than the cluster's,
+    and the host link's rates; always: the number of unsteady kernels, skipped ones by reason, and the notes; only what
+    applies.
     """
     if fit is not None:
         yield "Single kernels do not wait for each other as those of a step do: `symconfig calibrate` fits whole runs."
@@ -249,7 +252,10 @@ def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
 
 
 def kernel_data(times: KernelTimes, fit: KernelFit | None) -> dict[str, Any]:
-    """Return the JSON, symconfig.kernel_fit/1; constants and families are None without a fit."""
+    """Return the JSON, symconfig.kernel_fit/1: rig, cluster, constants, errors by family, measured rows, skipped ones
+    and notes. Without `fit` cluster, constants and families are None; with it each row also has the model's seconds
+    before and after the fit, None if it was not fitted.
+    """
     data: dict[str, Any] = {
         "schema": "symconfig.kernel_fit/1",
         "rig": times.rig.model_dump(mode="json"),

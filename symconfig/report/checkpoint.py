@@ -72,8 +72,8 @@ _NUMBERS = 12  # columns in front of what loads
 
 
 def blocks(fallback: Fallback) -> list[Block]:
-    """Return all blocks of a fallback: a table with the full plan and each smaller one, caveats, why sizes have no
-    plan, other batches, how to save, and conversions.
+    """Return all blocks of a fallback: a title, a table with a row for the full plan and each smaller one, caveats, why
+    some numbers of nodes have no plan, other batch sizes, how to save, and conversions.
     """
     plan, nodes = fallback.plan, fallback.nodes
     head = (
@@ -105,9 +105,9 @@ def blocks(fallback: Fallback) -> list[Block]:
 
 def advice(fallback: Fallback, start: str = "") -> list[str]:
     """Return sentences on how the full run should save so that smaller plans load without a conversion; [] without
-    smaller plans. Without advised options one sentence: that all load so anyway, or that no option makes them, with
-    their verdicts. Else the options with exceptions, and their cost. start: the command that starts the run, if options
-    may follow it.
+    smaller plans. If no option helps, one sentence: that all load so anyway, or that some do not, with their verdicts.
+    Else which options, with exceptions, and their cost. start: the command that starts the run, if options may follow
+    it.
     """
     planned = [each for each in fallback.smaller if each.plan is not None]
     if not planned:
@@ -154,7 +154,9 @@ def _tokens_per_s(best: Candidate) -> float:
 
 
 def _conversions(fallback: Fallback) -> list[str]:
-    """Return [sentence] on the numbers of nodes whose checkpoint a run of the old layout must convert, or []."""
+    """Return [a sentence] with the numbers of nodes for which a checkpoint loads only after one more run of the old
+    layout converted it; [] if there are none.
+    """
     old = [
         each
         for each in fallback.smaller
@@ -174,7 +176,9 @@ def _either(nodes: list[int]) -> str:
 
 
 def to_dict(fallback: Fallback) -> dict[str, Any]:
-    """Return the JSON of `symconfig replan --lose-nodes --json`, which is also fallback.json."""
+    """Return the JSON of `symconfig replan --lose-nodes --json`, also in fallback.json: figures of the full plan, how
+    it should save (`saving`: None if as it does by default; `advice`: sentences), and each smaller number of nodes.
+    """
     best = fallback.plan.best
     return {
         "schema": SCHEMA,
@@ -190,7 +194,7 @@ def to_dict(fallback: Fallback) -> dict[str, Any]:
 
 
 def _figures(nodes: int, best: Candidate) -> dict[str, Any]:
-    """Return the folder, GPUs, degrees and speed of a plan as JSON."""
+    """Return a plan's JSON: folder of its files, GPUs, degrees, seconds of a step, tokens per second of all GPUs."""
     return {
         "folder": node_folder(nodes),
         "gpus": best.configuration.world_size,
@@ -201,7 +205,9 @@ def _figures(nodes: int, best: Candidate) -> dict[str, Any]:
 
 
 def _smaller(fallback: Fallback, each: Smaller) -> dict[str, Any]:
-    """Return a smaller plan as JSON; without a plan its figures but `gpus` are None."""
+    """Return a smaller number of nodes as JSON: its plan's figures (None but `gpus` without a plan), efficiency,
+    whether the full plan's checkpoint loads, as saved by default and as advised (None if not applicable), and problems.
+    """
     advisedly = fallback.advisedly(each)
     figures = {"folder": None, "gpus": each.gpus, "parallel": None, "step_s": None, "tokens_per_s": None}
     if each.plan is not None:

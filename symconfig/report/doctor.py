@@ -58,8 +58,8 @@ def _data(name: str) -> Path | None:
 
 
 def sites() -> Iterator[dict[str, Any]]:
-    """Yield the needs of all frameworks' options: Python modules (`here`: whether installed), and variables that
-    launch.sh sets (`here`: None).
+    """Yield {option, label, wants, hint, here} for each need of an option of any framework: a Python module (`here`:
+    whether it is installed), or a variable that launch.sh sets, as `NAME=value` (`here`: None).
     """
     from symconfig.frameworks.known import BACKENDS
 
@@ -74,7 +74,9 @@ def sites() -> Iterator[dict[str, Any]]:
 
 
 def blocks(health: dict[str, Any]) -> list[Block]:
-    """Return the doctor's report: versions, folders, sizes of the zoo, needs of options, and whether planning works."""
+    """Return the doctor's report: versions, paths of data folders, numbers of zoo models and clusters, what options of
+    plans need, and whether planning works. health: of `examine`, with the list of `sites`.
+    """
     packages = (f"{name} {version or 'absent'}" for name, version in health["packages"].items())
     folders = ((one["name"], one["path"] or "MISSING") for one in health["folders"])
     zoo = ((kind, f"{len(health[kind])} in the zoo") for kind in ("models", "clusters"))

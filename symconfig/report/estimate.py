@@ -18,8 +18,8 @@ FitsOn = Mapping[str, "Estimate | Problem"]  # by cluster
 
 
 def blocks(estimate: Estimate, fits_on: FitsOn) -> list[Block]:
-    """Return all blocks of an estimate: headline, layout, stages, parts, certainty, other clusters, refusals and
-    verdict; empty parts are left out.
+    """Return all blocks of an estimate: headline, layout, stages, parts, intervals, other clusters (`fits_on`:
+    {cluster: the estimate or problem there}), refusals and verdict; empty parts are left out.
     """
     plan = estimate.plan
     return present(
@@ -35,8 +35,9 @@ def blocks(estimate: Estimate, fits_on: FitsOn) -> list[Block]:
 
 
 def stages(estimate: Estimate) -> Grid:
-    """Return the table of memory by stage and part in GiB, with use, usable and share; parts that are 0 on all stages
-    are left out, and neighbouring stages with equal figures share a row.
+    """Return the table of memory by stage in GiB: stage, layers, each part, bytes in use, usable bytes, share, and
+    whether it does not fit. Parts that are 0 on all stages are left out; neighbouring stages with equal cells share a
+    row (`1-3`).
     """
     plan, most = estimate.plan, estimate.plan.usable_bytes
     rows: list[dict[str, str]] = []
@@ -96,7 +97,10 @@ def others(fits_on: FitsOn) -> Grid:
 
 
 def to_dict(estimate: Estimate, fits_on: FitsOn) -> dict[str, Any]:
-    """Return the JSON of `symconfig estimate --json`, in bytes; `fits_on` is {} unless other clusters were asked."""
+    """Return the JSON of `symconfig estimate --json`: cluster, candidate, whether it fits, usable and missing bytes
+    (negative if some are free), the largest part, refusals, and bytes by part of each stage. `fits_on` has for each
+    other cluster that was asked for whether it fits, missing bytes and step, or `why` none.
+    """
     plan, (name, most) = estimate.plan, estimate.largest
     return {
         "schema": SCHEMA,

@@ -43,15 +43,16 @@ def blocks(plan: Plan) -> list[Block]:
 
 
 def details(explanation: Explanation, symbolic: Symbolic) -> list[Block]:
-    """Return one layer's operators, collectives and kept tensors, the sharding of all tensors, and the costs as
-    formulas.
+    """Return the blocks that `explain --all` adds: of one layer operators, collectives and kept tensors (`tables`), the
+    sharding of all tensors, and the formulas of step and memory.
     """
     return present(*tables(explanation), *strategy_tables(explanation.strategies), *formulas(symbolic))
 
 
 def to_dict(plan: Plan, explanation: Explanation, symbolic: Symbolic) -> dict[str, Any]:
-    """Return the explanation as JSON: one layer's operators, collectives and tensors, all strategies, formulas and
-    symbols, and the first alternative as `runner_up` (None without one).
+    """Return the explanation as JSON: the best candidate, what limits it, one layer's operators, collectives and
+    tensors, the sharding of all tensors, the first alternative with its loss (`runner_up`; None without one), and
+    `symbolic`: formulas and symbols with their values.
     """
     runner_up = None
     if plan.alternatives:
@@ -91,7 +92,9 @@ NOTE = (
 
 
 def tables(explanation: Explanation) -> list[Block]:
-    """Return the tables of one layer: operators, collectives, and tensors kept for the backward pass."""
+    """Return the tables of one layer and microbatch: operators (sizes, ms by phase), collectives (times over all
+    phases), and tensors that the backward pass needs (MiB, fate); empty ones are left out.
+    """
     kind = explanation.kind
     named = [(name, list(lines)) for name, lines in groupby(explanation.operators, lambda line: line.name)]
     title = f"Operators of one {kind} layer, one microbatch: what each works on in the forward pass, and ms"
@@ -115,7 +118,9 @@ def _work(lines: Sequence[OperatorLine]) -> str:
 
 
 def _collectives(lines: Sequence[CollectiveLine]) -> Grid:
-    """Return the table of collectives by tensor, axes and size; times are summed over the phases."""
+    """Return the table of collectives: tensor, axes, kinds by phase, size, MiB, and milliseconds in all and exposed.
+    Those with equal tensor, axes and size share a row, with the times of all phases summed.
+    """
     rows = grouped(((line.tensor, line.axes, line.size, mib(line.bytes)), line) for line in lines)
     cells = (
         {
@@ -145,8 +150,8 @@ def _joined(rows: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
 
 
 def strategy_tables(strategies: Strategies) -> list[Block]:
-    """Return a first line with the mesh axes, and a table per kind of block with each tensor's sharding, equal ones in
-    one row; [] without mesh axes.
+    """Return a line with the mesh axes, and a table for each kind of block: each tensor, its sharding as produced, and
+    others in which it is read, with the collectives for them; tensors alike in these share a row. [] without mesh axes.
     """
     if not strategies.axes:
         return []
@@ -199,8 +204,8 @@ def _others(strategy: Strategy) -> list[str]:
 
 
 def formulas(symbolic: Symbolic) -> list[Block]:
-    """Return all formulas of step and memory with their values, a note, and two tables: the symbols that move the
-    step most, and all symbols.
+    """Return a text with the formulas of step and memory and their values, a note, and two tables of symbols: those by
+    which the step changes most, and all of them by source and name.
     """
     lines = (
         line

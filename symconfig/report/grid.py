@@ -121,7 +121,7 @@ def to_text(grid: Grid, width: int | None = None) -> str:
 
 
 def markdown_rows(grid: Grid) -> list[str]:
-    """Return a table as lines of Markdown, without its title."""
+    """Return a table as lines of Markdown: headers, rule and rows, without its title."""
     rule = "|".join("---" if column in grid.left else "---:" for column in range(len(grid.headers)))
     heads, *rows = ("| " + " | ".join(row) + " |" for row in (grid.headers, *grid.rows))
     return [heads, f"|{rule}|", *rows]
@@ -154,7 +154,7 @@ def condensed(grid: Grid) -> Grid:
 
 
 def _laid(grid: Grid, width: int | None) -> Iterator[Line]:
-    """Yield the lines of a table: title, if any, then the `condensed` columns, within `width`."""
+    """Yield (line, terminal code) for a table: its title, if any, and its `condensed` columns, within `width`."""
     grid = condensed(grid)
     if grid.title:
         yield from ((line, _BOLD) for line in wrapped(clean(grid.title), width).split("\n"))
@@ -195,7 +195,7 @@ def _fitting(grid: Grid, width: int | None) -> Iterator[Line]:
 
 
 def _lines(grid: Grid, widths: Sequence[int], gap: str = _GAPS[0]) -> Iterator[Line]:
-    """Yield the lines of headers (if any), rule and rows."""
+    """Yield (line, terminal code) for headers and rule, if there are headers, and the rows; the marked one is green."""
     if any(grid.headers):
         yield from ((line, _BOLD) for line in _row(grid, grid.headers, widths, gap, heads=True))
         yield gap.join("-" * width for width in widths).rstrip(), _BOLD
@@ -276,8 +276,8 @@ def _styled(block: Block, width: int | None) -> Iterator[Line]:
 
 
 def show(blocks: Sequence[Block], stream: TextIO) -> None:
-    """Write the blocks to a stream at the page's width; with terminal codes if it is a terminal, unless NO_COLOR is set
-    or TERM is dumb.
+    """Write the blocks to a stream, an empty line between two, at the page's width. On a terminal headers and marked
+    rows get colour codes, unless NO_COLOR is set or TERM is dumb.
     """
     width = page_width(stream)
     if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":

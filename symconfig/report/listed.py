@@ -93,7 +93,9 @@ class ModelLine:
 
 
 def cluster_list(lines: Sequence[ClusterLine]) -> list[Block]:
-    """Return the table of clusters with notes on units."""
+    """Return the table of clusters (name, GPU, memory in GiB, peak in TFLOP/s, GPUs of a node, rates of links and
+    network in GB/s or "none") and a text on its columns.
+    """
     rows = (
         {
             "name": one.name,
@@ -115,7 +117,9 @@ def cluster_list(lines: Sequence[ClusterLine]) -> list[Block]:
 
 
 def model_list(lines: Sequence[ModelLine]) -> list[Block]:
-    """Return the table of models with notes on columns."""
+    """Return the table of models (name, parameters, active ones, layers, hidden size, longest sequence, experts,
+    adapter; the last two "" without) and a text on its columns.
+    """
     rows = (
         {
             "name": one.name,
@@ -163,7 +167,9 @@ def recipe_list(recipes: Sequence[Stated]) -> list[Block]:
 
 
 def recipe_table(one: Stated) -> list[Block]:
-    """Return the table of everything that a recipe states, with its pins."""
+    """Return [the table of a recipe]: job, source, place in it, framework, layout, options, and pins that give its
+    layout.
+    """
     source = one["source"]
     rows = (
         ("job", job_words(one)),
@@ -187,7 +193,9 @@ def job_words(one: Stated) -> str:
 
 
 def layout_words(layout: Stated) -> str:
-    """Return a layout as text: degrees above 1, micro-batch, ZeRO stage other than 0 and 1, recomputation."""
+    """Return a layout as text: degrees above 1, micro-batch, ZeRO stage other than 0 and 1, kind of recompute but
+    "none".
+    """
     degrees = [f"{name} {layout[name]}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if layout.get(name, 1) > 1]
     micro = [f"micro {layout['micro']}"] if layout.get("micro") else []
     zero = [f"zero {layout['zero']}"] if layout.get("zero") not in (None, 0, 1) else []
@@ -197,8 +205,9 @@ def layout_words(layout: Stated) -> str:
 
 def targets(plan: Plan | None, templates: Path | None) -> tuple[dict[str, Any], list[Block]]:
     """Return (JSON, tables) of targets and launchers; with a plan also whether each target can express it ("another":
-    only this plan's choices are in the way), and why others cannot. templates: folder of own templates over the
-    built-in targets. Raises InputError for an invalid folder.
+    only this plan's choices are in the way), and why others cannot. templates: a folder of folders by target's name,
+    whose templates replace built-in ones; it adds no target. Raises InputError for an invalid folder, also for one with
+    a folder that is no target's.
     """
     known = every_target() if templates is None else overlaid(templates)
     problems = {name: () if plan is None else _problems(plan, name, templates) for name in known}

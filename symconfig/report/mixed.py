@@ -13,8 +13,9 @@ from symconfig.report.table import compared
 
 
 def blocks(plan: MixedPlan) -> list[Block]:
-    """Return the report of a plan over two kinds of GPUs: two headlines, the ranking with the cluster of the first
-    stages in a last column, the kinds' shares in the order of the best candidate's stages, and whether mixing pays.
+    """Return the report of a plan over two kinds of GPUs: a head of two lines, the ranking with the cluster of the
+    first stages in a last column, a table of the kinds in the order of the best candidate's stages, and whether mixing
+    pays.
     """
     best, batch = plan.best.candidate, plan.best.candidate.configuration
     kinds = " and ".join(

@@ -36,7 +36,9 @@ def plan_page(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()
 
 
 def audit_page(audit: Audit, source: str, files: Mapping[str, str]) -> str:
-    """Return the HTML page of an audit: findings, tables, and the better plan with its files if there is one."""
+    """Return the HTML page of an audit: headline, findings, tables, and the better plan with its files if there is one.
+    source: the audited script's name, for the title; files: the better plan's, {name: text}.
+    """
     title = f"{shorten(source, 80)}: {report.headline(audit)}"
     lead, better = report.read(audit).replace("\n", "; "), audit.better
     shown = [*report.blocks(audit, headed=True), *(blocks(better) if better is not None else ())]
@@ -112,8 +114,8 @@ def digest(text: str) -> str:
 
 
 def charts(plan: Plan) -> list[dict[str, Any]]:
-    """Return two charts, step time and memory by part, each with a bar for each ranked plan, and for the fastest one if
-    that is kept beside the ranking.
+    """Return two charts (`_chart`), step time in seconds and memory of the fullest GPU in GiB by part, each with a bar
+    for each ranked plan, and for the fastest one if that is kept beside the ranking.
     """
     named = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
     if plan.beside.fastest is not None:
@@ -153,8 +155,8 @@ def _chart(name: str, title: str, bars: Sequence[tuple[str, Candidate, Mapping[s
 
 
 def _commands(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return up to two (title, command) pairs: the one that makes the plan, if its model is in the zoo and options can
-    express its job, and the one that starts it: sbatch.sh if that is a file, else launch.sh if that is.
+    """Return up to two (title, command) pairs: the `symconfig plan` command that makes the plan, if its model is in the
+    zoo and options can express its job; and `sbatch sbatch.sh`, or else `bash launch.sh`, if `files` has that.
     """
     job = plan.job.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"target"})
     pins, training = job.pop("pins", {}), job.pop("training", {})
@@ -168,7 +170,9 @@ def _commands(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def sentence(plan: Plan) -> str:
-    """Return the plan in one sentence: degrees above 1, micro-batch, ZeRO, recompute, step, throughput and memory."""
+    """Return the plan in one sentence: degrees above 1, micro-batch, microbatches, ZeRO stage and recompute if any, and
+    the predicted step, throughput, MFU and memory.
+    """
     best, predicted = plan.best, plan.best.predicted
     recompute = best.configuration.recompute_text
     layout = [f"{name} {size}" for name in DEGREES if (size := getattr(best.configuration, name)) > 1] or ["one GPU"]

@@ -84,7 +84,9 @@ def names(dims: Iterable[str]) -> dict[str, str]:
 
 
 def blocks(report: Contents) -> list[Block]:
-    """Return the report's blocks; with explained operators only the headline, these operators and the legend."""
+    """Return the report: headline, split of operators, letters of dims, sharding of parameters, collectives, totals,
+    baselines and notes. If `report.explained` names operators: only headline, these operators and letters.
+    """
     if report.explained:
         return [headline(report), *(block for v in report.explained for block in explained(report, v)), *legend(report)]
     return [
@@ -100,7 +102,9 @@ def blocks(report: Contents) -> list[Block]:
 
 
 def headline(report: Contents) -> str:
-    """Return the head: program, mesh, folding, cost, memory, proof of optimality, microbatches and recomputation."""
+    """Return the head in lines: program and job; mesh and axes; operators and parameters before and after folding;
+    cost, memory and what is proved (`proof`); microbatches and what is kept for the backward pass.
+    """
     partition, net = report.partition, report.partition.net
     operators = sum(node.operator is not None for node in net.nodes)
     parameters = sum(node.parameter is not None for node in net.nodes)
@@ -147,7 +151,9 @@ def proof(partition: Partition) -> str:
 
 
 def strategies(report: Contents) -> Grid:
-    """Return the table of operators by their split, in program order, equal ones as one row."""
+    """Return the table of operators grouped by their split, in program order: a row with the split in words, and below
+    it one for each name and output layout, with how many operators of the program it stands for.
+    """
     partition, groups = report.partition, dict[str, dict[tuple[str, str], int]]()
     for node, row in zip(partition.net.nodes, partition.rows, strict=True):
         if node.operator is not None:
@@ -164,7 +170,9 @@ def strategies(report: Contents) -> Grid:
 
 
 def stored(report: Contents) -> Grid:
-    """Return the table of parameters by the sharding of weight, gradient and optimizer state, the largest first."""
+    """Return the table of parameters, a row for each way to shard weight, gradient and optimizer state (`storage`), the
+    most elements first: names (two, and how many more), number of parameters, elements in 10^9, and the three.
+    """
     partition = report.partition
     groups: dict[tuple[str, str, str], tuple[list[str], float, int]] = {}
     for node, row in zip(partition.net.nodes, partition.rows, strict=True):
@@ -183,9 +191,9 @@ def stored(report: Contents) -> Grid:
 
 
 def storage(node: Node, row: Sequence[int], report: Contents) -> tuple[str, str, str]:
-    """Return how (weight, gradient, optimizer state) are sharded, as texts: flat axes (of ZeRO stage 3, 2 and 1 or
-    more) and split dims; "whole" if none. Gradient and state are "none" if not trained, "as the weight" if equal to its
-    text.
+    """Return how a parameter's (weight, gradient, optimizer state) are sharded, as texts: flat over the axes of ZeRO
+    stage 3 (2 or more, 1 or more), and by split dims; "whole" if not at all. Gradient and state are "none" if it is not
+    trained, "as the weight" if their text is the weight's.
     """
     axes, dims = report.partition.axes, {option.name for option in node.options if option.parts}
 
@@ -234,9 +242,9 @@ def totals(report: Contents) -> Grid:
 
 
 def moves(report: Contents, every: Sequence[Moved]) -> Grid:
-    """Return the table of collectives: those of equal tensor, kind, ranks, level, phase and amount as one row, the most
-    exposed first; rows after MOST_MOVED are summed in one. every: those to list. Amounts are in 10^6 bytes, or elements
-    for the relative cost.
+    """Return the table of collectives: tensor, kind and ranks, phase, amount, times, cost, exposed cost. Those equal in
+    the first four share a row, the most exposed first; rows after MOST_MOVED are summed in one. every: those to list.
+    Amounts are in 10^6 bytes, or elements for the relative cost.
     """
     groups: dict[tuple[str, str, str, str], list[float]] = {}
     for one in every:
@@ -288,8 +296,8 @@ def baselines(report: Contents) -> list[Block]:
 
 
 def explained(report: Contents, v: int) -> Iterator[Block]:
-    """Yield the table of an operator's tensors and gradients, and of the collectives at its links or of its own, if
-    any. v: its index in the network.
+    """Yield the table of an operator's inputs and outputs, with the layouts of tensor and gradient, and that of the
+    collectives on the edges at it and of its own, if any. v: its index in the network.
     """
     partition = report.partition
     node, row = partition.net.nodes[v], partition.rows[v]

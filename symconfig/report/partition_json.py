@@ -84,7 +84,9 @@ def levels(mesh: Mesh) -> list[dict[str, Any]]:
 
 
 def _solution(report: Contents) -> dict[str, Any]:
-    """Return cost, memory, proof and sizes of the solution as JSON; an infinite gamma is None."""
+    """Return the solution as JSON: cost, memory and its limit, gamma (None if infinite), solver and what it proves,
+    microbatches, what is kept, and the numbers of operators and parameters in the program and folded.
+    """
     partition, net = report.partition, report.partition.net
     return {
         "cost": partition.cost,
@@ -117,7 +119,9 @@ def _tensor(port: Port, row: Sequence[int], axes: Sequence[Axis]) -> dict[str, A
 
 
 def _layout(port: Port, layout: Layout) -> dict[str, Any]:
-    """Return a layout as JSON: parts by dim, strategy, and axes of partial sums and flat shards."""
+    """Return a tensor's layout as JSON: each dim's name, size and parts, the strategy, and parts of partial sums and of
+    flat.
+    """
     dims = zip(layout.dims, port.sizes, layout.parts, strict=True)
     return {
         "dims": [{"dim": dim, "size": size, "parts": _parts(parts)} for dim, size, parts in dims],
@@ -128,7 +132,9 @@ def _layout(port: Port, layout: Layout) -> dict[str, Any]:
 
 
 def _parameter(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> dict[str, Any]:
-    """Return a parameter as JSON with its layout and, by mesh level, the highest ZeRO stage of the level's axes."""
+    """Return a parameter as JSON: name, path, `times`, split, the layout of its tensor, and `zero`: {mesh level: the
+    highest ZeRO stage on the level's axes}.
+    """
     assert node.parameter is not None
     zero: dict[str, int] = {}
     for option, axis in zip(row, axes, strict=True):

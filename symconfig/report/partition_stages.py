@@ -54,7 +54,7 @@ def blocks(staged: Staged) -> list[Block]:
 
 
 def _headline(staged: Staged) -> str:
-    """Return the head: program, mesh, layers, step time, stages and idle share."""
+    """Return the head: program; mesh; numbers of operators and layers; step time, stages, microbatches, idle share."""
     pipeline, ask = staged.pipeline, staged.ask
     return "\n".join(
         (
@@ -70,7 +70,9 @@ def _headline(staged: Staged) -> str:
 
 
 def _stages(staged: Staged) -> Grid:
-    """Return the table of stages: operators, GPUs, milliseconds, microbatches in flight and memory."""
+    """Return the table of stages, numbered from 1: first and last operator, their number, GPUs, milliseconds of a
+    microbatch and once a step, microbatches in flight, memory in GiB, and what is kept for the backward pass.
+    """
     pipeline = staged.pipeline
     rows = []
     for number, stage in enumerate(pipeline.stages):
@@ -87,7 +89,9 @@ def _stages(staged: Staged) -> Grid:
 
 
 def to_dict(staged: Staged) -> dict[str, Any]:
-    """Return the report as JSON, symconfig.pipeline/2: mesh, solution (seconds, microbatches, idle), and stages."""
+    """Return the report as JSON, symconfig.pipeline/2: mesh, solution (seconds, microbatches, idle share, memory limit,
+    numbers of layers and of solved partitions), and each stage with its partition.
+    """
     pipeline, ask = staged.pipeline, staged.ask
     return {
         "schema": SCHEMA,
@@ -107,7 +111,7 @@ def to_dict(staged: Staged) -> dict[str, Any]:
 
 
 def _stage(staged: Staged, number: int) -> dict[str, Any]:
-    """Return a stage with its partition as JSON."""
+    """Return stage `number` (from 0) as JSON: operators, GPUs, seconds, microbatches in flight, memory, partition."""
     stage, operators = staged.pipeline.stages[number], _names(staged.pipeline, number)
     return {
         "operators": {"first": operators[0], "last": operators[-1], "count": len(operators)},

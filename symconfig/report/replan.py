@@ -56,7 +56,9 @@ def replan_blocks(replan: Replan) -> list[Block]:
 
 
 def _inputs(replan: Replan) -> Iterator[Block]:
-    """Yield the table of inputs that changed, or a sentence that none did; and a warning about an edited plan file."""
+    """Yield the table of inputs that differ from the old plan's, or the sentence that the job is the same; and, if the
+    plan file was edited, a sentence on the edited fields.
+    """
     if replan.inputs:
         yield values("What is asked for", replan.inputs)
     else:
@@ -66,7 +68,7 @@ def _inputs(replan: Replan) -> Iterator[Block]:
 
 
 def values(title: str, differences: Sequence[Difference], most: int = SHOWN) -> Grid:
-    """Return the table of fields with both values; after `most` rows only their number."""
+    """Return the table of differing fields with both values; after `most` rows one with the number of the others."""
     rows = [(words(each.field), value(each.before), value(each.after)) for each in differences[:most]]
     if len(differences) > most:
         rows.append((f"and {count(len(differences) - most)} more (--json has all)", "", ""))
@@ -110,8 +112,8 @@ def _changes(replan: Replan) -> Iterator[Block]:
 
 
 def _near_plan(other: NearPlan, new: Verdict) -> str:
-    """Return the sentence on a plan that keeps more old choices: its pins, its step (or that it costs nothing), and its
-    and `new`, the new plan's, checkpoint verdict.
+    """Return the sentence on a plan that keeps more old choices: its pins, its step (or that it costs nothing), and how
+    it loads the checkpoint, compared with `new`, how the new plan loads it.
     """
     pins = " ".join(f"--pin {name}={text}" for name, text in other.pins.items())
     step = f"{seconds(other.plan.best.predicted.step_s)} s a step"
@@ -123,7 +125,9 @@ def _near_plan(other: NearPlan, new: Verdict) -> str:
 
 
 def _schedule(schedule: Schedule) -> Iterator[Block]:
-    """Yield the table of rescaled iterations and the schedule's notes; the table may be empty."""
+    """Yield the table of `training` fields counted in iterations that change, with both values (no rows if none does),
+    and the schedule's notes as sentences, one a line.
+    """
     rows = (
         {
             "iterations": words(each.field),
@@ -153,7 +157,9 @@ def _command(replan: Replan) -> Iterator[str]:
 
 
 def _files(replan: Replan) -> str:
-    """Return the sentence on which rendered files change; "" if the target is not known."""
+    """Return the sentence on which rendered files change: all if the target is another one, else those of
+    `replan.files`; "" if the target stays and the files could not be rendered.
+    """
     old, new = replan.targets
     if replan.files is None:
         return f"All files change: the target is {new}, and was {old}." if old != new else ""
@@ -161,8 +167,9 @@ def _files(replan: Replan) -> str:
 
 
 def replan_data(replan: Replan) -> dict[str, Any]:
-    """Return the JSON of `symconfig replan --json`; `near` is None without a nearer plan, `going_on` at step 0 or if no
-    command is known.
+    """Return the JSON of `symconfig replan --json`: all of `Replan`, with the new plan as `plan` and the old one's best
+    candidate as `old`. `near` is None without a nearer plan, `going_on` (the command) at step 0 or if it is not known,
+    `files` if they cannot be compared.
     """
     nearest, changes, schedule = replan.near_plan, replan.changes, replan.schedule
     return {
@@ -202,7 +209,7 @@ def replan_data(replan: Replan) -> dict[str, Any]:
 
 def _verdict(verdict: Judgement) -> dict[str, Any]:
     """Return a verdict as JSON: only runs, fits (both false) and `why` if the configuration cannot run; else whether it
-    fits, its step and loss, memory, and overruns, 0 if it fits.
+    fits, its step, how much slower that is, memory, and bytes too many on GPU and host, 0 if it fits.
     """
     if verdict.refused:
         return {"runs": False, "fits": False, "why": verdict.refused}
@@ -255,7 +262,9 @@ def _joined(stages: Sequence[Difference]) -> list[Difference]:
 
 
 def _predicted(diff: Diff) -> Iterator[Block]:
-    """Yield tables of step time and memory, each only if a part of it differs: these parts and the sum."""
+    """Yield a table of step time, and one of GPU memory, each only if a part of it differs: the parts that differ and
+    the sum, with both values and the change.
+    """
     one, other = diff.before.best.predicted, diff.after.best.predicted
     if diff.sections["time"]:
         rows = [*_rows(diff.sections["time"], seconds), _sum("step", one.step_s, other.step_s, seconds)]
@@ -269,7 +278,7 @@ def _predicted(diff: Diff) -> Iterator[Block]:
 
 
 def _rows(differences: Sequence[Difference], shown: Any) -> Iterator[tuple[str, ...]]:
-    """Yield rows of parts, the largest change first, then by name. shown: formats a value."""
+    """Yield a row (name, before, after, change, "") for each part, the largest change first. shown: formats a value."""
     for each in sorted(differences, key=lambda each: (-abs(each.delta or 0.0), each.field)):
         yield (words(each.field), shown(each.before), shown(each.after), _signed(each.delta or 0.0, shown), "")
 
@@ -290,7 +299,9 @@ def _signed(delta: float, shown: Any) -> str:
 
 
 def diff_data(diff: Diff) -> dict[str, Any]:
-    """Return the JSON of `symconfig diff --json`: whether the plans are equal, both, and the differences by section."""
+    """Return the JSON of `symconfig diff --json`: whether the plans are equal, model, cluster, GPUs and target of both,
+    and the differences of each section of `Diff`.
+    """
     return {
         "schema": "symconfig.diff/1",
         "same": diff.same,

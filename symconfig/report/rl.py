@@ -15,7 +15,9 @@ _WORDS = ("recompute", "on the host")  # columns that are not numbers
 
 
 def blocks(plan: Plan) -> list[Block]:
-    """Return the report of an RL plan: headline, ranking, phases of the best plan, and explanations."""
+    """Return the report of an RL plan: headline, ranking, phases of the best plan, and sentences on its step; the last
+    one says by how much it is longer than the shortest shown, if it is.
+    """
     pairs = zip((plan.best, *plan.alternatives), plan.rl, strict=True)
     rows = (_row(str(number), *pair) for number, pair in enumerate(pairs, 1))
     sentences = _sentences(plan)
@@ -30,7 +32,9 @@ def stated(plan: Plan) -> list[Block]:
 
 
 def _headline(plan: Plan) -> str:
-    """Return three lines: model and GPUs; algorithm, prompts and updates; framework, precision and generation."""
+    """Return three lines: model and GPUs of all roles; algorithm, prompts, samples and updates; target, workers'
+    framework and release, precision, engine and placement.
+    """
     rl, best = plan.job.rl, plan.best
     assert rl is not None
     return (
@@ -74,14 +78,16 @@ def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
 
 
 def phases(plan: Plan, title: str = "The phases of plan 1") -> Grid:
-    """Return the table of the best plan's phases: seconds, share, and bytes by part on the fullest GPU."""
+    """Return the table of the best plan's phases: name, seconds, share of the step, tokens of a micro-batch per GPU,
+    GiB on the fullest GPU, and of which parts these are.
+    """
     rows = tuple((row.name, *row.cells) for row in summary.phases(plan))
     return Grid(("phase", "s", "share", "tokens/GPU", "GPU GiB", "of these"), rows, left=(0, 5), title=title)
 
 
 def whole_step(plan: Plan) -> list[Block]:
-    """Return the table of phases and sentences on the first step with its interval and others' seconds; [] for plans
-    without steps of phases.
+    """Return the table of the first step's phases, and sentences with the seconds of that step and its interval, and of
+    the other candidates' steps; [] for a plan whose steps have no phases.
     """
     if not plan.steps:
         return []
@@ -125,7 +131,9 @@ def _sentences(plan: Plan, *, suggests: bool = True) -> list[str]:
 
 
 def _critic(actor: Candidate, step: PlannedRl) -> str:
-    """Return the sentence on the critic's degrees and recomputation that differ from the actor's."""
+    """Return the sentence on the critic's degrees (but dp) and recompute that differ from the actor's, or that none
+    does.
+    """
     one, other = step.critic or actor.configuration, actor.configuration
     own = {
         name: str(getattr(one, name)) for name in DEGREES if name != "dp" and getattr(one, name) != getattr(other, name)

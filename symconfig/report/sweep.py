@@ -31,7 +31,9 @@ _WORDS = {
 
 
 def sweep_blocks(swept: Swept, points: Points, out: Path) -> list[Block]:
-    """Return the report of a sweep: counts, best plans, caveats, reasons without plan, and what is left to do."""
+    """Return the report of a sweep: counts, a table of each model and cluster's fastest and cheapest plan, their
+    caveats, a table of the reasons of points without a plan, and a line on rows written and points left to do.
+    """
     records = swept.records
     planned = [record for record in records if record["status"] == Status.PLANNED]
     caveats = (
@@ -65,7 +67,9 @@ def headline(swept: Swept, points: Points) -> str:
 
 
 def _best(planned: Iterable[Record]) -> Iterator[tuple[str, Record]]:
-    """Yield (name, record) of each model and cluster's fastest and cheapest plan; one entry if they are the same."""
+    """Yield ("fastest", record) and ("cheapest", record) of each model and cluster, by tokens per second and GPU-hours;
+    one pair, "fastest, cheapest", if they are the same.
+    """
     for members in grouped(((one["model"], one["cluster"]), one) for one in planned).values():
         fastest = max(members, key=lambda record: _number(record, "tokens_per_s"))
         cheapest = min(members, key=lambda record: _number(record, "gpu_hours"))
@@ -74,7 +78,9 @@ def _best(planned: Iterable[Record]) -> Iterator[tuple[str, Record]]:
 
 
 def _cells(record: Record) -> dict[str, str]:
-    """Return the cells of a plan: GPUs, batch, sequence, degrees, step, MFU, tokens/s and GPU-hours per 10^9 tokens."""
+    """Return {header: cell} of a plan in the table: GPUs, batch, sequence length, degrees, step in seconds, MFU, tokens
+    per second of all GPUs, and GPU-hours for 10^9 tokens.
+    """
     whole = {"GPUs": "gpus", "batch": "global_batch_size", "sequence": "seq_length"}
     whole |= {name: name for name in ("tp", "pp", "cp", "ep", "dp")}
     return {
@@ -93,8 +99,8 @@ def _number(record: Record, name: str) -> float:
 
 
 def reasons(records: Iterable[Record]) -> Grid:
-    """Return the table of (number, status, reason) of points without a plan, the most frequent first; reasons after
-    _MOST_REASONS rows are one row with their total.
+    """Return the table (number of points, status, reason) of points without a plan, the most frequent first; all
+    reasons after the first _MOST_REASONS share one row with their total.
     """
     counts = Counter(
         (str(record["status"]), short(str(record["reason"]), _MOST_LETTERS))
@@ -110,7 +116,9 @@ def reasons(records: Iterable[Record]) -> Grid:
 
 
 def sweep_data(swept: Swept, points: Points, out: Path) -> dict[str, Any]:
-    """Return the JSON of `symconfig sweep --json`: counts and all rows, with None for columns that a row lacks."""
+    """Return the JSON of `symconfig sweep --json`: path of the table, numbers of combinations, points and rows by
+    status, and all rows as {column: value}, None for columns that a row lacks.
+    """
     names = [column.name for column in COLUMNS]
     return {
         "schema": "symconfig.sweep/1",
@@ -148,7 +156,9 @@ def size_blocks(size: Size) -> list[Block]:
 
 
 def question_lines(question: Question) -> str:
-    """Return tokens, deadline, batch and steps in two lines."""
+    """Return two lines: the model's tokens and the deadline (days, or hours below one); batch, sequence length and
+    steps.
+    """
     days = question.deadline_s / DAY_S
     number, unit = (days, "day") if days >= 1 else (days * 24, "hour")
     return (
@@ -192,8 +202,8 @@ def shown_of(one: OfCluster) -> list[Tried]:
 
 
 def _row(one: OfCluster, tried: Tried, question: Question) -> dict[str, str]:
-    """Return the cells of one number of GPUs; the mark is "fewest" if it is the smallest in time, "surely" if in time
-    at the slow end, too; cost is "" without a price.
+    """Return {header: cell} of one number of GPUs. The mark (header "") is "fewest" if it is the smallest in time as
+    predicted, "surely" if the smallest in time at the slow end of the interval; cost is "" without a price.
     """
     mark = " and ".join(
         word
@@ -243,7 +253,9 @@ def footer(size: Size) -> str:
 
 
 def size_data(size: Size) -> dict[str, Any]:
-    """Return the JSON of `symconfig size --json`: the question, whether a cluster meets it, and each one's numbers."""
+    """Return the JSON of `symconfig size --json`: model, tokens, deadline, goodput, job and steps, whether any cluster
+    meets the deadline as predicted, and each cluster's answers and tried numbers of GPUs.
+    """
     question = size.question
     return {
         "schema": "symconfig.size/1",
@@ -257,7 +269,9 @@ def size_data(size: Size) -> dict[str, Any]:
 
 
 def _cluster(one: OfCluster, question: Question) -> dict[str, Any]:
-    """Return a cluster's answers as JSON; None where there is none."""
+    """Return a cluster's answers as JSON: the fewest GPUs in time (as predicted; surely) and the fastest number, None
+    where there is none, the least number at peak FLOP/s, and all tried ones.
+    """
     frontiers = {tried.gpus for tried in frontier(one.planned, lambda tried: tried.gpu_hours)}
     answers = {"smallest_gpus": one.smallest, "surest_gpus": one.surest, "fastest_gpus": one.fastest}
     return {
@@ -269,7 +283,9 @@ def _cluster(one: OfCluster, question: Question) -> dict[str, Any]:
 
 
 def _tried(tried: Tried, question: Question, on_frontier: bool) -> dict[str, Any]:
-    """Return one number of GPUs as JSON; without a plan only the reason."""
+    """Return one number of GPUs as JSON: seconds of the run, whether it is in time, GPU-hours, cost, whether it is on
+    the Pareto front, and the plan's columns; without a plan only the reason.
+    """
     if tried.reason:
         return {"gpus": tried.gpus, "planned": False, "reason": tried.reason}
     names = {column.name for column in COLUMNS}

@@ -30,7 +30,7 @@ Cells = tuple[str, str, str]
 
 
 def blocks(plan: Plan) -> list[Block]:
-    """Return the answer of `symconfig plan`: headline, caveats, phases, ranking and summary."""
+    """Return the answer of `symconfig plan`: headline, caveats, phases (if its step has any), ranking and summary."""
     return present(headline(plan), *caveats(plan), *whole_step(plan), ranking(plan), "\n".join(summary(plan)))
 
 
@@ -113,7 +113,9 @@ def _whole_run(plan: Plan) -> Iterator[str]:
 
 
 def _of_bf16(plan: Plan) -> str:
-    """Return "; MFU … of the bf16 peak"; "" for bf16 and fp16 plans and GPUs without bf16."""
+    """Return "; MFU … of the bf16 peak" for a plan in other precision than bf16 and fp16; "" for these or a GPU without
+    bf16.
+    """
     peaks, options = plan.cluster.gpu.peak_flops, plan.best.configuration
     if options.precision in ("bf16", "fp16") or peaks.bf16 is None:
         return ""
@@ -132,7 +134,9 @@ def _why(plan: Plan) -> str:
 
 
 def _decided(plan: Plan, other: Candidate) -> str:
-    """Return why a faster plan is not first: its rare choices, or more options and axes; "" without standings."""
+    """Return why a faster candidate `other` is not first: rare choices, for which time is added to its score, or else
+    more options and axes; "" if either has no standing.
+    """
     one, two = plan.best.standing, other.standing
     if one is None or two is None:
         return ""
@@ -151,8 +155,8 @@ def _interval(predicted: Predicted, name: str, text: Callable[[float], str], uni
 
 
 def headline(plan: Plan) -> str:
-    """Return two lines: model, GPUs, framework (and the job's target); batch, sequence length and numbers; and a third
-    one for an adapter that the job added.
+    """Return two lines: model, GPUs, framework (and the job's target); batch, sequence length, precision and type of
+    gradients; and a third one for an adapter that the job added.
     """
     best, batch = plan.best, plan.best.configuration
     framework = f"{BACKENDS[best.target.backend].label} {best.target.version}"
@@ -179,14 +183,18 @@ def _adapters(plan: Plan) -> str:
 
 
 def ranking(plan: Plan) -> Grid:
-    """Return the table of candidates, the best first; then the fastest one and a published layout if they are known."""
+    """Return the table of candidates, numbered from 1, the best first; below them, if known, rows "fastest" (a faster
+    one that is not among them) and "published" (a measured run's layout, if the plan is unproven).
+    """
     numbered = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
     further = {"fastest": plan.beside.fastest, "published": plan.beside.published}
     return compared([*numbered, *((name, one) for name, one in further.items() if one is not None)])
 
 
 def compared(candidates: Sequence[tuple[str, Candidate]], marked: int = 0) -> Grid:
-    """Return the table of named candidates without columns that say nothing. marked: index of the highlighted row."""
+    """Return the table of named candidates (`_row`). Left out are columns whose cells all have the default (degrees and
+    ZeRO stage 1, sp no, others empty), and precision if all rows have the same. marked: index of the highlighted row.
+    """
     rows = [_row(name, candidate) for name, candidate in candidates]
     names = []  # of columns that tell something: values that differ, or that are not the default
     for name in rows[0]:
@@ -240,8 +248,8 @@ def others_text(candidate: Candidate) -> str:
 
 
 def ranking_reasons(plan: Plan) -> Grid:
-    """Return the table of scores, options, fit and rare choices behind the ranking, of candidates with a standing;
-    without rows if the plan has steps with phases.
+    """Return the table behind the ranking's order, of candidates with a standing: step, score, complexity, probability
+    to fit, rare choices; without rows if the plan has steps with phases.
     """
     rows = [
         (
@@ -280,7 +288,9 @@ def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
 
 
 def parts(plan: Plan, title: str = "Where plan 1 spends") -> Grid:
-    """Return the table of the best plan's time and memory by part, side by side, the largest first."""
+    """Return the table of the best plan's step time (s) and, beside it, memory of the fullest GPU (GiB) by part, each
+    with its share, the largest first and the sum last; parts of 0 are left out.
+    """
     predicted = plan.best.predicted
     left = [(words(name), seconds(value), percent(value / predicted.step_s)) for name, value in _sorted(predicted.time)]
     right = [
@@ -303,7 +313,7 @@ def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def footer(plan: Plan) -> str:
-    """Return sentences on step and memory with the runs behind their intervals, on bottleneck and search."""
+    """Return lines on step and memory with the runs behind their intervals, what limits the plan, and the search."""
     lines = [step_sentence(plan, basis=True), *memory_sentences(plan, basis=True)]
     lines.append(f"Limited by: {plan.binding.rstrip('.')}.")
     return "\n".join([*lines, *searched(plan)])

@@ -67,8 +67,8 @@ class Chart:
 
 
 def simulated(plan: Plan, candidate: Candidate) -> Chart:
-    """Return the simulated step of a candidate, with notes on its time and on microbatches that are not drawn. Raises
-    InputError if its shape cannot be simulated.
+    """Return the chart of a candidate's simulated step, with notes: the seconds of step and pipeline, and microbatches
+    of the steady part that are not drawn, if any. Raises InputError if its shape cannot be simulated.
     """
     point = restore(plan, candidate)
     parts = costed(point)
@@ -117,7 +117,7 @@ def _step(line: Timeline, step_s: float) -> str:
 
 
 def stage_rows(chart: Chart) -> Grid:
-    """Return the table of each stage's idle share and peak memory."""
+    """Return the table of stages, from 0: share of the pipeline's time in which each is idle, and peak GiB."""
     rows = (
         {"stage": str(stage), "idle": percent(chart.idle(stage)), "peak GiB": gib(float(held.max()))}
         for stage, (_, held) in enumerate(chart.memory)
@@ -126,7 +126,9 @@ def stage_rows(chart: Chart) -> Grid:
 
 
 def chart_data(chart: Chart) -> dict[str, Any]:
-    """Return the JSON of `explain --timeline --json`, without single events; `schedule` is None for one stage."""
+    """Return the JSON of `explain --timeline --json`, without single events: title, notes, schedule (None for one
+    stage), seconds, and of each stage its chunks, busy and idle time and peak memory.
+    """
     line = chart.timeline
     return {
         "schema": "symconfig.timeline/1",
@@ -150,7 +152,9 @@ def chart_data(chart: Chart) -> dict[str, Any]:
 
 
 def written(plan: Plan) -> tuple[str, str | None]:
-    """Return (section of REPORT.md, trace); (section that says why, None) if the plan cannot be simulated."""
+    """Return (section of REPORT.md, text of trace.json) on the best candidate's simulated step; (section that says why,
+    None) if it cannot be simulated.
+    """
     try:
         with retraced("plan.json"):
             made = simulated(plan, plan.best)

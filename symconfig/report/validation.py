@@ -22,8 +22,8 @@ Figures = Mapping[str, Any]
 
 
 def validation_blocks(scores: Sequence[Source]) -> list[Block]:
-    """Return the tables of errors, out-of-memory, sweeps and growth, and notes on rows, software without measured runs,
-    ignored options and skipped rows; empty parts are left out.
+    """Return the tables of errors, of runs out of memory, of sweeps and of growth with GPUs, and texts: numbers of
+    rows, releases of software never measured, options ignored, rows skipped and why; empty parts are left out.
     """
     sources = [_source(source) for source in scores]
     grids = (*errors(sources), out_of_memory(sources), sweeps(sources), _growths(scores))
@@ -33,7 +33,9 @@ def validation_blocks(scores: Sequence[Source]) -> list[Block]:
 
 
 def _growths(scores: Sequence[Source]) -> Grid:
-    """Return the table of the step's growth from the fewest to the most GPUs, measured and predicted."""
+    """Return the table of how much longer a plan's step is on the most GPUs than on the fewest: source, model, both
+    numbers, growth measured and predicted in percent, and their difference in points.
+    """
     rows = (
         {
             "source": source.name,
@@ -50,7 +52,9 @@ def _growths(scores: Sequence[Source]) -> Grid:
 
 
 def _counts(scores: Sequence[Source]) -> str:
-    """Return sentences on scored and skipped rows, on what the columns mean if any is scored, and on assumed rows."""
+    """Return sentences with the numbers of scored and skipped rows; if any is scored, on what the tables' columns mean;
+    if any rests on assumed options, on how many do.
+    """
     judged = sum(len(source.rows) for source in scores)
     skipped = sum(len(source.skipped) for source in scores)
     assumed = sum(len(source.assumed.rows) for source in scores)
@@ -70,7 +74,9 @@ def _counts(scores: Sequence[Source]) -> str:
 
 
 def _counted(title: str, scores: Sequence[Source], of: Callable[[Case], Sequence[str]]) -> str:
-    """Return the titled lines of each source's texts, most frequent first, with numbers of rows; "" if none."""
+    """Return the title and below it a line for each source with the texts that `of` gives for its rows, the most
+    frequent first, each with its number of rows; "" if there are none.
+    """
     lines = []
     for source in scores:
         counts = Counter(text for item in source.rows for text in of(item.case))
@@ -80,7 +86,9 @@ def _counted(title: str, scores: Sequence[Source], of: Callable[[Case], Sequence
 
 
 def _skipped(scores: Sequence[Source]) -> str:
-    """Return the titled lines of skipped rows by source and reason, with up to three ids; "" if none."""
+    """Return a title and a line for each source and reason: number of skipped rows, up to three ids; "" if none was
+    skipped.
+    """
     lines = []
     for source in scores:
         for reason in dict.fromkeys(why for _, why in source.skipped):
@@ -91,7 +99,9 @@ def _skipped(scores: Sequence[Source]) -> str:
 
 
 def validation_data(scores: Sequence[Source]) -> dict[str, Any]:
-    """Return the scores as JSON, symconfig.validate/1."""
+    """Return the scores as JSON, symconfig.validate/1: of each source its errors, of each scored row prediction and
+    measurement, and the skipped rows with reasons.
+    """
     return {
         "schema": "symconfig.validate/1",
         "sources": [_source(source) for source in scores],
@@ -103,7 +113,9 @@ def validation_data(scores: Sequence[Source]) -> dict[str, Any]:
 
 
 def _source(source: Source) -> dict[str, Any]:
-    """Return a source's scores as JSON."""
+    """Return a source's scores as JSON: of all rows, and in `stated` and `assumed` of those whose options are all
+    stated or partly assumed; the number of skipped rows, sweeps and growths.
+    """
     return {
         "name": source.name,
         **_scored(source),
@@ -133,8 +145,8 @@ def _tidied(score: Error | Growth | Oom | Sweep | None) -> dict[str, Any] | None
 
 
 def _row(source: str, item: Judged) -> dict[str, Any]:
-    """Return a row's predicted and measured values and relative errors as JSON; measured values and errors that the row
-    lacks are None, and then memory is the predicted peak.
+    """Return a row as JSON: predicted and measured values and relative errors. What the row did not measure is None,
+    and so is its error; the predicted memory is of the same kind as the measured one, without that the peak.
     """
     predicted = item.prediction.predicted
     m = item.row.measured
@@ -178,7 +190,9 @@ def errors(sources: Sequence[Figures]) -> tuple[Grid, ...]:
 
 
 def _error_table(sources: Sequence[Figures], quantity: str, counted: str, title: str) -> Grid:
-    """Return the table of one quantity's errors by source; of memory with the worst underestimate."""
+    """Return the table of one quantity's errors by source: number of rows, mean absolute error, bias, share within 10
+    %, and the worst error with its row; of memory the worst underestimate instead.
+    """
     memory = quantity == "memory"
     last = ("too low by", "lowest row") if memory else ("worst", "worst row")
     rows = (
@@ -210,7 +224,9 @@ def _parts(source: Figures, quantity: str) -> Iterator[tuple[str, Figures]]:
 
 
 def out_of_memory(sources: Sequence[Figures]) -> Grid:
-    """Return the table of recall and false alarms by source, without sources where no run ran or was called out."""
+    """Return the table by source of runs that ran out of memory, and how many were predicted to, and of runs that did
+    not, and how many were predicted to; without sources that have neither the first nor false alarms.
+    """
     rows = (
         {
             "source": source["name"],
@@ -229,7 +245,9 @@ def out_of_memory(sources: Sequence[Figures]) -> Grid:
 
 
 def sweeps(sources: Sequence[Figures]) -> Grid:
-    """Return the table of how well each sweep's plans are ranked: Kendall's tau, MAPE and regret."""
+    """Return the table of how well each sweep's plans are ranked: rows, Kendall's tau, mean absolute error, and regret,
+    by which the fastest by prediction (the planner's choice) measured longer than the best, or "runs out of memory".
+    """
     rows = (
         {
             "sweep": sweep["name"],
@@ -259,7 +277,9 @@ _SHOWN = 4  # causes
 
 
 def comparison_data(comparison: Comparison) -> dict[str, Any]:
-    """Return the comparison as plain data; `predicted` is None for a part that is not predicted by itself."""
+    """Return a log's comparison with its prediction as JSON: steady steps (None without), interval, seconds and bytes
+    by part (`predicted` is None for a part that is not predicted by itself), differing options, causes and remarks.
+    """
     found = comparison
     return {
         "file": found.log.path,
@@ -274,7 +294,9 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
 
 
 def comparison_blocks(comparison: Comparison) -> list[Block]:
-    """Return the table of predicted and measured figures, the options that differ, the causes, and what was lost."""
+    """Return the table of figures of prediction and log, that of options that differ between script and log, sentences,
+    and that of the up to _SHOWN likeliest assumptions any of which would explain the step; empty ones are left out.
+    """
     log, found = comparison.log, comparison
     steady = "no steady step" if log.steady is None else several(log.steady.n, "logged time")
     written = [*((" s", seconds, part) for part in found.seconds), *((" GiB", gib, part) for part in found.memory)]

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def checked(folder: Path, checks: Sequence[Check]) -> list[Block]:
-    """Return a table of checks, one of compared numbers if there are any, and a summary: the number of checks by
-    status, and which were skipped and why.
+    """Return a table of checks (status, name, seconds, detail), one of the numbers compared with the framework's if
+    there are any, and a sentence: the number of checks by status, and which were skipped and why.
     """
     rows = tuple((check.status, check.name, seconds(check.seconds), " ".join(check.detail.split())) for check in checks)
     counts = Counter(check.status for check in checks)
@@ -29,7 +29,7 @@ def checked(folder: Path, checks: Sequence[Check]) -> list[Block]:
 
 
 def _unchecked(checks: Sequence[Check]) -> str:
-    """Return a sentence naming the skipped checks by reason; "" if none."""
+    """Return a sentence, after a blank, with the skipped checks' names by reason; "" if none is skipped."""
     names: dict[str, str] = {}
     for check in checks:
         if check.status == "skipped":
@@ -41,7 +41,9 @@ def _unchecked(checks: Sequence[Check]) -> str:
 
 
 def _numbers(checks: Sequence[Check]) -> Grid:
-    """Return the table of symconfig's and the framework's numbers; a check's name only stands in its first row."""
+    """Return the table of numbers (parameters, bytes …) by symconfig and by the framework: check, quantity, both,
+    difference (of bytes also in percent). A check's name only stands in its first row.
+    """
     rows = []
     for check in checks:
         for place, pair in enumerate(check.compared):
@@ -55,7 +57,9 @@ def _numbers(checks: Sequence[Check]) -> Grid:
 
 
 def frozen(checked: Checked) -> list[Block]:
-    """Return a table of findings with the differing lines below each, the verdict with a command to try, and notes."""
+    """Return a table of findings (kind, file, line, text; below a finding with a differing line that line as written
+    and as it is now), a sentence with the verdict and a command that repairs, and the notes.
+    """
     rows: list[tuple[str, ...]] = []
     for each in checked.findings:
         rows.append((each.kind, each.path, "" if each.line is None else str(each.line), each.said))
@@ -66,7 +70,7 @@ def frozen(checked: Checked) -> list[Block]:
 
 
 def _verdict(checked: Checked) -> str:
-    """Return the sentence that nothing is edited or stale, or the number of failing findings and the command to try."""
+    """Return the sentence that nothing is edited or stale, or how many findings fail, with a command to try."""
     failed = [finding for finding in checked.findings if finding.fails]
     files = f"{count(len(checked.manifest.files))} files" if checked.manifest is not None else "the plan"
     if not failed:
@@ -76,9 +80,9 @@ def _verdict(checked: Checked) -> str:
 
 
 def _command(checked: Checked) -> str:
-    """Return the command that repairs the findings. replan into a new folder if model or cluster changed, or, unless
-    the folder has a command of its own (`again`), if the plan was edited, its answer is outdated or it has no manifest;
-    else that command, or rendering again.
+    """Return the command that repairs the findings. `replan` into a new folder if model or cluster changed, or, unless
+    the folder has a command of its own (`again`), if plan.json was edited, there is a finding on an input, or no
+    manifest; else that command, or `render` again.
     """
     options = ""  # the manifest's target and launchers, and the templates used
     if checked.manifest is not None:
@@ -96,7 +100,9 @@ def _command(checked: Checked) -> str:
 
 
 def frozen_data(checked: Checked) -> dict[str, Any]:
-    """Return the JSON of `verify --frozen --json`; without a manifest `target` is None and `files` 0."""
+    """Return the JSON of `verify --frozen --json`: place, whether it passed, target (None without a manifest), number
+    of files in the manifest (then 0), findings (`fails`: not a mere note), and notes.
+    """
     manifest = checked.manifest
     return {
         "schema": "symconfig.check/1",

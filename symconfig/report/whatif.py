@@ -21,7 +21,9 @@ def ranges(what_if: WhatIf) -> list[Block]:
 
 
 def line(one: Line) -> Grid:
-    """Return the table of the ranges of one varied value: the best plan in each, with its step at both ends."""
+    """Return the table of one varied value's ranges: both ends, the best plan, and its step at either end in s ("":
+    none).
+    """
     rows = (
         {
             "from": _value(one.vary, span.low),
@@ -46,7 +48,9 @@ def _seconds(value: float | None) -> str:
 
 
 def ranges_data(what_if: WhatIf) -> dict[str, Any]:
-    """Return the ranges as JSON, symconfig.whatif/1; `plan` is None where none fits."""
+    """Return the JSON of --vary, symconfig.whatif/1: the plan now, for each varied name its ranges with plan (None if
+    none fits) and step at both ends, and the numbers of searches and candidates.
+    """
     return {
         "schema": "symconfig.whatif/1",
         "now": asdict(what_if.now),

@@ -121,10 +121,11 @@ def _backend(model: ModelDescriptor, job: Job) -> str:
 
 
 def _selected(target: str, known: Targets, model: ModelDescriptor, fuses: Collection[AdapterTarget]) -> Iterable[str]:
-    """Return the modules that a target selects. Raises InputError for none, or MLP modules beside experts.
+    """Return the modules that one target of `lora.targets` selects. Raises InputError for none, or MLP modules of a
+    model with experts.
 
-    target: a group ("all-linear" without MLPs for a model with experts, attention, MLP), a name of Megatron-Bridge (its
-    first module that is there), or a module. known: the model's modules; fuses: modules that the framework fuses.
+    target: a group ("all-linear", for a model with experts without MLPs; attention; MLP), a name of Megatron-Bridge
+    (its first module that is there), or a module. known: the model's modules; fuses: modules that the framework fuses.
     """
     usual = without_overlap(known, fuses)
     groups = {
@@ -163,9 +164,9 @@ def as_trained(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
 
 
 def imaged(model: ModelDescriptor, job: Job) -> ModelDescriptor:
-    """Return the model with the job's number and size of images; without images it loses its vision tower and gets a
-    note. A model without a tower is returned as it is. Raises InputError for images without a tower, of a wrong size,
-    or of more tokens than a sequence (the job's seq_length, else the usual length within the model's positions).
+    """Return the model with the job's number and size of images. Without images it loses its vision tower, which
+    `notes` says; a model without a tower is returned as it is. Raises InputError for images without a tower, of a wrong
+    size, or of more tokens than a sequence (the job's seq_length, else the usual length within the model's positions).
     """
     images = job.images or Images()
     if model.vision is None:
@@ -194,9 +195,9 @@ def imaged(model: ModelDescriptor, job: Job) -> ModelDescriptor:
 
 
 def _laid_over(vision: Vision, images: Images, *, beside_adapters: bool) -> Vision:
-    """Return the vision tower with the job's number and size of images, and with frozen parts: all with
-    `beside_adapters`, else as the job states, else as before. `projector_frozen` only for "all", `frozen` for all but
-    "none". Raises InputError for another size than a fixed-size tower takes, or one that it refuses.
+    """Return the vision tower with the job's number and size of images and its frozen parts: with `beside_adapters`
+    all, else by the job "none", "tower" or "all" (the projector, too), else as before. Raises InputError for another
+    size than a fixed-size tower takes, or one that the tower refuses.
     """
     changed: dict[str, Any] = {"images_per_sequence": images.per_sequence}
     if images.size is not None and images.size != vision.image_size:

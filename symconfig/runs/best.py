@@ -101,7 +101,8 @@ def solved(
     progress: Callable[[str, float], None] | None = None,
     writes: bool = True,
 ) -> Plan:
-    """Return the plan of one search for what the job's target can express; fields not set are those that it assumes.
+    """Return the plan of one search, without phases around it, with up to `top` candidates. Job fields that are not set
+    have the values that the target assumes.
 
     Raises InputError for a job that can never run, and InfeasibleError if nothing fits, or (unless `writes` is False)
     the target cannot express the best plan.
@@ -127,9 +128,9 @@ def best_plan_anyway(
     top: int,
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
-    """Return the best plan of a job as if its target could express the model; nothing can be rendered from it. Raises
-    `refusal` if one of its problems but the last is not about a model field (or is about the adapter), the job names a
-    target or has RL, preferences or sequences, or the search fails.
+    """Return the best plan of a job whose target refused the model, as if it could express it; no files can be rendered
+    from it. refusal: the target's; raised again if a problem of it, but the last one, is about no field of the model or
+    about its adapter, if the job names a target or has RL, preferences or sequences, or if the search fails.
     """
     fields = {(problem.field or "").partition(".")[0] for problem in refusal.problems[:-1]}
     of_network = fields <= ModelDescriptor.model_fields.keys() - {"adapter"}
@@ -170,8 +171,8 @@ def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tu
 
 
 def _reward(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
-    """Return the reward model with a score head; None if there is none, or a server runs it. Without a name it is the
-    actor's model. Raises as `load_model`.
+    """Return the reward model, without adapters and with a score head; None if there is none, or a server runs it.
+    Without a name it is the actor's model. Raises as `load_model`.
     """
     if (named := rl.reward_model) is None or named.placement == "server":
         return None
@@ -179,7 +180,9 @@ def _reward(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
 
 
 def _critic(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
-    """Return the critic with its value head; None if none is trained. Without a name it is the actor's model."""
+    """Return the critic with a value head and no adapter; None if none is trained. Without a name it is the actor's
+    model.
+    """
     if not rl.has_critic:
         return None
     return (model if rl.critic is None else load_model(rl.critic)).of_values
@@ -190,7 +193,7 @@ def unsupported(
 ) -> tuple[Problem, ...]:
     """Return the problems about inputs for which a target can express no plan, whatever the search chooses; () if it
     can. target: None: the job's. Problems with `edit` can be solved by hand in the framework's code. Raises InputError
-    for an invalid job; one about other fields than inputs is dropped.
+    with those problems of an invalid job that are about inputs; if all are about other fields, () is returned.
     """
     target = target or target_of(model, job)
     job = target.assuming(job)
@@ -243,8 +246,8 @@ def _with_target(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -
 
 
 def other_target(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, target: str | None) -> str | None:
-    """Return a sentence why a job is planned for `target` and not its default; None if it is the default, or None, or
-    the job names one.
+    """Return a sentence why a job is planned for `target` and not for its default target: which fields of the model
+    that one does not support. None if `target` is the default, or None, or the job names a target.
     """
     own = target_of(model, job).name
     if job.target is not None or target in (None, own):
@@ -263,8 +266,8 @@ def manual_edits(plan: Plan) -> tuple[Problem, ...]:
 
 
 def _of_inputs(error: SymconfigError, job: Job) -> Iterator[Problem]:
-    """Yield an error's problems about inputs (model, lengths, task …) that no pin can avoid: each of their pins
-    contradicts the job's pins or precision, or they have none.
+    """Yield an error's problems whose field is an input (model, lengths, task …) and that no pin can avoid: they name
+    no pins that would, or each of these contradicts the job's pins or precision.
     """
     pins = dict(job.pins)
     if job.precision not in (None, "auto"):
@@ -278,8 +281,9 @@ def _of_inputs(error: SymconfigError, job: Job) -> Iterator[Problem]:
 
 
 def _alternatives(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, left: list[Problem]) -> Problem:
-    """Return a problem whose hint names the other targets, and `--edited` if all of `left` can be edited by hand. Only
-    targets of the job's backend are named if it states one.
+    """Return a problem whose hint names the other targets that can express the job, and `--edited` if all of `left` can
+    be edited by hand; without either it asks for a change. Only targets of the job's backend are named if it states
+    one.
     """
     mine = target_of(model, job).name
     able = tuple(_capable(model, cluster, job, mine))

@@ -29,12 +29,12 @@ def mixed_plan(
     writes: bool = False,
     progress: Progress | None = None,
 ) -> MixedPlan:
-    """Return the plan of a job over both kinds of GPUs, with up to `top` candidates and the best plan of each kind by
-    itself.
+    """Return the plan of a job over both kinds of GPUs, and the best of each kind by itself, without the job's pins of
+    degrees and layout (`why` if it has none). Of the `top` fastest candidates those that Megatron-LM cannot express are
+    dropped.
 
-    Candidates that Megatron-LM cannot express are dropped. writes: files are wanted, see `best.best_plan`. Raises
-    InputError for jobs that cannot run over two kinds, UnsupportedError for models that the target lacks,
-    InfeasibleError if nothing fits or no candidate can be expressed.
+    writes: files are wanted, see `best.best_plan`. Raises InputError for jobs that cannot run over two kinds,
+    UnsupportedError for models that the target lacks, InfeasibleError if nothing fits or no candidate can be expressed.
     """
     if problems := list(_refused(model, cluster, job)):
         raise InputError(problems)
@@ -70,8 +70,8 @@ def mixed_plan(
 
 
 def _refusals(model: ModelDescriptor, job: Job, each: MixedCandidate) -> list[Problem]:
-    """Return why Megatron-LM cannot run a candidate: refusals of a kind's plan, else options that
-    differ; [] if it can.
+    """Return why Megatron-LM cannot run a candidate: what the target refuses of either kind's plan, else one problem
+    with the options in which the kinds' commands differ; [] if it can.
     """
     plans, target = [hosted(model, job, each, host) for host in each.hosts], target_of(model, job)
     if wrong := [problem for plan in plans for problem in target.refusals(plan)]:
@@ -96,8 +96,8 @@ def _alone(model: ModelDescriptor, share: Share, job: Job, progress: Progress | 
 
 
 def _refused(model: ModelDescriptor, cluster: MixedCluster, job: Job) -> Iterator[Problem]:
-    """Yield a problem for each of: other GPUs than both kinds', another backend or target than Megatron-LM, RL or
-    adapters.
+    """Yield a problem for each of: `gpus` that are neither "auto" nor those of both kinds together, another backend
+    (else another target) than Megatron-LM, and RL or adapters.
     """
     if job.gpus not in ("auto", cluster.gpus):
         yield Problem(

@@ -66,7 +66,7 @@ class Surroundings:
 
 def look(world_size: int | None = None, cuda: bool = True) -> Surroundings:
     """Return the ranks, GPU and releases of this process. world_size: overrides the launcher's. cuda: whether to query
-    the GPU, which initialises CUDA; else it is None. Raises InputError if a count is no number.
+    the GPU, which initialises CUDA; else it is None. Raises InputError if a stated number of ranks is none.
     """
     size, said_by = _world_size(world_size)
     local = _whole(LOCAL_WORLD_SIZE)
@@ -207,8 +207,8 @@ def _ranks(plan: Plan, surroundings: Surroundings) -> Iterator[Problem]:
 
 
 def _gpu(plan: Plan, here: Gpu | None) -> Iterator[Problem]:
-    """Yield the mismatch of the GPU; nothing if it is unknown or the same product. A product that the zoo does not know
-    is accepted if it has at least 98 % of the memory and as many compute units.
+    """Yield one problem if the process's GPU is not the plan's product; nothing if it is unknown. A product that no
+    cluster of the zoo has is accepted if it has at least 98 % of the plan's GPU memory and as many compute units.
     """
     if here is None or here.product == plan.cluster.gpu.product:
         return
@@ -240,8 +240,9 @@ def _versions(plan: Plan, surroundings: Surroundings, entry: Entry) -> Iterator[
 
 
 def _release(plan: Plan, backend: Backend, installed: str | None) -> Iterator[Problem]:
-    """Yield the mismatch of the framework's minor release; the newest development release matches any. Nothing if it is
-    not installed, or if the plan is for another framework and no job field selects this one's release.
+    """Yield the mismatch of the framework's minor release; a plan for the development branch (NEWEST) matches any.
+    Nothing if the framework is not installed, or if the plan is for another framework and no job field selects this
+    one's release (else the release that the job selects is compared).
     """
     target, releases = plan.best.target, backend.releases
     curable = releases.asked_by is not None

@@ -64,7 +64,7 @@ def _zero(plan: Plan) -> int:
 
 
 def _stages(old: Plan, new: Plan) -> str:
-    """Return a text if the numbers of layers (MTP excluded) of any chunk of any stage differ, else ""."""
+    """Return "layers on other stages" if a chunk of a stage has another number of layers (MTP excluded), else ""."""
     places = [
         [[len(chunk) - chunk.count("mtp") for chunk in stage.chunks] for stage in plan.best.stages]
         for plan in (old, new)
@@ -73,9 +73,9 @@ def _stages(old: Plan, new: Plan) -> str:
 
 
 def _other_buckets(lost: bool) -> Finding:
-    """Return a finding on bucket sizes that differ between two plans of frameworks with gradient buckets, both below
-    ZeRO-2. It holds only if the first stage's first chunk has more trainable parameters than a bucket of either plan.
-    lost: it then holds for a new run with a single bucket; else for one with several, which can be given the old size.
+    """Return a function of two plans that returns both sizes of Megatron's gradient buckets as text, or "". It is ""
+    for equal sizes, from ZeRO-2 on, and if no bucket closes within the first stage's first chunk, which has too few
+    parameters. lost: for a new run with a single bucket; else for one with several, which can be given the old size.
     """
 
     def find(old: Plan, new: Plan) -> str:
@@ -141,8 +141,9 @@ def _padding(old: Plan, new: Plan) -> str:
 
 
 def _schedules(old: Plan, new: Plan) -> Iterator[str]:
-    """Yield a text for each value that OptimizerParamScheduler checks when it loads (optimizer_param_scheduler.py,
-    _check_and_set), "" if equal. Iterations are multiplied by the global batch; an unset decay is the whole run.
+    """Yield for each value that OptimizerParamScheduler checks when it loads (optimizer_param_scheduler.py,
+    _check_and_set) a text with both plans' values, or "" if they are equal. Iterations are multiplied by the global
+    batch; an unset decay is the whole run.
     """
     for name in ("lr", "min_lr", "lr_decay_style", "weight_decay"):
         yield _other(name, getattr(old.training, name), getattr(new.training, name))
@@ -180,7 +181,9 @@ OWN = frozenset({"vocab_size", "num_hidden_layers", "experts", _MTP, "adapter", 
 
 
 def _differ(old: Any, new: Any, names: frozenset[str], prefix: str = "") -> str:
-    """Return the fields of two descriptors (or sections) that differ, of those named, as text; "" if none."""
+    """Return the fields in `names` that differ between two descriptors (or sections) as `name old -> new`, joined by ",
+    "; "" if none. prefix: put before each name.
+    """
     return ", ".join(
         f"{prefix}{name} {_plain(getattr(old, name))} -> {_plain(getattr(new, name))}"
         for name in type(old).model_fields
@@ -193,8 +196,8 @@ def _plain(value: object) -> str:
 
 
 def _fields(names: frozenset[str], of_experts: frozenset[str]) -> OfModels:
-    """Return a finding on differing fields `names` of two models, and `of_experts` of their experts if both have some.
-    intermediate_size is ignored unless both models have dense layers.
+    """Return a function of two models that returns a text with the differing fields, of `names`, and of `of_experts` in
+    the section experts if both have it. intermediate_size is ignored unless both models have dense layers.
     """
 
     def find(old: ModelDescriptor, new: ModelDescriptor) -> str:

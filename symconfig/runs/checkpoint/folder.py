@@ -180,8 +180,8 @@ def pairs(data: bytes, most: int | None = None) -> Iterator[tuple[str, Plain]]:
 
 
 def entries(data: bytes, last: Collection[str] = ()) -> dict[str, Plain]:
-    """Return the pairs of the first MOST instructions, of all levels, as a dict; a repeated name has its first value.
-    Names in `last` have their last value.
+    """Return {name: plain value} of the `pairs` in a pickle's first MOST instructions, from all levels of nesting. A
+    repeated name has its first value, or its last if it is in `last`.
     """
     values: dict[str, Plain] = {}
     for key, value in pairs(data, MOST):
@@ -229,8 +229,8 @@ def _value(opcode: str, argument: Any, memo: Mapping[int, Plain | _Other]) -> Pl
 
 
 def archived_file(file: Path, last: Collection[str] = ()) -> dict[str, Plain]:
-    """Return the entries of a file that torch.save wrote; {} if it is unreadable, truncated or no zip. last: see
-    `entries`.
+    """Return the pairs name: value of all levels in a file that torch.save wrote, the first value of a repeated name
+    but the last of one in `last`; what precedes invalid data; {} if it is unreadable, truncated or no zip.
     """
     try:
         with file.open("rb") as stream:
@@ -240,8 +240,8 @@ def archived_file(file: Path, last: Collection[str] = ()) -> dict[str, Plain]:
 
 
 def archived_at(file: Path, start: int, length: int) -> dict[str, Plain]:
-    """Return the entries of a torch.save archive in `length` bytes (at most MAX_BYTES) of a file from `start`; {} as
-    `archived_file`.
+    """Return the pairs name: value of all levels (see `entries`) in a torch.save archive that fills `length` bytes (at
+    most MAX_BYTES are read) of a file from `start` on; {} if it is unreadable, truncated or no zip.
     """
     try:
         with file.open("rb") as stream:
@@ -252,8 +252,8 @@ def archived_at(file: Path, start: int, length: int) -> dict[str, Plain]:
 
 
 def _archived(stream: IO[bytes], last: Collection[str] = ()) -> dict[str, Plain]:
-    """Return the entries of the first data.pkl (its first MAX_BYTES) in a zip; {} if there is none or the zip is
-    broken.
+    """Return the pairs name: value of all levels (see `entries`) of the first data.pkl (its first MAX_BYTES) in a zip;
+    {} if there is none or the zip is broken.
     """
     try:
         with zipfile.ZipFile(stream) as archive:

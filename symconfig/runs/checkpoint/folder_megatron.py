@@ -201,8 +201,8 @@ def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
 
 
 def _index(data: Path, whole: bool) -> bytes:
-    """Return the content of .metadata. Raises InputError if it is missing or truncated, as a file that it names is, or
-    metadata.json is not `whole`.
+    """Return the content of .metadata, at most MAX_BYTES. Raises InputError if .metadata or a file that it names is
+    missing or truncated, if it names none, or if not `whole`: metadata.json names no format, as saving did not end.
     """
     index = data / ".metadata"
     if not index.is_file() or not whole:

@@ -33,8 +33,8 @@ class Saving:
 
 
 def savings(plan: Plan) -> tuple[Saving, ...]:
-    """Return the ways in which a plan's run can save: first as its files do, then those that need further options. The
-    latter only with a sharded optimizer, in the plan's release, and for the same format.
+    """Return the ways in which a plan's run can save: first as its files do, then, with ZeRO, those of the same format
+    and release that need further options.
     """
     usual = written(plan)
     entry = table().formats[usual.format]
@@ -131,8 +131,9 @@ def of_folder(checkpoint: Checkpoint, new: Plan, old: Plan | None = None) -> Loa
 
 
 def _holds(rule: Rule, kind: Kind, old: Plan, new: Plan, changed: Mapping[str, str]) -> bool:
-    """Return whether a rule applies to this kind, the old and the new release, and the facts in `changed`. Between
-    frameworks only rules that are `across` or name the fact "framework" apply. any_of may be empty.
+    """Return whether a rule applies to this kind, the old and the new release, and the facts in `changed`: one of
+    any_of (unless that is empty), all of all_of, none of none_of. Between frameworks only rules apply that are `across`
+    or name the fact "framework".
     """
     if kind.format not in rule.formats or (rule.optimizer and kind.optimizer not in rule.optimizer):
         return False
@@ -148,15 +149,16 @@ def _holds(rule: Rule, kind: Kind, old: Plan, new: Plan, changed: Mapping[str, s
 
 
 def _steps(rule: Rule, level: Verdict) -> tuple[str, ...]:
-    """Return the names of a rule's steps at the overall verdict `level`: `otherwise_how`, without the conversion, if
-    that would only save what is lost anyway."""
+    """Return the names of a rule's conversions and options at the overall verdict `level`: those without its conversion
+    (`otherwise_how`) if converting would not make `level` any better.
+    """
     spared = rule.otherwise is not None and rule.verdict.rank < level.rank and rule.otherwise.rank <= level.rank
     return rule.otherwise_how if spared else rule.how
 
 
 def _tells(rule: Rule, verdict: Verdict) -> bool:
-    """Return whether a rule's reason is shown: if it has the overall verdict, or else unless that is NO, if its
-    conversion is done or it has none.
+    """Return whether a rule's reason is shown: always if it has the overall verdict; else never if that is NO, and
+    otherwise if the rule has no alternative without a conversion (`otherwise`) or its conversion is among the steps.
     """
     if verdict in (rule.verdict, Verdict.NO):
         return rule.verdict is verdict
@@ -205,7 +207,9 @@ def _new_run(form: str, place: str, wanted: Collection[str], old: Plan, new: Pla
 
 
 def _filled(words: str, place: str, old: Plan, new: Plan) -> str:
-    """Return a text with `<<from>>` (by `place`), `<<old.bucket>>`, `<<old.pins>>` and `<<new.DEGREE>>` replaced."""
+    """Return a text with `<<from>>` replaced by `place`, `<<old.bucket>>` by the old plan's bucket size in elements (or
+    ONE_BUCKET), `<<old.pins>>` by `--pin` options of its layout, `<<new.DEGREE>>` by that of the new plan.
+    """
     words = words.replace("<<from>>", place).replace("<<old.bucket>>", str(closes(old) or ONE_BUCKET))
     if "<<old.pins>>" in words:
         values = {name: getattr(old.best.configuration, name) for name in KEPT} | {

@@ -138,8 +138,8 @@ def _request(plan: Plan, precision: Precision, options: Configuration) -> Reques
 
 
 def _unknown(request: Request, c: Setup) -> str:
-    """Return why the framework supports something of the configuration at no degree: a general lack, pp, the ZeRO
-    stage, or tp with this sequence parallelism; else "".
+    """Return why the framework can run no layout with this choice of the configuration, the first of: a general lack, a
+    pipeline, the ZeRO stage, tensor parallelism with (or without) sequence parallelism; "" if it can.
     """
     limits, name = request.limits, f"{request.framework.name} {request.version}"
     if lacks := limits.lacking():
@@ -270,8 +270,8 @@ def _recompute(c: Configuration) -> str | None:
 
 
 def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
-    """Return {name: value} of a candidate's choices `kept` as pins. Raises InputError with all names whose value no pin
-    can express; None as a value counts as such.
+    """Return {pin: value} for the pins named in `kept` that fix a candidate's choices. Raises InputError with all names
+    whose value no pin can express, or that do not apply (cp_comm without context parallelism, layout of even stages).
     """
     values = {name: _VALUES[name](candidate) for name in kept}
     wrong = [name for name, value in values.items() if value is None]
@@ -326,8 +326,9 @@ def nearest(
 
 
 def pins_kept(old: Candidate, new: Plan) -> Iterator[dict[str, str]]:
-    """Yield the old values of each combination of the differing groups, smaller ones first. Choices that the new job
-    pins are left out, and degrees that are 1 in both. Raises InputError if no pin expresses a value.
+    """Yield {pin: old value} for each combination of those GROUPS (layout degrees, ZeRO stage, precision) in which the
+    plans differ, fewer groups first. Left out are choices that the new job pins, and degrees that are 1 in both plans.
+    Raises InputError if no pin expresses a value.
     """
     groups = []
     for group in GROUPS:

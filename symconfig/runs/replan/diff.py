@@ -45,9 +45,10 @@ def revised(old: Plan, wishes: Mapping[str, Any], released: Sequence[str] = ()) 
 
 
 def _training(old: Plan, wishes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the old training as plain data without derived values that must be derived again.
+    """Return the old training as plain data, so that derived values can be derived again.
 
-    With another model or task, all derived values are dropped; else those wished for are no longer marked as derived.
+    With another model or task all derived values are left out; else all stay, and those wished for are no longer in
+    `derived`.
     """
     data = old.job.training.model_dump(mode="json", exclude_none=True)
     derived, given = data.pop("derived"), wishes.get("training")
@@ -58,8 +59,9 @@ def _training(old: Plan, wishes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resolved(old: Plan, wishes: Mapping[str, Any]) -> list[str]:
-    """Return the fields of the old job that hold the defaults of a model, target or cluster that is replaced. These are
-    backend and task (without `lora`) for a model, backend for a target, precision for a cluster.
+    """Return the names of the old job's fields to be resolved again, as they hold a default that a replaced input
+    decided. These are backend, and task unless the job has `lora`, if the model is replaced; backend if the target is;
+    precision if the cluster is. A field with another value than that default is not named.
     """
     adapter = old.model.adapter is not None
     usual: dict[str, Any] = {}
@@ -135,8 +137,8 @@ def _number(value: Any) -> bool:
 
 
 def differences(before: Any, after: Any) -> tuple[Difference, ...]:
-    """Return the differing fields of two nested mappings by dotted path, in the order of `before`, then those only in
-    `after`. A missing field equals None; lists are compared as one value.
+    """Return the differing fields of two nested mappings with dotted paths, in the order of `before`, then those only
+    in `after`. A missing field equals None; lists are compared as one value.
     """
     one, other = dict(_leaves(before)), dict(_leaves(after))
     fields = dict.fromkeys((*one, *other))
@@ -173,7 +175,9 @@ class Diff:
 
 
 def diff(before: Plan, after: Plan) -> Diff:
-    """Return the differences of two plans by section; sections without differences are empty."""
+    """Return the differences of two plans' best candidates and jobs by section of `Diff`; sections without any are
+    empty.
+    """
     one, other = before.best.to_dict(), after.best.to_dict()
     predicted = one["predicted"], other["predicted"]
     sums = ({name: value for name, value in each.items() if isinstance(value, int | float)} for each in predicted)

@@ -49,8 +49,8 @@ class Fallback:
 
     @property
     def advised(self) -> Saving | None:
-        """Return the first way to save with which the fewest smaller plans need a conversion; None if that is the
-        default one. Numbers of nodes without a plan are ignored.
+        """Return the way to save with which the most smaller plans load the checkpoint whole without a conversion, the
+        first of equals; None if that is the default one. Numbers of nodes without a plan are ignored.
         """
         ways = savings(self.plan)
         at = min(
@@ -80,9 +80,9 @@ class Fallback:
 
 
 def fallback(plan: Plan, lost: Sequence[int], *, top: int, progress: Progress | None = None) -> Fallback:
-    """Return the plans after losing these numbers of nodes, each once and rising, for the same job but its GPUs. A
-    number of nodes on which nothing fits is recorded, not raised. Raises InputError if `lost` is empty or a number is
-    not from 1 to the plan's nodes less one, or as `best_plan`.
+    """Return the plans after losing these numbers of nodes, each once and rising, for the same job but its GPUs. top:
+    candidates of each. A number of nodes on which nothing fits is recorded, not raised. Raises InputError if `lost` is
+    empty or a number is not from 1 to the plan's nodes less one, or as `best_plan`.
     """
     nodes = summary.nodes(plan)
     wrong = [count for count in lost if not 1 <= count < nodes.count]

@@ -98,9 +98,9 @@ def replaced(folder: Path, files: Files) -> list[str]:
 def of_files(folder: Path, manifest: Manifest, now: Mapping[str, File]) -> Iterator[Finding]:
     """Yield a finding for each file of the manifest that is missing, edited or stale, and for files that are new now.
 
-    now: files that would be written, by path; {}: unknown, then staleness is not checked. A file with the present text
-    is no finding, whatever the manifest says, unless it lost its executable bit. Raises InputError for an unreadable
-    file.
+    now: files that would be written, by path; {}: unknown, then staleness is not checked. A file whose text is what
+    would be written now is no finding, even if it was edited, unless it lost its executable bit. Raises InputError for
+    an unreadable file.
     """
     for path, sha256 in manifest.files.items():
         content = _content(folder / path)
@@ -123,8 +123,9 @@ def of_files(folder: Path, manifest: Manifest, now: Mapping[str, File]) -> Itera
 
 
 def _edited(path: str, content: bytes, sha256: str, fresh: File | None) -> Finding:
-    """Return the finding of an edited file, with the first line that differs from `fresh`, what would be written now,
-    and without a line if that is None. The text says so if `fresh` is not what was written (sha256) either.
+    """Return the finding of an edited file: with the first line in which it differs from `fresh`, the file as it would
+    be written now, or without a line if that is None. Its text says so if `fresh` is not what was written then
+    (sha256), either.
     """
     if fresh is None:
         return Finding("edited", path, "is not what was written")
@@ -147,8 +148,8 @@ def left_over(folder: Path, manifest: Manifest) -> Iterator[Finding]:
 
 
 def of_templates(manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
-    """Yield a finding if the templates in `folder` differ from those of the manifest, which may be none. Raises
-    InputError if the manifest has own templates and `folder` is None.
+    """Yield a finding if the digest of the own templates in `folder` is not the manifest's; None stands for the
+    built-in templates in both. Raises InputError if the manifest has own templates and `folder` is None.
     """
     if manifest.templates is not None and folder is None:
         raise InputError(
@@ -162,7 +163,9 @@ def of_templates(manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
 
 
 def of_input(plan: Plan, kind: Literal["model", "cluster"], now: BaseModel) -> Iterator[Finding]:
-    """Yield a finding if the model or cluster `now` differs from the plan's, with the first _SHOWN differing fields."""
+    """Yield one finding if the model or cluster `now` differs from the plan's; its text has the first _SHOWN differing
+    fields with both values, and how many more there are.
+    """
     before: BaseModel = getattr(plan, kind)
     changed = differences(before.model_dump(mode="json", by_alias=True), now.model_dump(mode="json", by_alias=True))
     if changed:

@@ -91,9 +91,9 @@ class Wishes:
 
 
 def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Replan:
-    """Return the new plan with its comparison with the old one: changes, checkpoint, schedule, files and a nearby plan.
-    The new plan's job has the converted schedule. Raises InputError for invalid wishes, InfeasibleError if nothing
-    fits.
+    """Return the new plan and its comparison with the old one: inputs, changed decisions, whether the checkpoint loads,
+    schedule, files, and a plan that keeps more old choices. The new plan's job has the converted schedule, its history
+    that of the run. Raises InputError for invalid wishes, InfeasibleError if nothing fits.
     """
     wanted, (schedule, doubts) = wishes, _schedule(old, wishes)
     wishes = replace(wishes, job=wishes.job.model_copy(update={"training": schedule.training}))
@@ -140,9 +140,10 @@ def _schedule(old: Plan, wishes: Wishes) -> tuple[Schedule, tuple[str, ...]]:
 
 
 def _reached(old: Plan, wishes: Wishes) -> tuple[History, tuple[str, ...]]:
-    """Return (history of the run up to the step, a sentence if the checkpoint's number of sequences contradicts it).
-    The step is the wished one, else the checkpoint's, else the old plan's. If the checkpoint states sequences, these
-    count. Raises InputError for a step before the plan's own or other than the checkpoint's.
+    """Return (history of the run up to the step, sentences): one sentence if the checkpoint's number of sequences
+    contradicts the plan's history, else (). The step is the wished one, else the checkpoint's, else the old plan's.
+    Sequences that the checkpoint states replace the history's. Raises InputError for a step before the plan's own or
+    other than the checkpoint's.
     """
     saved, batch, length = wishes.checkpoint, old.best.configuration.global_batch, old.best.configuration.seq_length
     if saved is not None and saved.iteration is not None and wishes.step not in (None, saved.iteration):

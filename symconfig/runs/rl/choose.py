@@ -66,8 +66,9 @@ def answer(question: Question, top: int) -> Plan:
 
 
 def _plainest(question: Question, tried: Sequence[Tried]) -> Tried:
-    """Return the least complex of the plans whose score is within the factor TIE of the best, and which are no less
-    sure to fit. Ties go to the shorter step, then to the search's order.
+    """Return the least complex of the plans whose score (`_score`: step with the premium for rare options) is at most
+    TIE times the best one's, and that meet the memory risk if that does. Of equal ones the shorter step counts, then
+    the order of the search.
     """
     best = min(tried, key=lambda each: _score(question, each))
     unsure, score = _score(question, best)
@@ -122,8 +123,8 @@ def _jobs(question: Question) -> Iterator[tuple[Division, Job, float]]:
     size.
 
     fill: real tokens over the tokens that the job's sequences have room for. Without packing each division has one job
-    of rl.batch padded sequences; with it one for each of `_rooms`, whose sequences are packed micro-batches, enough for
-    an update and a multiple of a divisor of the GPUs.
+    of rl.batch padded sequences. With it there is one for each of `_rooms`: its sequences are packed micro-batches, as
+    many as an update fills, rounded up to a multiple of the largest divisor of the GPUs that is not above that.
     """
     rl = question.rl
     for on in _divided(question):
@@ -181,8 +182,8 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tri
     """Return the actor's best plans for a job, each with its preferred feasible layouts, the shortest step first.
 
     Colocated, it solves again with a larger memory margin (_LEFT) until a plan has a layout that meets the memory risk;
-    else the first plans are returned whose layouts fit without meeting it. fill: tokens over room of micro-batches; on:
-    the division of the GPUs. Raises InfeasibleError if no layout fits, or as the search.
+    else the first plans are returned whose layouts fit without meeting it. fill: share of micro-batches' tokens that
+    are real; on: the division of the GPUs. Raises InfeasibleError if no layout fits, or as the search.
     """
     unsure: list[Tried] = []
     full: list[Layout] = []
@@ -215,8 +216,8 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tri
 
 
 def _tighter(question: Question, job: Job) -> Iterator[Job]:
-    """Yield the job with memory margins for what is on the GPU beside the update: colocated, the sleeping engine and
-    each share of _LEFT, while the margin is below 0.9; else the job alone.
+    """Yield the job with larger memory margins, which keep room for what is on the GPU beside the update: colocated,
+    for the sleeping engine and each share of _LEFT in turn, while the margin is below 0.9; else the job as it is, once.
     """
     if question.rl.placement != "colocated":
         yield job
@@ -228,8 +229,8 @@ def _tighter(question: Question, job: Job) -> Iterator[Job]:
 
 
 def _fitting(question: Question, every: Sequence[Layout]) -> list[Layout]:
-    """Return those of one actor's layouts that fit on GPUs and hosts, the preferred first: only those that meet the
-    memory risk, if any does.
+    """Return the layouts of one actor that fit on GPUs and hosts, the shortest step first but the preferred one
+    (`preferred`) in front; only those that meet the memory risk, if any does. [] if none fits.
     """
     host = question.cluster.host.memory_bytes.value / question.cluster.gpus_per_node
     fitting = [each for each in every if each.trained_bytes <= question.usable_bytes and each.host_bytes <= host]
@@ -247,8 +248,8 @@ def _critic(
 ) -> Trained | InfeasibleError | None:
     """Return the critic, solved with the pins of `_alike`; None without a critic, the error if it does not fit.
 
-    job: the update's, with the memory margin that remains; fill: tokens over room; gpus: of the critic's own, 0 if it
-    shares the actor's. solved: cache by pinned values, which this extends.
+    job: the update's, with the memory margin that remains; fill: share of micro-batches' tokens that are real; gpus: of
+    the critic's own, 0 if it shares the actor's. solved: cache by pinned values, which this extends.
     """
     if question.critic is None:
         return None
@@ -264,8 +265,8 @@ def _critic(
 
 
 def _alike(question: Question, actor: Candidate) -> dict[str, str]:
-    """Return the pins by which the critic equals the actor: mbs, cp and tp, and pp where programs configure the critic
-    separately (`learns.critic` "own"); else ZeRO stage, recomputation, offload and instances.
+    """Return the pins that give the critic the actor's choices: mbs, cp, tp and, where programs configure the critic by
+    itself (`learns.critic` "own"), pp; elsewhere ZeRO stage, recompute, offload and instances instead of pp.
     """
     c = actor.configuration
     alike: dict[str, object] = {"mbs": c.micro, "cp": c.cp}  # programs take one number of tokens for both

@@ -235,8 +235,8 @@ class Generation:
 
 def generate(replica: Replica, rl: Rl, replicas: int) -> Generation | None:
     """Return a step's generation on `replicas` replicas; None if the engine has no room for weights and the longest
-    sequence. A stated `tokens_per_s_per_gpu` replaces the prediction: prefill of the prompts, each read once, then
-    decoding.
+    sequence. Its seconds are those to prefill the prompts, each once, and to decode all responses; with a stated
+    `tokens_per_s_per_gpu` the response tokens over that rate.
     """
     at_once, engine = replica.at_once(rl), replica.engine
     if replica.context_bytes <= 0 or not at_once:

@@ -79,8 +79,8 @@ class Question:
         )
 
     def room_bytes(self, layout: Layout) -> float:
-        """Return the bytes of a GPU that a layout leaves to its engine beside what stays there (with allocator overhead
-        and gaps), within usable bytes and the memory risk; may be negative.
+        """Return the bytes of a GPU that a layout leaves to its engine: usable bytes less what else stays there, with
+        allocator overhead and fragmentation (GAPS), at most what the memory risk leaves; may be negative.
         """
         holds, memory = layout.beside_engine, self.cluster.gpu.memory_bytes.value
         resting = surprised(holds, layout.actor.reserved(1.0)) + GAPS * surprised(holds, 0.0)
@@ -130,9 +130,10 @@ def divisions(rl: Rl, cluster: ClusterDescriptor, gpus: int, rewarded: bool) -> 
 
 
 def _parts(gpus: int, node: int, stated: int | None, quarters: tuple[int, ...]) -> list[int]:
-    """Return the numbers of GPUs that a role may get, descending: only `stated` if given, else the quarters of `gpus`.
+    """Return the numbers of GPUs that a role may get, descending: only `stated` if given, else each number of
+    `quarters` of `gpus`: (1, 2) for a quarter and a half.
 
-    Quarters are rounded down to whole nodes if `gpus` exceeds a node (at least one node, else at least one GPU).
+    These are rounded down to whole nodes if `gpus` exceeds a node (at least one node, else at least one GPU).
     """
     if stated is not None:
         return [stated]
@@ -196,8 +197,9 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
 
 
 def unserved(question: Question, served: Collection[int]) -> Problem | None:
-    """Return the problem why no engine with the stated tp and dp divides any of these numbers of GPUs, or tp the heads;
-    None if one does. served: numbers of generating GPUs, one for each division of the job's.
+    """Return the problem that the stated tp does not divide the attention heads, or that no engine with the stated tp
+    and dp divides any of these numbers of GPUs; None if one does. served: generating GPUs of each division of the
+    job's.
     """
     rollout, model = question.rl.rollout, question.model
     if rollout.tp is not None and model.num_attention_heads % rollout.tp:
@@ -221,8 +223,8 @@ def _read(question: Question, own: partial[Layout], engines: Sequence[Engine]) -
 
 
 def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
-    """Yield the layouts with one data-parallel rank per engine, and others only if their generation is over 20 %
-    (_UNSURE) faster than the fastest of these; all if there are none.
+    """Yield the layouts whose engine has one data-parallel rank, and others only if their generation takes less than 80
+    % (1 - _UNSURE) of the fastest of these; all if there are none.
     """
     every = list(layouts)
     plain = [each.generation.seconds for each in every if each.replica.engine.dp == 1]
@@ -231,9 +233,9 @@ def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
 
 
 def preferred(every: Sequence[Layout]) -> list[Layout]:
-    """Return the layouts (given by rising step) with the preferred one moved to the front; [] for none. Preferred is
-    the one with the fewest GPUs per replica, the first of equals, among steps that are longer than the shortest by at
-    most _WIDER of its generation.
+    """Return the layouts with the preferred one moved to the front; [] for none. every: by rising step time. Preferred
+    is the first with the fewest GPUs per replica, of those whose step exceeds the shortest by at most _WIDER (10 %) of
+    that one's generation.
     """
     if not every:
         return []
@@ -285,8 +287,9 @@ def _shares(question: Question, empty: Layout) -> Iterator[float]:
 
 
 def as_trained(question: Question, actor: Trained) -> Read:
-    """Return the micro-batches of the actor's update as those in which samples are read for log-probabilities. Padded:
-    all of a step's updates; packed: spread over dp with the mean length.
+    """Return the micro-batches in which samples are read for log-probabilities if the program reads them in those of
+    the actor's update. Padded: as many and as full as those of all updates of a step; packed: as many as a replica's
+    share of sequences of mean length fills.
     """
     rl, batch, degrees = question.rl, actor.candidate.configuration, actor.candidate.configuration
     room = batch.micro * batch.seq_length
@@ -296,9 +299,9 @@ def as_trained(question: Question, actor: Trained) -> Read:
 
 
 def with_reads(question: Question, layout: Layout) -> Layout:
-    """Return a layout whose micro-batches for log-probabilities fit: the update's, halved while they do not fit, as
-    long as the longest sequence has room. The last one is returned even if it does not fit. Unchanged unless the
-    program `reads_apart`, and if workers run the reward model.
+    """Return a layout whose micro-batches for log-probabilities fit: they have the room of the update's, halved while
+    they do not fit and the half still holds the longest sequence; the last ones are taken even if they do not fit.
+    `layout` is returned unless the program `reads_apart`, and if workers run the reward model.
     """
     if not question.learns.reads_apart or (layout.rewards is not None and layout.rewards.how.by == "workers"):
         return layout

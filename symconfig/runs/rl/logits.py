@@ -117,9 +117,9 @@ FUSED = LogitBytes(forward=0.0, update=0.0, added=False, loss=LossKernel.TILED) 
 
 
 def of_loss(means: Loss, target: str) -> LogitBytes:
-    """Return the bytes per logit of a preference loss in a target's program. Reward losses: BESIDE_SCORES, else PLAIN;
-    losses without a reference: _WITHOUT_REFERENCE; others, and if the target is not there: _OF_LOSSES, else PAIRS for
-    pairs, ANSWERS for single answers.
+    """Return the bytes per logit of a preference loss in a target's program. Losses on scores: BESIDE_SCORES, else
+    PLAIN; losses without a reference: _WITHOUT_REFERENCE, if the target is there; else _OF_LOSSES, or without the
+    target there PAIRS for losses on pairs, ANSWERS for single answers.
     """
     if means.scores:
         return BESIDE_SCORES.get(target, PLAIN)

@@ -125,9 +125,9 @@ class Layout:
 
     @property
     def step_s(self) -> float:
-        """Return the seconds of a step: phases of a pool add up, training pools overlap, and so do generation and
-        rewards beside it. Generation is added to training, or overlaps with it if the engine has its own GPUs and not
-        `waits`.
+        """Return the seconds of a step. Phases in one pool of GPUs add up; pools that train run at the same time, and
+        so do generation and rewards beside it. Generation and training add up, too, or overlap if the engine has its
+        own GPUs and not `waits`.
         """
         pools: defaultdict[str, float] = defaultdict(float)
         for phase in self.phases:
@@ -312,8 +312,8 @@ class Layout:
         self, each: Trained, steps: int, name: str, pool: str = "", but: tuple[str, ...] = ()
     ) -> Iterator[Phase]:
         """Yield the phases of a model's updates: forward and backward, then the optimizer's step if that needs
-        temporary memory; together they take `update_s`. steps: optimizer steps. name: prefix of its parts. pool: its
-        GPUs; but: as of `_resting`.
+        temporary memory; together they take `update_s`. steps: optimizer steps. name: prefix of the model's parts.
+        pool: the role whose GPUs it uses; but: parts of the actor that are in use, not to be added as resting.
         """
         held = {f"{name} {part}": each.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
         states, entropy = sum(held.values()), self.rl.entropy and each is self.actor

@@ -82,8 +82,8 @@ def completed(
 
 
 def _of_alone(job: Job, alone: Alone | None) -> Job:
-    """Return the job that the run of a single trained model solves: its workers' backend, and its program's target if
-    that supports the task.
+    """Return the job to search a better layout for a run that trains one model without generation: with its workers'
+    backend, and its program's target if that is known and supports the task.
     """
     assert alone is not None, "is what there is without a step"
     target: str | None = alone.workers.target or alone.trainer.name
@@ -93,9 +93,9 @@ def _of_alone(job: Job, alone: Alone | None) -> Job:
 
 
 def _job(job: Job, step: Step) -> Job:
-    """Return the job that the run solves, for its program's target, with the RL batch and longest sequence. Left to the
-    search are the engine's tp and memory share, rollout GPUs, micro-batches and packing. The backend is megatron for
-    DTensor workers, else the planned one.
+    """Return the job to search a better layout for a run's RL step, for its program's target, with the RL batch and
+    longest sequence. Left to the search are the engine's tp and memory share, rollout GPUs, micro-batches and packing.
+    The backend is megatron for DTensor workers, else the one with which such workers are planned.
     """
     assert job.rl is not None
     open_ = {"tp": None, "memory_share": None}
@@ -208,8 +208,8 @@ def _of_program(workers: Workers, name: str, otherwise: LogitBytes) -> LogitByte
 def _trained(
     run: Run, step: Step, fill: float, logits: LogitBytes, cluster: ClusterDescriptor, limits: Limits
 ) -> Trained:
-    """Return the actor or critic of a step on the stated layout; fill: tokens over room of its micro-batches. Raises
-    InputError as `judge`.
+    """Return the actor or critic of a step on the stated layout. fill: share of its micro-batches' tokens that are
+    real; logits: bytes per logit of its loss. Raises InputError as `judge`.
     """
     packed = replace(run.configuration, packing=packing(step.rl))
     judged = judge(replace(run, configuration=packed, step=step), cluster, limits)

@@ -143,8 +143,8 @@ class Trained:
         return float(self.prospect.machine.host_bytes_per_s)
 
     def update_s(self, updates: float) -> float:
-        """Return the seconds of `updates` optimizer steps: forward and backward scaled by `fill`, plus data-parallel
-        communication, optimizer and overhead.
+        """Return the seconds of `updates` optimizer steps: forward and backward times `fill` (the share of real
+        tokens), and data-parallel communication, optimizer and overhead, which do not depend on that.
         """
         time = self.candidate.predicted.time
         fixed = sum(time.get(name, 0.0) for name in _FIXED)
@@ -156,7 +156,7 @@ class Trained:
 
     def passes_s(self, passes: float, fill: float, streamed_s: float = 0.0) -> float:
         """Return the seconds of `passes` micro-batches' forwards per replica, plus pp - 1 for the pipeline's fill, with
-        the all-gathers of sharded weights. fill: share of their room with tokens. streamed_s: seconds to copy this
+        the all-gathers of sharded weights. fill: share of their tokens that are real. streamed_s: seconds to copy this
         GPU's shards from the host before each.
         """
         made, parts = times(self.prospect, self.parts), self.parts
@@ -165,8 +165,8 @@ class Trained:
         return (passes + self.candidate.configuration.pp - 1) * (longest + float(np.max(gathered)))
 
     def reading(self, room: int) -> Trained:
-        """Return the model with one micro-batch sequence of `room` tokens, for forwards only; cached by room. It is the
-        model itself if its micro-batches have that room.
+        """Return the model with micro-batches of one sequence of `room` tokens, for forwards only; cached by room. It
+        is the model itself if its micro-batches have that room.
         """
         if room not in self._readings:
             point = self.prospect

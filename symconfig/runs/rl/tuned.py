@@ -61,10 +61,10 @@ def answer(job: Job, solve: Solve, target: Target, top: int) -> Plan:
 
 
 def _steps(job: Job, solve: Solve, target: Target, top: int) -> Collection[Step]:
-    """Return the steps around the best plans of an update, each layout once.
+    """Return (plan of an update, candidate, its step) for the best candidates of an update, each layout once.
 
     With preferences, updates are solved at one memory margin after another (_LEFT) while there is a plan. Raises
-    InfeasibleError if there is none at the first.
+    InfeasibleError if there is none at the first. top: as many candidates of each plan, at least WEIGHED.
     """
     steps: dict[str, Step] = {}
     for left in _LEFT if job.preference is not None else _LEFT[:1]:
@@ -112,9 +112,9 @@ def fill(job: Job, micro: int, seq_length: int) -> float:
 
 
 def counted(plan: Plan, trained: Trained, how: Compares | None, *, resident: bool = True) -> PlannedStep:
-    """Return the step of a trained model: its phases, seconds with their 90 % interval, and host bytes. how: how the
-    program trains on preferences; None: with none of `Compares`' peculiarities. resident: whether the reference model
-    stays on the GPU. The interval is the candidate's, scaled to the step.
+    """Return the step of a trained model: its phases, seconds with their 90 % interval (the candidate's, scaled to the
+    step), and host bytes. how: in which order and with which copies the program trains on preferences; None: as is
+    usual. resident: whether the reference model stays on the GPU.
     """
     candidate, phases = trained.candidate, tuple(_phases(plan, trained, how or Compares(losses=()), resident))
     step_s = sum(phase.seconds for phase in phases)

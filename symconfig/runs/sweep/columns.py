@@ -139,8 +139,8 @@ COLUMNS = (*INPUTS, *DEGREES, *OPTIONS, *PREDICTED, *COSTS, *SEARCHED)
 
 
 def inputs(job: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the input columns of a job; all fields without a column, and precision, go to `fields` as JSON ("" if
-    none). `gpus: auto` is None in its column and kept in `fields`.
+    """Return {column: value} of the input columns that a job's fields have; all fields without a column, and precision
+    once more, go to `fields` as JSON ("" if none). `gpus: auto` is None in its column and kept in `fields`.
     """
     plain = {column.name for column in INPUTS if column.name in job}
     others = {name: value for name, value in job.items() if name not in plain or name == "precision"}

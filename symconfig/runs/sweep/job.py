@@ -168,7 +168,9 @@ def points(document: Document, folder: Path | None, limit: int = LIMIT) -> Point
 
 
 def _of_one_job(problem: Problem) -> Problem:
-    """Return the problem reworded if `sweep` is missing or a job's field stands at the top; others unchanged."""
+    """Return the problem in other words if `sweep` is missing, or a job's field stands at the top of the file instead
+    of below `job` or `sweep`; others unchanged.
+    """
     if problem.what == MISSING_FIELD and problem.field == "sweep":
         what = "no field of the job has several values"
         return replace(problem, what=what, field=None, hint="`gpus: [8, 16]`, or `symconfig plan` for one job")
@@ -217,8 +219,9 @@ class _Reading:
         return made
 
     def _try(self, job: Fields, name: str, entry: int) -> None:
-        """Validate a job and collect its problems at the places in the document that gave their fields. name, entry:
-        field and index of the value under test; another swept field's problem is placed at its first value.
+        """Validate a job that has the value under test, and collect its problems at the places in the document that
+        gave their fields. name, entry: the swept field, and the value's index in its list; another swept field's
+        problem is placed at its first value.
         """
         try:
             parse(validate(Document(job, file=""), Job).pins)

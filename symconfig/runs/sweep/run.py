@@ -150,8 +150,8 @@ def run_tasks(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[Row]:
 
 @contextmanager
 def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of `number` spawned processes, each with one thread per library; they are killed at exit, or when
-    this process ends. The thread variables in os.environ are set meanwhile, and restored.
+    """Yield a pool of `number` spawned processes, each with one thread per library. At exit, or when this process ends,
+    they end at once, even within a task. The thread variables in os.environ are set meanwhile, and restored.
     """
     context = multiprocessing.get_context("spawn")
     lifeline, held = context.Pipe(duplex=False)
@@ -233,8 +233,8 @@ def sweep(
     """Plan all points that the journal beside `out` lacks, and write journal and table; return the rows.
 
     On Ctrl-C it stops and writes the rows so far (`interrupted`). Rows of another release, defects and lost ones are
-    planned again. fresh: the journal is emptied first. jobs: as of `run_tasks`. progress: called after each new row.
-    Raises InputError if an output cannot be written, FailedError as `run_tasks`.
+    planned again. fresh: the journal is emptied first. jobs: worker processes; None: one per core. progress: called
+    after each new row. Raises InputError if an output cannot be written, FailedError if no worker process starts.
     """
     check(out)
     path = journal_of(out)
@@ -281,8 +281,8 @@ def journal_of(out: Path) -> Path:
 
 
 def read_journal(path: Path) -> dict[Key, Row]:
-    """Return the rows by (id, release), the last one of each; {} without a file. Malformed lines are skipped. Raises
-    InputError if it cannot be read.
+    """Return {(point's id, symconfig's release): row} of a journal, the last row of each; {} without a file. Malformed
+    lines are skipped. Raises InputError if the file cannot be read.
     """
     rows: dict[Key, Row] = {}
     if path.exists():

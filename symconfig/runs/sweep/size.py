@@ -144,8 +144,8 @@ def even_batch(tokens: int, seq_length: int) -> int:
 
 def size(question: Question, progress: Progress, jobs: int | None = None) -> Size:
     """Return, by cluster, the numbers of GPUs tried and the fewest that meet the deadline; tried in rounds, all
-    clusters in parallel. jobs: as of `run_tasks`. progress: called with (done, asked so far) after each plan. Raises
-    FailedError as `run_tasks`.
+    clusters in parallel. jobs: worker processes; None: one per core. progress: called with (done, asked so far) after
+    each plan. Raises FailedError if no worker process starts.
     """
     searches = [_Search(question, name, cluster) for name, cluster in question.clusters.items()]
     total = done = 0
@@ -173,8 +173,9 @@ class _Search:
         self.ids = Ids()
 
     def next(self) -> list[Point]:
-        """Return the points to try next, for the predicted and the slow time; [] when done. If no allowed number of
-        GPUs reaches the peak FLOP/s that the deadline needs, the largest are tried until one has a plan.
+        """Return the jobs to plan next, one for each number of GPUs, until the fewest that meet the deadline as
+        predicted, and with the step's upper end, are known; [] when done. If no allowed number of GPUs reaches the peak
+        FLOP/s that the deadline needs, the largest are tried until one has a plan.
         """
         q = self.question
         if not self.sizes:
@@ -198,8 +199,9 @@ class _Search:
         return Point(self.ids.of(with_defaults(job), model, self.cluster), job, model, self.cluster)
 
     def heard(self, gpus: int, row: Row) -> None:
-        """Record a row's times, GPU-hours and cost in `tried`, or its reason if it has no plan. The slow time is the
-        predicted one without an interval; cost is None unless the cluster's name, as given or its own, has a price.
+        """Record the result for `gpus` GPUs in `tried`: times, GPU-hours and cost, or the reason if there is no plan.
+        slow_s is run_s if the step has no interval; cost is None unless the cluster's name, as given or its own, is
+        priced.
         """
         q = self.question
         if row.status is not Status.PLANNED:
@@ -237,7 +239,7 @@ def _least(question: Question, cluster: ClusterDescriptor) -> int:
 
 
 def frontier(tried: Iterable[Tried], cost: Callable[[Tried], float]) -> list[Tried]:
-    """Return those of `tried` that are cheaper than all faster ones, the fastest first."""
+    """Return the Pareto front of `tried` in run_s and `cost`, the fastest first: those cheaper than all faster ones."""
     best: list[Tried] = []
     for one in sorted(tried, key=lambda one: (one.run_s, cost(one), one.gpus)):
         if not best or cost(one) < cost(best[-1]):
@@ -253,7 +255,7 @@ Rates = Mapping[int, float]  # tokens a second of each GPU, at the slow end of w
 
 
 def lattice(cluster: ClusterDescriptor, least: float, most: int) -> tuple[int, ...]:
-    """Return the numbers of GPUs from `least` to `most` (and the cluster's max_gpus), rising: powers of two within a
+    """Return the numbers of GPUs from `least` to `most` (at most the cluster's max_gpus), rising: powers of two below a
     node, then whole nodes. Up to EVERY_NODE nodes each number is taken, above steps of an eighth of a power of two.
     """
     node, limit = cluster.gpus_per_node, min(most, cluster.max_gpus or most)
@@ -271,9 +273,9 @@ def ladder(sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def following(sizes: Sequence[int], rates: Rates, needed: float) -> tuple[int, ...]:
-    """Return the sizes to try next, at most AT_ONCE; () when done. needed: tokens per second of all GPUs. First the
-    untried rungs of the ladder, up to BEYOND rungs after the first in time; then sizes below the smallest in time that
-    could be with HOPE times the best rate per GPU, smallest first.
+    """Return the numbers of GPUs to try next, at most AT_ONCE, the smallest first; () when done. rates: {tried: tokens
+    per second per GPU}; needed: of all GPUs. First the untried sizes of `ladder`, up to BEYOND after its first that
+    reaches `needed`; then sizes below the smallest that does, if they would with HOPE times the best rate.
     """
     rungs = ladder(sizes)
     met = [number for number, size in enumerate(rungs) if size * rates.get(size, 0.0) >= needed]

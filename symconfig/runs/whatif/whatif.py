@@ -240,8 +240,8 @@ class WhatIf:
 
 
 def named(candidate: Candidate) -> str:
-    """Return a text of a candidate's degrees above 1, dp, micro-batch, ZeRO stage, recomputation (without modules) and
-    whether optimizer state is on the host. Two candidates with the same text count as the same plan.
+    """Return the text that identifies a plan: degrees above 1, dp, micro-batch, ZeRO stage, recomputation (without
+    modules), and whether optimizer state is on the host. Candidates with the same text count as the same plan.
     """
     c = candidate.configuration
     degrees = [f"{name} {value}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if (value := getattr(c, name)) > 1]
@@ -277,8 +277,8 @@ class _Planner:
         return self.known[key]
 
     def _solved(self, values: Mapping[str, float]) -> Answer:
-        """Return the answer of the job with these sizes (rounded) and rates changed; NOTHING with `step_s` None if none
-        fits or the job is refused.
+        """Return the answer for the job with some values changed: sizes (rounded) of the job, or factors on the
+        cluster's rates (RATES), by name. It is NOTHING with `step_s` None if nothing fits or the job is refused.
         """
         cluster, job = self.plan.cluster, self.plan.job
         for name, value in values.items():
