@@ -128,8 +128,8 @@ def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> A
 
 
 def supplied(arguments: argparse.Namespace, problems: Problems) -> dict[str, Any]:
-    """Return the keyword arguments of `audit` from the options that the command has, without problems; malformed --set
-    variables are added to `problems` and become None.
+    """Return the keyword arguments of `audit`, but for `problems`, from the options that the command has; malformed
+    --set variables are added to `problems` and become None.
     """
     names = (
         "gpus",

@@ -44,6 +44,7 @@ def _fields() -> list[Option]:
 
 
 def _rows() -> list[Row | Option | str]:
+    """Return the command's options in the order of the help: the job file, `_fields`, and those that are no field."""
     from symconfig.api.graph_source import GraphJob
 
     rows: list[Row | Option | str] = [

@@ -78,9 +78,10 @@ def version(plan: Plan) -> str:
 
 
 def sections(plan: Plan) -> Sections:
-    """Return the overrides by section of Bridge's configuration; sections without fields are left out. Megatron-LM's
-    options are translated; they override Bridge's defaults (`_defaults`), `_always` overrides them. Raises
-    InfeasibleError with all that Megatron-LM's options or Bridge lack, InputError as `megatron.groups_at`.
+    """Return {section: {field: value}} of Bridge's configuration; sections without fields are left out.
+
+    Megatron-LM's options are translated; they override Bridge's defaults (`_defaults`), `_always` overrides them.
+    Raises InfeasibleError with all that Megatron-LM's options or Bridge lack, InputError as `megatron.groups_at`.
     """
     problems, target = list(_refused(plan)), version(plan)
     try:
@@ -98,9 +99,11 @@ def sections(plan: Plan) -> Sections:
 
 
 def _defaults(plan: Plan) -> dict[str, Any]:
-    """Return fields set to the defaults of Megatron-LM's parser where Bridge's differ; translated options override
-    them. With fp8 also first and last layers in fp8, with experts a list of layers with experts (all), with windows on
-    some layers window_attn_skip_freq None.
+    """Return {"section.field": value} with the defaults of Megatron-LM's parser where Bridge's differ; translated
+    options override them.
+
+    With fp8 also first and last layers in fp8, with experts a list of layers with experts (all), with windows on some
+    layers window_attn_skip_freq None.
     """
     best, model = plan.best, plan.model
     fields: dict[str, Any] = {
@@ -327,8 +330,10 @@ def plain(model: ModelDescriptor) -> ModelDescriptor:
 
 
 def model_fields(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the model's fields that no option sets: softmax scale (not with MLA), rope scaling, Gemma 3's windows and
-    bases. YaRN's missing numbers get defaults (outside MLA 4096 positions, betas 32 and 1). {} if nothing applies.
+    """Return {name: value} of the fields in Bridge's section `model` that no option sets: softmax scale (not with MLA),
+    rope scaling, Gemma 3's windows and bases.
+
+    YaRN's missing numbers get defaults (outside MLA 4096 positions, betas 32 and 1). {} if nothing applies.
     """
     result: dict[str, Any] = {}
     if model.latent is None and model.query_pre_attn_scalar is not None:

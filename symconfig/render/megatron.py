@@ -51,8 +51,8 @@ def _words(of: Sequence[Group]) -> list[str]:
 
 
 def groups(plan: Plan) -> tuple[Group, ...]:
-    """Return the arguments by the arrays of launch.sh, for the plan's release. Raises InfeasibleError for adapters, and
-    as `groups_at`.
+    """Return the arguments of pretrain_gpt.py, a Group for each bash array of launch.sh, for the plan's release. Raises
+    InfeasibleError for adapters, and as `groups_at`.
     """
     if plan.model.adapter is not None:
         raise InfeasibleError(
@@ -65,9 +65,12 @@ def groups(plan: Plan) -> tuple[Group, ...]:
 
 
 def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
-    """Return the arguments by the arrays of launch.sh, as the release `target` takes them; adapters are ignored. Fields
-    in the job's `edited` are not refused. Raises InfeasibleError with all that cannot be expressed; InputError for a
-    release before core_v0.12.1, a wrong schedule, data without a tokenizer, or a value that the parser refuses.
+    """Return the arguments of pretrain_gpt.py, a Group for each bash array of launch.sh, as the release `target` takes
+    them; adapters are ignored.
+
+    A field in the job's `edited` is not refused where a known change of Megatron-LM's code mends it. Raises
+    InfeasibleError with all that cannot be expressed; InputError for a release before core_v0.12.1, a wrong schedule,
+    data without a tokenizer, or a value that the parser refuses.
     """
     if flags.versions().index(target) < flags.versions().index(OLDEST):
         raise InputError(
@@ -193,7 +196,10 @@ ACTIVATIONS = frozenset((("silu", True), ("clamped_swiglu", True), ("gelu_sigmoi
 
 def moe_args(out: Arguments, plan: Plan) -> None:
     """Add the options of experts, router and dispatcher to MOE_ARGS, which becomes the current group; nothing for dense
-    models. Refused are routing (`_refuse_router`) and activations that the grouped experts lack; links may refuse more.
+    models.
+
+    Refused are routing (`_refuse_router`), activations that the grouped experts lack, and values without an option in
+    the release (by `formats.megatron`, which maps single fields to options).
     """
     model = plan.model
     if model.experts is None:

@@ -224,8 +224,9 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    """Yield sentences to read before the first start: images, packing (always), then, with adapters, a foreign
-    checkpoint or pretraining, what holds for these.
+    """Yield sentences to read before the first start: on images with a vision tower; on packing, always; on the
+    prediction and the layout of adapters; on a checkpoint to resume from that is not the run's own; on weights, in
+    pretraining.
     """
     lora = plan.model.adapter
     yield from shared.image_notes(plan, "max_pixels")

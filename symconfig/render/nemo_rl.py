@@ -42,7 +42,9 @@ MODEL_TYPES = (
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables, for Megatron workers."""
+    """Return the templates' variables, for Megatron workers. data_path: the job's first data set or ""; added: as
+    `_reward_gpus`; no arrays or environment variables. Raises as `load_model` for the reward model.
+    """
     return {
         "framework": f"NeMo-RL {RELEASE}",
         "release": RELEASE,
@@ -100,7 +102,7 @@ def sections(plan: Plan) -> dict[str, Any]:
 
 def _reward_gpus(plan: Plan) -> tuple[int, int]:
     """Return what the reward model's own GPUs add to NeMo-RL's cluster: (nodes, 0), or (0, GPUs of the node) if one
-    node holds them and the trained model.
+    node holds them and the trained model; (0, 0) without such GPUs.
     """
     count, gpus = learning.reward_nodes(plan)
     together = plan.best.configuration.world_size + count * gpus <= plan.cluster.gpus_per_node

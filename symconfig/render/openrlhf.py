@@ -44,8 +44,8 @@ _AWAY = "with ZeRO-3, --ref.offload keeps it on the host"
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables; environment variables and a note on padding only without RL, the critic only
-    with it.
+    """Return the templates' variables. Environment variables and a note on padding only without RL; critic (see
+    `learning.critic`) only with RL. reward_nodes, critic_nodes: [nodes, GPUs of each] of their own; zeros without.
     """
     arrays, training = _arrays(plan), plan.training
     gpus, most = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0, plan.cluster.gpus_per_node

@@ -25,7 +25,8 @@ def program_problems(plan: Plan, target: str) -> tuple[Problem, ...]:
 
 
 def refused(plan: Plan, backend: str, release: str) -> dict[Constraint, Problem]:
-    """Return the plan's problem by constraint of a framework's release that it fails, in the table's order.
+    """Return {constraint: problem} for each constraint of a framework's release that the plan fails, in the table's
+    order.
 
     backend: the framework's name; the plan may be for another one.
     """

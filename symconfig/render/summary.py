@@ -211,8 +211,8 @@ def stages(best: Candidate) -> tuple[Row, ...]:
 
 
 def memory(plan: Plan) -> tuple[Row, ...]:
-    """Return a row for each part of the memory of the fullest GPU, in GiB with its share of the device's; then three
-    totals and the limit.
+    """Return a row for each part of the memory of the fullest GPU: GiB and its share of what is in use; then rows for
+    the peak allocation, reserved and used memory, and the limit with its margin.
     """
     best = plan.best.predicted
     rows = [Row(name, (gib(value), share(value, best.device_bytes))) for name, value in best.memory.items()]

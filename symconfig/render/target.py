@@ -309,9 +309,11 @@ def together(made: Sequence[tuple[Target, Sequence[File]]]) -> list[File]:
 def common(
     plan: Plan, starts: Sequence[str] = (), source: Target | None = None, wants: Iterable[Want] = ()
 ) -> dict[str, object]:
-    """Return the variables that every template gets. starts: how launchers are started. source: the target that the
-    templates belong to; None: without its remarks, saving, and for the report no backend. wants: modules that options
+    """Return the variables that every template gets. starts: how launchers are started. wants: modules that options
     need.
+
+    source: the target that the templates belong to; None: no remarks and no saving, and `predicted_for` always says
+    that the times are another framework's.
     """
     return {
         "plan": plan,

@@ -160,8 +160,8 @@ def arguments(plan: Plan, config: str | None) -> Json:
 
 
 def _optimizer(plan: Plan, config: str | None) -> Json:
-    """Return the arguments for the optimizer: fused AdamW without `config` (FSDP), {} if the DeepSpeed JSON has it. SGD
-    gets its momentum in optim_args.
+    """Return the Trainer's `optim`: fused AdamW without `config` (FSDP), {} if the DeepSpeed JSON has the optimizer,
+    else the job's, for SGD with its momentum in optim_args.
     """
     optimizer = plan.job.optimizer
     if config is None:

@@ -296,9 +296,11 @@ def _compared(ours: Predicted, real: Json) -> Iterator[Compared]:
 
 
 def build(folder: Path, words: Sequence[str], world_size: int, ranks: Sequence[int], timeout_s: float) -> list[Json]:
-    """Return the runner's answer for each rank, built with random weights of model/config.json: --model, --model-config
-    and --load among the words are replaced. A rank that crashes or exceeds timeout_s is `ok: false`; if the runner
-    itself fails, all are.
+    """Return an answer for each rank, built with random weights of model/config.json: {ok, error} and what
+    `deepspeed_build.build` returns.
+
+    --model, --model-config and --load among train.py's arguments `words` are replaced. A rank that crashes or exceeds
+    timeout_s is `ok: false`; if the runner itself fails, all are.
     """
     own = [word for word in words if not word.startswith(("--model=", "--model-config=", "--load="))]
     place = folder.resolve()

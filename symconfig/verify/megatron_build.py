@@ -197,7 +197,9 @@ def _bytes(tensors: list[Any]) -> int:
 
 
 def coordinates() -> dict[str, int]:
-    """Return this rank's index in each of its groups, 0 for groups that this version lacks."""
+    """Return {axis: this rank's index in its group} for tp, cp, dp, pp, ep, etp and edp, 0 for groups that this version
+    lacks.
+    """
     state = importlib.import_module("megatron.core.parallel_state")
     places = {}
     for axis, name in COORDINATES.items():

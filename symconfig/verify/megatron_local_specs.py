@@ -101,7 +101,9 @@ def variants() -> None:
 
 
 def hybrid(config: Any) -> Any:
-    """Return the spec of HybridModel's stack of Megatron's own modules, as hybrid_layer_specs.py has it."""
+    """Return the spec of HybridModel's stack of Megatron's own modules, as hybrid_layer_specs.py has it. Patches the
+    stack's TENorm for good.
+    """
     parts = _Parts()
     block: Any = importlib.import_module("megatron.core.models.hybrid.hybrid_block")
     block.TENorm = parts.norm

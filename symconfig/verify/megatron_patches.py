@@ -183,8 +183,8 @@ def _with_device_number(make: Callable[..., None]) -> Callable[..., None]:
 
 
 def device(name: str = "meta") -> Any:
-    """Return a context (a TorchFunctionMode) in which devices named as a GPU become `name`, meta or cpu, and pin_memory
-    is ignored; also patches torch.cuda for good.
+    """Return a context (a TorchFunctionMode) in which devices named as a GPU become `name`, meta or cpu: `device=`, and
+    the first argument of Tensor.to and torch.device; pin_memory is ignored. Also patches torch for good (`_stand_in`).
     """
     import torch
 
@@ -211,7 +211,10 @@ def _is_gpu(device: Any) -> bool:
 
 
 def _stand_in(device: Any) -> None:
-    """Patch torch.cuda: streams and synchronization do nothing, and moving to the GPU returns the tensor itself."""
+    """Patch torch for good: torch.cuda's streams and synchronization do nothing, and `device` is its current device;
+    cuda() of tensors and modules and pin_memory() return the object itself; tensors report a GPU (`_say_gpu`).
+    Megatron's recompute copies into the emptied storage instead of sharing it.
+    """
     import torch
 
     torch.cuda.current_device = lambda: device

@@ -165,7 +165,8 @@ TOLERANCE = 0.02  # of a stage
 
 def saved_bytes(plan: Plan, stage: int) -> float:
     """Return the bytes kept for the backward by one microbatch of every chunk of a stage, as predicted with Megatron's
-    own layers: activations over microbatches in flight, plus the head's. Raises SymconfigError if it cannot be costed.
+    own layers: activations divided by the microbatches in flight, plus the head's. Raises SymconfigError if it cannot
+    be costed.
     """
     found = costed(with_local_layers(plan))
     memory, microbatches = found.cost.memory, in_flight(found.points, found.setting)

@@ -191,7 +191,9 @@ def pattern(model: ModelDescriptor, r: Resolved) -> list[str]:
 
 
 def mixers(letters: Iterable[str]) -> list[str]:
-    """Return the letter of each layer's token mixer: that of a layer's pattern without those of its MLP or experts."""
+    """Return the letter of each layer's token mixer: that of a layer's pattern without those of its MLP ("-") or
+    experts ("E"); latent attention's "+" becomes "*". A layer without a mixer has "".
+    """
     return [layer.strip("-E").replace("+", "*") for layer in letters]
 
 

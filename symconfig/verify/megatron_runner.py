@@ -84,8 +84,9 @@ def _explain(error: BaseException) -> str:
 
 
 def check(job: dict[str, Any], shims: Any) -> dict[str, Any]:
-    """Return all that Megatron finds on one argument list without a GPU: {id, phases, …}; a failed phase is the last,
-    and what would follow it is absent. Sets environment variables and patches torch and Megatron in this process.
+    """Return what Megatron finds on one argument list without a GPU: {id, phases: [{name, ok, error, seconds}]} and
+    what `_check` adds; a failed phase is the last, and what would follow it is absent. Sets environment variables and
+    patches torch and Megatron in this process.
     """
     os.environ.update(job["env"], WORLD_SIZE=str(job["world_size"]), RANK=str(job["rank"]), LOCAL_RANK="0")
     shims.claim_gpu(tuple(job["capability"]), job["memory_bytes"], job["compute_units"])

@@ -112,7 +112,9 @@ def _attention() -> None:
 
 
 def balanced(tokens: int, experts: int, chosen: int) -> Any:
-    """Return a routing map [tokens, experts] on the CPU that gives every expert an equal number of tokens."""
+    """Return a boolean routing map [tokens, experts] on the CPU in which each token has the next `chosen` experts in
+    turn, so that all experts get equally many (to one token).
+    """
     with torch.device("cpu"):
         first = torch.arange(tokens * chosen) % experts
         return torch.zeros(tokens, experts, dtype=torch.bool).scatter_(1, first.view(tokens, chosen), True)

@@ -45,8 +45,11 @@ def applies(plan: Plan) -> bool:
 
 
 def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
-    """Yield a check for each script of the folder, run with DRY_RUN=1; one skipped check without bash. Scripts are the
-    manifest's .sh files, or SCRIPTS without a manifest; each missing one is a failed check.
+    """Yield a check for each script of the folder, run with DRY_RUN=1; one skipped check without bash.
+
+    Scripts are the manifest's .sh files, or SCRIPTS without a manifest; each missing one is a failed check. A run
+    passes with status 0 and a printed command, launch.sh only with the words of megatron_args.txt, if that is there. If
+    `options.refused` is set, nothing is run, and each check has its status.
     """
     watch = Stopwatch()
     if shutil.which("bash") is None:
