@@ -105,7 +105,9 @@ def _on_fewer_nodes(
 
 
 def _answer(arguments: argparse.Namespace, fallback: Fallback, out: Path | None, files: Wanted | None) -> int:
-    """Print the plans for fewer nodes and write their files with --out; return 1 if none of them exists, else 0."""
+    """Print the plans for fewer nodes and write their files with --out; return 1 if no number of nodes has a plan, else
+    0.
+    """
     from symconfig.api.files import put
     from symconfig.api.replan import fallback_files
     from symconfig.render.target import LAUNCH

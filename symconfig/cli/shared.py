@@ -179,7 +179,7 @@ def output(arguments: Namespace, name: str, kind: tuple[str, ...]) -> Path | Non
 
 
 def folder(arguments: Namespace) -> Path | None:
-    """Return the output folder, --out; a problem with it is recorded in `arguments.problems`."""
+    """Return the output folder, --out; None if not given. A problem with it is recorded in `arguments.problems`."""
     from symconfig.render.files import check_folder
 
     out = file_of(arguments.out or None)

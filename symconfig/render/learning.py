@@ -239,7 +239,9 @@ def of_transformers(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def of_stages(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield a problem for a pipeline layout string, or else for uneven stages in a hybrid model."""
+    """Yield a problem if a pipeline layout string sets the stages, or else if stages of a hybrid model differ in size
+    (`stage_layout`).
+    """
     options = plan.best.configuration
     if options.pipeline_layout:
         what = f"{name} can set the number of layers of the first and the last stage only"

@@ -104,8 +104,8 @@ def _longest(out: Arguments, model: ModelDescriptor, seq_length: int) -> int:
 
 
 def _activation(out: Arguments, model: ModelDescriptor) -> None:
-    """Add the options of the activation, or refuse it if it has none, or the release lacks them. Tanh GELU needs biases
-    on all linear layers. With such biases the activations in UNFUSED get --no-bias-gelu-fusion.
+    """Add the options of the activation; refuse it if Megatron-LM has none, the release lacks one, or, for tanh GELU,
+    not all linear layers have biases. If all have, the activations in UNFUSED get --no-bias-gelu-fusion.
     """
     act, biased = model.hidden_act, all(_bias_fields(model).values())
     options = next((words for *one, words in ACTIVATIONS if one == [act, model.gated_mlp]), None)

@@ -59,8 +59,8 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what NeMo-RL's Megatron workers do not support: an entropy loss, several data sets, foreign checkpoints,
-    model types, other optimizers than Adam, and what `of_stages` refuses.
+    """Yield what NeMo-RL's Megatron workers do not support: an entropy loss, several data sets, checkpoints of other
+    runs to resume from, model types, other optimizers than Adam, and what `of_stages` refuses.
     """
     data = plan.training.data_path
     if learning.section(plan).entropy:

@@ -79,7 +79,8 @@ def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
 
 def _problems(plan: Plan) -> Iterator[Problem]:
     """Yield what OpenRLHF or DeepSpeed (`shared.problems`) does not support. OpenRLHF lacks other optimizers than Adam,
-    models that packing excludes, some schedules and foreign checkpoints; for RL also some placements.
+    models that packing excludes, some schedules and checkpoints of other runs; for RL also a reward model or critic
+    with GPUs of its own beside a colocated engine, and such a critic with a colocated reward model.
     """
     yield from shared.problems(plan)
     rl = plan.job.rl

@@ -48,9 +48,9 @@ _OF_KIND = (LAUNCH, "megatron_args.txt")  # of a target's files, those that say 
 
 
 def files(plan: MixedPlan) -> Files:
-    """Return all files of a plan with two kinds of GPU: mixed.json, launch.sh, REPORT.md, a folder for each kind,
-    manifest.json. A kind's folder has only launch.sh and megatron_args.txt. Raises InfeasibleError for what Megatron-LM
-    cannot express.
+    """Return all files of a plan with two kinds of GPU: mixed.json, launch.sh and REPORT.md for both, a folder for each
+    kind with its launch.sh and megatron_args.txt, and manifest.json. Raises InfeasibleError for what Megatron-LM cannot
+    express.
     """
     made = []
     for host in plan.best.hosts:

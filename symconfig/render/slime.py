@@ -82,7 +82,9 @@ def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what slime does not support: model types, other optimizers than Adam, and foreign checkpoints."""
+    """Yield what slime does not support: model types, other optimizers than Adam, and checkpoints of other runs to
+    resume from.
+    """
     yield from learning.of_types(plan, "slime", MODEL_TYPES)
     yield from learning.of_adam(plan, "slime")
     yield from learning.of_checkpoints(

@@ -138,7 +138,9 @@ def share(part: float, whole: float = 1.0) -> str:
 
 
 def recompute(value: Configuration) -> str:
-    """Return the recompute in words: "none", "selective: " with its modules (core_attn by default), or "full, ..."."""
+    """Return the recompute in words: "none", "selective: " with its modules (core_attn by default), "full, the first N
+    layers of every (virtual) stage" for the method block, else "full, every layer".
+    """
     if value.recompute == "none":
         return "none"
     if value.recompute == "selective":
@@ -254,7 +256,9 @@ def alternatives(plan: Plan) -> tuple[Row, ...]:
 
 
 def tables(best: Candidate) -> dict[str, tuple[Row, ...]]:
-    """Return the tables of a candidate's degrees, options, stages and step time for REPORT.md, by name."""
+    """Return {name: rows} of a candidate for REPORT.md: degrees, options, stages, and time (seconds of each part with
+    its share of the step).
+    """
     predicted = best.predicted
     return {
         "degrees": tuple(Row(short, (words, str(getattr(best.configuration, short)))) for short, words in _DEGREES),

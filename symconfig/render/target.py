@@ -220,7 +220,9 @@ class Target:
         return job.model_copy(update={name: v for name, v in self.assumes.items() if name not in job.model_fields_set})
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
-        """Return the problems for which the target cannot express a plan; () if it can. Raises InputError."""
+        """Return the problems of `refuse` and of the templates' variables for which the target cannot express a plan;
+        () if it can. Raises InputError for wrong values of the job.
+        """
         try:
             self.checked_variables(plan)
         except InfeasibleError as error:

@@ -182,7 +182,9 @@ def _wrong(value: Any, schema: Mapping[str, Any], field: str = "") -> Iterator[P
 
 
 def answer(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
-    """Return a tool's text, and its data; None as data if the text says what is wrong with the arguments."""
+    """Return (a tool's text, its data as JSON). Any SymconfigError, also for an unknown tool or wrong arguments, gives
+    its problems as text, and None as data.
+    """
     tool = TOOLS.get(name)
     try:
         if tool is None:
@@ -196,7 +198,9 @@ def answer(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]
 
 
 def server() -> Server[Any]:
-    """Return the server with TOOLS. Raises InputError without the extra `agents`."""
+    """Return the MCP server that lists and calls TOOLS, each call in a thread; an answer without data is an error.
+    Raises InputError without the extra `agents`.
+    """
     try:
         from anyio import to_thread
         from mcp import types

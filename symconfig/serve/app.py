@@ -200,7 +200,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def zoo() -> dict[str, list[str]]:
-    """Return the values of the form's lists: "" stands for a default."""
+    """Return {field of the form: its choices}: the zoo's models and clusters, tasks, backends and precisions; "" stands
+    for the default.
+    """
     return {
         "model": list(zoo_models()),
         "cluster": list(zoo_clusters()),

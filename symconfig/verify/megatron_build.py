@@ -106,7 +106,9 @@ def modules(args: Any, config: Any) -> list[Any]:
 
 
 def _trained(args: Any, config: Any) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Return ({"parameters": [name, elements, trainable] …} of each chunk as built, chunks as get_model wraps them)."""
+    """Return ([{"parameters": [[name, elements, trainable], …]} of each chunk as built], [the chunks as Megatron's
+    get_model wraps them]).
+    """
     held: list[dict[str, Any]] = []
 
     def provide(**offered: Any) -> Any:
@@ -146,7 +148,9 @@ def _model(args: Any, config: Any, place: dict[str, Any]) -> Any:
 
 
 def _hybrid(args: Any, config: Any, pre_process: bool, post_process: bool, stage: int | None) -> Any:
-    """Return a HybridModel built as in hybrid_builders.py."""
+    """Return a chunk of a HybridModel built as in Megatron's hybrid_builders.py, of local modules. stage: the virtual
+    one; None without vpp.
+    """
     model = importlib.import_module("megatron.core.models.hybrid.hybrid_model").HybridModel
     return model(
         config=config,

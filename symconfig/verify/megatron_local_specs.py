@@ -49,7 +49,9 @@ class _Unforked:
 
 
 def _whole_linear() -> Any:
-    """Return the class of a linear layer without bias that is replicated over tensor-parallel ranks."""
+    """Return the class of a linear layer without bias, replicated over tensor-parallel ranks, whose forward gives
+    (output, None) as Megatron's layers do.
+    """
     import torch
 
     class Whole(torch.nn.Module):  # type: ignore[misc]

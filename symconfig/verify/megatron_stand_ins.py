@@ -43,7 +43,9 @@ def kernels(config: Any) -> None:
 
 
 def _rng() -> None:
-    """Patch the GPU's random states, which dropout and recomputing use, with a constant one."""
+    """Patch the GPU's random states, which dropout and recomputing use, with a constant one, and seed Megatron's
+    tracker.
+    """
     random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
     state = torch.zeros(16, dtype=torch.uint8, device="cpu")
     random._get_cuda_rng_state = lambda *args, **kwargs: state
