@@ -127,7 +127,8 @@ def _defaults(plan: Plan) -> dict[str, Any]:
 
 
 def _always(plan: Plan) -> dict[str, Any]:
-    """Return the fields that Bridge derives or has instead of options; they override translated ones.
+    """Return {"section.field": value} of what Bridge derives or has instead of options; these override translated
+    options.
 
     Padded vocabulary, tied embeddings, gate, fusions, p2p overlap (vpp > 1, and pp_p2p or pp <= 2; else batched),
     `model_fields`, distributed optimizer (ZeRO >= 1), weight decay, fp32 gradients. Fine-tuning adds the pretrained
@@ -217,9 +218,8 @@ def _hydra(value: Any) -> str:
 
 
 def _notes(plan: Plan, target: str) -> Iterator[str]:
-    """Yield Megatron-LM's notes, then a note if the plan's release is not `target`,
-    one for adapters, and for fine-tuning one on weights to start from and one on padding. target: the Megatron-LM
-    release that is written for.
+    """Yield Megatron-LM's notes; one if the plan's release is not `target`, the Megatron-LM release that is written
+    for; one for adapters; and for fine-tuning one on the weights to start from and one on padding.
     """
     yield from megatron.notes(plan)
     planned = megatron.version(plan)

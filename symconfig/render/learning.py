@@ -258,8 +258,8 @@ def of_adam(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def options(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return a tuple per option, `--name` followed by its values as text; a tuple as value gives several. None and
-    False are left out, True has no value.
+    """Return one tuple of words for each option: `--name` and its value as text, or each item of a tuple as a word.
+    None and False are left out, True has no value.
     """
     given = {f"--{name}": value for name, value in values.items() if value is not None and value is not False}
     return [

@@ -89,7 +89,7 @@ def batching(plan: Plan) -> str | None:
 
 def hf_weights(plan: Plan) -> str | None:
     """Return the Hugging Face folder or id to start from: the job's, else for fine-tuning (also adapters) the model's
-    id. None for pretraining from random weights, and for a model without an id.
+    id, None if it has none. None for pretraining from random weights.
     """
     if plan.job.training.hf_weights is not None or not fine_tuned(plan):
         return plan.job.training.hf_weights

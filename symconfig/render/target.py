@@ -57,9 +57,8 @@ def launched(plan: Plan, words: Sequence[str]) -> str:
 
 
 def translated(known: Mapping[str, str]) -> ResumeCommand:
-    """Return a `resume_command` that translates Megatron-LM's options by a table; an option mapped to "" is dropped.
-
-    It returns None if the table lacks any of the options.
+    """Return a `resume_command` that translates Megatron-LM's options by a table of templates ("{}" is the value); an
+    option mapped to "" is dropped. It returns None if the table lacks any of the options.
     """
 
     def command(plan: Plan, words: Sequence[str]) -> str | None:

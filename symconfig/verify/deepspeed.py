@@ -38,9 +38,10 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     """Yield all checks of a folder with DeepSpeed files: keys, model, arguments, and DeepSpeed's own configuration;
     with `build` also the ranks, if the arguments are known.
 
-    If programs may not run, or launch.sh's dry run fails, the arguments' check has that status. Without DeepSpeed and
-    torch its checks are one skipped check; with `build` (which also needs transformers, and peft for adapters)
-    InputError. Without transformers and accelerate only the filled configuration is skipped.
+    If programs may not run, the arguments' check has the refusal's status; if launch.sh's dry run starts no train.py,
+    it failed. Without DeepSpeed and torch its checks are one skipped check; with `build` (which also needs
+    transformers, and peft for adapters) InputError. Without transformers and accelerate only the filled configuration
+    is skipped.
     """
     watch = Stopwatch()
     texts: dict[str, Json] = {}

@@ -172,6 +172,7 @@ def _with_device_number(make: Callable[..., None]) -> Callable[..., None]:
     import torch
 
     def build(*args: Any, **kwargs: Any) -> None:
+        """Call the function while torch.cuda.current_device() is 0."""
         current = torch.cuda.current_device
         torch.cuda.current_device = lambda: 0
         try:

@@ -221,7 +221,9 @@ def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
 
 
 def indexer_need(model: ModelDescriptor, r: Resolved) -> list[Any]:
-    """Return [the indexer's sizes…, its loss weight, a list of whether each layer has one (default: all)], or []."""
+    """Return [the indexer's sizes…, its loss weight, a list of whether each layer has one (default: all)]; [] for a
+    model without an indexer.
+    """
     has = model.indexer
     if has is None:
         return []
