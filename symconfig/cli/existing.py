@@ -221,7 +221,9 @@ def run_adapt(arguments: argparse.Namespace) -> int:
 
 
 def _end(outcome: Adapted, in_place: bool, written: bool) -> str:
-    """Return the closing sentence: nothing had to change, the files written, or why none was and what writes them."""
+    """Return the closing sentence: the file has the plan's values already, the files written, why none was with
+    --in-place, or that nothing was written (and that --in-place does, if files would change).
+    """
     if not outcome.changes and not outcome.unplaced:
         return f"{outcome.reading.file} has the plan's values already; nothing was changed."
     if written:

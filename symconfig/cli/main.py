@@ -79,7 +79,9 @@ class _Parser(argparse.ArgumentParser):
         self.wrong: list[Problem] = []  # with the values of options
 
     def format_help(self) -> str:
-        """Return the help text; with `groups`, only description, the commands by group and epilog."""
+        """Return the help text; with `groups` (the parser of all commands) only description, the commands by group and
+        epilog.
+        """
         if not self.groups:
             return super().format_help()
         formatter = argparse.HelpFormatter(self.prog, max_help_position=_COLUMN)

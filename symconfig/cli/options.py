@@ -130,7 +130,7 @@ class Command:
     first: tuple[str, ...] = ()
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options to the command's parser, each in the group of the last title before it."""
+        """Add the options to the command's parser. A row that is text is the title of the group of those after it."""
         groups: dict[str, argparse._ActionsContainer] = {"": parser}
         place = groups[""]
         for row in self.rows():

@@ -36,7 +36,9 @@ Json = dict[str, Any]
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables: train.py's arguments, environment, default weights and data, notes."""
+    """Return the templates' variables: train.py's arguments by bash array (`groups`), environment, default weights (""
+    for random ones) and data, notes.
+    """
     return {
         "framework": f"DeepSpeed {DEEPSPEED_RELEASE}" + (" with PEFT" if plan.model.adapter else ""),
         "groups": arguments(plan),

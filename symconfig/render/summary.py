@@ -103,8 +103,8 @@ def duration(value: float) -> str:
 
 
 def intervals(plan: Plan) -> list[str]:
-    """Return sentences about the likely ranges of step time and memory, each if the prediction has it (from measured
-    runs), and one if the plan may not fit.
+    """Return sentences on the likely ranges of step time and of the fullest GPU's memory, each if the prediction has it
+    (from measured runs), and one with a safer --memory-margin if the plan may not fit.
     """
     predicted = plan.best.predicted
     ranges = predicted.interval

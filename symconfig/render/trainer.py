@@ -179,7 +179,9 @@ def _recomputed(plan: Plan, config: str | None) -> Json:
 
 
 def _evaluated(plan: Plan) -> Json:
-    """Return the arguments for evaluation, without its data; {} if eval_iters is 0."""
+    """Return eval_strategy, eval_steps and the evaluation's batch size per device, which is training's; {} if
+    eval_iters is 0.
+    """
     if not plan.training.eval_iters:
         return {}
     return {
@@ -235,7 +237,9 @@ def ulysses_variables(plan: Plan) -> tuple[Variable, ...]:
 
 
 def parallelism(plan: Plan) -> Json:
-    """Return Accelerate's parallelism_config for Ulysses over cp ranks and dp replicas; {} if cp is 1."""
+    """Return Accelerate's parallelism_config for Ulysses, each key with that prefix: sp_size cp, dp_replicate_size dp,
+    the other degrees 1; {} if cp is 1.
+    """
     parallel = plan.best.configuration
     if parallel.cp == 1:
         return {}

@@ -225,7 +225,7 @@ def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
 
 def _trainer(native: Json, answer: Json, plan: Plan, watch: Stopwatch) -> Check:
     """Return the check that Transformers fills the "auto" configuration in to the native one; monitors of the native
-    one are left out. Failed with the answer's error if that is not ok.
+    one and the bucket size that Transformers chooses are left out. Failed with the answer's error if that is not ok.
     """
     title = _FILLED
     if not answer["ok"]:

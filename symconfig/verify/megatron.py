@@ -153,7 +153,8 @@ def session_jobs(
     rendered: Mapping[str, Rendered], source: MegatronSource, build: bool = False, trace: bool = False
 ) -> list[Job]:
     """Return, for each argument list (by id), its own job, then with `build` and `trace` those that build and trace the
-    plan's ranks. Ranks that cannot be built (`unbuilt`) or traced have no jobs.
+    plan's ranks (ids: the list's with "rank N", "trace N"). Ranks that cannot be built (`unbuilt`) or traced have no
+    jobs.
     """
     jobs: list[Job] = []
     for id, item in rendered.items():

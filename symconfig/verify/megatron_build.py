@@ -30,10 +30,11 @@ COORDINATES = {
 
 
 def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Build this process's rank on the meta device with its optimizer and return its rank, coordinates, parameters,
-    gradient and optimizer bytes, seconds and peak memory. chunks: parameters of each virtual stage (name, elements,
-    trainable) as built, before Megatron-FSDP replaces them by shards. Megatron-FSDP's main weights count as optimizer
-    bytes. Patches Megatron for the rest of the process.
+    """Build this process's rank on the meta device with its optimizer and return {rank, coordinates, chunks, parameters
+    (their number), gradient_buffer_bytes, optimizer_shard_bytes, seconds, max_rss_bytes}.
+
+    chunks: parameters of each virtual stage (name, elements, trainable) as built, before Megatron-FSDP replaces them by
+    shards. Megatron-FSDP's main weights count as optimizer bytes. Patches Megatron for the rest of the process.
     """
     start = time.perf_counter()
     with placed(args, config) as ready:

@@ -86,7 +86,9 @@ def _absent() -> None:
 
 
 def _norms() -> None:
-    """Patch torch's norm to accept sequence parallelism and zero-centered weights; the weight's shape is the same."""
+    """Patch WrappedTorchNorm to accept sequence parallelism, zero-centered weights and options of kernels; the weight's
+    shape is the same.
+    """
     module = importlib.import_module("megatron.core.transformer.torch_norm")
     make = module.WrappedTorchNorm.__new__
 

@@ -68,8 +68,10 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
 
 def dry_run(folder: Path, name: str, timeout_s: float) -> DryRun:
     """Run a script with DRY_RUN=1 in a clean environment, and return its status, the words it prints, the variables it
-    exports and its last lines of standard error. Each variable that it requires gets a placeholder. Status 124, without
-    words, if it exceeds timeout_s.
+    exports and the end of its standard error.
+
+    Each variable without which the script fails is set to its own name in lower case. Status 124, without words, if it
+    exceeds timeout_s.
     """
     bash = shutil.which("bash") or "bash"
     script = folder / name
