@@ -109,8 +109,8 @@ def _packs(plan: Plan) -> bool:
 
 
 def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each array's name with its options as {name: value}; CRITIC and ADAPTER only if the plan has one. Batches
-    of preference training are in pairs. The adapter's alpha becomes an int.
+    """Yield (array's name, {option: value}); CRITIC and ADAPTER only if the plan has one. Batches of preference
+    training are in pairs. The adapter's alpha becomes an int. Raises as `target_modules` for an adapter.
     """
     rl, best, lora = plan.job.rl, plan.best, plan.model.adapter
     step, each = plan.rl[0] if plan.rl else None, learning.per_example(plan)

@@ -259,7 +259,7 @@ def parallelism(plan: Plan) -> Json:
 
 def adapter_files(plan: Plan) -> Iterator[File]:
     """Yield PEFT's adapter_config.json, and for QLoRA a quantization_config.json (nf4, double quantisation). Nothing
-    without an adapter.
+    without an adapter. Raises as `target_modules`.
     """
     lora = plan.model.adapter
     if lora is None:

@@ -42,9 +42,11 @@ def common_problems(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def common(plan: Plan, name: str, release: str, launcher: str = accelerate.NAMED) -> dict[str, object]:
-    """Return the templates' variables that all fine-tuning programs share. name, release: the program's. launcher:
-    Accelerate's name and release in `framework` for FSDP, else DeepSpeed's is there. predicted_for is "" with FSDP,
-    else absent.
+    """Return the templates' variables that all fine-tuning programs share: framework, release, sharded (by FSDP),
+    variables (of the environment), and with FSDP predicted_for, "".
+
+    name, release: the program's. launcher: Accelerate's name and release in `framework` for FSDP, else DeepSpeed's is
+    there.
     """
     sharded = of_fsdp(plan)
     return {
@@ -73,7 +75,8 @@ def trainer_arguments(plan: Plan) -> dict[str, Any]:
 
 def run_of(plan: Plan, **more: object) -> Run:
     """Return the plan as namespaces for the tables of keys (`formats.tuners`); `more`: further fields, which replace
-    others. `quantised` is None unless the adapter is QLoRA; its alpha becomes an int.
+    others. `quantised` is None unless the adapter is QLoRA; its alpha becomes an int. Raises as `target_modules` for an
+    adapter.
     """
     lora = plan.model.adapter
     run = learning.run_of(plan, target_modules(plan.model) if lora else ())
