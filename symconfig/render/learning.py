@@ -80,9 +80,9 @@ class Learns:
         """Yield a problem for each setting of the RL step that the program `name` does not support.
 
         Tested are algorithm (a group algorithm needs two samples), engine, placement, rewards, sleep level and dp of
-        the engine, several epochs, critic GPUs, and adapters. If the plan has RL phases (`plan.rl`) also padded
-        sequences with another batch than the samples, and a colocated plan with other parts on the host than one of
-        `away`.
+        the engine, several epochs, critic GPUs, and adapters. If the plan has RL phases (`plan.rl`) also, for a program
+        that pads, an update of another number of rows than `rl.batch` samples, and for a colocated plan parts on the
+        host that are none of `away`.
         """
         rl = section(plan)
         choices = {

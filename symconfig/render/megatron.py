@@ -99,7 +99,7 @@ def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
 
 def variables(plan: Plan) -> dict[str, object]:
     """Return the templates' variables of the target megatron: `_variables`, with its release, environment and notes.
-    Raises as `_variables`.
+    Raises as `groups` and `_variables`.
     """
     target, starts = version(plan), list(_start_notes(plan))
     if plan.cluster.gpu.vendor == "huawei":
@@ -286,8 +286,9 @@ _ENVIRONMENT = (
 
 
 def _mindspeed_groups(plan: Plan) -> tuple[Group, ...]:
-    """Return the arguments by the arrays of launch.sh as MindSpeed-LLM takes them: Megatron-LM's, of which the kind of
-    context parallelism has another name, then MindSpeed's fused kernels, if any. Raises as `groups`.
+    """Return Megatron-LM's `groups` as MindSpeed-LLM takes them: --cp-comm-type becomes --context-parallel-algo, and a
+    group MINDSPEED_ARGS has the switches of its fused norm, SwiGLU and rope that the model can use, if any. Raises as
+    `groups`.
     """
 
     def renamed(option: tuple[str, ...]) -> tuple[str, ...]:

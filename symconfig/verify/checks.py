@@ -193,8 +193,8 @@ def _copied(
 
 
 def _checked(folder: Path, plan: Plan, options: Options, other: str | None) -> list[Check]:
-    """Return the checks of every framework module that applies to the plan. If the files are of another format
-    (`other`), those of Megatron-LM and DeepSpeed are one skipped check each.
+    """Return the checks of deepspeed, megatron and shell, as far as the module applies to the plan. If the files are of
+    another format (`other`), the framework's are one skipped check, and only the scripts are checked.
     """
     checks = []
     for name, module in frameworks().items():
