@@ -128,8 +128,8 @@ def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> A
 
 
 def supplied(arguments: argparse.Namespace, problems: Problems) -> dict[str, Any]:
-    """Return the keyword arguments of `audit` from the options that the command has, without problems; malformed --set
-    variables are added to `problems` and become None.
+    """Return the keyword arguments of `audit`, but for `problems`, from the options that the command has; malformed
+    --set variables are added to `problems` and become None.
     """
     names = (
         "gpus",
@@ -221,7 +221,9 @@ def run_adapt(arguments: argparse.Namespace) -> int:
 
 
 def _end(outcome: Adapted, in_place: bool, written: bool) -> str:
-    """Return the closing sentence: nothing had to change, the files written, or why none was and what writes them."""
+    """Return the closing sentence: the file has the plan's values already, the files written, why none was with
+    --in-place, or that nothing was written (and that --in-place does, if files would change).
+    """
     if not outcome.changes and not outcome.unplaced:
         return f"{outcome.reading.file} has the plan's values already; nothing was changed."
     if written:

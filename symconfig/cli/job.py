@@ -90,8 +90,8 @@ def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def as_options(problem: Problem, request: Request) -> Problem:
-    """Return the problem without file, line and column if its field was set by an option or --pin; one of a field of
-    the cluster gets --set FIELD or --cluster as field, as of `as_changes`.
+    """Return the problem without file, line and column if its field was set by an option or --pin; the field of a
+    cluster's problem becomes --set FIELD or --cluster, by `as_changes`.
     """
     name = problem.field or ""
     option = "--cluster" if name.startswith("cluster.") else name in job_options() and job_options()[name].flag

@@ -168,7 +168,9 @@ def _schemas(_: argparse.Namespace, name: str | None) -> Shown:
 
 
 def _facts(kind: str, data: list[dict[str, Any]], name: str | None, columns: tuple[str, ...]) -> Shown:
-    """Return (JSON, table): these columns of all entries, or, with a name, all nonempty facts of the first entry."""
+    """Return (JSON, table): without a name these columns of all entries; with one, all nonempty facts of the first
+    entry, for which `data` has only that one. kind: the key of the entries in the JSON, and the name of its schema.
+    """
     if name is None:
         shown = _table(columns, (tuple(str(one[key] or "") for key in columns) for one in data))
     else:

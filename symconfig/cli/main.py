@@ -79,7 +79,9 @@ class _Parser(argparse.ArgumentParser):
         self.wrong: list[Problem] = []  # with the values of options
 
     def format_help(self) -> str:
-        """Return the help text; with `groups`, only description, the commands by group and epilog."""
+        """Return the help text; with `groups` (the parser of all commands) only description, the commands by group and
+        epilog.
+        """
         if not self.groups:
             return super().format_help()
         formatter = argparse.HelpFormatter(self.prog, max_help_position=_COLUMN)
@@ -268,7 +270,7 @@ def _silence() -> None:
 
 def parser_of(words: Sequence[str], *, whole: bool = True) -> argparse.ArgumentParser:
     """Return the parser of the command that the first word names; of all commands if it names none. whole: whether to
-    add the commands' options. With --help or -h among the words, a command that has FIRST options shows only these.
+    add the commands' options. With --help or -h among the words, a command with `first` options shows only these.
     """
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION, epilog=_MORE)
     parser.add_argument("--version", action="version", version=f"symconfig {VERSION}")

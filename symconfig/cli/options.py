@@ -130,7 +130,7 @@ class Command:
     first: tuple[str, ...] = ()
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options to the command's parser, each in the group of the last title before it."""
+        """Add the options to the command's parser. A row that is text is the title of the group of those after it."""
         groups: dict[str, argparse._ActionsContainer] = {"": parser}
         place = groups[""]
         for row in self.rows():
@@ -170,7 +170,9 @@ JOBS = option("--jobs", "N", "plans at once on this machine (default: one on eac
 
 
 def job() -> list[Row | Option | str]:
-    """Return the options of a job's fields in their groups, with --set and --pin."""
+    """Return the rows of a job's options: titles, each followed by the options of its group; --set and --pin are in
+    "the job".
+    """
     rows: list[Row | Option | str] = []
     for title in _FIELDS:
         rows += [title, *(one for one in job_options().values() if one.title == title)]
@@ -192,7 +194,7 @@ def changes(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def answer_rows() -> list[Row | Option | str]:
-    """Return --top, --out, --force, --html and the options of the files."""
+    """Return the rows of --top, --out, --force, --html and the options of `files`, under the title "the answer"."""
     return [
         "the answer",
         option(
@@ -210,7 +212,7 @@ def answer_rows() -> list[Row | Option | str]:
 
 
 def files() -> list[Row | Option]:
-    """Return --target, --launcher, --templates."""
+    """Return the rows of --target, --launcher and --templates."""
     launcher = "what starts it, with its settings: slurm:partition=big (default: slurm); may be repeated"
     return [
         *some("target"),
@@ -229,7 +231,9 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
 
 
 def script() -> list[Row | str]:
-    """Return --set for a script's environment and --root; a command with --root takes arguments behind `--`."""
+    """Return the rows of a script's options: --set for its environment, and --root. Only a command that has --root
+    takes the script's own arguments behind `--`.
+    """
     return [
         "what its script finds where it runs",
         repeated(

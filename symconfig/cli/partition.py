@@ -44,6 +44,7 @@ def _fields() -> list[Option]:
 
 
 def _rows() -> list[Row | Option | str]:
+    """Return the command's options in the order of the help: the job file, `_fields`, and those that are no field."""
     from symconfig.api.graph_source import GraphJob
 
     rows: list[Row | Option | str] = [
@@ -95,7 +96,9 @@ def run_partition(arguments: argparse.Namespace) -> int:
         refuse(arguments, ("explain", "baselines"), what, need="no --stages")
 
     def placed(problem: Problem) -> Problem:
-        """Return the problem with the line of the job file, or else the name of an option."""
+        """Return the problem with the line of the job file if that has its field, without a file if an option set it,
+        and with --set or --cluster as field for one of the cluster's; others are unchanged.
+        """
         field = problem.field or ""
         if field.startswith("cluster."):
             return as_changes(problem, changed)

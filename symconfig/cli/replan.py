@@ -85,8 +85,9 @@ def _on_fewer_nodes(
     lost: range | None,
     progress: Progress,
 ) -> Fallback:
-    """Return the plans for fewer nodes. If options (other than --target) or cluster changes change the job, the plan is
-    replanned first, with a note. Raises InputError with all problems, InfeasibleError.
+    """Return the plans for fewer nodes. wishes: fields of the job; options: other arguments of `replan`; lost: how many
+    nodes to lose. If wishes (other than the target) or cluster changes are given, the plan is replanned first, with a
+    note. Raises InputError with all problems, InfeasibleError.
     """
     from symconfig.api.replan import replan
     from symconfig.runs.replan.fallback import fallback
@@ -104,7 +105,9 @@ def _on_fewer_nodes(
 
 
 def _answer(arguments: argparse.Namespace, fallback: Fallback, out: Path | None, files: Wanted | None) -> int:
-    """Print the plans for fewer nodes and write their files with --out; return 1 if none of them exists, else 0."""
+    """Print the plans for fewer nodes and write their files with --out; return 1 if no number of nodes has a plan, else
+    0.
+    """
     from symconfig.api.files import put
     from symconfig.api.replan import fallback_files
     from symconfig.render.target import LAUNCH

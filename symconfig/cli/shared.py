@@ -108,7 +108,7 @@ def refuse(arguments: Namespace, names: Iterable[str], what: str, **more: Any) -
 
 def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster") -> Problem:
     """Return a cluster's problem with its field as `--set FIELD` (and without file) if that field or a section of it
-    was changed, else as `named`, if it has no file; other problems are unchanged.
+    was changed, else as "`named`: FIELD", if it has no file; other problems are unchanged.
     """
     section, _, field = (problem.field or "").partition(".")
     if section != "cluster":
@@ -140,6 +140,7 @@ def within(kind: type[Number], least: float, most: float, need: str) -> Callable
     """
 
     def read(text: str) -> Number:
+        """Return the number that the text is; raise InputError if it is none or out of bounds."""
         try:
             value = kind(text) if kind is float or re.fullmatch("[0-9]{1,9}", text) else None
         except ValueError:
@@ -179,7 +180,7 @@ def output(arguments: Namespace, name: str, kind: tuple[str, ...]) -> Path | Non
 
 
 def folder(arguments: Namespace) -> Path | None:
-    """Return the output folder, --out; a problem with it is recorded in `arguments.problems`."""
+    """Return the output folder, --out; None if not given. A problem with it is recorded in `arguments.problems`."""
     from symconfig.render.files import check_folder
 
     out = file_of(arguments.out or None)

@@ -54,7 +54,9 @@ def run_sweep(arguments: argparse.Namespace) -> int:
 
 
 def _telling(say: Callable[[str], None]) -> Callable[[Done], None]:
-    """Return a function that reports rows done, plans per second and the time left."""
+    """Return a function that passes a sweep's progress to `say` as text: rows done, those without a plan, plans per
+    second since this call, and the time left.
+    """
     started = time.monotonic()
 
     def tell(progress: Done) -> None:

@@ -37,8 +37,8 @@ _READS = "the training script reads the data"
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables for a script with Accelerate: release names, config, environment, notes, script
-    rows. `script` has rows of what the user's loop must do. Raises InfeasibleError for what DeepSpeed cannot run.
+    """Return the templates' variables for a script with Accelerate: release names, config (Accelerate's file as a
+    dict), environment, notes, and `script`, rows of what the user's loop must do.
     """
     return {
         "framework": f"{NAMED} and DeepSpeed {DEEPSPEED_RELEASE}",
@@ -205,8 +205,9 @@ BUCKETS = (
 
 
 def _of_trainer(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables for a script with a Trainer; `sharded`: the plan is for FSDP, not DeepSpeed. With
-    FSDP, `predicted_for` is "" and the note on DeepSpeed's reduce buckets is left out. Raises InfeasibleError.
+    """Return the templates' variables for a script with a Trainer: framework, arguments (--name=value), environment,
+    notes, script rows; `sharded`: the plan is for FSDP, not DeepSpeed. With FSDP, `predicted_for` is "" and the note on
+    DeepSpeed's reduce buckets is left out.
     """
     sharded = of_fsdp(plan)
     own = deepspeed.environment_variables(plan)

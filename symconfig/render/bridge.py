@@ -77,9 +77,10 @@ def version(plan: Plan) -> str:
 
 
 def sections(plan: Plan) -> Sections:
-    """Return the overrides by section of Bridge's configuration; sections without fields are left out. Megatron-LM's
-    options are translated; they override Bridge's defaults (`_defaults`), `_always` overrides them. Raises
-    InfeasibleError with all that Megatron-LM's options or Bridge lack, InputError as `megatron.groups_at`.
+    """Return {section: {field: value}} of Bridge's configuration; sections without fields are left out.
+
+    Megatron-LM's options are translated; they override Bridge's defaults (`_defaults`), `_always` overrides them.
+    Raises InfeasibleError with all that Megatron-LM's options or Bridge lack, InputError as `megatron.groups_at`.
     """
     problems, target = list(_refused(plan)), version(plan)
     try:
@@ -97,9 +98,11 @@ def sections(plan: Plan) -> Sections:
 
 
 def _defaults(plan: Plan) -> dict[str, Any]:
-    """Return fields set to the defaults of Megatron-LM's parser where Bridge's differ; translated options override
-    them. With fp8 also first and last layers in fp8, with experts a list of layers with experts (all), with windows on
-    some layers window_attn_skip_freq None.
+    """Return {"section.field": value} with the defaults of Megatron-LM's parser where Bridge's differ; translated
+    options override them.
+
+    With fp8 also first and last layers in fp8, with experts a list of layers with experts (all), with windows on some
+    layers window_attn_skip_freq None.
     """
     best, model = plan.best, plan.model
     fields: dict[str, Any] = {
@@ -123,7 +126,8 @@ def _defaults(plan: Plan) -> dict[str, Any]:
 
 
 def _always(plan: Plan) -> dict[str, Any]:
-    """Return the fields that Bridge derives or has instead of options; they override translated ones.
+    """Return {"section.field": value} of what Bridge derives or has instead of options; these override translated
+    options.
 
     Padded vocabulary, tied embeddings, gate, fusions, p2p overlap (vpp > 1, and pp_p2p or pp <= 2; else batched),
     `model_fields`, distributed optimizer (ZeRO >= 1), weight decay, fp32 gradients. Fine-tuning adds the pretrained
@@ -213,9 +217,8 @@ def _hydra(value: Any) -> str:
 
 
 def _notes(plan: Plan, target: str) -> Iterator[str]:
-    """Yield Megatron-LM's notes, then a note if the plan's release is not `target`,
-    one for adapters, and for fine-tuning one on weights to start from and one on padding. target: the Megatron-LM
-    release that is written for.
+    """Yield Megatron-LM's notes; one if the plan's release is not `target`, the Megatron-LM release that is written
+    for; one for adapters; and for fine-tuning one on the weights to start from and one on padding.
     """
     yield from megatron.notes(plan)
     planned = megatron.version(plan)
@@ -326,8 +329,10 @@ def plain(model: ModelDescriptor) -> ModelDescriptor:
 
 
 def model_fields(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the model's fields that no option sets: softmax scale (not with MLA), rope scaling, Gemma 3's windows and
-    bases. YaRN's missing numbers get defaults (outside MLA 4096 positions, betas 32 and 1). {} if nothing applies.
+    """Return {name: value} of the fields in Bridge's section `model` that no option sets: softmax scale (not with MLA),
+    rope scaling, Gemma 3's windows and bases.
+
+    YaRN's missing numbers get defaults (outside MLA 4096 positions, betas 32 and 1). {} if nothing applies.
     """
     result: dict[str, Any] = {}
     if model.latent is None and model.query_pre_attn_scalar is not None:

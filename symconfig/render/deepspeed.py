@@ -35,7 +35,9 @@ Json = dict[str, Any]
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables: train.py's arguments, environment, default weights and data, notes."""
+    """Return the templates' variables: train.py's arguments by bash array (`groups`), environment, default weights (""
+    for random ones) and data, notes.
+    """
     return {
         "framework": f"DeepSpeed {DEEPSPEED_RELEASE}" + (" with PEFT" if plan.model.adapter else ""),
         "groups": arguments(plan),
@@ -116,8 +118,9 @@ def notes(plan: Plan) -> tuple[str, ...]:
 
 
 def arguments(plan: Plan) -> dict[str, list[str]]:
-    """Return the arguments of train.py by bash array, each as --name=value. MODEL_ARGS, TRAINING_ARGS, and with an
-    adapter ADAPTER_ARGS. Decay steps are left out if unset, WSD's unless the style is WSD; --qlora is a bare switch.
+    """Return {bash array: arguments of train.py, each as --name=value}: MODEL_ARGS, TRAINING_ARGS, and with an adapter
+    ADAPTER_ARGS. Decay steps are left out if unset, WSD's unless the style is WSD; --qlora is a bare switch. Raises as
+    `target_modules` for an adapter.
     """
     training, batch, model = plan.training, plan.best.configuration, plan.model
     groups = {

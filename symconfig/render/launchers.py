@@ -212,8 +212,8 @@ _OF_PODS = (
 
 
 def _pod(launcher: str, plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Return the templates' variables that both kinds of Kubernetes job share: names, files of the ConfigMap, limits,
-    volumes.
+    """Return the templates' variables that both kinds of Kubernetes job share: name, keys ({path: key of the
+    ConfigMap}), data ({key: text}), limits ({resource: number}), shm, volumes ((name, mount path)…), port.
 
     plan.json and REPORT.md are left out; keys have `__` for `/`. Limits are a node's GPUs and one `rdma` device if set;
     shm is 8 GiB a GPU by default. Raises InputError for a file name that a ConfigMap refuses and for checkpoints that

@@ -80,9 +80,9 @@ class Learns:
         """Yield a problem for each setting of the RL step that the program `name` does not support.
 
         Tested are algorithm (a group algorithm needs two samples), engine, placement, rewards, sleep level and dp of
-        the engine, several epochs, critic GPUs, and adapters. If the plan has RL phases (`plan.rl`) also padded
-        sequences with another batch than the samples, and a colocated plan with other parts on the host than one of
-        `away`.
+        the engine, several epochs, critic GPUs, and adapters. If the plan has RL phases (`plan.rl`) also, for a program
+        that pads, an update of another number of rows than `rl.batch` samples, and for a colocated plan parts on the
+        host that are none of `away`.
         """
         rl = section(plan)
         choices = {
@@ -239,7 +239,9 @@ def of_transformers(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def of_stages(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield a problem for a pipeline layout string, or else for uneven stages in a hybrid model."""
+    """Yield a problem if a pipeline layout string sets the stages, or else if stages of a hybrid model differ in size
+    (`stage_layout`).
+    """
     options = plan.best.configuration
     if options.pipeline_layout:
         what = f"{name} can set the number of layers of the first and the last stage only"
@@ -256,8 +258,8 @@ def of_adam(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def options(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return a tuple per option, `--name` followed by its values as text; a tuple as value gives several. None and
-    False are left out, True has no value.
+    """Return one tuple of words for each option: `--name` and its value as text, or each item of a tuple as a word.
+    None and False are left out, True has no value.
     """
     given = {f"--{name}": value for name, value in values.items() if value is not None and value is not False}
     return [

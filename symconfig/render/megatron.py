@@ -50,8 +50,8 @@ def _words(of: Sequence[Group]) -> list[str]:
 
 
 def groups(plan: Plan) -> tuple[Group, ...]:
-    """Return the arguments by the arrays of launch.sh, for the plan's release. Raises InfeasibleError for adapters, and
-    as `groups_at`.
+    """Return the arguments of pretrain_gpt.py, a Group for each bash array of launch.sh, for the plan's release. Raises
+    InfeasibleError for adapters, and as `groups_at`.
     """
     if plan.model.adapter is not None:
         raise InfeasibleError(
@@ -64,9 +64,12 @@ def groups(plan: Plan) -> tuple[Group, ...]:
 
 
 def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
-    """Return the arguments by the arrays of launch.sh, as the release `target` takes them; adapters are ignored. Fields
-    in the job's `edited` are not refused. Raises InfeasibleError with all that cannot be expressed; InputError for a
-    release before core_v0.12.1, a wrong schedule, data without a tokenizer, or a value that the parser refuses.
+    """Return the arguments of pretrain_gpt.py, a Group for each bash array of launch.sh, as the release `target` takes
+    them; adapters are ignored.
+
+    A field in the job's `edited` is not refused where a known change of Megatron-LM's code mends it. Raises
+    InfeasibleError with all that cannot be expressed; InputError for a release before core_v0.12.1, a wrong schedule,
+    data without a tokenizer, or a value that the parser refuses.
     """
     if flags.versions().index(target) < flags.versions().index(OLDEST):
         raise InputError(
@@ -95,7 +98,7 @@ def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
 
 def variables(plan: Plan) -> dict[str, object]:
     """Return the templates' variables of the target megatron: `_variables`, with its release, environment and notes.
-    Raises as `_variables`.
+    Raises as `groups` and `_variables`.
     """
     target, starts = version(plan), list(_start_notes(plan))
     if plan.cluster.gpu.vendor == "huawei":
@@ -192,7 +195,10 @@ ACTIVATIONS = frozenset((("silu", True), ("clamped_swiglu", True), ("gelu_sigmoi
 
 def moe_args(out: Arguments, plan: Plan) -> None:
     """Add the options of experts, router and dispatcher to MOE_ARGS, which becomes the current group; nothing for dense
-    models. Refused are routing (`_refuse_router`) and activations that the grouped experts lack; links may refuse more.
+    models.
+
+    Refused are routing (`_refuse_router`), activations that the grouped experts lack, and values without an option in
+    the release (by `formats.megatron`, which maps single fields to options).
     """
     model = plan.model
     if model.experts is None:
@@ -279,8 +285,9 @@ _ENVIRONMENT = (
 
 
 def _mindspeed_groups(plan: Plan) -> tuple[Group, ...]:
-    """Return the arguments by the arrays of launch.sh as MindSpeed-LLM takes them: Megatron-LM's, of which the kind of
-    context parallelism has another name, then MindSpeed's fused kernels, if any. Raises as `groups`.
+    """Return Megatron-LM's `groups` as MindSpeed-LLM takes them: --cp-comm-type becomes --context-parallel-algo, and a
+    group MINDSPEED_ARGS has the switches of its fused norm, SwiGLU and rope that the model can use, if any. Raises as
+    `groups`.
     """
 
     def renamed(option: tuple[str, ...]) -> tuple[str, ...]:

@@ -85,7 +85,9 @@ class Arguments:
         self.problems.append(Problem(where, field=name, got=text, hint=hint, pins=pins, edit=edit))
 
     def refuse_all(self, refused: Mapping[Constraint, Problem]) -> None:
-        """Add the problem of each failed constraint, with the first release after the constraint's `until`, if any."""
+        """Add the problem of each failed constraint; if the constraint ends with a release (`until`), the problem names
+        the next one as the first that can.
+        """
         for constraint, one in refused.items():
             until = constraint.until and megatron_release(constraint.until)
             since = next((name for name in versions() if until and megatron_release(name) > until), None)

@@ -104,8 +104,8 @@ def _longest(out: Arguments, model: ModelDescriptor, seq_length: int) -> int:
 
 
 def _activation(out: Arguments, model: ModelDescriptor) -> None:
-    """Add the options of the activation, or refuse it if it has none, or the release lacks them. Tanh GELU needs biases
-    on all linear layers. With such biases the activations in UNFUSED get --no-bias-gelu-fusion.
+    """Add the options of the activation; refuse it if Megatron-LM has none, the release lacks one, or, for tanh GELU,
+    not all linear layers have biases. If all have, the activations in UNFUSED get --no-bias-gelu-fusion.
     """
     act, biased = model.hidden_act, all(_bias_fields(model).values())
     options = next((words for *one, words in ACTIVATIONS if one == [act, model.gated_mlp]), None)
@@ -318,8 +318,10 @@ def embedding_factor(model: ModelDescriptor) -> float:
 
 
 def multipliers(out: Arguments, model: ModelDescriptor) -> None:
-    """Add --use-mup and its factors on embeddings, logits and attention scores; nothing if all are 1. Releases without
-    it: see `_unscaled`. Refused are scaled learned positions and another softmax scale with MLA.
+    """Add --use-mup and its factors on embeddings, logits and attention scores; nothing if the first two are 1 and the
+    softmax scale is head_dim ** -0.5.
+
+    Releases without it: see `_unscaled`. Refused are scaled learned positions and another softmax scale with MLA.
     """
     if not (embedding_factor(model) != 1.0 or model.logits_multiplier not in (None, 1.0) or _scalar(model) is not None):
         return
@@ -351,8 +353,10 @@ def _of_embeddings(model: ModelDescriptor) -> str:
 
 
 def _unscaled(out: Arguments, model: ModelDescriptor) -> None:
-    """Refuse each factor other than 1 for a release without --use-mup. For embeddings, and queries outside MLA, a
-    change of code is named; else the first release with the option.
+    """Refuse each factor other than 1 for a release without --use-mup.
+
+    For embeddings, and queries outside MLA, the problem's `edit` is the change of code that adds it (no problem if the
+    job says that it was made, `edited`); else the problem names the first release with the option.
     """
     if (factor := embedding_factor(model)) != 1.0:
         text = f"{model.hidden_size} ** 0.5" if model.embedding_multiplier is None else f"{factor!r}"

@@ -224,8 +224,9 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    """Yield sentences to read before the first start: images, packing (always), then, with adapters, a foreign
-    checkpoint or pretraining, what holds for these.
+    """Yield sentences to read before the first start: on images with a vision tower; on packing, always; on the
+    prediction and the layout of adapters; on a checkpoint to resume from that is not the run's own; on weights, in
+    pretraining.
     """
     lora = plan.model.adapter
     yield from shared.image_notes(plan, "max_pixels")
@@ -269,7 +270,7 @@ _OF_SWIFT = {**TEMPLATES, "mistral": "llama", "mixtral": "llama"}
 
 def _swift(plan: Plan) -> dict[str, object]:
     """Return the templates' variables of ms-swift with DeepSpeed; the command is rlhf for preferences, else pt or sft.
-    Raises InfeasibleError for what DeepSpeed cannot run.
+    No last_checkpoint: the run's own last one is refused. Raises as `target_modules` for an adapter.
     """
     padded = trainer.padded(plan, "max_length")
     own = ["Training starts from the published weights: ms-swift has no random ones"] if stage(plan) == "pt" else padded
@@ -294,9 +295,9 @@ def _swift_texts(plan: Plan) -> Iterator[File]:
 
 
 def swift_sections(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Return the YAML's fields by section MODEL, DATA, PREFERENCE (if the job has it) and TRAINING. The path of the
+    """Return {section: fields of the YAML}: MODEL, DATA, PREFERENCE (if the job has it) and TRAINING. The path of the
     DeepSpeed JSON is left out, as launch.sh adds it. LoRA and 4-bit fields appear with such an adapter; beta is left
-    out for losses that do not use it.
+    out for losses that do not use it. Raises as `target_modules` for an adapter.
     """
     arguments, training, lora = trainer.arguments(plan, DEEPSPEED), plan.training, plan.model.adapter
     del arguments["deepspeed"]

@@ -42,7 +42,9 @@ MODEL_TYPES = (
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables, for Megatron workers."""
+    """Return the templates' variables, for Megatron workers. data_path: the job's first data set or ""; added: as
+    `_reward_gpus`; no arrays or environment variables. Raises as `load_model` for the reward model.
+    """
     return {
         "framework": f"NeMo-RL {RELEASE}",
         "release": RELEASE,
@@ -57,8 +59,8 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what NeMo-RL's Megatron workers do not support: an entropy loss, several data sets, foreign checkpoints,
-    model types, other optimizers than Adam, and what `of_stages` refuses.
+    """Yield what NeMo-RL's Megatron workers do not support: an entropy loss, several data sets, checkpoints of other
+    runs to resume from, model types, other optimizers than Adam, and what `of_stages` refuses.
     """
     data = plan.training.data_path
     if learning.section(plan).entropy:
@@ -100,7 +102,7 @@ def sections(plan: Plan) -> dict[str, Any]:
 
 def _reward_gpus(plan: Plan) -> tuple[int, int]:
     """Return what the reward model's own GPUs add to NeMo-RL's cluster: (nodes, 0), or (0, GPUs of the node) if one
-    node holds them and the trained model.
+    node holds them and the trained model; (0, 0) without such GPUs.
     """
     count, gpus = learning.reward_nodes(plan)
     together = plan.best.configuration.world_size + count * gpus <= plan.cluster.gpus_per_node

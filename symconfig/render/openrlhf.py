@@ -44,8 +44,8 @@ _AWAY = "with ZeRO-3, --ref.offload keeps it on the host"
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables; environment variables and a note on padding only without RL, the critic only
-    with it.
+    """Return the templates' variables. Environment variables and a note on padding only without RL; critic (see
+    `learning.critic`) only with RL. reward_nodes, critic_nodes: [nodes, GPUs of each] of their own; zeros without.
     """
     arrays, training = _arrays(plan), plan.training
     gpus, most = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0, plan.cluster.gpus_per_node
@@ -79,7 +79,8 @@ def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
 
 def _problems(plan: Plan) -> Iterator[Problem]:
     """Yield what OpenRLHF or DeepSpeed (`shared.problems`) does not support. OpenRLHF lacks other optimizers than Adam,
-    models that packing excludes, some schedules and foreign checkpoints; for RL also some placements.
+    models that packing excludes, some schedules and checkpoints of other runs; for RL also a reward model or critic
+    with GPUs of its own beside a colocated engine, and such a critic with a colocated reward model.
     """
     yield from shared.problems(plan)
     rl = plan.job.rl
@@ -108,8 +109,8 @@ def _packs(plan: Plan) -> bool:
 
 
 def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each array's name with its options as {name: value}; CRITIC and ADAPTER only if the plan has one. Batches
-    of preference training are in pairs. The adapter's alpha becomes an int.
+    """Yield (array's name, {option: value}); CRITIC and ADAPTER only if the plan has one. Batches of preference
+    training are in pairs. The adapter's alpha becomes an int. Raises as `target_modules` for an adapter.
     """
     rl, best, lora = plan.job.rl, plan.best, plan.model.adapter
     step, each = plan.rl[0] if plan.rl else None, learning.per_example(plan)

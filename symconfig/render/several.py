@@ -48,9 +48,9 @@ _OF_KIND = (LAUNCH, "megatron_args.txt")  # of a target's files, those that say 
 
 
 def files(plan: MixedPlan) -> Files:
-    """Return all files of a plan with two kinds of GPU: mixed.json, launch.sh, REPORT.md, a folder for each kind,
-    manifest.json. A kind's folder has only launch.sh and megatron_args.txt. Raises InfeasibleError for what Megatron-LM
-    cannot express.
+    """Return all files of a plan with two kinds of GPU: mixed.json, launch.sh and REPORT.md for both, a folder for each
+    kind with its launch.sh and megatron_args.txt, and manifest.json. Raises InfeasibleError for what Megatron-LM cannot
+    express.
     """
     made = []
     for host in plan.best.hosts:
@@ -82,8 +82,9 @@ def stage_folder(host: Host) -> str:
 
 
 def verdict(plan: MixedPlan) -> Iterator[str]:
-    """Yield sentences comparing both kinds together with each kind by itself, and on how they were searched. The
-    comparison is with the faster kind, or says that only both run it.
+    """Yield three sentences: each kind by itself (its step, or why it has no plan); how many times as fast both are as
+    the faster kind, that they do not pay, or that only both run the job; and how many candidates were searched, without
+    a proof of the optimum.
     """
     yield " ".join(f"{_alone(each)}." for each in plan.alone)
     faster, gain = plan.faster, plan.gain
@@ -108,7 +109,9 @@ def _alone(each: Alone) -> str:
 
 
 def _row(host: Host) -> Row:
-    """Return the row of one kind: nodes, stages, layers, GPUs, predicted and usable memory of a GPU in GiB."""
+    """Return the row of one kind, named by GPU and cluster: nodes, stages, the number of layers of each stage ("4 4
+    5"), GPUs, predicted and usable memory of a GPU in GiB.
+    """
     layers = " ".join(map(str, host.layers))
     held, limit = summary.gib(host.predicted.device_bytes), summary.gib(host.usable_bytes)
     return Row(

@@ -26,7 +26,8 @@ def program_problems(plan: Plan, target: str) -> tuple[Problem, ...]:
 
 
 def refused(plan: Plan, backend: str, release: str) -> dict[Constraint, Problem]:
-    """Return the plan's problem by constraint of a framework's release that it fails, in the table's order.
+    """Return {constraint: problem} for each constraint of a framework's release that the plan fails, in the table's
+    order.
 
     backend: the framework's name; the plan may be for another one.
     """
@@ -89,7 +90,7 @@ def batching(plan: Plan) -> str | None:
 
 def hf_weights(plan: Plan) -> str | None:
     """Return the Hugging Face folder or id to start from: the job's, else for fine-tuning (also adapters) the model's
-    id. None for pretraining from random weights, and for a model without an id.
+    id, None if it has none. None for pretraining from random weights.
     """
     if plan.job.training.hf_weights is not None or not fine_tuned(plan):
         return plan.job.training.hf_weights

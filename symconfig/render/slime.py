@@ -82,7 +82,9 @@ def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what slime does not support: model types, other optimizers than Adam, and foreign checkpoints."""
+    """Yield what slime does not support: model types, other optimizers than Adam, and checkpoints of other runs to
+    resume from.
+    """
     yield from learning.of_types(plan, "slime", MODEL_TYPES)
     yield from learning.of_adam(plan, "slime")
     yield from learning.of_checkpoints(
@@ -91,9 +93,11 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _sections(plan: Plan) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Yield each array of slime's scripts with its options, empty ones included. Megatron-LM's groups without
-    `_OWN_LOOP` are merged into MODEL_ARGS, OPTIMIZER_ARGS and PERF_ARGS; --enable-mtp-training is added with MTP
-    layers. Raises as `megatron.groups`.
+    """Yield (array of slime's scripts, its options), empty ones included.
+
+    Megatron-LM's groups without `_OWN_LOOP` (batch, data, checkpoints) are in MODEL_ARGS (model, MoE), OPTIMIZER_ARGS
+    (training, precision) and PERF_ARGS (all others); --enable-mtp-training is added with MTP layers. Raises as
+    `megatron.groups`.
     """
     run = learning.run_of(plan)
     run.rewards.url = learning.reward_url(plan) or None

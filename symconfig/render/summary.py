@@ -103,8 +103,8 @@ def duration(value: float) -> str:
 
 
 def intervals(plan: Plan) -> list[str]:
-    """Return sentences about the likely ranges of step time and memory, each if the prediction has it (from measured
-    runs), and one if the plan may not fit.
+    """Return sentences on the likely ranges of step time and of the fullest GPU's memory, each if the prediction has it
+    (from measured runs), and one with a safer --memory-margin if the plan may not fit.
     """
     predicted = plan.best.predicted
     ranges = predicted.interval
@@ -138,7 +138,9 @@ def share(part: float, whole: float = 1.0) -> str:
 
 
 def recompute(value: Configuration) -> str:
-    """Return the recompute in words: "none", "selective: " with its modules (core_attn by default), or "full, ..."."""
+    """Return the recompute in words: "none", "selective: " with its modules (core_attn by default), "full, the first N
+    layers of every (virtual) stage" for the method block, else "full, every layer".
+    """
     if value.recompute == "none":
         return "none"
     if value.recompute == "selective":
@@ -211,8 +213,8 @@ def stages(best: Candidate) -> tuple[Row, ...]:
 
 
 def memory(plan: Plan) -> tuple[Row, ...]:
-    """Return a row for each part of the memory of the fullest GPU, in GiB with its share of the device's; then three
-    totals and the limit.
+    """Return a row for each part of the memory of the fullest GPU: GiB and its share of what is in use; then rows for
+    the peak allocation, reserved and used memory, and the limit with its margin.
     """
     best = plan.best.predicted
     rows = [Row(name, (gib(value), share(value, best.device_bytes))) for name, value in best.memory.items()]
@@ -254,7 +256,9 @@ def alternatives(plan: Plan) -> tuple[Row, ...]:
 
 
 def tables(best: Candidate) -> dict[str, tuple[Row, ...]]:
-    """Return the tables of a candidate's degrees, options, stages and step time for REPORT.md, by name."""
+    """Return {name: rows} of a candidate for REPORT.md: degrees, options, stages, and time (seconds of each part with
+    its share of the step).
+    """
     predicted = best.predicted
     return {
         "degrees": tuple(Row(short, (words, str(getattr(best.configuration, short)))) for short, words in _DEGREES),

@@ -55,9 +55,8 @@ def launched(plan: Plan, words: Sequence[str]) -> str:
 
 
 def translated(known: Mapping[str, str]) -> ResumeCommand:
-    """Return a `resume_command` that translates Megatron-LM's options by a table; an option mapped to "" is dropped.
-
-    It returns None if the table lacks any of the options.
+    """Return a `resume_command` that translates Megatron-LM's options by a table of templates ("{}" is the value); an
+    option mapped to "" is dropped. It returns None if the table lacks any of the options.
     """
 
     def command(plan: Plan, words: Sequence[str]) -> str | None:
@@ -218,7 +217,9 @@ class Target:
         return job.model_copy(update={name: v for name, v in self.assumes.items() if name not in job.model_fields_set})
 
     def refusals(self, plan: Plan) -> tuple[Problem, ...]:
-        """Return the problems for which the target cannot express a plan; () if it can. Raises InputError."""
+        """Return the problems of `refuse` and of the templates' variables for which the target cannot express a plan;
+        () if it can. Raises InputError for wrong values of the job.
+        """
         try:
             self.checked_variables(plan)
         except InfeasibleError as error:
@@ -307,9 +308,11 @@ def together(made: Sequence[tuple[Target, Sequence[File]]]) -> list[File]:
 def common(
     plan: Plan, starts: Sequence[str] = (), source: Target | None = None, wants: Iterable[Want] = ()
 ) -> dict[str, object]:
-    """Return the variables that every template gets. starts: how launchers are started. source: the target that the
-    templates belong to; None: without its remarks, saving, and for the report no backend. wants: modules that options
+    """Return the variables that every template gets. starts: how launchers are started. wants: modules that options
     need.
+
+    source: the target that the templates belong to; None: no remarks and no saving, and `predicted_for` always says
+    that the times are another framework's.
     """
     return {
         "plan": plan,

@@ -160,8 +160,8 @@ def arguments(plan: Plan, config: str | None) -> Json:
 
 
 def _optimizer(plan: Plan, config: str | None) -> Json:
-    """Return the arguments for the optimizer: fused AdamW without `config` (FSDP), {} if the DeepSpeed JSON has it. SGD
-    gets its momentum in optim_args.
+    """Return the Trainer's `optim`: fused AdamW without `config` (FSDP), {} if the DeepSpeed JSON has the optimizer,
+    else the job's, for SGD with its momentum in optim_args.
     """
     optimizer = plan.job.optimizer
     if config is None:
@@ -179,7 +179,9 @@ def _recomputed(plan: Plan, config: str | None) -> Json:
 
 
 def _evaluated(plan: Plan) -> Json:
-    """Return the arguments for evaluation, without its data; {} if eval_iters is 0."""
+    """Return eval_strategy, eval_steps and the evaluation's batch size per device, which is training's; {} if
+    eval_iters is 0.
+    """
     if not plan.training.eval_iters:
         return {}
     return {
@@ -235,7 +237,9 @@ def ulysses_variables(plan: Plan) -> tuple[Variable, ...]:
 
 
 def parallelism(plan: Plan) -> Json:
-    """Return Accelerate's parallelism_config for Ulysses over cp ranks and dp replicas; {} if cp is 1."""
+    """Return Accelerate's parallelism_config for Ulysses, each key with that prefix: sp_size cp, dp_replicate_size dp,
+    the other degrees 1; {} if cp is 1.
+    """
     parallel = plan.best.configuration
     if parallel.cp == 1:
         return {}
@@ -255,7 +259,7 @@ def parallelism(plan: Plan) -> Json:
 
 def adapter_files(plan: Plan) -> Iterator[File]:
     """Yield PEFT's adapter_config.json, and for QLoRA a quantization_config.json (nf4, double quantisation). Nothing
-    without an adapter.
+    without an adapter. Raises as `target_modules`.
     """
     lora = plan.model.adapter
     if lora is None:

@@ -55,7 +55,9 @@ _BEFORE = "--precompute_ref_log_probs true reads all pairs with it before the fi
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables; `script` is grpo for RL, else the task's name. Raises as `sections`."""
+    """Return the templates' variables; `script` is grpo for RL, else the task's name. Raises as `load_model` for the
+    critic or reward model.
+    """
     return {
         **tuners.common(plan, "TRL", TRL.release),
         "script": plan.task if plan.job.rl is None else "grpo",

@@ -41,9 +41,11 @@ def common_problems(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def common(plan: Plan, name: str, release: str, launcher: str = accelerate.NAMED) -> dict[str, object]:
-    """Return the templates' variables that all fine-tuning programs share. name, release: the program's. launcher:
-    Accelerate's name and release in `framework` for FSDP, else DeepSpeed's is there. predicted_for is "" with FSDP,
-    else absent.
+    """Return the templates' variables that all fine-tuning programs share: framework, release, sharded (by FSDP),
+    variables (of the environment), and with FSDP predicted_for, "".
+
+    name, release: the program's. launcher: Accelerate's name and release in `framework` for FSDP, else DeepSpeed's is
+    there.
     """
     sharded = of_fsdp(plan)
     return {
@@ -56,8 +58,8 @@ def common(plan: Plan, name: str, release: str, launcher: str = accelerate.NAMED
 
 
 def texts(plan: Plan, *, recomputes: bool = True) -> Iterator[File]:
-    """Yield Accelerate's file for FSDP 2, else the DeepSpeed JSON. recomputes: that file switches on recompute. Raises
-    InfeasibleError for what DeepSpeed cannot run.
+    """Yield Accelerate's file for FSDP 2, else the DeepSpeed JSON. recomputes: whether Accelerate's file switches
+    recompute on, if the plan recomputes all layers. Raises InfeasibleError for what DeepSpeed cannot run.
     """
     if of_fsdp(plan):
         yield File(accelerate.CONFIG, as_yaml(accelerate.shards(plan, recomputes)) + "\n")
@@ -72,7 +74,8 @@ def trainer_arguments(plan: Plan) -> dict[str, Any]:
 
 def run_of(plan: Plan, **more: object) -> Run:
     """Return the plan as namespaces for the tables of keys (`formats.tuners`); `more`: further fields, which replace
-    others. `quantised` is None unless the adapter is QLoRA; its alpha becomes an int.
+    others. `quantised` is None unless the adapter is QLoRA; its alpha becomes an int. Raises as `target_modules` for an
+    adapter.
     """
     lora = plan.model.adapter
     run = learning.run_of(plan, target_modules(plan.model) if lora else ())
@@ -92,7 +95,8 @@ _ALPACA = {"path": "mhenrichsen/alpaca_2k_test", "type": "alpaca"}  # of its own
 
 def axolotl_sections(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return the YAML's fields by section; without data of the job it names the small Alpaca set. Packing is on for
-    pretraining, or if the job says so. For FSDP `shards` has the fields of fsdp_config.
+    pretraining, or if the job says so. Section shards has the version, fsdp_config and mesh of FSDP; train the
+    Trainer's arguments by Axolotl's names.
     """
     best, training, arguments = plan.best, plan.training, trainer_arguments(plan)
     for name in arguments.pop("report_to", ()):
@@ -258,8 +262,8 @@ def _datasets(plan: Plan) -> dict[str, Any]:
 
 
 def _llamafactory_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what LLaMA-Factory does not support, `common_problems` included. A scalar reward head with FSDP, images in
-    pretraining, the first Qwen, families without a chat template (but for pretraining), padding_free, weighted data,
+    """Yield what LLaMA-Factory does not support: what `common_problems` names, a scalar reward head with FSDP, images
+    in pretraining, the first Qwen, families without a chat template (but for pretraining), padding_free, weighted data,
     and data of a Megatron plan.
     """
     yield from common_problems(plan, "LLaMA-Factory")

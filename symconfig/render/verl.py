@@ -42,7 +42,7 @@ LEARNS = Learns(
 
 def variables(plan: Plan, workers: str) -> dict[str, object]:
     """Return the templates' variables. workers: "megatron" or "fsdp". Of the plan's environment only
-    CUDA_DEVICE_MAX_CONNECTIONS is set, and only for Megatron. Raises as `sections`.
+    CUDA_DEVICE_MAX_CONNECTIONS is set, and only for Megatron. Raises as `load_model` for the critic or reward model.
     """
     exported = environment.variables(plan, plan.best.target.version) if workers == "megatron" else ()
     return {

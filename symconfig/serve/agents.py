@@ -61,6 +61,9 @@ JOB: Mapping[str, Any] = {}  # stands for the schema of JOB.yaml
 
 
 def _plan(job: Mapping[str, Any], out: str | None = None, top: int = 5) -> Answer:
+    """Plan a job given by its fields; with `out`, write the plan's files into that folder. top: how many plans. Raises
+    as `plan` and `PlanResult.write`.
+    """
     from symconfig.api.planning import plan
     from symconfig.report.rl import blocks as of_step
     from symconfig.report.table import blocks
@@ -79,6 +82,9 @@ def _estimate(job: Mapping[str, Any]) -> Answer:
 
 
 def _audit(source: str, cluster: str | None = None, gpus: int | None = None, log: str | None = None) -> Answer:
+    """Return the audit of a script and, with the log of its run, the prediction compared with the log (`log` in the
+    data). Raises as `audit` and `compare`.
+    """
     from symconfig.api.existing import audit, compare
     from symconfig.report.audit import blocks, to_dict
     from symconfig.report.validation import comparison_blocks, comparison_data
@@ -91,6 +97,9 @@ def _audit(source: str, cluster: str | None = None, gpus: int | None = None, log
 
 
 def _replan(plan: str, changes: Mapping[str, Any], out: str | None = None) -> Answer:
+    """Solve a plan's file again with changed fields (arguments of `replan`); with `out`, write the new plan's files
+    there.
+    """
     from symconfig.api.replan import replan
     from symconfig.report.replan import replan_blocks
 
@@ -157,6 +166,7 @@ _TYPES: Mapping[str, type] = {"string": str, "integer": int, "array": list, "obj
 
 def _wrong(value: Any, schema: Mapping[str, Any], field: str = "") -> Iterator[Problem]:
     """Yield a problem for each value of another type than its JSON schema has, and for fields unknown or missing.
+    field: the dotted name of `value`; "" for all arguments.
 
     Alternatives and references of a schema are left to the function that takes the value.
     """
@@ -172,7 +182,9 @@ def _wrong(value: Any, schema: Mapping[str, Any], field: str = "") -> Iterator[P
 
 
 def answer(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
-    """Return a tool's text, and its data; None as data if the text says what is wrong with the arguments."""
+    """Return (a tool's text, its data as JSON). Any SymconfigError, also for an unknown tool or wrong arguments, gives
+    its problems as text, and None as data.
+    """
     tool = TOOLS.get(name)
     try:
         if tool is None:
@@ -186,7 +198,9 @@ def answer(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]
 
 
 def server() -> Server[Any]:
-    """Return the server with TOOLS. Raises InputError without the extra `agents`."""
+    """Return the MCP server that lists and calls TOOLS, each call in a thread; an answer without data is an error.
+    Raises InputError without the extra `agents`.
+    """
     try:
         from anyio import to_thread
         from mcp import types

@@ -105,7 +105,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _send(self, status: int, kind: str, text: str | None, **headers: str) -> None:
-        """Send a response of content type `kind`, with `headers` over _HEADERS; text: None if its body follows."""
+        """Send a response of content type `kind`, with `headers` in addition to _HEADERS and over them; text: the body;
+        None if it is sent afterwards.
+        """
         self.send_response(status)
         for name, value in {"Content-Type": kind, **_HEADERS, **headers}.items():
             self.send_header(name, value)
@@ -200,7 +202,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def zoo() -> dict[str, list[str]]:
-    """Return the values of the form's lists: "" stands for a default."""
+    """Return {field of the form: its choices}: the zoo's models and clusters, tasks, backends and precisions; "" stands
+    for the default.
+    """
     return {
         "model": list(zoo_models()),
         "cluster": list(zoo_clusters()),

@@ -193,8 +193,8 @@ def _copied(
 
 
 def _checked(folder: Path, plan: Plan, options: Options, other: str | None) -> list[Check]:
-    """Return the checks of every framework module that applies to the plan. If the files are of another format
-    (`other`), those of Megatron-LM and DeepSpeed are one skipped check each.
+    """Return the checks of deepspeed, megatron and shell, as far as the module applies to the plan. If the files are of
+    another format (`other`), the framework's are one skipped check, and only the scripts are checked.
     """
     checks = []
     for name, module in frameworks().items():
@@ -227,9 +227,11 @@ def _other_format(folder: Path) -> str | None:
 
 
 def as_rendered(plan: Plan, folder: Path) -> Plan:
-    """Return the plan with the target of the files that are in the folder, which `render --target` may have changed.
-    Unchanged if the plan's own target's file, or neither framework's, is there. The new target is the job's Megatron
-    version, or the known DeepSpeed release.
+    """Return the plan with `best.target` (framework and release) of the files in the folder, which `render --target`
+    may have changed.
+
+    Unchanged if the file of the plan's own framework, or neither framework's, is there, or the plan is for FSDP. The
+    new release is the job's Megatron version, or the known DeepSpeed release.
     """
     if (folder / _FILES.get(plan.best.target.backend, "")).exists():
         return plan

@@ -38,9 +38,10 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     """Yield all checks of a folder with DeepSpeed files: keys, model, arguments, and DeepSpeed's own configuration;
     with `build` also the ranks, if the arguments are known.
 
-    If programs may not run, or launch.sh's dry run fails, the arguments' check has that status. Without DeepSpeed and
-    torch its checks are one skipped check; with `build` (which also needs transformers, and peft for adapters)
-    InputError. Without transformers and accelerate only the filled configuration is skipped.
+    If programs may not run, the arguments' check has the refusal's status; if launch.sh's dry run starts no train.py,
+    it failed. Without DeepSpeed and torch its checks are one skipped check; with `build` (which also needs
+    transformers, and peft for adapters) InputError. Without transformers and accelerate only the filled configuration
+    is skipped.
     """
     watch = Stopwatch()
     texts: dict[str, Json] = {}
@@ -224,7 +225,7 @@ def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
 
 def _trainer(native: Json, answer: Json, plan: Plan, watch: Stopwatch) -> Check:
     """Return the check that Transformers fills the "auto" configuration in to the native one; monitors of the native
-    one are left out. Failed with the answer's error if that is not ok.
+    one and the bucket size that Transformers chooses are left out. Failed with the answer's error if that is not ok.
     """
     title = _FILLED
     if not answer["ok"]:
@@ -296,9 +297,11 @@ def _compared(ours: Predicted, real: Json) -> Iterator[Compared]:
 
 
 def build(folder: Path, words: Sequence[str], world_size: int, ranks: Sequence[int], timeout_s: float) -> list[Json]:
-    """Return the runner's answer for each rank, built with random weights of model/config.json: --model, --model-config
-    and --load among the words are replaced. A rank that crashes or exceeds timeout_s is `ok: false`; if the runner
-    itself fails, all are.
+    """Return an answer for each rank, built with random weights of model/config.json: {ok, error} and what
+    `deepspeed_build.build` returns.
+
+    --model, --model-config and --load among train.py's arguments `words` are replaced. A rank that crashes or exceeds
+    timeout_s is `ok: false`; if the runner itself fails, all are.
     """
     own = [word for word in words if not word.startswith(("--model=", "--model-config=", "--load="))]
     place = folder.resolve()

@@ -84,8 +84,9 @@ def _answer(request: Json, rank: int) -> Json:
 
 
 def build(request: Json, rank: int) -> Json:
-    """Build a rank of the folder's train.py with fake tensors and return its optimizer's type, numbers of all and of
-    trained parameters, and bytes held between steps. Changes sys.path and sys.argv, and patches as of `join`.
+    """Build a rank of the folder's train.py with fake tensors and return {optimizer: the class's name, elements:
+    parameters, trained: those trained, held: {kind: {device type: bytes}} between steps}. Changes sys.path and
+    sys.argv; patches torch and DeepSpeed (`join`).
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -34,9 +34,11 @@ def _answer(request: Json) -> Json:
 
 
 def _resolve(config: Json, world_size: int) -> Json:
-    """Return the values that DeepSpeedConfig resolves at a claimed world size, by the names of the plan's; validates
-    AutoEP, too. Precision is fp32 without bf16 or fp16; degrees are at least 1; optimizer_offload is the offloaded
-    share (0.0 without). Raises what DeepSpeed raises. Patches deepspeed.comm's rank (0) and world size.
+    """Return {name: value} of what DeepSpeedConfig resolves at a claimed world size: batch sizes, accumulation,
+    clipping, lr, ZeRO stage, precision, offload, and the degrees of AutoTP, Ulysses and AutoEP; validates AutoEP, too.
+
+    Precision is fp32 without bf16 or fp16; degrees are at least 1; optimizer_offload is the offloaded share (0.0
+    without). Raises what DeepSpeed raises. Patches deepspeed.comm's rank (0) and world size.
     """
     import deepspeed.comm as dist
     from deepspeed.module_inject.auto_ep_config import validate_autoep_config
@@ -75,7 +77,9 @@ def _resolve(config: Json, world_size: int) -> Json:
 
 
 def _filled(request: Json) -> Json:
-    """Return the configuration with "auto" values filled in by Transformers. Raises ValueError if one is left."""
+    """Return the request's configuration with "auto" values filled in by Transformers from its `trainer` and
+    `hidden_size`, for a run without warm-up. Raises ValueError naming the keys that are still "auto".
+    """
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
     given = {

@@ -64,7 +64,9 @@ def isolated(
 
 
 def _read_until(descriptor: int, deadline: float) -> tuple[bytes, bool]:
-    """Return all bytes of a pipe until it closes and False, or b"" and True if the deadline passes first."""
+    """Return (all bytes of a pipe, False) once it closes, or (b"", True) if the deadline, by time.perf_counter, passes
+    first; the descriptor is closed.
+    """
     parts: list[bytes] = []
     with os.fdopen(descriptor, "rb", buffering=0) as pipe:
         while True:

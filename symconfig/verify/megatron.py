@@ -59,9 +59,11 @@ def applies(plan: Plan) -> bool:
 
 
 def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
-    """Yield all checks of a folder with Megatron-LM files: without Megatron, and with it if possible. Megatron's are
-    one skipped or failed check if programs may not run, launch.sh's dry run fails, or Megatron is not usable (`unfit`).
-    Raises InputError if `--megatron` is none, or Megatron is not usable and `build` or `trace` was requested.
+    """Yield all checks of a folder with Megatron-LM files: without Megatron, and with it if possible.
+
+    Megatron's are one skipped or failed check if programs may not run, launch.sh's dry run fails, or Megatron is not
+    usable (`unfit`). Raises InputError if the folder of `--megatron` is no Megatron-LM, or Megatron is not usable and
+    `build` or `trace` was requested.
     """
     source = megatron_source.find(options.megatron)
     if options.refused is not None:
@@ -151,7 +153,8 @@ def session_jobs(
     rendered: Mapping[str, Rendered], source: MegatronSource, build: bool = False, trace: bool = False
 ) -> list[Job]:
     """Return, for each argument list (by id), its own job, then with `build` and `trace` those that build and trace the
-    plan's ranks. Ranks that cannot be built (`unbuilt`) or traced have no jobs.
+    plan's ranks (ids: the list's with "rank N", "trace N"). Ranks that cannot be built (`unbuilt`) or traced have no
+    jobs.
     """
     jobs: list[Job] = []
     for id, item in rendered.items():

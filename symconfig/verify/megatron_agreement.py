@@ -143,8 +143,8 @@ ROWS: tuple[Row, ...] = (
 
 
 def compare(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
-    """Yield a problem for every degree, batch size and option of the plan that Megatron resolved differently, and for
-    another number of microbatches. file: the file that the problems name.
+    """Yield a problem for each of ROWS that applies to the plan and whose value Megatron resolved differently, and for
+    another number of microbatches. Options without a row are not compared. file: the file that the problems name.
     """
     yield from differing(ROWS, plan, result, file, "plan")
     need = plan.best.configuration.num_microbatches

@@ -30,10 +30,11 @@ COORDINATES = {
 
 
 def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Build this process's rank on the meta device with its optimizer and return its rank, coordinates, parameters,
-    gradient and optimizer bytes, seconds and peak memory. chunks: parameters of each virtual stage (name, elements,
-    trainable) as built, before Megatron-FSDP replaces them by shards. Megatron-FSDP's main weights count as optimizer
-    bytes. Patches Megatron for the rest of the process.
+    """Build this process's rank on the meta device with its optimizer and return {rank, coordinates, chunks, parameters
+    (their number), gradient_buffer_bytes, optimizer_shard_bytes, seconds, max_rss_bytes}.
+
+    chunks: parameters of each virtual stage (name, elements, trainable) as built, before Megatron-FSDP replaces them by
+    shards. Megatron-FSDP's main weights count as optimizer bytes. Patches Megatron for the rest of the process.
     """
     start = time.perf_counter()
     with placed(args, config) as ready:
@@ -106,7 +107,9 @@ def modules(args: Any, config: Any) -> list[Any]:
 
 
 def _trained(args: Any, config: Any) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Return ({"parameters": [name, elements, trainable] …} of each chunk as built, chunks as get_model wraps them)."""
+    """Return ([{"parameters": [[name, elements, trainable], …]} of each chunk as built], [the chunks as Megatron's
+    get_model wraps them]).
+    """
     held: list[dict[str, Any]] = []
 
     def provide(**offered: Any) -> Any:
@@ -146,7 +149,9 @@ def _model(args: Any, config: Any, place: dict[str, Any]) -> Any:
 
 
 def _hybrid(args: Any, config: Any, pre_process: bool, post_process: bool, stage: int | None) -> Any:
-    """Return a HybridModel built as in hybrid_builders.py."""
+    """Return a chunk of a HybridModel built as in Megatron's hybrid_builders.py, of local modules. stage: the virtual
+    one; None without vpp.
+    """
     model = importlib.import_module("megatron.core.models.hybrid.hybrid_model").HybridModel
     return model(
         config=config,
@@ -197,7 +202,9 @@ def _bytes(tensors: list[Any]) -> int:
 
 
 def coordinates() -> dict[str, int]:
-    """Return this rank's index in each of its groups, 0 for groups that this version lacks."""
+    """Return {axis: this rank's index in its group} for tp, cp, dp, pp, ep, etp and edp, 0 for groups that this version
+    lacks.
+    """
     state = importlib.import_module("megatron.core.parallel_state")
     places = {}
     for axis, name in COORDINATES.items():

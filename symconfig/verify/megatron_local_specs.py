@@ -49,7 +49,9 @@ class _Unforked:
 
 
 def _whole_linear() -> Any:
-    """Return the class of a linear layer without bias that is replicated over tensor-parallel ranks."""
+    """Return the class of a linear layer without bias, replicated over tensor-parallel ranks, whose forward gives
+    (output, None) as Megatron's layers do.
+    """
     import torch
 
     class Whole(torch.nn.Module):  # type: ignore[misc]
@@ -101,7 +103,9 @@ def variants() -> None:
 
 
 def hybrid(config: Any) -> Any:
-    """Return the spec of HybridModel's stack of Megatron's own modules, as hybrid_layer_specs.py has it."""
+    """Return the spec of HybridModel's stack of Megatron's own modules, as hybrid_layer_specs.py has it. Patches the
+    stack's TENorm for good.
+    """
     parts = _Parts()
     block: Any = importlib.import_module("megatron.core.models.hybrid.hybrid_block")
     block.TENorm = parts.norm

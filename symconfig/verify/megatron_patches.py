@@ -86,7 +86,9 @@ def _absent() -> None:
 
 
 def _norms() -> None:
-    """Patch torch's norm to accept sequence parallelism and zero-centered weights; the weight's shape is the same."""
+    """Patch WrappedTorchNorm to accept sequence parallelism, zero-centered weights and options of kernels; the weight's
+    shape is the same.
+    """
     module = importlib.import_module("megatron.core.transformer.torch_norm")
     make = module.WrappedTorchNorm.__new__
 
@@ -172,6 +174,7 @@ def _with_device_number(make: Callable[..., None]) -> Callable[..., None]:
     import torch
 
     def build(*args: Any, **kwargs: Any) -> None:
+        """Call the function while torch.cuda.current_device() is 0."""
         current = torch.cuda.current_device
         torch.cuda.current_device = lambda: 0
         try:
@@ -183,8 +186,8 @@ def _with_device_number(make: Callable[..., None]) -> Callable[..., None]:
 
 
 def device(name: str = "meta") -> Any:
-    """Return a context (a TorchFunctionMode) in which devices named as a GPU become `name`, meta or cpu, and pin_memory
-    is ignored; also patches torch.cuda for good.
+    """Return a context (a TorchFunctionMode) in which devices named as a GPU become `name`, meta or cpu: `device=`, and
+    the first argument of Tensor.to and torch.device; pin_memory is ignored. Also patches torch for good (`_stand_in`).
     """
     import torch
 
@@ -211,7 +214,10 @@ def _is_gpu(device: Any) -> bool:
 
 
 def _stand_in(device: Any) -> None:
-    """Patch torch.cuda: streams and synchronization do nothing, and moving to the GPU returns the tensor itself."""
+    """Patch torch for good: torch.cuda's streams and synchronization do nothing, and `device` is its current device;
+    cuda() of tensors and modules and pin_memory() return the object itself; tensors report a GPU (`_say_gpu`).
+    Megatron's recompute copies into the emptied storage instead of sharing it.
+    """
     import torch
 
     torch.cuda.current_device = lambda: device

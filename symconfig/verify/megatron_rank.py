@@ -40,9 +40,11 @@ Chunks = Sequence[Sequence[Parameter]]  # of each virtual stage
 
 
 def ranks(plan: Plan) -> tuple[int, ...]:
-    """Return the ranks to build: on the first, a middle and the last stage, and one of every further kind of stage, in
-    order of stages; with one stage its first and last rank. Positions within the stage rise evenly from its first rank
-    to its last, since shards differ by it; equal ranks occur once.
+    """Return the ranks to build, in order of stages: on the first, a middle and the last stage, and one on every other
+    kind of stage (by layers of its chunks); with one stage its first and last rank.
+
+    From the first chosen stage to the last the rank's position within its stage rises evenly from 0 to the end, since
+    shards differ by it; equal ranks occur once.
     """
     kinds = [stage.chunks for stage in plan.best.stages]
     wanted = {0, len(kinds) // 2, len(kinds) - 1, *(kinds.index(kind) for kind in kinds)}
@@ -165,7 +167,8 @@ TOLERANCE = 0.02  # of a stage
 
 def saved_bytes(plan: Plan, stage: int) -> float:
     """Return the bytes kept for the backward by one microbatch of every chunk of a stage, as predicted with Megatron's
-    own layers: activations over microbatches in flight, plus the head's. Raises SymconfigError if it cannot be costed.
+    own layers: activations divided by the microbatches in flight, plus the head's. Raises SymconfigError if it cannot
+    be costed.
     """
     found = costed(with_local_layers(plan))
     memory, microbatches = found.cost.memory, in_flight(found.points, found.setting)

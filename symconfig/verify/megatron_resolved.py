@@ -191,7 +191,9 @@ def pattern(model: ModelDescriptor, r: Resolved) -> list[str]:
 
 
 def mixers(letters: Iterable[str]) -> list[str]:
-    """Return the letter of each layer's token mixer: that of a layer's pattern without those of its MLP or experts."""
+    """Return the letter of each layer's token mixer: that of a layer's pattern without those of its MLP ("-") or
+    experts ("E"); latent attention's "+" becomes "*". A layer without a mixer has "".
+    """
     return [layer.strip("-E").replace("+", "*") for layer in letters]
 
 
@@ -219,7 +221,9 @@ def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
 
 
 def indexer_need(model: ModelDescriptor, r: Resolved) -> list[Any]:
-    """Return [the indexer's sizes…, its loss weight, a list of whether each layer has one (default: all)], or []."""
+    """Return [the indexer's sizes…, its loss weight, a list of whether each layer has one (default: all)]; [] for a
+    model without an indexer.
+    """
     has = model.indexer
     if has is None:
         return []

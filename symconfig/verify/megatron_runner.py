@@ -57,7 +57,9 @@ class Phases:
         self.done: list[dict[str, Any]] = []
 
     def run(self, name: str, step: Callable[[], Any]) -> Any:
-        """Run a step, record its name, success, error and seconds, and return its value. Raise Stop if it fails."""
+        """Run a step, append {name, ok, error, seconds} to `done`, and return the step's value; after any exception,
+        also SystemExit, raise Stop.
+        """
         start = time.perf_counter()
         try:
             value = step()
@@ -75,7 +77,9 @@ class Stop(Exception):
 
 
 def _explain(error: BaseException) -> str:
-    """Return an exception as a line with its place; without a text, the raising source line; an exit's status."""
+    """Return an exception as one line "Type: text [folder/folder/file.py:line]", without a text with the raising source
+    line for it; SystemExit as "exits with status N".
+    """
     if isinstance(error, SystemExit):
         return f"exits with status {error.code}"
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -84,8 +88,9 @@ def _explain(error: BaseException) -> str:
 
 
 def check(job: dict[str, Any], shims: Any) -> dict[str, Any]:
-    """Return all that Megatron finds on one argument list without a GPU: {id, phases, …}; a failed phase is the last,
-    and what would follow it is absent. Sets environment variables and patches torch and Megatron in this process.
+    """Return what Megatron finds on one argument list without a GPU: {id, phases: [{name, ok, error, seconds}]} and
+    what `_check` adds; a failed phase is the last, and what would follow it is absent. Sets environment variables and
+    patches torch and Megatron in this process.
     """
     os.environ.update(job["env"], WORLD_SIZE=str(job["world_size"]), RANK=str(job["rank"]), LOCAL_RANK="0")
     shims.claim_gpu(tuple(job["capability"]), job["memory_bytes"], job["compute_units"])

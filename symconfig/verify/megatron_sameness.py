@@ -62,7 +62,9 @@ class Row:
 
 
 def _yarn(name: str, neutral: float) -> Row:
-    """Return the row of a YaRN parameter. neutral: the value if the model has none."""
+    """Return the row of the field `name` of RoPE scaling, for models scaled by YaRN, original_... also by Llama 3.
+    neutral: what is needed if the model's field is None.
+    """
 
     def need(model: ModelDescriptor, r: Resolved) -> Any:
         value = getattr(model.rope_scaling, name)

@@ -97,7 +97,9 @@ class Result:
 
     @property
     def error(self) -> str | None:
-        """Return the crash with its last lines, or the first failed phase (with the last line if it exits), or None."""
+        """Return the crash with its last lines, else the first failed phase with its error (and the last line of output
+        if it exited), else None.
+        """
         if self.crash is not None:
             return f"Megatron {self.crash}; its last lines: " + " | ".join(self.last_lines)
         for phase in self.phases:

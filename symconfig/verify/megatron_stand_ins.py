@@ -43,7 +43,9 @@ def kernels(config: Any) -> None:
 
 
 def _rng() -> None:
-    """Patch the GPU's random states, which dropout and recomputing use, with a constant one."""
+    """Patch the GPU's random states, which dropout and recomputing use, with a constant one, and seed Megatron's
+    tracker.
+    """
     random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
     state = torch.zeros(16, dtype=torch.uint8, device="cpu")
     random._get_cuda_rng_state = lambda *args, **kwargs: state
@@ -112,7 +114,9 @@ def _attention() -> None:
 
 
 def balanced(tokens: int, experts: int, chosen: int) -> Any:
-    """Return a routing map [tokens, experts] on the CPU that gives every expert an equal number of tokens."""
+    """Return a boolean routing map [tokens, experts] on the CPU in which each token has the next `chosen` experts in
+    turn, so that all experts get equally many (to one token).
+    """
     with torch.device("cpu"):
         first = torch.arange(tokens * chosen) % experts
         return torch.zeros(tokens, experts, dtype=torch.bool).scatter_(1, first.view(tokens, chosen), True)

@@ -27,9 +27,9 @@ META = torch.device("meta")
 
 
 def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Run a microbatch through every chunk of this rank and return what the backward would read, with seconds and peak
-    memory. saved: records of storages (chunk, bytes, module, reader, shared); saved_bytes: sum of those held per
-    microbatch; shared_bytes: of those held once. Patches Megatron for the rest of the process.
+    """Run a microbatch through every chunk of this rank and return {rank, saved, saved_bytes, shared_bytes, seconds,
+    max_rss_bytes}. saved: a record of each storage that the backward would read (`trace`); saved_bytes: sum of those
+    held per microbatch; shared_bytes: of those held once. Patches Megatron for the rest of the process.
     """
     start = time.perf_counter()
     with build.placed(args, config) as ready:
@@ -47,8 +47,11 @@ def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def trace(args: Any, config: Any, model: Any, place: int) -> list[dict[str, Any]]:
-    """Return a record of each distinct storage that the backward of one microbatch of the chunk would read; the forward
-    runs twice. shared: the second microbatch reads the same storage, so that it is held once. place: the chunk's index.
+    """Return a record {chunk, bytes, module, reader, shared} of each distinct storage that the backward of one
+    microbatch of the chunk would read; the forward runs twice.
+
+    module: that made it; reader: that saved it. shared: the second microbatch reads the same storage, so that it is
+    held once. place: the chunk's index.
     """
     recorder, chunk = Recorder(model), model
     if args.bf16 or args.fp16:  # 16-bit weights and an fp32 loss, as the trainer has them

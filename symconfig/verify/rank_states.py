@@ -78,8 +78,8 @@ def predicted(plan: Plan, stage: int) -> Predicted:
 
 
 def coordinates(parallel: Configuration, rank: int) -> dict[str, int]:
-    """Return a rank's index along tp, cp, dp, pp (in the order of DENSE_GRID) and etp, ep, edp (of EXPERT_GRID), where
-    ranks of gtp are neighbours along dp. Raises InputError for a rank outside the plan.
+    """Return {axis: a rank's index} for tp, cp, dp, pp (ranks laid out by DENSE_GRID) and etp, ep, edp (by
+    EXPERT_GRID), the innermost axis first; gtp is the inner part of dp. Raises InputError for a rank outside the plan.
     """
     if not 0 <= rank < parallel.world_size:
         need = f"0 to {parallel.world_size - 1}"

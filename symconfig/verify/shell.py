@@ -45,8 +45,11 @@ def applies(plan: Plan) -> bool:
 
 
 def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
-    """Yield a check for each script of the folder, run with DRY_RUN=1; one skipped check without bash. Scripts are the
-    manifest's .sh files, or SCRIPTS without a manifest; each missing one is a failed check.
+    """Yield a check for each script of the folder, run with DRY_RUN=1; one skipped check without bash.
+
+    Scripts are the manifest's .sh files, or SCRIPTS without a manifest; each missing one is a failed check. A run
+    passes with status 0 and a printed command, launch.sh only with the words of megatron_args.txt, if that is there. If
+    `options.refused` is set, nothing is run, and each check has its status.
     """
     watch = Stopwatch()
     if shutil.which("bash") is None:
@@ -65,8 +68,10 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
 
 def dry_run(folder: Path, name: str, timeout_s: float) -> DryRun:
     """Run a script with DRY_RUN=1 in a clean environment, and return its status, the words it prints, the variables it
-    exports and its last lines of standard error. Each variable that it requires gets a placeholder. Status 124, without
-    words, if it exceeds timeout_s.
+    exports and the end of its standard error.
+
+    Each variable without which the script fails is set to its own name in lower case. Status 124, without words, if it
+    exceeds timeout_s.
     """
     bash = shutil.which("bash") or "bash"
     script = folder / name
