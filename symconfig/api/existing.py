@@ -64,10 +64,12 @@ def audit(
         if isinstance(model, ModelDescriptor) or model is None
         else gathered.collect(lambda: load_model(str(model)))
     )
-    lengths = {"prompt_length": prompt_length, "response_length": response_length}
-    for name, value in {"gpus": gpus, "seq_length": seq_length, "vocab_size": vocab_size, **lengths}.items():
-        if value is not None and (isinstance(value, str) or value < 1):
-            gathered.add(Problem("wrong value", field=name, got=str(value), need="a whole number above 0"))
+    for name, number in {"gpus": gpus, "seq_length": seq_length, "vocab_size": vocab_size}.items():
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
+            gathered.add(Problem("wrong value", field=name, got=str(number), need="a whole number above 0"))
+    for name, length in {"prompt_length": prompt_length, "response_length": response_length}.items():
+        if length is not None and (not isinstance(length, int | float) or isinstance(length, bool) or length < 1):
+            gathered.add(Problem("wrong value", field=name, got=str(length), need="a number of at least 1"))
     kept = (
         limits
         if isinstance(limits, Limits)

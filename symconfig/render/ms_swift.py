@@ -224,16 +224,17 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    """Yield sentences to read before the first start: on images with a vision tower; on packing, always; on the
+    """Yield sentences to read before the first start: on images with a vision tower; on packing; on the
     prediction and the layout of adapters; on a checkpoint to resume from that is not the run's own; on weights, in
     pretraining.
     """
     lora = plan.model.adapter
     yield from shared.image_notes(plan, "max_pixels")
-    yield (
-        "Sequences are packed: each of the batch is filled with whole examples up to the sequence length, so that a "
-        "step computes what was planned"
-    )
+    if shared.batching(plan) in (None, "packed"):
+        yield (
+            "Sequences are packed: each of the batch is filled with whole examples up to the sequence length, so that "
+            "a step computes what was planned"
+        )
     if lora is not None:
         yield (
             "What is expected of a step is that of Megatron-Bridge's adapters, which are split a little differently "

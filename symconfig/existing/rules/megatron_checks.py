@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -102,6 +103,10 @@ def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
     """
     given = facts["rampup_batch_size"]
     if not isinstance(given, tuple) or len(given) != 3 or facts.on("decrease_batch_size_if_needed"):
+        return
+    if not all(re.fullmatch(r"[+-]?[0-9]{1,18}", str(item).strip()) for item in given):
+        got = " ".join(map(str, given))
+        yield facts.problem("has no numbers", "rampup_batch_size", got=got, need="three whole numbers")
         return
     start, increment, _ = (int(str(item)) for item in given)
     step = facts.number("micro_batch_size") * facts.dp

@@ -136,7 +136,8 @@ def _frozen(
     """Return the reward model run by training workers on `gpus` GPUs (0: the actor's): sharded by FSDP for "shards",
     else with the actor's layout. None if the layout does not divide. Raises InputError as `as_found`.
     """
-    point = _sharded(rl, actor, gpus) if how.by == "shards" else _as_trained(model, actor, gpus)
+    of_actor = actor.candidate.configuration.world_size
+    point = _sharded(rl, actor, gpus or of_actor) if how.by == "shards" else _as_trained(model, actor, gpus)
     if point is None:
         return None
     fill = rl.mean_tokens / rl.longest if how.by == "shards" else actor.fill
@@ -163,15 +164,16 @@ def _sharded(rl: Rl, actor: Trained, gpus: int) -> Setup:
 
 
 def _as_trained(model: ModelDescriptor, actor: Trained, gpus: int) -> Setup | None:
-    """Return the actor's degrees for the reward model, with dp for `gpus` GPUs (0: the actor's); None if heads or GPUs
-    do not divide over tp x cp. Pipeline stages are kept; weights are sharded (ZeRO-3) if the actor's are, else ZeRO is
-    0. Micro-batches are rounded up.
+    """Return the actor's degrees for the reward model, with dp for `gpus` GPUs (0: the actor's); None if heads do not
+    divide over tp x cp, or GPUs over tp x cp x pp. Pipeline stages are kept; weights are sharded (ZeRO-3) if the
+    actor's are, else ZeRO is 0. Micro-batches are rounded up.
     """
     candidate = actor.candidate
     ranks, micro = candidate.configuration.tp * candidate.configuration.cp, candidate.configuration.micro
-    if model.num_attention_heads % ranks or gpus % ranks:
+    of_replica = ranks * candidate.configuration.pp
+    if model.num_attention_heads % ranks or gpus % of_replica:
         return None
-    dp = gpus // ranks or candidate.configuration.dp
+    dp = gpus // of_replica or candidate.configuration.dp
     micros = ceil(candidate.configuration.num_microbatches * candidate.configuration.dp / dp)
     return Setup.of(
         candidate,

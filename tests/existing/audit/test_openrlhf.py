@@ -128,6 +128,13 @@ def test_slimes_updates_are_of_global_batches_of_samples(tmp_path: Path) -> None
     assert (rl.updates, rl.batch) == (4, 64)
 
 
+def test_more_of_slimes_updates_than_samples_are_refused(tmp_path: Path) -> None:
+    path = script(tmp_path)
+    path.write_text(path.read_text().replace("--global-batch-size 128", "--num-steps-per-rollout 4000"))
+    (problem,) = audited(str(path)).unpredicted
+    assert (problem.field, problem.what, problem.got) == ("--num-steps-per-rollout", "is too large", "4,000")
+
+
 def test_fine_tuning_by_slime_is_refused(tmp_path: Path) -> None:
     path = script(tmp_path)
     path.write_text(path.read_text().replace("--colocate", "--colocate --loss-type sft_loss"))

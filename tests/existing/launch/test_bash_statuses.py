@@ -44,6 +44,7 @@ def degree(script: str) -> str | None:
         "TP=1; hash nvcc && TP=8",
         "TP=1; which nvcc && TP=8",
         "TP=1; cat file && TP=8",
+        "TP=1; printf -v TP '%s' 4",
         "TP=1; source nothere.sh || TP=8",
         "TP=1; eval 'grep -q x file' && TP=8",
         "TP=1; (grep -q x file) && TP=8",

@@ -197,9 +197,11 @@ def _echo(shell: Shell, words: Words, place: Place) -> Truth:
 
 def _printf(shell: Shell, words: Words, place: Place) -> Truth:
     """Run `printf` with a format of `%s` and text, repeated for all arguments; other formats print an unknown value."""
+    if words and words[0].text == "-v":
+        return _sets(shell, words[1:2], place)
     form = with_escapes(words[0].pieces) if words else ()
     if not words or unknown_of(form) or re.search(r"%[^s]", text_of(form)):
-        return _sets(shell, words, place) if words and words[0].text == "-v" else _unprinted(shell, _FORMAT, place)
+        return _unprinted(shell, _FORMAT, place)
     pieces, values = text_of(form).split("%s"), list(words[1:])
     rounds = max(1, -(-len(values) // max(1, len(pieces) - 1))) if len(pieces) > 1 else 1
     for _ in range(rounds):
