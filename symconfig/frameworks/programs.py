@@ -46,7 +46,7 @@ def _of_megatron(name: str, source: str) -> tuple[Constraint, ...]:
         only("activation_offload", (False,), True, "activation_offload=0", f"{name} keeps activations on the GPU"),
         only("fused_loss", (False,), True, "fused_loss=off", f"{name} has a loss of its own"),
         only("gtp", (1,), 2, "gtp=1", f"weight shards are not written for {name}"),
-        only("expert_capacity", (0.0,), 1.5, "expert_capacity=none", f"{name} runs no step again for dropped tokens"),
+        only("expert_capacity", (0.0,), 1.5, "expert_capacity=none", f"{name} repeats no step beyond it"),
         only("fp8_attention", (False,), True, "fp8_attention=off", bits),
     )  # fmt: skip
 
@@ -253,7 +253,7 @@ PROGRAMS: Mapping[str, tuple[Constraint, ...]] = {
         _of_swift("gtp", (1,), 2, "gtp=1", "weight shards are not written for ms-swift"),
         _of_swift("cuda_graphs", ("none",), "all", "cuda_graphs=none", "ms-swift's trainer captures no CUDA graphs"),
         _of_swift("expert_capacity", (0.0,), 1.5, "expert_capacity=none",
-                  "ms-swift's trainer runs no step again for dropped tokens"),
+                  "ms-swift's trainer repeats no step whose tokens exceed it"),
         _of_swift("fp8_attention", (False,), True, "fp8_attention=off", "ms-swift has no argument for fp8 attention"),
         _of_swift("overlap_moe_a2a", (False,), True, "moe_overlap=off",
                   "ms-swift's trainer does not hide the experts' all-to-all"),

@@ -189,7 +189,7 @@ def options(best: Candidate) -> tuple[Row, ...]:
     if value.cuda_graphs != "none":
         rows.append(("CUDA graphs replay", _GRAPHED[value.cuda_graphs]))
     if value.expert_capacity:
-        rows.append(("room for tokens of a rank's experts", f"{value.expert_capacity:g} times the mean"))
+        rows.append(("expert capacity per rank", f"{value.expert_capacity:g} times the mean load"))
     if value.stage_layout:
         rows.append(("stage layout", value.stage_layout))
     if value.optimizer_offload:

@@ -331,11 +331,11 @@ SHARDED_OVERLAP = _SHARDED(
 STATIC_OFFLOAD = Constraint(
     name="activation offload with fixed buffers",
     predicate=lambda f, p: p.activation_offload & ((p.cuda_graphs == "full iteration") | (p.expert_capacity > 0)),
-    rule="activations are not offloaded from a CUDA graph of the whole iteration, nor from experts with a capacity",
+    rule="activations are not offloaded from a CUDA graph of the whole iteration, nor with an expert capacity",
     about="activation_offload",
     pins=("activation_offload=off",),
     source="transformer_config.py: the graph needs --fine-grained-offloading-max-inflight-offloads, unpriced; "
-    "moe/experts.py: kernels of experts with a capacity offload nothing",
+    "moe/experts.py: kernels with an expert capacity offload nothing",
     example={"activation_offload": True, "cuda_graphs": "full iteration"},
 )
 ACTIVATIONS_OF_ADAPTERS = Constraint(

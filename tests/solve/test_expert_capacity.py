@@ -1,4 +1,4 @@
-"""A capacity of a rank's experts: what its buffers take, and that nothing uses it unasked."""
+"""Expert capacity per rank: the bytes of its buffers; no search uses it unasked."""
 
 from __future__ import annotations
 

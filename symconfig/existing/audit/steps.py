@@ -201,7 +201,7 @@ _NAMED: tuple[tuple[str, Callable[[Setup], object]], ...] = (
     ("bytes of a gradient", _extra("grad_bytes")),
     ("weights in 8 bits", _extra("fp8_param_gather")),
     ("fused loss", _extra("fused_loss")),
-    ("capacity of a rank's experts", _extra("expert_capacity")),
+    ("expert capacity per rank", _extra("expert_capacity")),
     ("paged stash", _extra("paged_stash")),
     ("fp8 attention", _extra("fp8_attention")),
     ("microbatches in a row on a chunk", lambda c: c.framework.microbatch_group or "pp"),

@@ -270,7 +270,7 @@ FULL_ITERATION = Option(
 )
 EXPERT_CAPACITY = Option(
     name="expert_capacity",
-    label="a capacity of a rank's experts",
+    label="expert capacity per rank",
     uses=lambda f, p: p.expert_capacity > 0,
     about="expert_capacity",
     example={
@@ -281,8 +281,8 @@ EXPERT_CAPACITY = Option(
         "expert_capacity": 1.5,
     },
     doubt=_unusual(
-        "HybridEP drops the tokens above it; Megatron-LM's own loop then runs the step again without it, which is not "
-        "priced, and a loop of somebody else may not"
+        "HybridEP drops tokens above the capacity; Megatron-LM's training loop then repeats the step without one, "
+        "which is not priced, and another training loop may not"
     ),
     needs=(_engine("Transformer Engine 2.14 or later has the experts' kernels for fixed buffers"),),
     asked=True,
@@ -293,7 +293,7 @@ PAGED_STASH = Option(
     uses=lambda f, p: p.paged_stash,
     about="paged_stash",
     example={**EXPERT_CAPACITY.example, "paged_stash": True},
-    doubt=_unusual("copies into its pages and back, beside computation, are not priced"),
+    doubt=_unusual("copies into the pages and back are not priced"),
     asked=True,
 )
 FP8_ATTENTION = Option(

@@ -270,7 +270,7 @@ FULL_ITERATION_RELEASE = _OF_GRAPHS(
 FULL_ITERATION_EXPERTS = _OF_GRAPHS(
     name="full iteration of counted experts",
     predicate=lambda f, p: (p.cuda_graphs == "full iteration") & (f.num_experts > 0) & (p.expert_capacity == 0),
-    rule="a CUDA graph of the whole iteration needs experts with a capacity, as tokens are counted on the host without",
+    rule="a CUDA graph of the whole iteration needs an expert capacity; without one the host waits for token counts",
     got="{p.cuda_graphs}",
     hint="pin expert_capacity=1.5 and dispatcher=hybridep, or cuda_graphs=outside_experts",
     source="megatron/core/transformer/moe/token_dispatcher.py, setup_metadata: without one dispatch waits for the host",
@@ -280,7 +280,7 @@ _OF_CAPACITY = partial(Constraint, about="expert_capacity", got="{p.expert_capac
 CAPACITY_RELEASE = Constraint(
     name="expert capacity of an old release",
     predicate=lambda f, p: p.expert_capacity > 0,
-    rule="a capacity of a rank's experts needs core_v0.18 or later",
+    rule="expert capacity per rank needs core_v0.18 or later",
     about="expert_capacity",
     got="{p.expert_capacity}",
     pins=("expert_capacity=none",),
@@ -292,7 +292,7 @@ CAPACITY_RELEASE = Constraint(
 CAPACITY_DISPATCHER = _OF_CAPACITY(
     name="expert capacity of a dispatcher",
     predicate=lambda f, p: (p.expert_capacity > 0) & no(among(p.moe_flex_backend, OF_CAPACITY)),
-    rule="a capacity of a rank's experts needs HybridEP; a step in which more tokens come runs again without",
+    rule="expert capacity per rank is implemented for HybridEP only",
     pins=("expert_capacity=none", "dispatcher=hybridep"),
     source=f"{CONFIG}; megatron/core/transformer/moe/paged_stash.py, PagedStashRunner",
     example=CAPACITY | {"moe_flex_backend": "deepep"},
@@ -300,7 +300,7 @@ CAPACITY_DISPATCHER = _OF_CAPACITY(
 CAPACITY_WIDTH = _OF_CAPACITY(
     name="expert capacity over etp",
     predicate=lambda f, p: (p.expert_capacity > 0) & (p.etp > 1),
-    rule="a capacity of a rank's experts goes without tensor parallelism inside them",
+    rule="expert capacity per rank excludes expert tensor parallelism",
     got="etp {p.etp}",
     pins=("expert_capacity=none", "etp=1"),
     source="megatron/core/transformer/moe/experts.py, _is_fused_impl_supported",
@@ -309,7 +309,7 @@ CAPACITY_WIDTH = _OF_CAPACITY(
 STASH_CAPACITY = _OF_CAPACITY(
     name="paged stash without a capacity",
     predicate=lambda f, p: p.paged_stash & (p.expert_capacity == 0),
-    rule="a paged stash holds what experts with a capacity keep",
+    rule="a paged stash needs an expert capacity",
     about="paged_stash",
     got=None,
     hint="pin expert_capacity=1.5 and dispatcher=hybridep",

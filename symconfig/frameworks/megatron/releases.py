@@ -41,7 +41,7 @@ SHARDING_STAGES: dict[str, ZeroStage] = {"no_shard": 0, "optim": 1, "optim_grads
 # CUDA graphs of named modules of a layer; before, of attention or of whole layers (transformer_config.py).
 GRAPHED_MODULES_SINCE = "core_v0.16.1"
 # --cuda-graph-impl full_iteration; before, --cuda-graph-impl local --cuda-graph-scope full_iteration. And the first
-# with a capacity of a rank's experts, without which what they run on is counted on the host.
+# with an expert capacity per rank, without which the host waits for token counts.
 FULL_ITERATION_SINCE = EXPERT_CAPACITY_SINCE = "core_v0.18.2"
 # The first that refuses Transformer Engine's fused loss (arguments.py, validate_args).
 FUSED_LOSS_REFUSED = "core_v0.18.2"
