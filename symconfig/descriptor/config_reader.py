@@ -39,7 +39,7 @@ class ConfigReader(Reading):
     """A reader of one `config.json` by its architecture's table; gathers problems, notes and fields."""
 
     def read(self) -> dict[str, Any]:
-        """Return the descriptor's fields by dotted name; {} with `problems` if the file's keys cannot be read.
+        """Return the descriptor's fields by dotted name; {} if `problems` were found in keys, values, or by a rule.
 
         Fills `values` (by key, with the class's defaults), `fields`, `key_of` (key of each field) and `notes` (what is
         left out). Fields without a key get the table's constants, hidden_act silu, and what `_complete` derives.
@@ -114,8 +114,8 @@ class ConfigReader(Reading):
             fields["head_dim"] = self._derive(Derived.HEAD_DIM, sizes)
 
     def _only(self) -> dict[str, tuple[Any, ...]]:
-        """Return the values that are supported of keys with few: COMMON_ONLY, the table's `only`, and the class's
-        default or null of keys that the table does not read, but for those that are `idle_unless_read`.
+        """Return, by key, the only values that are supported: those of COMMON_ONLY, of the table's `only`, and the
+        class's default or null for keys that the table does not read, except those that are `idle_unless_read`.
         """
         table = self.architecture
         left_out = {*table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED}
@@ -165,7 +165,8 @@ class ConfigReader(Reading):
     def _check_value(self, key: str, value: Any, default: Any) -> None:
         """Append a problem if the value is not of the key's kind (KINDS), else of its type, or is out of its range.
 
-        The default is always right. Keys of a rule are not checked, but for _TYPED_RULES.
+        The default is of its kind and in range. Keys that rules read (RULED) are checked by kind only, but for
+        _TYPED_RULES.
         """
         kind = self.architecture.kinds.get(key)
         types = "" if kind is not None else type_of(key, default, self.architecture.types.get(key))
@@ -179,7 +180,9 @@ class ConfigReader(Reading):
             self._check_range(key, value)
 
     def _check_range(self, key: str, value: float) -> None:
-        """Append a problem for a number < 0 (<= 0 of a size), above MAX_LAYERS layers, or an integer >= 2^63."""
+        """Append a problem for a number < 0 (or 0, of a key in _POSITIVE that the table does not let be zero), above
+        MAX_LAYERS layers, or an integer >= 2^63.
+        """
         positive = key in _POSITIVE and key not in self.architecture.may_be_zero
         need = ""
         if value < 0 or (value == 0 and positive):

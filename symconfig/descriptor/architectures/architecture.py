@@ -227,8 +227,8 @@ class Architecture:
         """Return the descriptor fields that a key's value is copied to: empty for an ignored key, else those of
         `names`.
 
-        Of a key not in `names`: empty if it is RULED or in `reads`; else those of NAMES, or the field of the key's
-        name, if there is one.
+        Of a key not in `names`: empty if a rule reads it (RULED, `reads`); else those of NAMES, or the field of the
+        key's name, if there is one.
         """
         if key in self.ignored:
             return ()
@@ -256,10 +256,11 @@ def family(
     may_be_zero: str = "",
     **more: Any,
 ) -> Architecture:
-    """Return an Architecture from tables written as text: words `key=value`, a key alone meaning true.
+    """Return an Architecture from tables written as text: words `key=value`, a key alone meaning true; `ignored`,
+    `reads` and `may_be_zero` are lists of words.
 
-    Values are JSON, names of `Derived`, or text; `a|b` are alternatives in `only`, `field,field` several fields in
-    `names`. `more` are the other fields of Architecture, passed on unchanged.
+    Values of constants, defaults and `only` are JSON, names of `Derived`, or text; the others are text. `a|b` are
+    alternatives in `only`, `field,field` several fields in `names`. `more` are the other fields of Architecture.
     """
     return Architecture(
         constants=facts(constants),

@@ -72,8 +72,8 @@ def _hunyuan_keys(model: ModelDescriptor) -> Mapping[str, Any]:
 
 
 def _ernie(values: Values, layers: int) -> list[bool]:
-    """Return for each layer whether it has experts: those with index from start_index to end_index (-1 or null: the
-    last layer) whose index + 1 moe_layer_interval divides (null or 0: 1).
+    """Return for each layer whether it has experts: those with an index from moe_layer_start_index to
+    moe_layer_end_index (-1 or null: the last layer) whose index + 1 is a multiple of moe_layer_interval (null or 0: 1).
     """
     first, last, step = (values[f"moe_layer_{name}"] for name in ("start_index", "end_index", "interval"))
     last = layers if last in (-1, None) else last
