@@ -274,7 +274,7 @@ class Builder:
             reduces: loops over which it computes statistics inside itself, with the number of reductions. None:
                 `contracted` with `sums` each; nothing if `linear`, as its output is then a partial sum.
             whole: loops that nothing may split.
-            saves, holds, traffic, per, launches, sorts, sorts_experts, products, scratch: see Operator.
+            contracted, sums, overwrites, in_place, linear, and the others: see Operator.
         """
         uses = tuple(use if isinstance(use, Use) else Use(use) for use in inputs)
         nest = dict.fromkeys((*loops, *loops_of((*uses, Use(output), *map(Use, weights)))))

@@ -288,11 +288,12 @@ def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace
 
 
 def _weight_collectives(block: Block, scheme: Scheme) -> list[Collective]:
-    """Return the collectives of a microbatch's weights: gathers of those in shards over GTP before the forward and
-    before the backward of inputs, and reductions of their gradients.
+    """Return the collectives of a microbatch's weights: gathers of those in shards over GTP (Megatron-LM's weight
+    shards within the data-parallel ranks) before the forward and before the backward of inputs, and reductions of their
+    gradients.
 
-    Each overlaps with the neighbouring operator that has such a weight: the one before it in the forward, the one
-    after it in the backward, and for a gradient the next one of the backward. The block's first and last operator are
+    Each overlaps with the neighbouring operator that has such a weight: the one before it in the forward, the one after
+    it in the backward, and for a gradient the next one of the backward. The block's first and last operator are
     neighbours, as in a row of equal layers. Look-ups of a table overlap with nothing, as nothing precedes them.
     """
     ops = [op for op in block.operators if any(is_over_gtp(op, weight, scheme) for weight in op.weights)]
@@ -328,8 +329,9 @@ def is_over_gtp(op: Operator, weight: Weight, scheme: Scheme) -> bool:
 
 def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
     """Return the shards of an operator's weights on one rank, without `shared` ones, which another block holds. The
-    axes along which a gradient is partial are data_axes (dp, cp, edp) or other_axes. matrix: a weight of a matmul that
-    has two dims or more besides experts.
+    axes along which a gradient is partial are data_axes (dp, cp, edp) or other_axes. gathered: elements while in use;
+    None if they are those stored. row: elements of one row: of the contracted dims of a matmul's weight, else of all
+    but the first dim. matrix: a weight of a matmul that has two dims or more besides experts.
     """
     result = []
     for weight in op.weights:

@@ -269,8 +269,9 @@ class Sharding:
     @staticmethod
     @cache
     def of(stage: int, *, whole_gradients: bool, over_tensor: bool, instances: bool) -> Sharding:
-        """Return the sharding of a ZeRO stage (0 to 3). `whole_gradients` has no effect at stage 3, `over_tensor` only
-        at stage 3, `instances` none at stage 0. Cached.
+        """Return the sharding of a ZeRO stage: the optimizer's state is sharded from stage 1 on, gradients from 2,
+        weights at 3. `whole_gradients` has no effect at stage 3, `over_tensor` only at stage 3, `instances` none at
+        stage 0. Cached.
         """
         weight, gradient, state = (stage >= least for least in (3, 2, 1))
         return Sharding(

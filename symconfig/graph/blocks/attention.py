@@ -241,9 +241,9 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
 
 
 def apply_gate(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = False) -> Tensor:
-    """Return o multiplied by the sigmoid of a gate, which saves both; o itself if the model has no attention gate.
-    gate: None: it is projected from the layer's input x, per channel or per head as the model has it, with a bias if
-    `bias`; an adapter may target it as gate_proj.
+    """Append the product of o and the sigmoid of a gate, which saves o and the gate, and return it; o itself if the
+    model has no attention gate. gate: None: a projection of the layer's input x, per channel or per head as the model
+    has it, with a bias if `bias`, is appended; an adapter may target it as gate_proj.
     """
     if ctx.model.attention_gate is None:
         return o
@@ -287,7 +287,8 @@ def _heads(
     ctx: Context, own_heads: bool = False, kv_heads: str = d.KV_HEADS, storage: str = ""
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the tensors of queries, keys and values, [B, S, heads, channels], without appending anything. own_heads:
-    key/value heads and widths are those of the mixer WIDE. storage: the memory of which they are views.
+    key/value heads and widths are those of the mixer WIDE, which has its own. kv_heads: the dim of key/value heads
+    otherwise. storage: the name of the tensor of which they are views; "": of none.
     """
     width, value = d.HEAD_DIM, d.HEAD_DIM if ctx.model.v_head_dim is None else d.VALUE_DIM
     if own_heads:

@@ -341,7 +341,7 @@ def choice(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
     """Return the tensors that Megatron-LM's router saves in addition to the chosen indices
     (`topk_routing_with_score_function`): scores of all experts for sigmoid, or for softmax before the choice without
     normalisation; a mask for groups without a correction bias; chosen scores in all cases but that softmax; their sum
-    for sigmoid; and, with a balancing loss, its scores.
+    for sigmoid; and, with a balancing loss, its scores. rows: dims of the tokens.
 
     Tensors that only lead to indices are not saved, since no gradient reaches them.
     """

@@ -225,6 +225,7 @@ def compressed(ctx: Context, name: str, x: Tensor, width: str, runs: str, rate: 
 
     Args:
         width: columns per token; wider than `channels` if runs overlap.
+        runs: the dim that counts the runs of a sequence.
         rate: the dim of the tokens of a run.
     """
     with ctx.build.part(name):

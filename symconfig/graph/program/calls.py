@@ -123,7 +123,12 @@ class Site:
                 raise self.mistake("no operand has this dim of the result", got=loop)
 
     def check(self, function: Function) -> None:
-        """Raise Mistake if the dims of operands and target break a rule of the function, or ids have a gradient."""
+        """Raise Mistake if operands and target break one of the function's rules for dims, or ids have a gradient.
+
+        Rules in `function.dims`: same: the first operand has the target's dims; within: operands have no other dims
+        than the target; covered: each dim of the target is in an operand; fewer: the target has fewer dims than the
+        first operand; over: the option `over` names dims of the first operand; one: exactly one of them.
+        """
         x, over = self.uses[0], self.words("over")
         if "same" in function.dims and set(x.loops) != set(self.loops):
             got, need = shown(x.loops), shown(self.loops)

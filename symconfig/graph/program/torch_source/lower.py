@@ -150,9 +150,9 @@ def walk(exported: ExportedProgram, paths: Mapping[str, str]) -> Walk:
     """Return the recorded operators of a traced graph. Raises nothing for operators without a rule: they are recorded
     as missing.
 
-    Tied parameters are one. Buffers and inputs that are no tensors are constants. Outputs are those with a gradient:
-    the single numbers among them (losses), or without any all. paths: for every name of a parameter the one that stands
-    for it.
+    Tied parameters are one. Buffers and inputs that are no tensors are constants. Outputs are the single numbers
+    (losses) among the results with a gradient or, if there is none, all results with a gradient. paths: for every name
+    of a parameter the one that stands for it.
     """
     steps = Walk()
     specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}

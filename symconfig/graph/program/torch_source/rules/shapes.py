@@ -19,7 +19,9 @@ READ_IN_PLACE, GRADIENT_IN_PLACE = (0.0, 1.0), (1.0, 0.0)
 
 
 def _repeat(call: Call) -> Answer:
-    """Return a view that repeats whole dims, as outer axes; nothing is recorded."""
+    """Return a view that repeats each dim as a whole as often as `repeats` says, by a new outer axis; dims that
+    `repeats` has in addition go in front. Nothing is recorded.
+    """
     x: Value = call["self"]
     times = call["repeats"]
     dims: list[Group] = [()] * (len(times) - x.rank) + list(x.dims)
