@@ -188,7 +188,9 @@ def derived(training: Training, task: Task | AdapterTask, parameters: float) -> 
 
 
 def check(training: WholeTraining) -> None:
-    """Raise InputError if the warm-up does not end before the decay, or if min_lr is above lr; with both problems."""
+    """Return nothing; raise InputError, with both problems, if the warm-up is not shorter than the decay, or min_lr is
+    above lr.
+    """
     warmup, decay, problems = training.lr_warmup_iters, training.decay_iters, list[Problem]()
     if warmup >= decay:
         problems.append(

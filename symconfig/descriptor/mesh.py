@@ -149,7 +149,7 @@ class MeshFile(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Check that names are unique and the GPUs not too many. Raises ValueError with all problems."""
+        """Return the file. Raises ValueError with all problems: names that occur twice, more than MAX_GPUS GPUs."""
         names = [level.name for level in self.levels]
         gpus = prod(level.size for level in self.levels)
         refuse(

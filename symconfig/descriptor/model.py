@@ -160,8 +160,9 @@ class ModelDescriptor(Sparse):
     def _consistent(self) -> Self:
         """Check the fields against each other, sections included, and return the model.
 
-        Raises ValueError with all problems, joined by "; "; intermediate_size 0 beside dense layers is reported only if
-        all else is right.
+        Checked are heads, latent attention, windows, lists by layer (`_layers_problems`), channels that rope turns,
+        names of adapted modules, the projector's width, and num_labels. Raises ValueError with all problems, joined by
+        "; "; intermediate_size 0 beside dense layers is reported only if all else is right.
         """
         heads, groups, pattern = self.num_attention_heads, self.num_key_value_heads, self.sliding_window_pattern
         layers, dense, adapter = self.num_hidden_layers, self.intermediate_size, self.adapter

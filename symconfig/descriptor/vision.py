@@ -100,8 +100,9 @@ class Vision(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Check that sizes divide and match, that listed layers exist, and that lists and steps go together. Raises
-        ValueError with all problems.
+        """Check that the hidden size divides by the heads, image and window by a token's pixels, that positions are an
+        image's, listed layers exist, lists and steps go together, and patches are joined once or, with
+        spatial_merge_size 1, never. Raises ValueError with all problems.
         """
         token, rows = self.patch_size * self.spatial_merge_size, self.num_position_embeddings
         layers = self.num_hidden_layers

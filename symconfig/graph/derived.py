@@ -260,8 +260,9 @@ class _Users:
 
 
 def _users(block: DerivedBlock) -> _Users:
-    """Return the block's users, built from `block.held` and `block.modules`; cached in `block.recomputed`. Raise
-    KeyError for a held tensor whose operator is not in `block.modules`.
+    """Return who makes and reads each tensor of `block.held`: (maker's index or None, bit sets of the operators whose
+    backward needs it and that read it), and which tensors share a storage. Indices are those of `block.modules`. Cached
+    in `block.recomputed`. Raise KeyError for a held tensor whose operator is not in `block.modules`.
     """
     if _Users not in block.recomputed:
         place = {op: place for place, (op, _) in enumerate(block.modules)}

@@ -239,7 +239,10 @@ class Layouts(Generic[T]):
     state: T
 
     def ways(self) -> tuple[Way[T], ...]:
-        """Return the changes of layout of a step in order; a change may have equal layouts on both sides."""
+        """Return the five changes of layout of a step, in order: the weight from stored to used (FORWARD, and KEPT:
+        gathered again for the backward), its gradient to that between microbatches (BACKWARD) and to the reduced one
+        (REDUCTION), the weight from the state's shards to stored (UPDATE). Both sides of a change may be equal.
+        """
         return (
             Way(Phase.FORWARD, False, self.stored, self.used),
             Way(Phase.KEPT, False, self.stored, self.used),

@@ -181,7 +181,8 @@ class Parts:
 
     def key(self, start: int, stop: int) -> Hashable:
         """Return a hashable key of the operators [start, stop): two ranges have equal keys only if they are equal but
-        for names, including the tensors that cross both cuts and the shared parameters.
+        for names: structures, which operands are one tensor, the tensors that cross both cuts, and the parameters that
+        operators outside read, too.
         """
         numbers: dict[str, int] = {}
         inside = zip(self.program.operators[start:stop], self._kinds[start:stop], strict=True)

@@ -119,10 +119,10 @@ class Axes:
         return result
 
     def relate(self, one: Group, other: Group) -> bool:
-        """Unite the axes of two groups, or make them parallel if they must stay distinct, factoring leaves where
-        needed.
+        """Unite the axes of two groups, or make them parallel (two loops, factored alike) if they must stay distinct,
+        factoring leaves where needed, and return True.
 
-        Return False if the borders of their factors cross; leaves may be factored even then.
+        Return False if the borders of their factors cross (3 x 4 and 4 x 3); leaves may be factored even then.
         """
         while self.sizes(one) != self.sizes(other):
             if not _aligned(self.sizes(one), self.sizes(other)):

@@ -198,7 +198,7 @@ def path_of(node: Node) -> str:
 
 
 def results_of(node: Node) -> tuple[Result, ...]:
-    """Return shape, bytes per element and whether it is floating of each tensor that the node makes; other results
+    """Return a `Result` (shape, bytes per element, whether floating) for each tensor that the node makes; other results
     (None, numbers) are left out.
     """
     made = node.meta.get("val")
@@ -290,7 +290,8 @@ def _program(walked: Walk, namer: _Namer, name: str, notes: Sequence[str]) -> Pr
 
 
 def _needed(steps: Sequence[Recorded], outputs: Sequence[Made]) -> list[Recorded]:
-    """Return the steps on which the outputs depend, in order."""
+    """Return the steps on which the outputs depend, in order: each makes an output or what a later one of them reads.
+    """
     wanted = {made.name for made in outputs}
     result = []
     for step in reversed(steps):
@@ -388,7 +389,9 @@ class _Namer:
         return self.tensors[made.name]
 
     def use(self, seen: Operand) -> Use:
-        """Return the use of a tensor over named dims and loops."""
+        """Return an operand as a `Use`: its tensor over named dims, and the name of the loop along each of them. Dims
+        and loops without a name are named.
+        """
         tensor = self.tensor(seen.made)
         along: dict[str, str] = {}
         for dim, loop in seen.along:
