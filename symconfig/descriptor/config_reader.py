@@ -83,7 +83,8 @@ class ConfigReader(Reading):
         return fields
 
     def _flatten(self) -> None:
-        """Replace the table's sections in `data` by keys `section.key`, and aliases (`same_as`) by the usual key.
+        """Replace the table's sections in `data` by keys `section.key`, and aliases (`same_as`) by the usual key, in
+        place. Keys of a section in COMMON_IGNORED are dropped.
 
         A section that is no object, and an alias that contradicts its key, are problems.
         """

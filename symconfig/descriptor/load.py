@@ -68,7 +68,8 @@ def load_model(name_or_path: str, base: Path | None = None, *, adapters: bool = 
     """Load a model by zoo name, descriptor file, `config.json` or its folder, or Hugging Face id.
 
     Relative paths start at `base`, by default the working directory. A file with `base` and `adapter` gives its base
-    model with the adapter; refused with `adapters` False. Raises InputError for unknown names and invalid files.
+    model with the adapter; refused with `adapters` False. A model read by its id has name and source of the id. Raises
+    InputError for unknown names and invalid files.
     """
     path = find(name_or_path, "models", base)
     model = _load_model(path, adapters=adapters)

@@ -249,9 +249,8 @@ def every_recipe() -> Iterator[tuple[RecipeFile, Recipe]]:
 
 
 def find_recipe(name: str) -> tuple[RecipeFile, Recipe]:
-    """Return (file, recipe) of the recipe's id in any case.
-
-    Raises InputError for an unknown id, with the nearest as hint.
+    """Return (file of its model, recipe) for a recipe's id, in upper or lower case. Raises InputError for an unknown
+    id, with the nearest as hint.
     """
     known = {recipe.id: (file, recipe) for file, recipe in every_recipe()}
     if (own := called(name, known)) is not None:

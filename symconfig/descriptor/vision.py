@@ -189,9 +189,8 @@ class Vision(Strict):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Return the kind of each block of the tower, grouped by kind.
-
-        One embedding, full layers (all without a window), windowed layers, deepstack projectors, and one projector.
+        """Return the kind of each block of the tower in the order of KINDS, a kind as often as the tower has it: one
+        embedding, full layers (all without a window), windowed layers, deepstack projectors, and one projector.
         """
         windowed = self.num_hidden_layers - len(self.fullatt_block_indexes) if self.window_size else 0
         counts = (1, self.num_hidden_layers - windowed, windowed, len(self.deepstack_visual_indexes), 1)

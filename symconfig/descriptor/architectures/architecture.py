@@ -73,9 +73,10 @@ class Block:
         return {} if mixer is None else dict(self._pairs(model, mixer))
 
     def _pairs(self, model: ModelDescriptor, mixer: Mixer) -> Iterator[tuple[str, Any]]:
-        """Yield (key, value) of each size of the mixer, and (key, bool) of each switch that has a key.
+        """Yield (key, value) of each size of the mixer, and (key, bool) of each switch that has a key, for config.json.
 
-        A `Size` yields what its `write` returns; without `write`, its first key.
+        A size that is read from one key yields that key; a `Size`, what its `write` returns or, without `write`, its
+        first key.
         """
         for name, size in self.sizes.items():
             if not isinstance(size, Size):

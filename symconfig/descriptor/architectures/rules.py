@@ -85,10 +85,8 @@ def _rotated(turned: Any, reader: Reading) -> float | None:
 
 
 def _rope_with_window(reader: Reading) -> None:
-    """Restrict rope to layers with a window: sets position "none" if no layer has a window.
-
-    Else sets rope_layers to sliding_window_pattern; sets nothing if that is unset or empty (all layers have the
-    window).
+    """Restrict rope to layers with a window: set position to "none" if no layer has one, else rope_layers to
+    sliding_window_pattern; nothing if that is unset or empty (all layers have the window).
     """
     if "sliding_window" not in reader.fields:
         reader.fields["position"] = "none"
@@ -221,10 +219,11 @@ def without_experts(fields: dict[str, Any]) -> None:
 
 
 def shared_experts(number: str) -> Rule:
-    """Return a rule that reads `number`, the key of the number of shared experts, to their total width.
+    """Return a rule that reads `number`, the key of the number of shared experts, to
+    experts.shared_expert_intermediate_size, their total width: each is as wide as a routed expert; null counts as 0.
 
-    Each is as wide as a routed expert; null counts as 0. Anything but an integer >= 0 is a problem. It writes the width
-    over that of a routed expert, rounded down; nothing for a model without experts.
+    Anything but an integer >= 0 is a problem. The rule writes the width over that of a routed expert, rounded down;
+    nothing for a model without experts.
     """
 
     def read(shared: Any, reader: Reading) -> int:
@@ -247,9 +246,9 @@ def indexers(listed: Callable[[Values, int], Any], keys: str = "") -> Rule:
     """Return a rule that sets indexer.layers, one bool per layer, from indexer_types: true for "full" (or F), an
     indexer of the layer's own, false for "shared" (or S).
 
-    `listed` returns the types where the file states none, from the values and the number of layers; it reads `keys`.
-    Sets nothing if every layer has its own; wrong types or a wrong length are a problem. It writes all layers as full
-    for a model without such a list.
+    `listed` returns the types where the file states none, from the values and the number of layers; it reads the keys
+    in `keys` (words). Nothing is set if every layer has its own; wrong types or a wrong length are a problem. For a
+    model without such a list the rule writes all layers as full.
     """
 
     def read(reader: Reading) -> None:

@@ -178,9 +178,9 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind, own_heads: bool = False)
 
     In order: projections, a copy of the queries if keys are repeated, query/key norm if the model has it (of kind
     "unit" only in layers with rope), value norm, rope where model and layer have it, the core over a window or all
-    keys, gate and output projection. A layer that borrows keys and values makes queries only; one that lends them
-    makes them inputs of later layers. own_heads: key/value heads and widths are those of the mixer WIDE; there are no
-    sinks.
+    keys, gate and output projection. A layer that borrows keys and values makes queries only; one that lends them makes
+    them inputs of later layers. own_heads: key/value heads and head widths are those of the mixer WIDE (layers with a
+    shape of their own) in place of the model's; there are no sinks.
     """
     model, borrowed = ctx.model, kind.pairs is Pairs.BORROWED
     lent = [f"lent_{'window' if kind.window else kind.mixer}_{name}" for name in "kv"]  # one pair for all with a window

@@ -155,9 +155,8 @@ def _parallel_adapter(
 
     Beside a row-parallel layer (tp may split a dim in `inner`), which has one output, A is split by its inputs and its
     result reduced, B is split by columns and its result gathered over tp, or exchanged for the output's layout by an
-    all-to-all (Adapters.EXCHANGED). Else A is split by rank and its result
-    gathered, and the dropped-out x, gathered over tp, is saved; B is split by its outputs where tp may split them.
-    Scaling by alpha / r is a kernel of its own.
+    all-to-all (Adapters.EXCHANGED). Else A is split by rank and its result gathered, and the dropped-out x, gathered
+    over tp, is saved; B is split by its outputs where tp may split them. Scaling by alpha / r is a kernel of its own.
     """
     low = Tensor(f"{name}.low", (*(dim for dim in x.dims if dim not in inner), d.RANK))
     if any(dim in parts().tensor_dims for dim in inner):

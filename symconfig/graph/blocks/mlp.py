@@ -224,7 +224,8 @@ def router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
 def _sorted(
     ctx: Context, name: str, given: list[Tensor], out: Tensor, x: Tensor, saves: list[Tensor], launches: tuple[int, int]
 ) -> Tensor:
-    """Append the permutation of tokens x into slots, or back, and return `out`.
+    """Append the permutation `name`, which reads `given`, of tokens with x's dims into slots, or back, and return
+    `out`. saves, launches: see Operator.
 
     Each part of the tokens has equally many slots of each expert. After an all-to-all of SLOTS, these are ordered by
     sender and copied to be ordered by expert: read and written once more (`sorts` 2), unless a rank has one expert. In
