@@ -174,7 +174,7 @@ def _select_scatter(call: Call) -> Answer:
 
 
 def _detach(call: Call) -> Answer:
-    """Record a view without a gradient and without traffic; return the input itself if it has none."""
+    """Record a view without a gradient and without traffic, and return it; the input itself if it has no gradient."""
     x: Value = call["self"]
     if not x.gradient:
         return x
