@@ -170,10 +170,10 @@ def load_mesh(path: str | Path) -> Mesh:
 def of_cluster(cluster: ClusterDescriptor, gpus: int) -> Mesh:
     """Return the mesh of `gpus` GPUs of a cluster: the levels that they span, innermost first, without those of size 1.
 
-    Network levels of equal bandwidth are one, with the latency of the innermost of them that reaches all its GPUs.
-    Bandwidths include oversubscription, and of direct links only those among these GPUs. Raises InputError for less
-    than 1 GPU, more than the cluster has, and a number that neither fits into one domain of a level nor fills whole
-    ones.
+    Network levels of equal bandwidth are one, with the innermost's name and the latency of the innermost that reaches
+    all its GPUs. Bandwidths include oversubscription, and of direct links only those among these GPUs. Raises
+    InputError for less than 1 GPU, more than the cluster has, and a number that neither fits into one domain of a level
+    nor fills whole ones.
     """
     _check(cluster, gpus)
     levels, inside = [], 1

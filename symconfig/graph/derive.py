@@ -269,10 +269,11 @@ def _collective(
 
 
 def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace:
-    """Return the memory alive during an operator's backward, on one rank: its activations and outputs; outputs only if
-    `in_place`. A 4-bit weight is added, for its 16-bit copy. A tensor named in `overwritten` is left out, as its
-    gradient takes the memory of the saved tensor. weight: elements of the first weight's gradient, for a trained matmul
-    only. buffer: elements of the first output, for a `buffered` operator only.
+    """Return the gradients alive during an operator's backward, on one rank, as moved ([(elements, type)]): of its
+    activations and outputs; of outputs only if `in_place`. A 4-bit weight is added, for its 16-bit copy. A tensor named
+    in `overwritten` is left out, as its gradient takes the memory of the saved tensor. weight: elements of the first
+    weight's gradient, for a trained matmul only. layer: it is in the module LAYER. buffer: elements of the first
+    output, for a `buffered` operator only.
     """
     moved = op.outputs if op.in_place else (*op.activations, *op.outputs)
     moved = (*moved, *(use for use in op.inputs if isinstance(use.tensor, Weight) and use.tensor.quantised))
@@ -289,8 +290,8 @@ def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace
 
 def _weight_collectives(block: Block, scheme: Scheme) -> list[Collective]:
     """Return the collectives of a microbatch's weights: gathers of those in shards over GTP (Megatron-LM's weight
-    shards within the data-parallel ranks) before the forward and before the backward of inputs, and reductions of their
-    gradients.
+    shards within the data-parallel ranks) before the forward and, for matmuls, before the backward of inputs, and
+    reductions of their gradients.
 
     Each overlaps with the neighbouring operator that has such a weight: the one before it in the forward, the one after
     it in the backward, and for a gradient the next one of the backward. The block's first and last operator are

@@ -121,8 +121,8 @@ def adapter(
 
 
 def _adapter_dropout(ctx: Context, name: str, x: Tensor, loops: Sequence[str] = ()) -> Tensor | None:
-    """Append the adapter's dropout of x, which saves a mask, and return the result; None if the adapter
-    has no dropout.
+    """Append the adapter's dropout of x, which saves a mask, and return the result; None if the adapter has no dropout.
+    loops: as of `Builder.elementwise`.
     """
     assert ctx.model.adapter is not None
     if not ctx.model.adapter.lora_dropout:

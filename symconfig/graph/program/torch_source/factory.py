@@ -202,8 +202,8 @@ def _can_be_chained(op: Operator) -> bool:
 
 
 def _sums_stay_inside(op: Operator, last: Operator) -> bool:
-    """Return whether an operator may precede `last` in a chain: every loop that it sums over is a loop of the last
-    operator's outputs, as in a norm, or it has no split along a loop that its own outputs lack.
+    """Return whether an operator may precede `last` in a chain as far as its sums go: every loop that its outputs lack
+    is a loop of the last operator's outputs, as in a norm, or none of its splits begins with a loop that they lack.
     """
     out = {loop for output in last.outputs for loop in output.loops}
     mine = {loop for output in op.outputs for loop in output.loops}
