@@ -290,7 +290,7 @@ def _program(walked: Walk, namer: _Namer, name: str, notes: Sequence[str]) -> Pr
 
 
 def _needed(steps: Sequence[Recorded], outputs: Sequence[Made]) -> list[Recorded]:
-    """Return the steps on which the outputs depend, in order: each makes an output or an input of a later one of them."""
+    """Return the steps on which the outputs depend, in order: each makes an output or an input of a later one."""
     wanted = {made.name for made in outputs}
     result = []
     for step in reversed(steps):
