@@ -243,7 +243,8 @@ def _uneven(domain: int, gpus: int) -> bool:
 
 
 def _counts_around(cluster: ClusterDescriptor, gpus: int) -> str:
-    """Return the nearest numbers of GPUs below and above that fit or fill whole domains of every level, as `8 or 16`.
+    """Return the nearest numbers of GPUs below and above that fit or fill whole domains of every level, as text ("8 or
+    16").
 
     Only the one below where the one above is more than the cluster has.
     """

@@ -321,7 +321,8 @@ class Sharding:
     ) -> tuple[Way[Layout], ...]:
         """Return a weight's changes of layout in a step, in order; if not `trained`, only those of the weight itself in
         FORWARD and KEPT. A trained one also has a REDUCTION of its gradient over the axes that are still partial,
-        between the gradient reduction and UPDATE. used, summed, over_gtp: see `layouts`.
+        between the gradient reduction and UPDATE. used: the layout in which operators read the weight. summed: axes
+        over which its gradient is partial. over_gtp: it is stored in shards over GTP, too.
         """
         layouts = self.layouts(used, summed, over_gtp)
         *ways, update = layouts.ways()

@@ -302,10 +302,11 @@ def _heads(
 def projections(ctx: Context, x: Tensor, own_heads: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Append the projections of x[B, S, D] and return (q, k, v, gate), each [B, S, heads, channels].
 
-    With `own_heads` three products, or two if the mixer's keys are its values. With `ctx.shared_heads` see
-    `_of_shared_heads`. Else one fused product, or three (`Context.separate`, by adapters and implementation). A fused
-    product also makes a gate per channel if the model has one, adds adapters of its parts, and its parts are views if
-    the implementation has `views`. gate: None without a fused product or such a gate.
+    With `own_heads` three products, or two if the mixer's keys are its values. With `ctx.shared_heads` (fewer key/value
+    heads than tp ranks) one product that is gathered over tp (`_of_shared_heads`). Else one fused product, or three
+    (`Context.separate`, by adapters and implementation). A fused product also makes a gate per channel if the model has
+    one, adds adapters of its parts, and its parts are views if the implementation has `views`. gate: None without a
+    fused product or such a gate.
     """
     bias, named = ctx.model.qkv_bias, ("c_attn",)
     if own_heads:

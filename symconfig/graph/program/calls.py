@@ -269,7 +269,7 @@ def _convolution(site: Site) -> dict[str, Any]:
 
     The weight's own dims are the window sizes. They pair, in order, with the last dims of the operand and of the result
     that the weight lacks. Raise Mistake if there are too few of those, a dim of the result is in no operand, or a
-    pair's sizes fit no window (see `_window`).
+    pair's sizes fit no window: the result's is larger, or no divisor although windows do not overlap.
     """
     x, weight = site.uses
     within = [loop for loop in weight.loops if loop not in x.loops and loop not in site.loops]
@@ -287,11 +287,11 @@ def _convolution(site: Site) -> dict[str, Any]:
 
 
 def _pool(site: Site) -> dict[str, Any]:
-    """Return the `build` arguments of a pool: the input along the loops of the result and a Window for each
-    dim in `over`. With the flag `max` its input is kept for the backward pass, else nothing.
+    """Return the `build` arguments of a pool: the input along the loops of the result and a Window for each dim in
+    `over`. With the flag `max` its input is kept for the backward pass, else nothing.
 
     Raise Mistake if operand and result differ in rank, a dim of the result is not the operand's, or a dim's sizes fit
-    no window (see `_window`).
+    no window: the result's is larger, or no divisor although windows do not overlap.
     """
     x, over = site.uses[0], site.words("over")
     if len(x.loops) != len(site.loops):
@@ -334,7 +334,7 @@ def _route(site: Site) -> dict[str, Any]:
 
 
 def _slots(site: Site) -> dict[str, Any]:
-    """Return the slots' dim of a dispatch or combine as `build` argument.
+    """Return {"slots": dim}, the `build` argument of a dispatch or combine: the dim of an expert's slots.
 
     Raise Mistake if the tensor [experts, slots, channels] does not have exactly two dims that tokens [rows, channels]
     lack, one of them the option `slots`.

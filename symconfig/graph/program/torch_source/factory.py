@@ -59,9 +59,11 @@ def made(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
 
 
 def program_of(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Program:
-    """Return the program of a module on the meta device, called with these arguments and simplified by `tidy`.
+    """Return the program of a module on the meta device, called with these arguments, with chains of element-wise
+    operators joined (`tidy`).
 
-    Raise InputError if torch is missing or as `lower.lowered`.
+    Raise InputError if torch is missing, the module cannot be traced, no output depends on a trained weight, or
+    operators have no rule. name: of the program and in errors.
     """
     _torch()
     from symconfig.graph.program.torch_source.lower import lowered
@@ -71,7 +73,8 @@ def program_of(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name
 
 def program_of_module(module: Any, inputs: Any) -> Program:
     """Return the program of a module called with these inputs (a tuple, a dict, or one tensor), traced in a copy on the
-    meta device: the module keeps its weights. Raise InputError as `program_of`.
+    meta device: the module keeps its weights. The program has the name of the module's class. Raise InputError if torch
+    is missing, the module cannot be traced, no output depends on a trained weight, or operators have no rule.
     """
     torch = _torch()
     empty: dict[int, Any] = {id(one): one.detach().to("meta") for one in module.buffers()}
