@@ -160,7 +160,7 @@ class ModelDescriptor(Sparse):
     def _consistent(self) -> Self:
         """Check the fields against each other, sections included, and return the model.
 
-        Checked are heads, latent attention, windows, lists by layer (`_layers_problems`), channels that rope turns,
+        Checked are heads, latent attention, windows, lists by layer (`_layers_problems`), channels that rope rotates,
         names of adapted modules, the projector's width, and num_labels. Raises ValueError with all problems, joined by
         "; "; intermediate_size 0 beside dense layers is reported only if all else is right.
         """

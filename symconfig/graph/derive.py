@@ -368,8 +368,8 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
 def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout, tuple[str, ...]]:
     """Return (layout of a weight on one rank, axes along which its gradient is partial) for the axes that split `op`.
     An axis other than cp that splits a dim of the weight splits the weight there. Along any other axis the gradient is
-    partial, unless the axis splits only contracted loops and leaves the output whole behind the reduction: the bias of
-    a row-parallel layer. With weight shards it is partial along GTP where it is along dp.
+    partial, unless the axis splits only contracted loops and leaves the output replicated after the reduction: the bias
+    of a row-parallel layer. With weight shards it is partial along GTP where it is along dp.
     """
     places, summed = {}, []
     for axis, splits in scheme.assign(op).items():

@@ -136,7 +136,7 @@ def shares_heads(model: ModelDescriptor, tp: int) -> bool:
 
 def sequence(model: ModelDescriptor) -> tuple[str, ...]:
     """Return the kind of every block of the model in order: blocks before the layers (encoders, embedding), one kind
-    per layer, blocks behind them; a kind is repeated as often as the model has it.
+    per layer, blocks after them; a kind is repeated as often as the model has it.
     """
     repeated = [(end.place, (end.kind,) * end.count(model)) for end in _ends(model)]
     before = [kind for place, kinds in repeated if place.begins for kind in kinds]

@@ -73,8 +73,8 @@ def projected(
     ctx: Context, name: str, x: Tensor, out: Tensor, bias: bool = False, over: int = 1, **more: Any
 ) -> Tensor:
     """Append a linear layer with result `out`, and return it or, if an adapter targets the layer, their sum. over:
-    number of last dims of x that are contracted; the weight's output dims are those of `out` behind the others of x.
-    more: arguments of `linear`.
+    number of last dims of x that are contracted; the weight's output dims are those of `out` after the dims of x that
+    are not contracted. more: arguments of `linear`.
     """
     inner, width = x.dims[-over:], out.dims[len(x.dims) - over :]
     return linear(ctx, name, x, inner, width, [Use(out)], bias, **more)[0]

@@ -176,8 +176,8 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
 
 
 def layer(ctx: Context, kind: LayerKind) -> Block:
-    """Return the block of one transformer layer: a mixer (attention or an alternative), then MLP or experts, each
-    behind a norm where the model has one; either is absent if `kind` lacks it. Marks recompute modules.
+    """Return the block of one transformer layer: a mixer (attention or an alternative), then MLP or experts, each after
+    a norm where the model has one; either is absent if `kind` lacks it. Marks recompute modules.
     """
     x = Tensor("layer_in", stream_dims(ctx))
     with ctx.build.module(LAYER):

@@ -152,7 +152,7 @@ def walk(exported: ExportedProgram, paths: Mapping[str, str]) -> Walk:
 
     Tied parameters are one. Buffers and inputs that are no tensors are constants. Outputs are the single numbers
     (losses) among the results with a gradient or, if there is none, all results with a gradient. paths: for every name
-    of a parameter the one that stands for it.
+    of a parameter the one that it gets, the same for tied ones.
     """
     steps = Walk()
     specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
