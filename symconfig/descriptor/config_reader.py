@@ -86,7 +86,7 @@ class ConfigReader(Reading):
         """Replace the table's sections in `data` by keys `section.key`, and aliases (`same_as`) by the usual key, in
         place. Keys of a section in COMMON_IGNORED are dropped.
 
-        A section that is no object, and an alias that contradicts its key, are problems.
+        A section that is no object, and an alias that contradicts its key, are recorded as problems.
         """
         for section in self.architecture.sections & self.data.keys():
             inner = self.data.pop(section)
@@ -152,7 +152,7 @@ class ConfigReader(Reading):
     def _value(self, key: str, default: Any) -> Any:
         """Return the key's value in the file, else its default; null is the default too, except for NULL_IS_NONE.
 
-        A key that is absent and has no default is a problem if a field needs it.
+        A key that is absent and has no default is recorded as a problem if a field needs it.
         """
         value = self.data.get(key)
         if value is not None:
@@ -199,8 +199,8 @@ class ConfigReader(Reading):
         """Return the value, or if it is a `Derived` what follows from `values`, the other keys.
 
         LAYERS: the length of layer_types, else of hybrid_override_pattern, 0 without either. HEADS: the attention
-        heads. FOUR_TIMES_HIDDEN: 4 * hidden_size. HEAD_DIM: hidden_size // heads; a remainder is a problem where the
-        family's class refuses it.
+        heads. FOUR_TIMES_HIDDEN: 4 * hidden_size. HEAD_DIM: hidden_size // heads; a remainder is recorded as a problem
+        where the family's class refuses it.
         """
         if not isinstance(value, Derived):
             return value
@@ -311,7 +311,7 @@ def _experts(reader: Reading) -> None:
 
     Groups become None if the table ties them to a topk_method and the file has another. Layers come from
     mlp_layer_types (`dense`, `sparse`, …), else from mlp_only_layers together with moe_layer_freq; with neither they
-    stay as read. A list of wrong length or content is a problem.
+    stay as read. A list of wrong length or content is recorded as a problem.
     """
     values, fields, architecture = reader.values, reader.fields, reader.architecture
     if "n_shared_experts" in values and "experts.moe_intermediate_size" in fields:
