@@ -164,9 +164,10 @@ class ConfigReader(Reading):
         return None if null else default
 
     def _check_value(self, key: str, value: Any, default: Any) -> None:
-        """Append a problem if the value is not of the key's kind (KINDS), else of its type, or is out of its range.
+        """Append a problem if the value is not of the key's kind (KINDS) or, for a key without a kind, not of its type
+        or out of its range.
 
-        The default is of its kind and in range. Keys that rules read (RULED) are checked by kind only, but for
+        The default is of its kind and in range. Keys without a kind that rules read (RULED) are not checked, but for
         _TYPED_RULES.
         """
         kind = self.architecture.kinds.get(key)

@@ -84,8 +84,8 @@ class Flow:
             self.uses[tensor.name].append((None, self._at_border(tensor)))
 
     def _at_border(self, tensor: Tensor) -> Layout:
-        """Return the layout of a block's input or output: that of an element-wise operator on the tensor, which is not
-        split over tp unless it is a stream ([B, S, ..., D]) or a tensor that another block makes (`elsewhere`).
+        """Return the layout of a block's input or output: that in which an element-wise operator has the tensor, but
+        not split over tp unless it is a stream ([B, S, ..., D]) or a tensor that another block makes (`elsewhere`).
         """
         layout = _elementwise_layout(tensor, self.scheme)
         if (*tensor.dims[:2], *tensor.dims[-1:]) == _STREAM.dims or tensor.name in self.block.elsewhere:

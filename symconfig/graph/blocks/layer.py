@@ -211,8 +211,8 @@ def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _hyper_connected(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append the mixer and then the MLP or experts, each of which reads one stream made of all residual streams and
-    writes into all of them, and return the streams.
+    """Append the mixer and then the MLP or experts of a layer with several residual streams, and return the streams:
+    each reads one stream made of all of them and writes into all.
     """
     given, link = read_streams(ctx, "attention_streams", x)
     _, attended = _mixer_sublayer(ctx, given, kind)

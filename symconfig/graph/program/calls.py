@@ -172,8 +172,8 @@ def make(site: Site) -> list[Operator]:
 
 def _norm(site: Site) -> dict[str, Any]:
     """Return further `build` arguments of a norm over several dims, as in a batch norm: an operator that computes the
-    statistics (fp32, one set per remaining element) goes first (`first`), and NORMALISE reads them, with a gradient.
-    Over one dim there are none.
+    statistics (fp32, one set per remaining element) is to go first (`first`), and the norm becomes NORMALISE, which
+    reads them, with a gradient. Over one dim there are none ({}).
     """
     (x, *weights), over = site.uses, site.words("over")
     if len(over) == 1:
@@ -242,9 +242,9 @@ def _cross_entropy(site: Site) -> dict[str, Any]:
 
 
 def _reshape(site: Site) -> dict[str, Any]:
-    """Return as `groups` the outermost dims (old, new) of each pair of shortest runs of dims that hold the same number
-    of elements on both sides; dims of size 1 are in no group. With the flag `copy` the traffic is that of a copy,
-    else None.
+    """Return {"groups", "traffic"} for `build`. groups: the outermost dims (old, new) of each pair of shortest runs of
+    dims that hold the same number of elements on both sides; dims of size 1 are in no group. traffic: that of a copy
+    with the flag `copy`, else None.
 
     Raise Mistake if the number of elements changes.
     """

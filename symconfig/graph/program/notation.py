@@ -177,7 +177,8 @@ class _Reader:
 
 
 def statement(text: str) -> Statement:
-    """Parse a statement `target = term * term` or `target = function(arguments)`, without checking the function.
+    """Return the `Statement` (targets, function, terms, options) of text `target = term * term` or `target =
+    function(arguments)`, several targets separated by commas; the function is "*" for a product, and is not checked.
 
     Raise Mistake at the first character that does not fit the grammar.
     """
