@@ -110,7 +110,7 @@ FASTEST_PORT_BYTES_PER_S = 100e9
 
 
 def gpu_bytes_per_s(text: str, gpus_per_node: int, alone: str | None = None) -> float:
-    """Return one GPU's bandwidth in bytes/s, one direction, of a text as `4x100 Gb/s` or `400 Gb/s per GPU`.
+    """Return one GPU's bandwidth in bytes/s, one direction, of a text such as `4x100 Gb/s` or `400 Gb/s per GPU`.
 
     A node's speed is divided by `gpus_per_node`; text in parentheses, an oversubscription and names of links are
     ignored. Raises InputError for no speed, unknown words, a wrong unit, a speed that is not said to be a GPU's or a
@@ -175,7 +175,8 @@ def with_network(
     """Return the cluster with the speed of `text` on its levels between nodes (NETWORK); source: of the new numbers.
 
     A stated oversubscription is set on the outermost level. A node's speed is divided by `gpus_per_node`, None: the
-    cluster's. Raises InputError as `gpu_bytes_per_s` and `oversubscription` do.
+    cluster's. Raises InputError for a text without a valid speed that is said to be a GPU's or a node's, and for an
+    oversubscription below 1.
     """
     rate = gpu_bytes_per_s(text, gpus_per_node or cluster.gpus_per_node)
     levels = tuple(at_rate(level, rate, source) if level.name in NETWORK else level for level in cluster.levels)

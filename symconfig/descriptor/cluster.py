@@ -299,7 +299,7 @@ _OVER = re.compile(rf"\s+{OVER}\s+(?P<network>.*\S)\s*", re.DOTALL)
 
 
 def kinds(name: str) -> tuple[tuple[str, int], tuple[str, int], str | None] | None:
-    """Return ((name, GPUs), (name, GPUs), network) of a name as `h100*16 + a100-80gb*16 over 400Gb/s`.
+    """Return ((name, GPUs), (name, GPUs), network) of a name such as `h100*16 + a100-80gb*16 over 400Gb/s`.
 
     The network is the text after `over`, None without it. None is returned for a name of any other form. Raises
     InputError for other text after the second number of GPUs.
@@ -354,10 +354,10 @@ def pairs(words: list[str], field: str) -> dict[str, str]:
 
 
 def joined(base: str, changes: Mapping[str, str]) -> str:
-    """Return a cluster's name with changes, as `base with f=v and g=w`; `base` itself if there are none.
+    """Return a cluster's name with changes, in the form `base with f=v and g=w`; `base` itself if there are none.
 
-    Changes that `base` states already are kept, and replaced where `changes` has the same field. Raises InputError as
-    `split` does.
+    Changes that `base` states already are kept, and replaced where `changes` has the same field. Raises InputError if
+    `base` states more than 100 changes or a field with two values.
     """
     if not changes:
         return base

@@ -39,7 +39,7 @@ class ConfigReader(Reading):
     """A reader of one `config.json` by its architecture's table; gathers problems, notes and fields."""
 
     def read(self) -> dict[str, Any]:
-        """Return the descriptor's fields by dotted name; {} with `problems` if the file's keys cannot be read.
+        """Return the descriptor's fields by dotted name; {} if `problems` were found in keys, values, or by a rule.
 
         Fills `values` (by key, with the class's defaults), `fields`, `key_of` (key of each field) and `notes` (what is
         left out). Fields without a key get the table's constants, hidden_act silu, and what `_complete` derives.
@@ -83,9 +83,10 @@ class ConfigReader(Reading):
         return fields
 
     def _flatten(self) -> None:
-        """Replace the table's sections in `data` by keys `section.key`, and aliases (`same_as`) by the usual key.
+        """Replace the table's sections in `data` by keys `section.key`, and aliases (`same_as`) by the usual key, in
+        place. Keys of a section in COMMON_IGNORED are dropped.
 
-        A section that is no object, and an alias that contradicts its key, are problems.
+        A section that is no object, and an alias that contradicts its key, are recorded as problems.
         """
         for section in self.architecture.sections & self.data.keys():
             inner = self.data.pop(section)
@@ -114,8 +115,8 @@ class ConfigReader(Reading):
             fields["head_dim"] = self._derive(Derived.HEAD_DIM, sizes)
 
     def _only(self) -> dict[str, tuple[Any, ...]]:
-        """Return the values that are supported of keys with few: COMMON_ONLY, the table's `only`, and the class's
-        default or null of keys that the table does not read, but for those that are `idle_unless_read`.
+        """Return, by key, the only values that are supported: those of COMMON_ONLY, of the table's `only`, and the
+        class's default or null for keys that the table does not read, except those that are `idle_unless_read`.
         """
         table = self.architecture
         left_out = {*table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED}
@@ -151,7 +152,7 @@ class ConfigReader(Reading):
     def _value(self, key: str, default: Any) -> Any:
         """Return the key's value in the file, else its default; null is the default too, except for NULL_IS_NONE.
 
-        A key that is absent and has no default is a problem if a field needs it.
+        A key that is absent and has no default is recorded as a problem if a field needs it.
         """
         value = self.data.get(key)
         if value is not None:
@@ -163,9 +164,11 @@ class ConfigReader(Reading):
         return None if null else default
 
     def _check_value(self, key: str, value: Any, default: Any) -> None:
-        """Append a problem if the value is not of the key's kind (KINDS), else of its type, or is out of its range.
+        """Append a problem if the value is not of the key's kind (KINDS) or, for a key without a kind, not of its type
+        or out of its range.
 
-        The default is always right. Keys of a rule are not checked, but for _TYPED_RULES.
+        The default is of its kind and in range. Keys without a kind that rules read (RULED) are not checked, but for
+        _TYPED_RULES.
         """
         kind = self.architecture.kinds.get(key)
         types = "" if kind is not None else type_of(key, default, self.architecture.types.get(key))
@@ -179,7 +182,9 @@ class ConfigReader(Reading):
             self._check_range(key, value)
 
     def _check_range(self, key: str, value: float) -> None:
-        """Append a problem for a number < 0 (<= 0 of a size), above MAX_LAYERS layers, or an integer >= 2^63."""
+        """Append a problem for a number < 0 (or 0, of a key in _POSITIVE that the table does not let be zero), above
+        MAX_LAYERS layers, or an integer >= 2^63.
+        """
         positive = key in _POSITIVE and key not in self.architecture.may_be_zero
         need = ""
         if value < 0 or (value == 0 and positive):
@@ -195,8 +200,8 @@ class ConfigReader(Reading):
         """Return the value, or if it is a `Derived` what follows from `values`, the other keys.
 
         LAYERS: the length of layer_types, else of hybrid_override_pattern, 0 without either. HEADS: the attention
-        heads. FOUR_TIMES_HIDDEN: 4 * hidden_size. HEAD_DIM: hidden_size // heads; a remainder is a problem where the
-        family's class refuses it.
+        heads. FOUR_TIMES_HIDDEN: 4 * hidden_size. HEAD_DIM: hidden_size // heads; a remainder is recorded as a problem
+        where the family's class refuses it.
         """
         if not isinstance(value, Derived):
             return value
@@ -307,7 +312,7 @@ def _experts(reader: Reading) -> None:
 
     Groups become None if the table ties them to a topk_method and the file has another. Layers come from
     mlp_layer_types (`dense`, `sparse`, …), else from mlp_only_layers together with moe_layer_freq; with neither they
-    stay as read. A list of wrong length or content is a problem.
+    stay as read. A list of wrong length or content is recorded as a problem.
     """
     values, fields, architecture = reader.values, reader.fields, reader.architecture
     if "n_shared_experts" in values and "experts.moe_intermediate_size" in fields:

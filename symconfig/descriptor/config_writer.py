@@ -125,7 +125,8 @@ def _values(model: ModelDescriptor, architecture: Architecture, kind: str) -> Js
     """Return the keys that copy descriptor fields, by the table's first field for each, and rope's keys.
 
     Left out are keys whose fields the class fixes or the model lacks, and None where null would mean the class's
-    default. hidden_act gets the class's spelling; a whole float becomes an int where the default is one.
+    default. hidden_act gets the class's spelling; a whole float becomes an int where the default is one. Rope's keys
+    are flat, or `rope_parameters` for an unscaled model of a class that scales rope by layer type.
     """
     fields, values = _fields(model), Json()
     for key, default in architecture.defaults.items():

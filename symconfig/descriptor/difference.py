@@ -65,7 +65,8 @@ class Given:
     problems: list[Problem] = field(default_factory=list)
 
     def section(self, value: Any, model: type[BaseModel], path: KeyPath = ()) -> Any:
-        """Return a section (or list of them) with each number and amount as a quantity (a dict), by `model`'s fields.
+        """Return a section (or list of them) with the value of each field of type `Quantity` in `model` as a quantity
+        (a dict); other fields, their numbers too, stay as they are.
 
         Unknown names and values that are no section, number or amount stay, for the descriptor to refuse. An amount
         that cannot be read becomes None and is added to `problems`. path: of the section in the document.
@@ -270,11 +271,12 @@ def _amount(changes: _Changes, name: str, value: Any) -> None:
 
 
 def _levels(changes: _Changes, of_base: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the base's levels with the document's levels, GPUs per node and speeds of links applied.
+    """Return the base's levels with, in this order, GPUs per node, the document's levels (`_put_level`, by name) and
+    the speeds of links and network (`_speeds`) applied.
 
     of_base: dicts of Level's fields, which may be changed in place. Takes `levels` out of `changes.fields`; problems
-    and the places of the document's levels are recorded in `changes`. If `levels` is no section, that is a problem, and
-    neither levels nor speeds of links and network are merged.
+    and the places of the document's levels are recorded in `changes`. If `levels` is no dict, that is a problem, and
+    only GPUs per node is applied.
     """
     gpus = changes.fields.get("gpus_per_node")
     if type(gpus) is int and gpus > 0:
@@ -318,9 +320,10 @@ def _put_level(changes: _Changes, levels: list[dict[str, Any]], name: str, value
 
 
 def _cluster_places(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath, Any]]:
-    """Return the places of the document's keys and of its values, with those of moved fields under the cluster's paths.
+    """Return the places of the document's keys and of its values, by the paths of the cluster that it changes.
 
-    `changes.places` says which; paths inside the document's `levels` are only kept under their index.
+    `changes.places` has the document's path of each cluster path that differs; paths inside the document's `levels` are
+    only kept under their index.
     """
 
     def moved(places: Mapping[KeyPath, Any]) -> dict[KeyPath, Any]:

@@ -47,7 +47,7 @@ class Document:
     def place(self, path: KeyPath, *, of_key: bool = False) -> Place | None:
         """Return the place of the path, else of the nearest container around it; None if no place is known.
 
-        of_key: a key's place goes before its value's; by default the value's goes first.
+        of_key: the key's place is preferred to the value's; by default the value's is.
         """
         for length in range(len(path), -1, -1):
             first, second = (self.keys, self.values) if of_key else (self.values, self.keys)
@@ -230,7 +230,7 @@ class Builder:
     def scalar(self, event: Any, mark: Any) -> None:
         """Add a scalar as the current mapping's next key if it waits for one, else as a value, and record its place.
 
-        A value that cannot be parsed is recorded as a problem, and None stands for it.
+        A value that cannot be parsed is recorded as a problem, and None is added instead.
         """
         top = self.stack[-1] if self.stack else None
         if top is not None and isinstance(top.into, dict) and top.key is None:

@@ -105,9 +105,8 @@ def folder() -> Path:
 
 
 def named(model: ModelDescriptor, name: str) -> ModelDescriptor:
-    """Return a copy of an imported model with the hub's id, and name and source made from it.
-
-    They are the same wherever the cache is.
+    """Return a copy of an imported model with the hub's id, and with name and source made from the id, so that they do
+    not depend on the folder of the cache.
     """
     fields = {"name": name.rpartition("/")[2], "huggingface_id": name, "source": f"imported from {HUB}/{name}"}
     return model.model_copy(update=fields)

@@ -96,8 +96,7 @@ def import_config(
 ) -> ModelDescriptor:
     """Return the model descriptor of a parsed `config.json`.
 
-    Raises InputError with all problems: an unknown architecture, unknown keys or unsupported values, as `imported`
-    does.
+    Raises InputError with all problems, at most MAX_PROBLEMS: an unknown architecture, keys or unsupported values.
 
     Args:
         data: The file's content.

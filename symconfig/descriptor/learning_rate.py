@@ -162,8 +162,8 @@ def derived(training: Training, task: Task | AdapterTask, parameters: float) -> 
     """Return the training with lr, min_lr, lr_warmup_iters and weight_decay filled in where the job leaves them open.
 
     The filled fields are named in `derived`; with none open the values are the job's. lr is that of the published runs
-    (`rate`) unless stated, min_lr and warm-up are the habit's shares of lr and of the decay, the latter cut at its
-    maximum.
+    (`rate`) unless stated, min_lr and warm-up are the task's usual shares (USUAL) of lr and of the decay's iterations,
+    the latter cut at its maximum. weight_decay is the task's usual one.
 
     Args:
         training: The job's settings.
@@ -188,7 +188,9 @@ def derived(training: Training, task: Task | AdapterTask, parameters: float) -> 
 
 
 def check(training: WholeTraining) -> None:
-    """Raise InputError if the warm-up does not end before the decay, or if min_lr is above lr; with both problems."""
+    """Return nothing; raise InputError, with both problems, if the warm-up is not shorter than the decay, or min_lr is
+    above lr.
+    """
     warmup, decay, problems = training.lr_warmup_iters, training.decay_iters, list[Problem]()
     if warmup >= decay:
         problems.append(

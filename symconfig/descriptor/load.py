@@ -68,7 +68,8 @@ def load_model(name_or_path: str, base: Path | None = None, *, adapters: bool = 
     """Load a model by zoo name, descriptor file, `config.json` or its folder, or Hugging Face id.
 
     Relative paths start at `base`, by default the working directory. A file with `base` and `adapter` gives its base
-    model with the adapter; refused with `adapters` False. Raises InputError for unknown names and invalid files.
+    model with the adapter; refused with `adapters` False. A model read by its id has name and source of the id. Raises
+    InputError for unknown names and invalid files.
     """
     path = find(name_or_path, "models", base)
     model = _load_model(path, adapters=adapters)
@@ -145,9 +146,9 @@ def load_mixed(name: str, base: Path | None = None) -> MixedCluster | None:
 
 
 def mixed_of(document: Document, base: Path | None = None) -> MixedCluster | None:
-    """Load the cluster of two kinds of GPUs that a job's document names under `cluster`, as `load_mixed` does.
-
-    None if it names a cluster of one kind, or none. Raises InputError.
+    """Load the cluster of two kinds of GPUs that a job's document names under `cluster`; None if it names a cluster of
+    one kind, a file, or none. base: the folder of relative paths. Raises InputError for kinds that cannot be loaded or
+    cannot train together.
     """
     name = document.data.get(CLUSTER) if isinstance(document.data, dict) else None
     return load_mixed(name, base) if isinstance(name, str) else None
@@ -205,7 +206,7 @@ def with_changes(cluster: ClusterDescriptor, changes: Mapping[str, str]) -> Clus
 def _split(name: str, base: Path | None) -> tuple[str, dict[str, str]]:
     """Return a cluster's base name and its changes as text by field; no changes where a file or folder has that name.
 
-    Raises InputError for the name of a cluster of two kinds of GPUs, and as `split` does.
+    Raises InputError for the name of a cluster of two kinds of GPUs, more than 100 changes, or a field with two values.
     """
     kind = _path_kind(name, base)
     if kind != "file" and kinds(name) is not None:
@@ -258,7 +259,8 @@ def _cluster_file(path: Path, above: tuple[Path, ...]) -> ClusterDescriptor:
 def _changed(
     base: ClusterDescriptor, document: Document, name: str, given: str, folder: Path | None
 ) -> ClusterDescriptor:
-    """Return the base with the document's fields in place of its own; parameters as of `difference.changed`.
+    """Return the base with the document's fields in place of its own. name, given: name and source of numbers, where
+    the document states none.
 
     If its `kernels` is text, the kernel constants are those of the file that it names, a zoo name or a path below
     `folder`. Raises InputError for wrong fields and if that file cannot be loaded.

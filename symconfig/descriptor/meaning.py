@@ -18,9 +18,8 @@ Meaning = Mapping[str, object]
 
 
 def flat(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the model's JSON fields by dotted name, without None, rare fields at their default, and FOR_PEOPLE.
-
-    Only sections that are dicts are opened, one level deep.
+    """Return the model's JSON fields by dotted name, without None, rare fields at their default, and FOR_PEOPLE (name,
+    source, huggingface_id, model_type, torch_dtype, notes). Only sections that are dicts are opened, one level deep.
     """
     fields: dict[str, Any] = {}
     for name, value in model.model_dump(mode="json", exclude=set(FOR_PEOPLE), exclude_none=True).items():
@@ -76,8 +75,9 @@ def _mixer(mixer: Mixer) -> dict[str, object]:
 
 
 def _without_effect(model: ModelDescriptor) -> set[str]:
-    """Return the names of fields without effect on what this model computes: unused, or at a value that changes
-    nothing. TRAINED is among them; the model may lack the field.
+    """Return the names of fields without effect on what this model computes: unused (rope's without rope,
+    num_key_value_heads with latent attention), or at a value that changes nothing. TRAINED is among them; the model may
+    lack the field.
     """
     experts, latent = model.experts, model.attention is Attention.MLA
     names = {

@@ -149,7 +149,7 @@ class MeshFile(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Check that names are unique and the GPUs not too many. Raises ValueError with all problems."""
+        """Return the file. Raises ValueError with all problems: names that occur twice, more than MAX_GPUS GPUs."""
         names = [level.name for level in self.levels]
         gpus = prod(level.size for level in self.levels)
         refuse(
@@ -170,10 +170,10 @@ def load_mesh(path: str | Path) -> Mesh:
 def of_cluster(cluster: ClusterDescriptor, gpus: int) -> Mesh:
     """Return the mesh of `gpus` GPUs of a cluster: the levels that they span, innermost first, without those of size 1.
 
-    Network levels of equal bandwidth are one, with the latency of the innermost of them that reaches all its GPUs.
-    Bandwidths include oversubscription, and of direct links only those among these GPUs. Raises InputError for less
-    than 1 GPU, more than the cluster has, and a number that neither fits into one domain of a level nor fills whole
-    ones.
+    Network levels of equal bandwidth are one, with the innermost's name and the latency of the innermost that reaches
+    all its GPUs. Bandwidths include oversubscription, and of direct links only those among these GPUs. Raises
+    InputError for less than 1 GPU, more than the cluster has, and a number that neither fits into one domain of a level
+    nor fills whole ones.
     """
     _check(cluster, gpus)
     levels, inside = [], 1
@@ -243,7 +243,8 @@ def _uneven(domain: int, gpus: int) -> bool:
 
 
 def _counts_around(cluster: ClusterDescriptor, gpus: int) -> str:
-    """Return the nearest numbers of GPUs below and above that fit or fill whole domains of every level, as `8 or 16`.
+    """Return the nearest numbers of GPUs below and above that fit or fill whole domains of every level, as text ("8 or
+    16").
 
     Only the one below where the one above is more than the cluster has.
     """

@@ -160,8 +160,9 @@ class ModelDescriptor(Sparse):
     def _consistent(self) -> Self:
         """Check the fields against each other, sections included, and return the model.
 
-        Raises ValueError with all problems, joined by "; "; intermediate_size 0 beside dense layers is reported only if
-        all else is right.
+        Checked are heads, latent attention, windows, lists by layer (`_layers_problems`), channels that rope rotates,
+        names of adapted modules, the projector's width, and num_labels. Raises ValueError with all problems, joined by
+        "; "; intermediate_size 0 beside dense layers is reported only if all else is right.
         """
         heads, groups, pattern = self.num_attention_heads, self.num_key_value_heads, self.sliding_window_pattern
         layers, dense, adapter = self.num_hidden_layers, self.intermediate_size, self.adapter
@@ -212,7 +213,8 @@ class ModelDescriptor(Sparse):
     def scoring(self) -> ModelDescriptor:
         """Return the model with a head of one output in place of the vocabulary, as a reward model in training.
 
-        The model itself with num_labels; else without tied embeddings, head bias and multi-token prediction.
+        A model that has num_labels is returned as it is; another loses tied embeddings, head bias and multi-token
+        prediction.
         """
         without = {"tie_word_embeddings": False, "lm_head_bias": False, "num_nextn_predict_layers": 0}
         return self if self.num_labels else self.model_copy(update={"num_labels": 1, **without})
@@ -306,10 +308,11 @@ class ModelDescriptor(Sparse):
         return tuple(self._kind(index) for index in range(self.num_hidden_layers))
 
     def _kind(self, index: int) -> LayerKind:
-        """Return the `LayerKind` of one layer; its block is that of the first mixer that has this layer.
+        """Return the `LayerKind` of one layer. mixer: the block of the first mixer that has this layer if it replaces
+        attention; else attention's name, and `beside` is that block or None.
 
-        A layer attends unless its block replaces attention. Without attention `window` is false, `rope` true and `keys`
-        all; `beside` is the block beside attention. `wide` only where the layer borrows keys and values.
+        keys: the ones that the indexer lets attention read. pairs: keys and values own, lent or borrowed. Without
+        attention `window` is false, `rope` true and `keys` all. `wide` only where the layer borrows keys and values.
         """
         own = next((mixer for mixer in self.mixers if mixer.layers is None or mixer.layers[index]), None)
         attends = own is None or own.beside_attention

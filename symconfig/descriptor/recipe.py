@@ -138,7 +138,10 @@ class Recipe(Strict):
         return "modules" in (self.options.offload or "")
 
     def as_pins(self) -> dict[str, str]:
-        """Return the layout and options as a job's pins, as text; see `without_pin` for the rest."""
+        """Return {pin: value as text} of the recipe: degrees, micro-batch size, sp (only with tp), ZeRO stage,
+        recompute, layout and options, each if stated and pinnable; see `without_pin` for the rest. "full:block:LAYERS"
+        becomes "full".
+        """
         layout, pins = self.layout, {name: str(value) for name, value in self.layout.degrees.items()}
         if layout.micro is not None:
             pins["mbs"] = str(layout.micro)
@@ -153,7 +156,10 @@ class Recipe(Strict):
         return pins | dict(self._option_pins().values())
 
     def _option_pins(self) -> dict[str, tuple[str, str]]:
-        """Return {option: (pin, value)} of the stated options that have a pin with this layout and precision."""
+        """Return {option: (pin, value as text)} of the stated options that have a pin with this layout and precision:
+        cp_comm only with cp, options of experts only with ep, tp_comm only with tp, fp8_param_gather only in fp8 or
+        mxfp8; all_gather and allgather have none.
+        """
         layout, options = self.layout, self.options
         pins: dict[str, tuple[str, bool | str | None]] = {}
         if layout.cp > 1 and options.cp_comm != "all_gather":
@@ -175,7 +181,10 @@ class Recipe(Strict):
         return {option: (pin, str(value).lower().replace(" ", "_")) for option, (pin, value) in stated.items()}
 
     def without_pin(self) -> tuple[str, ...]:
-        """Return the stated options and parts of the layout that no pin can express, as words with values."""
+        """Return, each as words with a value ("param gather on"), what the recipe states and `as_pins` cannot express:
+        options without a pin, offload of more than the optimizer, full recomputation of some layers, and stages that
+        count the embedding and the loss as layers.
+        """
         layout, pinned = self.layout, {*self._option_pins()}
         if self.options.cp_comm != "all_gather":
             pinned.add("cp_comm")  # without cp it has no effect
@@ -240,9 +249,8 @@ def every_recipe() -> Iterator[tuple[RecipeFile, Recipe]]:
 
 
 def find_recipe(name: str) -> tuple[RecipeFile, Recipe]:
-    """Return (file, recipe) of the recipe's id in any case.
-
-    Raises InputError for an unknown id, with the nearest as hint.
+    """Return (file of its model, recipe) for a recipe's id, in upper or lower case. Raises InputError for an unknown
+    id, with the nearest as hint.
     """
     known = {recipe.id: (file, recipe) for file, recipe in every_recipe()}
     if (own := called(name, known)) is not None:

@@ -337,8 +337,9 @@ def check_batch(document: Document) -> None:
 def _derived(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the task, global_batch_size and seq_length that follow from the sections rl, sequences and preference.
 
-    Only keys that follow are in it, {} without these sections; `preference` goes before rl, sequences before rl's
-    length. If a section is invalid both sizes are 1; its problems are reported elsewhere.
+    Only keys that follow are in it, {} without these sections; where two sections give one, `preference` wins over rl,
+    and `sequences` over rl for seq_length. If a section is invalid both sizes are 1; its problems are reported
+    elsewhere.
     """
     derived: dict[str, Any] = {}
     rl, sequences, preference = (data.get(name) for name in ("rl", "sequences", "preference"))

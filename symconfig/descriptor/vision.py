@@ -100,8 +100,9 @@ class Vision(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Check that sizes divide and match, that listed layers exist, and that lists and steps go together. Raises
-        ValueError with all problems.
+        """Check that the hidden size divides by the heads, image and window by a token's pixels, that positions are an
+        image's, listed layers exist, lists and steps go together, and patches are joined once or, with
+        spatial_merge_size 1, never. Raises ValueError with all problems.
         """
         token, rows = self.patch_size * self.spatial_merge_size, self.num_position_embeddings
         layers = self.num_hidden_layers
@@ -188,9 +189,8 @@ class Vision(Strict):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Return the kind of each block of the tower, grouped by kind.
-
-        One embedding, full layers (all without a window), windowed layers, deepstack projectors, and one projector.
+        """Return the kind of each block of the tower in the order of KINDS, a kind as often as the tower has it: one
+        embedding, full layers (all without a window), windowed layers, deepstack projectors, and one projector.
         """
         windowed = self.num_hidden_layers - len(self.fullatt_block_indexes) if self.window_size else 0
         counts = (1, self.num_hidden_layers - windowed, windowed, len(self.deepstack_visual_indexes), 1)

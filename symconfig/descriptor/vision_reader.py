@@ -87,7 +87,7 @@ def _read_values(reading: Reading, defaults: Mapping[str, Any]) -> None:
     """Set `reading.values` of every key in `defaults` from the file; null and absent ones get the default.
 
     A list of equal numbers counts as one number for sizes of a square. A value of another type than its default, or out
-    of range (`_need`), is a problem, and is set all the same.
+    of range (`_need`), is recorded as a problem, and is set all the same.
     """
     for key, default in defaults.items():
         value = reading.data.get(key)

@@ -166,8 +166,8 @@ class Builder:
 
     @contextmanager
     def no_gradient(self, weights: bool = False) -> Iterator[None]:
-        """Set the gradients of operators made inside the context to NONE or, with `weights`, to WEIGHTS only; on exit
-        the previous value is restored.
+        """Let operators made inside the context compute no gradients (NONE) or, with `weights`, those of weights only
+        (WEIGHTS); restore the value from before when the context ends without an exception.
         """
         before, self.gradients = self.gradients, Gradients.WEIGHTS if weights else Gradients.NONE
         yield
@@ -274,7 +274,7 @@ class Builder:
             reduces: loops over which it computes statistics inside itself, with the number of reductions. None:
                 `contracted` with `sums` each; nothing if `linear`, as its output is then a partial sum.
             whole: loops that nothing may split.
-            saves, holds, traffic, per, launches, sorts, sorts_experts, products, scratch: see Operator.
+            contracted, sums, overwrites, in_place, linear, and the others: see Operator.
         """
         uses = tuple(use if isinstance(use, Use) else Use(use) for use in inputs)
         nest = dict.fromkeys((*loops, *loops_of((*uses, Use(output), *map(Use, weights)))))
@@ -391,8 +391,8 @@ class Builder:
         leaves: Sequence[Tensor] = (),
     ) -> Block:
         """Return a block of all operators appended so far, with gradients removed where they need none
-        (`with_needed_gradients`). Its inputs are `inputs` and then the tensors taken from other blocks. leaves: inputs
-        before which nothing is trained, so that they get no gradient.
+        (`with_needed_gradients`). Its inputs are `inputs` and then the tensors taken from other blocks (`elsewhere`).
+        leaves: inputs before which nothing is trained, so that they get no gradient. name: of the kind of block.
         """
         without = {tensor.name for tensor in leaves}
         operators = tuple(with_needed_gradients(self.operators, without))

@@ -84,8 +84,8 @@ class Flow:
             self.uses[tensor.name].append((None, self._at_border(tensor)))
 
     def _at_border(self, tensor: Tensor) -> Layout:
-        """Return the layout of a block's input or output: that of an element-wise operator on the tensor, which is not
-        split over tp unless it is a stream ([B, S, ..., D]) or a tensor that another block makes (`elsewhere`).
+        """Return the layout of a block's input or output: that in which an element-wise operator has the tensor, but
+        not split over tp unless it is a stream ([B, S, ..., D]) or a tensor that another block makes (`elsewhere`).
         """
         layout = _elementwise_layout(tensor, self.scheme)
         if (*tensor.dims[:2], *tensor.dims[-1:]) == _STREAM.dims or tensor.name in self.block.elsewhere:
@@ -269,10 +269,11 @@ def _collective(
 
 
 def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace:
-    """Return the memory alive during an operator's backward, on one rank: its activations and outputs; outputs only if
-    `in_place`. A 4-bit weight is added, for its 16-bit copy. A tensor named in `overwritten` is left out, as its
-    gradient takes the memory of the saved tensor. weight: elements of the first weight's gradient, for a trained matmul
-    only. buffer: elements of the first output, for a `buffered` operator only.
+    """Return the gradients alive during an operator's backward, on one rank, as moved ([(elements, type)]): of its
+    activations and outputs; of outputs only if `in_place`. A 4-bit weight is added, for its 16-bit copy. A tensor named
+    in `overwritten` is left out, as its gradient takes the memory of the saved tensor. weight: elements of the first
+    weight's gradient, for a trained matmul only. layer: it is in the module LAYER. buffer: elements of the first
+    output, for a `buffered` operator only.
     """
     moved = op.outputs if op.in_place else (*op.activations, *op.outputs)
     moved = (*moved, *(use for use in op.inputs if isinstance(use.tensor, Weight) and use.tensor.quantised))
@@ -288,11 +289,12 @@ def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace
 
 
 def _weight_collectives(block: Block, scheme: Scheme) -> list[Collective]:
-    """Return the collectives of a microbatch's weights: gathers of those in shards over GTP before the forward and
-    before the backward of inputs, and reductions of their gradients.
+    """Return the collectives of a microbatch's weights: gathers of those in shards over GTP (Megatron-LM's weight
+    shards within the data-parallel ranks) before the forward and, for matmuls, before the backward of inputs, and
+    reductions of their gradients.
 
-    Each overlaps with the neighbouring operator that has such a weight: the one before it in the forward, the one
-    after it in the backward, and for a gradient the next one of the backward. The block's first and last operator are
+    Each overlaps with the neighbouring operator that has such a weight: the one before it in the forward, the one after
+    it in the backward, and for a gradient the next one of the backward. The block's first and last operator are
     neighbours, as in a row of equal layers. Look-ups of a table overlap with nothing, as nothing precedes them.
     """
     ops = [op for op in block.operators if any(is_over_gtp(op, weight, scheme) for weight in op.weights)]
@@ -328,8 +330,9 @@ def is_over_gtp(op: Operator, weight: Weight, scheme: Scheme) -> bool:
 
 def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
     """Return the shards of an operator's weights on one rank, without `shared` ones, which another block holds. The
-    axes along which a gradient is partial are data_axes (dp, cp, edp) or other_axes. matrix: a weight of a matmul that
-    has two dims or more besides experts.
+    axes along which a gradient is partial are data_axes (dp, cp, edp) or other_axes. gathered: elements while in use;
+    None if they are those stored. row: elements of one row: of the contracted dims of a matmul's weight, else of all
+    but the first dim. matrix: a weight of a matmul that has two dims or more besides experts.
     """
     result = []
     for weight in op.weights:
@@ -365,8 +368,8 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
 def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout, tuple[str, ...]]:
     """Return (layout of a weight on one rank, axes along which its gradient is partial) for the axes that split `op`.
     An axis other than cp that splits a dim of the weight splits the weight there. Along any other axis the gradient is
-    partial, unless the axis splits only contracted loops and leaves the output whole behind the reduction: the bias of
-    a row-parallel layer. With weight shards it is partial along GTP where it is along dp.
+    partial, unless the axis splits only contracted loops and leaves the output replicated after the reduction: the bias
+    of a row-parallel layer. With weight shards it is partial along GTP where it is along dp.
     """
     places, summed = {}, []
     for axis, splits in scheme.assign(op).items():

@@ -205,7 +205,7 @@ def recompute_policy(block: DerivedBlock, modules: frozenset[str], offload: froz
     it. One made inside is kept only if the module does not discard its outputs and an operator outside the module needs
     it in its backward, or reads it and is recomputed; if it is dropped but needed, the module's unit lists the dropped
     tensors of its storage. If one view of a storage is kept, all are. All operators in modules rerun; with
-    `block.stops_early`, not those behind the last dropped tensor needed in each.
+    `block.stops_early`, not those after the maker of the last dropped tensor that a backward needs in each.
     """
     key, known = (modules, offload), block.recomputed
     if key in known:
@@ -260,8 +260,9 @@ class _Users:
 
 
 def _users(block: DerivedBlock) -> _Users:
-    """Return the block's users, built from `block.held` and `block.modules`; cached in `block.recomputed`. Raise
-    KeyError for a held tensor whose operator is not in `block.modules`.
+    """Return who makes and reads each tensor of `block.held`: (maker's index or None, bit sets of the operators whose
+    backward needs it and that read it), and which tensors share a storage. Indices are those of `block.modules`. Cached
+    in `block.recomputed`. Raise KeyError for a held tensor whose operator is not in `block.modules`.
     """
     if _Users not in block.recomputed:
         place = {op: place for place, (op, _) in enumerate(block.modules)}
@@ -290,8 +291,8 @@ def _bits(places: Iterable[int]) -> int:
 
 
 def _after_last_needed(block: DerivedBlock, unit: Mapping[str, str | None], kept: Sequence[bool]) -> frozenset[str]:
-    """Return, over all recomputed modules in `unit` (operator to module or None), the operators behind the last one
-    that makes a dropped tensor that a backward needs; all of a module without one.
+    """Return, over all recomputed modules in `unit` (operator to module or None), the operators after the last one that
+    makes a dropped tensor that a backward needs; all of a module without one.
     """
     makers = {held.producer for keep, held in zip(kept, block.held, strict=True) if held.needed_by and not keep}
     result = set()

@@ -239,7 +239,10 @@ class Layouts(Generic[T]):
     state: T
 
     def ways(self) -> tuple[Way[T], ...]:
-        """Return the changes of layout of a step in order; a change may have equal layouts on both sides."""
+        """Return the five changes of layout of a step, in order: the weight from stored to used (FORWARD, and KEPT:
+        gathered again for the backward), its gradient to that between microbatches (BACKWARD) and to the reduced one
+        (REDUCTION), the weight from the state's shards to stored (UPDATE). Both sides of a change may be equal.
+        """
         return (
             Way(Phase.FORWARD, False, self.stored, self.used),
             Way(Phase.KEPT, False, self.stored, self.used),
@@ -269,8 +272,9 @@ class Sharding:
     @staticmethod
     @cache
     def of(stage: int, *, whole_gradients: bool, over_tensor: bool, instances: bool) -> Sharding:
-        """Return the sharding of a ZeRO stage (0 to 3). `whole_gradients` has no effect at stage 3, `over_tensor` only
-        at stage 3, `instances` none at stage 0. Cached.
+        """Return the sharding of a ZeRO stage: the optimizer's state is sharded from stage 1 on, gradients from 2,
+        weights at 3. `whole_gradients` has no effect at stage 3, `over_tensor` only at stage 3, `instances` none at
+        stage 0. Cached.
         """
         weight, gradient, state = (stage >= least for least in (3, 2, 1))
         return Sharding(
@@ -317,7 +321,8 @@ class Sharding:
     ) -> tuple[Way[Layout], ...]:
         """Return a weight's changes of layout in a step, in order; if not `trained`, only those of the weight itself in
         FORWARD and KEPT. A trained one also has a REDUCTION of its gradient over the axes that are still partial,
-        between the gradient reduction and UPDATE. used, summed, over_gtp: see `layouts`.
+        between the gradient reduction and UPDATE. used: the layout in which operators read the weight. summed: axes
+        over which its gradient is partial. over_gtp: it is stored in shards over GTP, too.
         """
         layouts = self.layouts(used, summed, over_gtp)
         *ways, update = layouts.ways()

@@ -135,8 +135,8 @@ def shares_heads(model: ModelDescriptor, tp: int) -> bool:
 
 
 def sequence(model: ModelDescriptor) -> tuple[str, ...]:
-    """Return the kind of every block of the model in order: blocks before the layers, one kind per layer, blocks behind
-    them; a kind is repeated as often as the model has it.
+    """Return the kind of every block of the model in order: blocks before the layers (encoders, embedding), one kind
+    per layer, blocks after them; a kind is repeated as often as the model has it.
     """
     repeated = [(end.place, (end.kind,) * end.count(model)) for end in _ends(model)]
     before = [kind for place, kinds in repeated if place.begins for kind in kinds]
@@ -219,8 +219,9 @@ def _reaches(model: ModelDescriptor) -> dict[str, tuple[tuple[int | None, int], 
 
 
 def keys(model: ModelDescriptor, seq_length: int, packing: Packing | None = None) -> dict[str, float]:
-    """Return the mean number of keys per query of a model at `seq_length`, by kind of attention (see `_reaches`); with
-    packing, within a query's document. A window is cut into chunks for chunked attention.
+    """Return the mean number of keys per query of a model at `seq_length`, by kind of attention (KEYS_FULL,
+    KEYS_WINDOW, KEYS_CHOSEN, and those with compressed keys that the model has); with packing, within a query's
+    document. A window is cut into chunks for chunked attention.
     """
     chunked = model.chunked_attention
     return {

@@ -135,7 +135,8 @@ def _matmuls(op: Operator, scheme: Scheme) -> list[Task]:
 
     The gradient of the first operand is INPUT work, that of the second is WEIGHT work if the operator has weights, else
     INPUT. Traffic is added for a separate bias gradient (`sums_bias`, with a backward: reads the outputs) and, for each
-    product and each 4-bit weight, for dequantising it. Each task's turns: the product of the local sizes of `op.per`.
+    product and each 4-bit weight, for dequantising it. turns of each task (kernel launches by the host): the product of
+    the local sizes of `op.per`.
     """
     parts = scheme.parts(op)
     product, turns = Factors(*(_extent(loops, parts) for loops in op.factors)), _extent(op.per, parts)
@@ -157,8 +158,9 @@ def _traffic(op: Operator, scheme: Scheme, passes: Sequence[Phase]) -> list[Traf
     """Return the memory traffic of an operator on one rank, one Traffic per pass.
 
     Moved per pass: local elements of the tensors of `op.moved` times `op.traffic`, and of scratch tensors times their
-    passes. Weights are left out: they are vectors, or tables of which a look-up reads as much as it writes. turns:
-    local size of `op.per` times launches. Inner products count once forward, and GRADIENTS + `remade` times backward.
+    passes. Weights are left out: they are vectors, or tables of which a look-up reads as much as it writes. turns
+    (kernel launches by the host): local size of `op.per` times `op.launches`. Inner products count once forward, and
+    GRADIENTS + `remade` times backward.
     """
     parts = scheme.parts(op)
     turns = _extent(op.per, parts)

@@ -73,9 +73,10 @@ class Block:
         return {} if mixer is None else dict(self._pairs(model, mixer))
 
     def _pairs(self, model: ModelDescriptor, mixer: Mixer) -> Iterator[tuple[str, Any]]:
-        """Yield (key, value) of each size of the mixer, and (key, bool) of each switch that has a key.
+        """Yield (key, value) of each size of the mixer, and (key, bool) of each switch that has a key, for config.json.
 
-        A `Size` yields what its `write` returns; without `write`, its first key.
+        A size that is read from one key yields that key; a `Size`, what its `write` returns or, without `write`, its
+        first key.
         """
         for name, size in self.sizes.items():
             if not isinstance(size, Size):
@@ -227,8 +228,8 @@ class Architecture:
         """Return the descriptor fields that a key's value is copied to: empty for an ignored key, else those of
         `names`.
 
-        Of a key not in `names`: empty if it is RULED or in `reads`; else those of NAMES, or the field of the key's
-        name, if there is one.
+        Of a key not in `names`: empty if a rule reads it (RULED, `reads`); else those of NAMES, or the field of the
+        key's name, if there is one.
         """
         if key in self.ignored:
             return ()
@@ -256,10 +257,11 @@ def family(
     may_be_zero: str = "",
     **more: Any,
 ) -> Architecture:
-    """Return an Architecture from tables written as text: words `key=value`, a key alone meaning true.
+    """Return an Architecture from tables written as text: words `key=value`, a key alone meaning true; `ignored`,
+    `reads` and `may_be_zero` are lists of words.
 
-    Values are JSON, names of `Derived`, or text; `a|b` are alternatives in `only`, `field,field` several fields in
-    `names`. `more` are the other fields of Architecture, passed on unchanged.
+    Values of constants, defaults and `only` are JSON, names of `Derived`, or text; the others are text. `a|b` are
+    alternatives in `only`, `field,field` several fields in `names`. `more` are the other fields of Architecture.
     """
     return Architecture(
         constants=facts(constants),

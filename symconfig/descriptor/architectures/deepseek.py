@@ -34,8 +34,8 @@ _NO_BIAS = "mlp_bias= "
 
 
 def _longcat(reader: Reading) -> None:
-    """Double num_hidden_layers, for each layer of LongCat's class has attention and MLP twice; a null q_lora_rank is a
-    problem instead.
+    """Double num_hidden_layers, for each layer of LongCat's class has attention and MLP twice; a null q_lora_rank is
+    recorded as a problem instead.
     """
     if reader.values["q_lora_rank"] is None:
         return reader.problem("LongCat's queries are low-rank", "q_lora_rank", got="null", need="a whole number")
@@ -114,10 +114,10 @@ def _deepseek_v4_layers(values: Values, layers: int) -> list[str]:
 def _deepseek_v4(reader: Reading) -> None:
     """Set DeepSeek-V4's window, rope's fraction, experts of all layers, and two particulars.
 
-    Heads that o_groups does not divide are a problem, and nothing is set. The window is of all layers, without a
-    pattern. The fraction is qk_rope_head_dim / head_dim, unless the file states another. Particulars: hash_layers, the
-    number of layers that hash tokens to experts (of mlp_layer_types, else num_hash_layers, default 3, at most all), and
-    compress_rope_theta.
+    Heads that o_groups does not divide are recorded as a problem, and nothing is set. The window is of all layers,
+    without a pattern. The fraction is qk_rope_head_dim / head_dim, unless the file states another. Particulars:
+    hash_layers, the number of layers that hash tokens to experts (of mlp_layer_types, else num_hash_layers, default 3,
+    at most all), and compress_rope_theta.
     """
     values, fields = reader.values, reader.fields
     groups, heads = values["o_groups"], fields["num_attention_heads"]

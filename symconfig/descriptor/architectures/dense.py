@@ -50,7 +50,8 @@ def _rope_if_window(reader: Reading) -> None:
 
 
 def _exaone_pattern(reader: Reading) -> None:
-    """Restrict rope to layers with a window, unless sliding_window is null; a wrong pattern is a problem instead.
+    """Restrict rope to layers with a window, unless sliding_window is null; a wrong pattern is recorded as a problem
+    instead.
 
     A sliding_window_pattern is null, an integer >= 0, or a word of the letters L and G.
     """
@@ -116,8 +117,8 @@ def _falcon(reader: Reading) -> None:
 
     The new decoder architecture has num_kv_heads (null: one for each head) and always parallel branches, with a norm
     each by default; older ones have 1 head with multi_query, else one for each head, and one norm by default.
-    parallel_attn false is a problem with the new one. Heads that are no integer >= 1, and norms other than 1 or 2, are
-    a problem that ends the rule.
+    parallel_attn false is recorded as a problem with the new one. Heads that are no integer >= 1, and norms other than
+    1 or 2, are a problem that ends the rule.
     """
     values, fields = reader.values, reader.fields
     new, heads = values["new_decoder_architecture"], fields["num_attention_heads"]
@@ -157,7 +158,7 @@ def _falcon_keys(model: ModelDescriptor) -> dict[str, Any]:
 
 def _opt(reader: Reading) -> None:
     """Set final_norm to false if the file removes the norm; an embedding narrower than the model (word_embed_proj_dim,
-    null: hidden_size) is a problem.
+    null: hidden_size) is recorded as a problem.
     """
     values, fields = reader.values, reader.fields
     narrow = values["word_embed_proj_dim"]

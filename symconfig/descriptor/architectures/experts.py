@@ -51,7 +51,7 @@ def _hunyuan(reader: Reading) -> None:
     """Set the number of experts and of choices, and their key_of; a list is taken if all its values are equal.
 
     Other lists, and a moe_intermediate_size or num_shared_expert of the file other than intermediate_size or 1 (lists:
-    in any value), are problems; null is not.
+    in any value), are recorded as problems; null is not.
     """
     for key, field in (("moe_topk", "experts.num_experts_per_tok"), ("num_experts", "experts.num_experts")):
         value = reader.values[key]
@@ -72,8 +72,8 @@ def _hunyuan_keys(model: ModelDescriptor) -> Mapping[str, Any]:
 
 
 def _ernie(values: Values, layers: int) -> list[bool]:
-    """Return for each layer whether it has experts: those with index from start_index to end_index (-1 or null: the
-    last layer) whose index + 1 moe_layer_interval divides (null or 0: 1).
+    """Return for each layer whether it has experts: those with an index from moe_layer_start_index to
+    moe_layer_end_index (-1 or null: the last layer) whose index + 1 is a multiple of moe_layer_interval (null or 0: 1).
     """
     first, last, step = (values[f"moe_layer_{name}"] for name in ("start_index", "end_index", "interval"))
     last = layers if last in (-1, None) else last
@@ -183,8 +183,8 @@ def _mimo(reader: Reading) -> None:
     """Set MiMo's window, twice the key/value heads, dense layers and rope's fractions.
 
     The window is sliding_window_size + 1, where that is given and the model has one. Values of the published file that
-    Transformers' class would not build are problems; null is not. Without mlp_layer_types the first layer is dense.
-    partial_rotary_factor becomes that of sliding layers in rope_parameters, if stated; that of the file gives
+    Transformers' class would not build are recorded as problems; null is not. Without mlp_layer_types the first layer
+    is dense. partial_rotary_factor becomes that of sliding layers in rope_parameters, if stated; that of the file gives
     wide_rotary_dim of the mixers.
     """
     values, fields, number = reader.values, reader.fields, reader.fields["num_hidden_layers"]

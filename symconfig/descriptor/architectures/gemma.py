@@ -61,7 +61,7 @@ def _gemma4(reader: Reading) -> None:
     window.
 
     Sets partial_rotary_factor to 1.0, as the file's is that of the layers without a window. MLPs are double-wide only
-    beside layers with shared keys and values; with experts (enable_moe_block) they are a problem.
+    beside layers with shared keys and values; with experts (enable_moe_block) they are recorded as a problem.
     """
     values, fields = reader.values, reader.fields
     fields["partial_rotary_factor"] = 1.0
@@ -84,8 +84,8 @@ def _sizes_of_layers(reader: Reading, section: Any) -> None:
     """Set the mixer's sizes from per_layer_config, an object by layer index; nothing for null or without such a mixer.
 
     It must have one and the same head_dim and num_key_value_heads (integers > 0) for every layer without a window, and
-    no other key or layer, or be empty; else it is a problem. A size that it does not state is the file's. The rotary
-    channels keep their share of the head.
+    no other key or layer, or be empty; else it is recorded as a problem. A size that it does not state is the file's.
+    The rotary channels keep their share of the head.
     """
     if section is None:
         return
@@ -111,7 +111,7 @@ def _beside_experts(reader: Reading) -> None:
     """Set experts on all layers, with norms and normalised weights, the dense MLP as shared expert and
     intermediate_size 0.
 
-    A null number of experts, of choices or width is a problem that ends the function.
+    A null number of experts, of choices or width is recorded as a problem that ends the function.
     """
     fields = reader.fields
     for key, field in _EXPERTS.items():

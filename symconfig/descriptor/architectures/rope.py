@@ -26,8 +26,8 @@ def read_rope(reader: Reading) -> None:
     """Set rope_theta, partial_rotary_factor and rope_scaling by the model's rope section; nothing for a model without
     rope.
 
-    Latent attention takes no partial factor. Rope on part of a head is a problem where no key of the family sets it.
-    Keys of another rope_type are left out with a note.
+    Latent attention takes no partial factor. Rope on part of a head is recorded as a problem where no key of the family
+    sets it. Keys of another rope_type are left out with a note.
     """
     fields = reader.fields
     if fields.get("position", "rope") != "rope":
@@ -56,8 +56,8 @@ def _section(reader: Reading, key: str) -> Mapping[str, Any]:
     """Return the rope section that the file has as `key`, else the class's own; of several only the part `main`, or
     that of layers without a window (`_rope_by_layer_type`).
 
-    {} after a problem: no object. Unknown keys with a value are problems, but for YaRN's usual attention_factor; keys
-    without effect are noted.
+    {} after a problem: no object. Unknown keys with a value are recorded as problems, but for YaRN's usual
+    attention_factor; keys without effect are noted.
     """
     stated = reader.data.get(key) or {}
     raw = stated or reader.values.get("rope_scaling") or {}
@@ -79,8 +79,8 @@ def _rope_by_layer_type(reader: Reading, key: str, raw: Mapping[str, Any]) -> Ma
     """Return the part of a rope section for layers without a window; the other part sets rope_local_base_freq.
 
     raw: the value of `key`, with a part for each layer type. Without a rope_theta in the window's part, the field
-    stays. Scaled rope on layers with a window is a problem; parts that are no objects are one too, and then {} is
-    returned.
+    stays. Scaled rope on layers with a window is recorded as a problem; parts that are no objects are one too, and then
+    {} is returned.
     """
     local, whole = raw.get(SLIDING) or {}, raw.get(FULL) or raw.get(INDEXED) or {}
     if not isinstance(local, Mapping) or not isinstance(whole, Mapping):

@@ -49,8 +49,8 @@ def short(value: float) -> float:
 def scale(field: str, key: str, of: Callable[[float], float] = lambda value: value) -> Rule:
     """Return a rule that sets `field` to `of` the key's value, to 12 digits; null and 1 leave it unset.
 
-    Anything but a number between 1e-12 and 1e12 is a problem. `of` must be its own inverse: the key is written as `of`
-    the field, or of 1.0 where that is unset or 0.
+    Anything but a number between 1e-12 and 1e12 is recorded as a problem. `of` must be its own inverse: the key is
+    written as `of` the field, or of 1.0 where that is unset or 0.
     """
 
     def read(value: Any, reader: Reading) -> float | None:
@@ -85,10 +85,8 @@ def _rotated(turned: Any, reader: Reading) -> float | None:
 
 
 def _rope_with_window(reader: Reading) -> None:
-    """Restrict rope to layers with a window: sets position "none" if no layer has a window.
-
-    Else sets rope_layers to sliding_window_pattern; sets nothing if that is unset or empty (all layers have the
-    window).
+    """Restrict rope to layers with a window: set position to "none" if no layer has one, else rope_layers to
+    sliding_window_pattern; nothing if that is unset or empty (all layers have the window).
     """
     if "sliding_window" not in reader.fields:
         reader.fields["position"] = "none"
@@ -100,7 +98,7 @@ def _rope_by_layer(reader: Reading) -> None:
     """Set rope_layers from no_rope_layers (1: the layer has rope), or position "none" if no layer has rope.
 
     If that list is null or empty, every no_rope_layer_interval-th layer has no rope. Sets nothing if all layers have
-    rope. An interval that is no integer >= 1, or a list other than a 0 or 1 for each layer, is a problem.
+    rope. An interval that is no integer >= 1, or a list other than a 0 or 1 for each layer, is recorded as a problem.
     """
     layers, listed = reader.fields["num_hidden_layers"], reader.values["no_rope_layers"]
     every = reader.values["no_rope_layer_interval"]
@@ -137,7 +135,9 @@ def _heads_fill_hidden(reader: Reading) -> None:
 
 
 def _both_halves(reader: Reading) -> None:
-    """Halve intermediate_size, which in the file counts both halves of the gated MLP; odd values are a problem."""
+    """Halve intermediate_size, which in the file counts both halves of the gated MLP; odd values are recorded as a
+    problem.
+    """
     if reader.fields["intermediate_size"] % 2:
         reader.problem("is not even, but counts both halves of the gated MLP", "intermediate_size")
     reader.fields["intermediate_size"] //= 2
@@ -221,10 +221,11 @@ def without_experts(fields: dict[str, Any]) -> None:
 
 
 def shared_experts(number: str) -> Rule:
-    """Return a rule that reads `number`, the key of the number of shared experts, to their total width.
+    """Return a rule that reads `number`, the key of the number of shared experts, to
+    experts.shared_expert_intermediate_size, their total width: each is as wide as a routed expert; null counts as 0.
 
-    Each is as wide as a routed expert; null counts as 0. Anything but an integer >= 0 is a problem. It writes the width
-    over that of a routed expert, rounded down; nothing for a model without experts.
+    Anything but an integer >= 0 is recorded as a problem. The rule writes the width over that of a routed expert,
+    rounded down; nothing for a model without experts.
     """
 
     def read(shared: Any, reader: Reading) -> int:
@@ -247,14 +248,14 @@ def indexers(listed: Callable[[Values, int], Any], keys: str = "") -> Rule:
     """Return a rule that sets indexer.layers, one bool per layer, from indexer_types: true for "full" (or F), an
     indexer of the layer's own, false for "shared" (or S).
 
-    `listed` returns the types where the file states none, from the values and the number of layers; it reads `keys`.
-    Sets nothing if every layer has its own; wrong types or a wrong length are a problem. It writes all layers as full
-    for a model without such a list.
+    `listed` returns the types where the file states none, from the values and the number of layers; it reads the keys
+    in `keys` (words). Nothing is set if every layer has its own; wrong types or a wrong length are recorded as a
+    problem. For a model without such a list the rule writes all layers as full.
     """
 
     def read(reader: Reading) -> None:
         """Set indexer.layers and its key_of if any layer is shared; other types than full and shared, or not one per
-        layer, are a problem.
+        layer, are recorded as a problem.
         """
         layers = reader.fields["num_hidden_layers"]
         given: Any = reader.values["indexer_types"] or listed(reader.values, layers)

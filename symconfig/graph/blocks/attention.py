@@ -178,9 +178,9 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind, own_heads: bool = False)
 
     In order: projections, a copy of the queries if keys are repeated, query/key norm if the model has it (of kind
     "unit" only in layers with rope), value norm, rope where model and layer have it, the core over a window or all
-    keys, gate and output projection. A layer that borrows keys and values makes queries only; one that lends them
-    makes them inputs of later layers. own_heads: key/value heads and widths are those of the mixer WIDE; there are no
-    sinks.
+    keys, gate and output projection. A layer that borrows keys and values makes queries only; one that lends them makes
+    them inputs of later layers. own_heads: key/value heads and head widths are those of the mixer WIDE (layers with a
+    shape of their own) in place of the model's; there are no sinks.
     """
     model, borrowed = ctx.model, kind.pairs is Pairs.BORROWED
     lent = [f"lent_{'window' if kind.window else kind.mixer}_{name}" for name in "kv"]  # one pair for all with a window
@@ -241,9 +241,9 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
 
 
 def apply_gate(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = False) -> Tensor:
-    """Return o multiplied by the sigmoid of a gate, which saves both; o itself if the model has no attention gate.
-    gate: None: it is projected from the layer's input x, per channel or per head as the model has it, with a bias if
-    `bias`; an adapter may target it as gate_proj.
+    """Append the product of o and the sigmoid of a gate, which saves o and the gate, and return it; o itself if the
+    model has no attention gate. gate: None: a projection of the layer's input x, per channel or per head as the model
+    has it, with a bias if `bias`, is appended; an adapter may target it as gate_proj.
     """
     if ctx.model.attention_gate is None:
         return o
@@ -287,7 +287,8 @@ def _heads(
     ctx: Context, own_heads: bool = False, kv_heads: str = d.KV_HEADS, storage: str = ""
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the tensors of queries, keys and values, [B, S, heads, channels], without appending anything. own_heads:
-    key/value heads and widths are those of the mixer WIDE. storage: the memory of which they are views.
+    key/value heads and widths are those of the mixer WIDE, which has its own. kv_heads: the dim of key/value heads
+    otherwise. storage: the name of the tensor of which they are views; "": of none.
     """
     width, value = d.HEAD_DIM, d.HEAD_DIM if ctx.model.v_head_dim is None else d.VALUE_DIM
     if own_heads:
@@ -301,10 +302,11 @@ def _heads(
 def projections(ctx: Context, x: Tensor, own_heads: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Append the projections of x[B, S, D] and return (q, k, v, gate), each [B, S, heads, channels].
 
-    With `own_heads` three products, or two if the mixer's keys are its values. With `ctx.shared_heads` see
-    `_of_shared_heads`. Else one fused product, or three (`Context.separate`, by adapters and implementation). A fused
-    product also makes a gate per channel if the model has one, adds adapters of its parts, and its parts are views if
-    the implementation has `views`. gate: None without a fused product or such a gate.
+    With `own_heads` three products, or two if the mixer's keys are its values. With `ctx.shared_heads` (fewer key/value
+    heads than tp ranks) one product that is gathered over tp (`_of_shared_heads`). Else one fused product, or three
+    (`Context.separate`, by adapters and implementation). A fused product also makes a gate per channel if the model has
+    one, adds adapters of its parts, and its parts are views if the implementation has `views`. gate: None without a
+    fused product or such a gate.
     """
     bias, named = ctx.model.qkv_bias, ("c_attn",)
     if own_heads:

@@ -73,8 +73,8 @@ def projected(
     ctx: Context, name: str, x: Tensor, out: Tensor, bias: bool = False, over: int = 1, **more: Any
 ) -> Tensor:
     """Append a linear layer with result `out`, and return it or, if an adapter targets the layer, their sum. over:
-    number of last dims of x that are contracted; the weight's output dims are those of `out` behind the others of x.
-    more: arguments of `linear`.
+    number of last dims of x that are contracted; the weight's output dims are those of `out` after the dims of x that
+    are not contracted. more: arguments of `linear`.
     """
     inner, width = x.dims[-over:], out.dims[len(x.dims) - over :]
     return linear(ctx, name, x, inner, width, [Use(out)], bias, **more)[0]
@@ -121,8 +121,8 @@ def adapter(
 
 
 def _adapter_dropout(ctx: Context, name: str, x: Tensor, loops: Sequence[str] = ()) -> Tensor | None:
-    """Append the adapter's dropout of x, which saves a mask, and return the result; None if the adapter
-    has no dropout.
+    """Append the adapter's dropout of x, which saves a mask, and return the result; None if the adapter has no dropout.
+    loops: as of `Builder.elementwise`.
     """
     assert ctx.model.adapter is not None
     if not ctx.model.adapter.lora_dropout:
@@ -155,9 +155,8 @@ def _parallel_adapter(
 
     Beside a row-parallel layer (tp may split a dim in `inner`), which has one output, A is split by its inputs and its
     result reduced, B is split by columns and its result gathered over tp, or exchanged for the output's layout by an
-    all-to-all (Adapters.EXCHANGED). Else A is split by rank and its result
-    gathered, and the dropped-out x, gathered over tp, is saved; B is split by its outputs where tp may split them.
-    Scaling by alpha / r is a kernel of its own.
+    all-to-all (Adapters.EXCHANGED). Else A is split by rank and its result gathered, and the dropped-out x, gathered
+    over tp, is saved; B is split by its outputs where tp may split them. Scaling by alpha / r is a kernel of its own.
     """
     low = Tensor(f"{name}.low", (*(dim for dim in x.dims if dim not in inner), d.RANK))
     if any(dim in parts().tensor_dims for dim in inner):

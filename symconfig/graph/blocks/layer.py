@@ -176,8 +176,8 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
 
 
 def layer(ctx: Context, kind: LayerKind) -> Block:
-    """Return the block of one transformer layer: a mixer (attention or an alternative), then MLP or experts, each
-    behind a norm where the model has one; either is absent if `kind` lacks it. Marks recompute modules.
+    """Return the block of one transformer layer: a mixer (attention or an alternative), then MLP or experts, each after
+    a norm where the model has one; either is absent if `kind` lacks it. Marks recompute modules.
     """
     x = Tensor("layer_in", stream_dims(ctx))
     with ctx.build.module(LAYER):
@@ -211,8 +211,8 @@ def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _hyper_connected(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append the mixer and then the MLP or experts, each of which reads one stream made of all residual streams and
-    writes into all of them, and return the streams.
+    """Append the mixer and then the MLP or experts of a layer with several residual streams, and return the streams:
+    each reads one stream made of all of them and writes into all.
     """
     given, link = read_streams(ctx, "attention_streams", x)
     _, attended = _mixer_sublayer(ctx, given, kind)

@@ -72,7 +72,9 @@ def delta_rule(
 
 
 def _delta_products(heads: str, keys: str, values: str) -> list[Product]:
-    """Return the delta rule's products; the backward recomputes w, u, the states and the scores."""
+    """Return the matrix products inside the delta rule's kernels, each with its loops; of these the backward recomputes
+    w, u, the states (w_state, k_v) and the scores (q_k).
+    """
     inside = (*_ROWS, heads, d.CHUNK)
     state = (*_ROWS, heads, keys, values)
     return [

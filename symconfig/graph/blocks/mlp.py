@@ -115,8 +115,8 @@ def _kept(ctx: Context, inputs: list[Tensor], active: Tensor) -> list[Tensor]:
 def _clamped(ctx: Context, half: Tensor) -> Tensor:
     """Append the clamp of `half` (gate or up) to the model's limits and return it, "NAME_clamped"; it saves its input.
 
-    Eager kernels clamp and join the halves again: four passes forward where one kernel makes two. Backward a masked
-    copy of the gradient, joined again: five passes for three.
+    Traffic is that of eager kernels: they clamp and join the halves again, four passes forward where one kernel makes
+    two; backward a masked copy of the gradient, joined again: five passes for three.
     """
     out = Tensor(f"{half.name}_clamped", half.dims)
     return ctx.build.elementwise(f"{half.name}_clamp", [half], out, saves=[half], traffic=(2, Fraction(5, 3)))
@@ -224,7 +224,8 @@ def router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
 def _sorted(
     ctx: Context, name: str, given: list[Tensor], out: Tensor, x: Tensor, saves: list[Tensor], launches: tuple[int, int]
 ) -> Tensor:
-    """Append the permutation of tokens x into slots, or back, and return `out`.
+    """Append the permutation `name`, which reads `given`, of tokens with x's dims into slots, or back, and return
+    `out`. saves, launches: see Operator.
 
     Each part of the tokens has equally many slots of each expert. After an all-to-all of SLOTS, these are ordered by
     sender and copied to be ordered by expert: read and written once more (`sorts` 2), unless a rank has one expert. In
@@ -341,7 +342,7 @@ def choice(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
     """Return the tensors that Megatron-LM's router saves in addition to the chosen indices
     (`topk_routing_with_score_function`): scores of all experts for sigmoid, or for softmax before the choice without
     normalisation; a mask for groups without a correction bias; chosen scores in all cases but that softmax; their sum
-    for sigmoid; and, with a balancing loss, its scores.
+    for sigmoid; and, with a balancing loss, its scores. rows: dims of the tokens.
 
     Tensors that only lead to indices are not saved, since no gradient reaches them.
     """

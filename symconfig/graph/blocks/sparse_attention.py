@@ -22,13 +22,14 @@ _TO_KEYS = ((d.SEQUENCE, d.KEYS),)
 
 
 def keys_read(ctx: Context, kind: LayerKind, x: Tensor, low: Tensor) -> Read:
-    """Return the keys that a layer's attention reads. A layer that reads all has a window or all keys, and nothing is
-    appended.
+    """Return the `Read` of a layer's attention: the symbol for its keys per query, and what selects keys. If the layer
+    reads all keys, or all in its window, nothing selects, and nothing is appended.
 
     A layer with kind CHOSEN appends an indexer, which scores all keys before a query and chooses the best
-    (DeepSeek-V3.2, GLM-5); any other reads the choice of an earlier layer (chosen: None). A MASKED implementation makes
-    the choice a mask over all keys instead, kept for the backward. `learned` is set only where a loss trains the
-    indexer. low: the low-rank queries, from which the indexer's queries are projected.
+    (DeepSeek-V3.2, GLM-5), and `chosen` is its indices; any other reads the choice of an earlier layer (chosen: None).
+    For a MASKED implementation a mask over all keys is appended as `chosen` instead, kept for the backward. `learned`
+    is set only where a loss trains the indexer. low: the low-rank queries, from which the indexer's queries are
+    projected.
 
     I[B, S, T] = sum over the indexer's heads of w relu(q k'), with one key for all its heads, and a weight for each
     head from x (arXiv 2512.02556, section 2.1). No gradient flows to its inputs. Transformers runs it without gradients
@@ -225,6 +226,7 @@ def compressed(ctx: Context, name: str, x: Tensor, width: str, runs: str, rate: 
 
     Args:
         width: columns per token; wider than `channels` if runs overlap.
+        runs: the dim that counts the runs of a sequence.
         rate: the dim of the tokens of a run.
     """
     with ctx.build.part(name):

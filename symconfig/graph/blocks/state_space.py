@@ -144,7 +144,9 @@ def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _products() -> list[Product]:
-    """Return the scan's products; C B' and the chunks' states are recomputed in the backward."""
+    """Return the matrix products inside the scan's kernels, each with its loops; of these the backward recomputes C B'
+    (c_b) and the chunks' states (b_x).
+    """
     inside = (*_ROWS, d.CHUNK)
     return [
         Product("c_b", (*inside, GROUPS, STATE), remade=1),

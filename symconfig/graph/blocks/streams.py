@@ -119,8 +119,8 @@ def stream_dims(ctx: Context) -> tuple[str, ...]:
 
 
 def sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Return the sizes of the dims of per-layer inputs and of residual streams; without those that the model lacks.
-    Divisions: 2 iterations - 1, at least 1.
+    """Return the sizes of the dims of per-layer inputs and of residual streams, by name; without those that the model
+    lacks. DIVISIONS is 2 * streams.iterations - 1, at least 1.
     """
     result: dict[str, float] = {}
     if (own := model.layer_inputs) is not None:

@@ -88,8 +88,8 @@ def _vision(model: ModelDescriptor) -> Vision:
 
 
 def embedding(ctx: Context) -> Block:
-    """Return the block that makes x[B, I, P, H] from pixels: a product per patch, then, each where the tower has it,
-    class token, positions, and a norm. Pixels get no gradient.
+    """Return the block that makes x[B, I, P, H] (sequences, images, patches, channels) from pixels: a product per
+    patch, then, each where the tower has it, class token, positions, and a norm. Pixels get no gradient.
     """
     tower = _Tower.of(ctx, _vision(ctx.model).frozen)
     vision, build = tower.vision, ctx.build

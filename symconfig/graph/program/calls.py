@@ -123,7 +123,12 @@ class Site:
                 raise self.mistake("no operand has this dim of the result", got=loop)
 
     def check(self, function: Function) -> None:
-        """Raise Mistake if the dims of operands and target break a rule of the function, or ids have a gradient."""
+        """Raise Mistake if operands and target break one of the function's rules for dims, or ids have a gradient.
+
+        Rules in `function.dims`: same: the first operand has the target's dims; within: operands have no other dims
+        than the target; covered: each dim of the target is in an operand; fewer: the target has fewer dims than the
+        first operand; over: the option `over` names dims of the first operand; one: exactly one of them.
+        """
         x, over = self.uses[0], self.words("over")
         if "same" in function.dims and set(x.loops) != set(self.loops):
             got, need = shown(x.loops), shown(self.loops)
@@ -167,8 +172,8 @@ def make(site: Site) -> list[Operator]:
 
 def _norm(site: Site) -> dict[str, Any]:
     """Return further `build` arguments of a norm over several dims, as in a batch norm: an operator that computes the
-    statistics (fp32, one set per remaining element) goes first (`first`), and NORMALISE reads them, with a gradient.
-    Over one dim there are none.
+    statistics (fp32, one set per remaining element) is to go first (`first`), and the norm becomes NORMALISE, which
+    reads them, with a gradient. Over one dim there are none ({}).
     """
     (x, *weights), over = site.uses, site.words("over")
     if len(over) == 1:
@@ -237,9 +242,9 @@ def _cross_entropy(site: Site) -> dict[str, Any]:
 
 
 def _reshape(site: Site) -> dict[str, Any]:
-    """Return as `groups` the outermost dims (old, new) of each pair of shortest runs of dims that hold the same number
-    of elements on both sides; dims of size 1 are in no group. With the flag `copy` the traffic is that of a copy,
-    else None.
+    """Return {"groups", "traffic"} for `build`. groups: the outermost dims (old, new) of each pair of shortest runs of
+    dims that hold the same number of elements on both sides; dims of size 1 are in no group. traffic: that of a copy
+    with the flag `copy`, else None.
 
     Raise Mistake if the number of elements changes.
     """
@@ -264,7 +269,7 @@ def _convolution(site: Site) -> dict[str, Any]:
 
     The weight's own dims are the window sizes. They pair, in order, with the last dims of the operand and of the result
     that the weight lacks. Raise Mistake if there are too few of those, a dim of the result is in no operand, or a
-    pair's sizes fit no window (see `_window`).
+    pair's sizes fit no window: the result's is larger, or no divisor although windows do not overlap.
     """
     x, weight = site.uses
     within = [loop for loop in weight.loops if loop not in x.loops and loop not in site.loops]
@@ -282,11 +287,11 @@ def _convolution(site: Site) -> dict[str, Any]:
 
 
 def _pool(site: Site) -> dict[str, Any]:
-    """Return the `build` arguments of a pool: the input along the loops of the result and a Window for each
-    dim in `over`. With the flag `max` its input is kept for the backward pass, else nothing.
+    """Return the `build` arguments of a pool: the input along the loops of the result and a Window for each dim in
+    `over`. With the flag `max` its input is kept for the backward pass, else nothing.
 
     Raise Mistake if operand and result differ in rank, a dim of the result is not the operand's, or a dim's sizes fit
-    no window (see `_window`).
+    no window: the result's is larger, or no divisor although windows do not overlap.
     """
     x, over = site.uses[0], site.words("over")
     if len(x.loops) != len(site.loops):
@@ -329,7 +334,7 @@ def _route(site: Site) -> dict[str, Any]:
 
 
 def _slots(site: Site) -> dict[str, Any]:
-    """Return the slots' dim of a dispatch or combine as `build` argument.
+    """Return {"slots": dim}, the `build` argument of a dispatch or combine: the dim of an expert's slots.
 
     Raise Mistake if the tensor [experts, slots, channels] does not have exactly two dims that tokens [rows, channels]
     lack, one of them the option `slots`.

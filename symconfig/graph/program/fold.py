@@ -20,8 +20,8 @@ from symconfig.graph.program.repeats import Chain, Run, runs
 def structures(program: Program) -> list[int]:
     """Return a number for each operator, from 0 in order of first occurrence, equal for operators of equal `structure`.
 
-    An operand's role there: whether it is a trainable parameter, frozen or none, an output, fed or a parameter, and
-    such a one that is read more than once.
+    Tensors differ in their roles there: trainable parameter, frozen one or none; program output or not; input or
+    parameter of the program or not and, if so, whether it is read more than once.
     """
     uses = Counter(operand.name for op in program.operators for operand in op.inputs)
     trainable = {parameter.tensor.name: parameter.trainable for parameter in program.parameters}
@@ -117,7 +117,9 @@ class Parts:
     uses: dict[str, tuple[int, int]] = field(init=False)  # of every parameter the first and the last operator
 
     def __post_init__(self) -> None:
-        """Fill `made`, `last` and `uses` from the program's operators, and number their structures."""
+        """Fill `made` and `last` (by tensor, the operator that makes it and the last one that reads it), `uses` (by
+        parameter, the first and last reader), all as indices, and number the operators' structures.
+        """
         operators = self.program.operators
         self.made = {operand.name: index for index, op in enumerate(operators) for operand in op.outputs}
         self.last = {operand.name: index for index, op in enumerate(operators) for operand in op.inputs}
@@ -179,7 +181,8 @@ class Parts:
 
     def key(self, start: int, stop: int) -> Hashable:
         """Return a hashable key of the operators [start, stop): two ranges have equal keys only if they are equal but
-        for names, including the tensors that cross both cuts and the shared parameters.
+        for names: structures, which operands are one tensor, the tensors that cross both cuts, and the parameters that
+        operators outside read, too.
         """
         numbers: dict[str, int] = {}
         inside = zip(self.program.operators[start:stop], self._kinds[start:stop], strict=True)

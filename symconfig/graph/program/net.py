@@ -335,7 +335,8 @@ def operator_options(program: Program, op: Operator) -> tuple[Option, ...]:
 
 
 def _place(operand: Use, option: Option, output: bool) -> Place:
-    """Return where an axis with this option lies in an operand and in its gradient.
+    """Return where an axis with this option lies in an operand and in its gradient, as a `Place`. Without a split:
+    "pending" makes the gradient partial, "partial" the tensor; else both are whole.
 
     For a split: the dim along which it runs. An operand without such a dim is replicated forward with a partial
     gradient if it is an input; as an output it is partial, or replicated if the operator reduces it itself.

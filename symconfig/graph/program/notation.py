@@ -177,7 +177,8 @@ class _Reader:
 
 
 def statement(text: str) -> Statement:
-    """Parse a statement `target = term * term` or `target = function(arguments)`, without checking the function.
+    """Return the `Statement` (targets, function, terms, options) of text `target = term * term` or `target =
+    function(arguments)`, several targets separated by commas; the function is "*" for a product, and is not checked.
 
     Raise Mistake at the first character that does not fit the grammar.
     """
@@ -207,8 +208,8 @@ def statement(text: str) -> Statement:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Return the names of a statement's targets, also for text that `statement` rejects; only those that can be made
-    out.
+    """Return the names of a statement's targets, as far as they can be made out, also for text that `statement`
+    rejects: the last word of each part, split at commas, before the first "=", without brackets.
     """
     before = re.sub(r"\[[^\]=]*\]?", " ", text.partition("=")[0])
     words = [part.split() for part in before.split(",")]

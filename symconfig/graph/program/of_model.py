@@ -240,7 +240,8 @@ class Template:
 
 
 def template(block: Block, flows: Sequence[bool], numbers: Numbers) -> Template:
-    """Return the template of a block, with its gradients adjusted to inputs that have none (`with_needed_gradients`).
+    """Return the template of a block: its operators with numbers for symbols (`_operator`), tensors and weights, with
+    its gradients adjusted to inputs that have none (`with_needed_gradients`).
 
     flows: for each of the block's inputs, whether it has a gradient.
     """

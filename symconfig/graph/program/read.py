@@ -253,11 +253,12 @@ class _Reader:
                 self.operator(step, scope, prefix, (*at, index))
 
     def repeat(self, repeat: Repeat, outer: Scope, prefix: str, at: KeyPath) -> None:
-        """Unroll a repeat: each turn has a new scope, its own parameters, and the carried tensors of the turn before.
-        Afterwards `outer` has the carried tensors of the last turn, under the names that the body gives them.
+        """Unroll a repeat: each iteration has a new scope, its own parameters, and the carried tensors of the one
+        before. Afterwards `outer` has the carried tensors of the last iteration, under the names that the body gives
+        them.
 
-        Stops after a turn if the repeat has added no operator yet or there are too many. Recorded as mistakes: a
-        carried name that `outer` lacks before the first turn, and one that the body does not make or `outer` has
+        Stops after an iteration if the repeat has added no operator yet or there are too many. Recorded as mistakes: a
+        carried name that `outer` lacks before the first iteration, and one that the body does not make or `outer` has
         already.
         """
         carried: Scope = {name: outer.get(name) for name in repeat.carry}
@@ -282,8 +283,8 @@ class _Reader:
         outer.update((made, scope.get(made)) for made in repeat.carry.values())
 
     def operator(self, step: Step, scope: Scope, prefix: str, at: KeyPath) -> None:
-        """Make the operators of a statement and enter its targets in `scope`; the text is parsed only on the first
-        turn.
+        """Make the operators of a statement and enter its targets in `scope`; the text is parsed only in the first
+        iteration of a repeat.
 
         Mistakes are recorded. Targets are then entered all the same, as default tensors without operators, so that
         later statements can be checked; if the statement cannot be parsed, its names are hidden (None).
@@ -343,7 +344,9 @@ class _Reader:
         return site.made
 
     def unused(self, outputs: tuple[str, ...]) -> None:
-        """Record a mistake for each declaration and statement whose tensors no turn reads and that are no output."""
+        """Record a mistake for each declaration and statement whose tensors nothing reads, in any iteration of a
+        repeat, and that are no output.
+        """
         for at, made in self.made.items():
             if {*made}.isdisjoint((*self.read, *outputs)):
                 text, call = self.statements.get(at, ("", None))
@@ -363,8 +366,8 @@ def _width(element: str, at: int) -> float | None:
 
 
 def _problem(document: Document, lines: list[str], at: KeyPath, text: str, mistake: Mistake) -> Problem:
-    """Return the problem at the exact character if the statement's text stands on one line of the file unchanged, else
-    at the position where its value begins.
+    """Return the problem at the exact character if the statement's text is on one line of the file unchanged, else at
+    the position where its value begins.
     """
     problem = document.problem(mistake.what, at, got=mistake.got, need=mistake.need, hint=mistake.hint)
     if not text or problem.line is None or problem.column is None or problem.line > len(lines):

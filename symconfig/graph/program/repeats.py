@@ -50,8 +50,9 @@ class Chain:
 
     @staticmethod
     def of(program: Program, kinds: Sequence[int]) -> Chain:
-        """Return the arrays of a program. kinds: the number of each operator's structure. Absent inputs have tensor 0,
-        maker -1 and distance 0.
+        """Return a program as arrays: of each operator its structure's number (`kinds`); of each input the tensor, its
+        maker and its distance, [operators, most inputs]; and the bytes that cross. Absent inputs have tensor 0, maker
+        -1 and distance 0.
         """
         width = max((len(op.inputs) for op in program.operators), default=0)
         shape = (len(program.operators), width)
@@ -106,8 +107,8 @@ def crossing(program: Program) -> NDArray[np.float64]:
 
 
 def runs(chain: Chain) -> tuple[Run, ...]:
-    """Return the runs of a program in order, without overlap: the run that covers most operators first, then
-    recursively on both sides of it. Empty if nothing repeats.
+    """Return the repeats of a program (first operator, operators per instance, instances) in order, without overlap:
+    the one that covers most operators first, then recursively those on both sides of it. Empty if nothing repeats.
 
     Of equals, the one with the shortest period wins, then the earliest; it is shifted by less than a period to begin
     where the fewest bytes cross.

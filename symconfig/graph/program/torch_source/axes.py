@@ -65,7 +65,7 @@ class Axes:
         return result
 
     def distinct(self, groups: Sequence[Group]) -> None:
-        """Forbid uniting a leaf of one group with any other leaf of the groups."""
+        """Forbid uniting any two different leaves (axes without factors) of the groups, also two of the same group."""
         leaves = [leaf for group in groups for leaf in self.leaves(group)]
         for position, leaf in enumerate(leaves):
             for other in leaves[:position]:
@@ -74,8 +74,9 @@ class Axes:
                     self.apart[other].add(leaf)
 
     def factor(self, axis: int, lengths: Sequence[int]) -> Group:
-        """Factor a leaf, and all leaves parallel to it, into new axes of these lengths, outermost first, and return its
-        factors, which are distinct from each other and from all that the leaf is distinct from.
+        """Factor a leaf, and all leaves parallel to it (other loops of the same length, always factored alike), into
+        new axes of these lengths, outermost first, and return its factors, which are distinct from each other and from
+        all that the leaf is distinct from.
 
         Asserts that the axis is not factored yet and that the product of the lengths is its length.
         """
@@ -118,10 +119,10 @@ class Axes:
         return result
 
     def relate(self, one: Group, other: Group) -> bool:
-        """Unite the axes of two groups, or make them parallel if they must stay distinct, factoring leaves where
-        needed.
+        """Unite the axes of two groups, or make them parallel (two loops, factored alike) if they must stay distinct,
+        factoring leaves where needed, and return True.
 
-        Return False if the borders of their factors cross; leaves may be factored even then.
+        Return False if the borders of their factors cross (3 x 4 and 4 x 3); leaves may be factored even then.
         """
         while self.sizes(one) != self.sizes(other):
             if not _aligned(self.sizes(one), self.sizes(other)):
@@ -136,7 +137,9 @@ class Axes:
         return True
 
     def _unite(self, one: int, other: int) -> None:
-        """Unite two axes, or make them parallel if they must stay distinct; nothing if they are already one."""
+        """Unite two axes; if they must stay distinct (`apart`), make them parallel instead: two loops, factored alike.
+        Nothing if they are already one.
+        """
         one, other = self.root(one), self.root(other)
         if one == other:
             return

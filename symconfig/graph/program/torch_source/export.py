@@ -25,10 +25,11 @@ from symconfig.errors import InputError, Problem
 
 
 def traced(module: Module, args: Sequence[Any], kwargs: Mapping[str, Any], source: str) -> ExportedProgram:
-    """Return the module's graph, traced without mutation; linear, attention and norms stay single operators.
+    """Return the module's graph (torch.export, decomposed), traced without mutation; linear, attention and norms stay
+    single operators.
 
     Traced are only the tensors at the top level of its output; warnings and prints are suppressed. Raise InputError,
-    for any exception, with its reason and the last line outside of torch.
+    for any exception, with its reason and the last line outside of torch. source: what errors call the module.
     """
     try:
         with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # torch prints graphs

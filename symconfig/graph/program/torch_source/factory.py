@@ -59,9 +59,11 @@ def made(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
 
 
 def program_of(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Program:
-    """Return the program of a module on the meta device, called with these arguments and simplified by `tidy`.
+    """Return the program of a module on the meta device, called with these arguments, with chains of element-wise
+    operators joined (`tidy`).
 
-    Raise InputError if torch is missing or as `lower.lowered`.
+    Raise InputError if torch is missing, the module cannot be traced, no output depends on a trained weight, or
+    operators have no rule. name: of the program and in errors.
     """
     _torch()
     from symconfig.graph.program.torch_source.lower import lowered
@@ -71,7 +73,8 @@ def program_of(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name
 
 def program_of_module(module: Any, inputs: Any) -> Program:
     """Return the program of a module called with these inputs (a tuple, a dict, or one tensor), traced in a copy on the
-    meta device: the module keeps its weights. Raise InputError as `program_of`.
+    meta device: the module keeps its weights. The program has the name of the module's class. Raise InputError if torch
+    is missing, the module cannot be traced, no output depends on a trained weight, or operators have no rule.
     """
     torch = _torch()
     empty: dict[int, Any] = {id(one): one.detach().to("meta") for one in module.buffers()}
@@ -202,8 +205,8 @@ def _can_be_chained(op: Operator) -> bool:
 
 
 def _sums_stay_inside(op: Operator, last: Operator) -> bool:
-    """Return whether an operator may precede `last` in a chain: every loop that it sums over is a loop of the last
-    operator's outputs, as in a norm, or it has no split along a loop that its own outputs lack.
+    """Return whether an operator may precede `last` in a chain as far as its sums go: every loop that its outputs lack
+    is a loop of the last operator's outputs, as in a norm, or none of its splits begins with a loop that they lack.
     """
     out = {loop for output in last.outputs for loop in output.loops}
     mine = {loop for output in op.outputs for loop in output.loops}

@@ -150,9 +150,9 @@ def walk(exported: ExportedProgram, paths: Mapping[str, str]) -> Walk:
     """Return the recorded operators of a traced graph. Raises nothing for operators without a rule: they are recorded
     as missing.
 
-    Tied parameters are one. Buffers and inputs that are no tensors are constants. Outputs are those with a gradient:
-    the single numbers among them (losses), or without any all. paths: for every name of a parameter the one that stands
-    for it.
+    Tied parameters are one. Buffers and inputs that are no tensors are constants. Outputs are the single numbers
+    (losses) among the results with a gradient or, if there is none, all results with a gradient. paths: for every name
+    of a parameter the one that it gets, the same for tied ones.
     """
     steps = Walk()
     specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
@@ -198,7 +198,7 @@ def path_of(node: Node) -> str:
 
 
 def results_of(node: Node) -> tuple[Result, ...]:
-    """Return shape, bytes per element and whether it is floating of each tensor that the node makes; other results
+    """Return a `Result` (shape, bytes per element, whether floating) for each tensor that the node makes; other results
     (None, numbers) are left out.
     """
     made = node.meta.get("val")
@@ -290,7 +290,7 @@ def _program(walked: Walk, namer: _Namer, name: str, notes: Sequence[str]) -> Pr
 
 
 def _needed(steps: Sequence[Recorded], outputs: Sequence[Made]) -> list[Recorded]:
-    """Return the steps on which the outputs depend, in order."""
+    """Return the steps on which the outputs depend, in order: each makes an output or an input of a later one."""
     wanted = {made.name for made in outputs}
     result = []
     for step in reversed(steps):
@@ -388,7 +388,9 @@ class _Namer:
         return self.tensors[made.name]
 
     def use(self, seen: Operand) -> Use:
-        """Return the use of a tensor over named dims and loops."""
+        """Return an operand as a `Use`: its tensor over named dims, and the name of the loop along each of them. Dims
+        and loops without a name are named.
+        """
         tensor = self.tensor(seen.made)
         along: dict[str, str] = {}
         for dim, loop in seen.along:

@@ -152,11 +152,11 @@ class Recorder:
         outputs: Sequence[tuple[Labels, Result]],
     ) -> list[Value]:
         """Record an operator by the loops along its tensors and return its outputs. Relates the axes of tensors that
-        share a loop.
+        share a loop. Labels name the loop along each dim of a tensor; None only for a dim of size 1.
 
         Along the loops of windows, an input's dim may differ in size from the loop, which is the output's. An input
-        whose factors cannot be aligned with a loop is copied first, by an operator of its own. Outputs have a
-        gradient if an input has one and they are floating.
+        whose factors cannot be aligned with a loop is copied first, by an operator of its own. Outputs have a gradient
+        if an input has one and they are floating.
         """
         loops: dict[str, Group] = {}
         windows = tuple(how.windows)
@@ -371,8 +371,8 @@ class Call:
         return result
 
     def named(self, labels: Labels, words: Sequence[str]) -> Labels:
-        """Return the labels at the positions that arguments of these names hold; the words themselves if no argument
-        has such a name or a value.
+        """Return the loops that an option of a statement names: `words` are names of arguments that hold positions of
+        dims, as `dim`, and `labels` the loops at these positions; the words themselves if no such argument has a value.
         """
         held = [self.args[word] for word in words if self.args.get(word) is not None]
         positions = [at for some in held for at in (some if isinstance(some, (list, tuple)) else [some])]

@@ -236,7 +236,9 @@ EXPERTS: Mapping[str, Rule] = {
 
 
 def _matmul(call: Call) -> Answer:
-    """Record a matrix product of tensors of any rank, with leading dims broadcast; a tensor of one dim is a vector."""
+    """Record a matrix product of tensors of any rank, as torch.matmul, and return it: leading dims are broadcast, and a
+    tensor of one dim is a vector, whose dim the result lacks.
+    """
     x: Value = call["self"]
     y: Value = call["other"]
     batch = [f"b{n}" for n in range(max(x.rank, y.rank) - 2)]
@@ -341,7 +343,9 @@ def _gather_or_scatter(call: Call) -> Answer:
 
 
 def _topk(call: Call) -> Answer:
-    """Record the choice (topk) or sorting along a dim, as a route, and return [values, indices]."""
+    """Record the choice (topk) or sorting along a dim, as the function route, and return [values, indices], whose dim
+    has the chosen elements. The dim cannot be split.
+    """
     labels = labels_of(call["self"].rank)
     over = labels[call["dim"]]
     out = [label if label != over else "chosen" for label in labels]

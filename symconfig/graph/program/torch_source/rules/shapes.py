@@ -19,7 +19,9 @@ READ_IN_PLACE, GRADIENT_IN_PLACE = (0.0, 1.0), (1.0, 0.0)
 
 
 def _repeat(call: Call) -> Answer:
-    """Return a view that repeats whole dims, as outer axes; nothing is recorded."""
+    """Return a view that repeats each dim as a whole as often as `repeats` says, by a new outer axis; dims that
+    `repeats` has in addition go in front. Nothing is recorded.
+    """
     x: Value = call["self"]
     times = call["repeats"]
     dims: list[Group] = [()] * (len(times) - x.rank) + list(x.dims)
@@ -172,7 +174,7 @@ def _select_scatter(call: Call) -> Answer:
 
 
 def _detach(call: Call) -> Answer:
-    """Record a view without a gradient and without traffic; return the input itself if it has none."""
+    """Record a view without a gradient and without traffic, and return it; the input itself if it has no gradient."""
     x: Value = call["self"]
     if not x.gradient:
         return x
