@@ -62,6 +62,7 @@ def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any, **levels: An
 
     amount_bytes: the full buffer. passes: 1 for an all-gather or a reduce-scatter, 2 for an all-reduce, whose latency
     is that of a ring or of a tree over the nodes, if that is less. stride: distance in ranks between neighbours.
+    levels: `machine.levels`. 0 for a group of one.
     """
     times = []
     ring: Any = 0.0
@@ -181,7 +182,8 @@ def alone_s(hidden_s: Any, num_microbatches: Any, vpp: Any, group: Any) -> Any:
 def in_flight(stage: Any, pp: Any, vpp: Any, num_microbatches: Any, group: Any) -> Any:
     """Return how many microbatches' activations a stage (from 0) holds at most; at most num_microbatches.
 
-    Plain 1F1B: pp - stage. Interleaved: Megatron-LM's warm-up and one chunk more, of 1/vpp each.
+    Plain 1F1B: pp - stage. Interleaved: Megatron-LM's warm-up and one chunk more, of 1/vpp each. group: microbatches
+    that run through a chunk before the schedule turns to the next.
     """
     chunks = minimum(num_microbatches * vpp, warm_up(pp, vpp, group, stage) + 1.0)
     interleaved = greater(vpp, 1.0)

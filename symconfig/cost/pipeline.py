@@ -97,11 +97,11 @@ def in_flight(points: ConfigurationSet, setting: Setting) -> Array:
 def pipelined(
     seconds: Array, rerun: Array, communication: Array, *, sums: Stages, points: ConfigurationSet, setting: Setting
 ) -> dict[str, Array]:
-    """Return the seconds of a step's passes by part (compute, recompute, communication) and the bubble: [..., n] each.
+    """Return a step's seconds by part, [..., n]: compute, recompute, layer communication, pipeline bubble.
 
-    The parts are the slowest stage's, over all microbatches; "pipeline send/receive", the waits for messages, only with
-    several stages. What overlap of experts loses in the first and last passes counts as communication; messages' lag,
-    of one microbatch over all chunks forward and back, as bubble.
+    The first three are the slowest stage's, over all microbatches; "pipeline send/receive", its waits for messages, is
+    there only with several stages. What overlap of experts loses in the first and last passes counts as communication;
+    messages' lag, of one microbatch over all chunks forward and back, as bubble.
 
     seconds, rerun, communication: one microbatch through a stage, [s, ..., n]: all of it without waits for messages,
     and what of it is recompute and exposed communication.

@@ -127,10 +127,11 @@ class Pipelines:
 def distinct(
     counts: Sequence[tuple[int, ...]], chunks: Sequence[tuple[tuple[str, ...], ...]]
 ) -> tuple[StageShape, ...]:
-    """Return the stages that can be the bottleneck: the first of those with equal chunks, and how many these are.
+    """Return a StageShape for each set of stages with equal chunks: that of its first stage; `alike` is the set's size.
 
-    A later one holds the same weights and fewer microbatches in flight. Blocks must be equal in order, too: recompute
-    of the first layers depends on it. counts: blocks of each kind, chunks: kinds of blocks of each chunk, per stage.
+    No other can be the bottleneck: a later one holds the same weights and fewer microbatches in flight. Blocks must be
+    equal in order, too: recompute of the first layers depends on it. counts: blocks of each kind, chunks: kinds of
+    blocks of each chunk, per stage.
     """
     alike: dict[tuple[tuple[str, ...], ...], list[int]] = {}
     for index, stage in enumerate(chunks):

@@ -86,10 +86,10 @@ def orthogonal_rows(block: DerivedBlock, lattice: Lattice, machine: Machine, fra
 
 
 def matrices(shard: WeightShard, lattice: Lattice) -> Matrices:
-    """Return the number and sizes of a weight's matrices on one rank, and the sizes before tensor parallelism.
+    """Return how many matrices of a weight a rank has, with the sizes of its part of one, and of the whole one.
 
-    An expert weight has one matrix for each local expert. The whole has more rows if the rows are sharded, else more
-    columns.
+    An expert weight has one matrix for each local expert. The ranks that share one (tp, or etp of an expert weight)
+    make up its rows if those are sharded, else its columns; an unsharded weight's whole is the part.
     """
     experts = Monomial.of(d.EXPERTS)
     count = lattice.value(experts / Monomial.of("ep")) if shard.expert else np.ones(lattice.points)
@@ -168,8 +168,9 @@ class Weights:
 def weights(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Weights:
     """Return a block's weights on one rank as `Weights`: parameters by kind, [points] each.
 
-    Trained ones are in dense or expert, frozen ones in frozen, frozen_expert or quantised; vocabulary and whole count
-    some of them again. `matrices` is the number of dense weights that are no vectors.
+    Trained ones are in dense or expert, frozen ones in frozen, frozen_expert or (4 bits) quantised; vocabulary and
+    whole count some of them again. `matrices` is the number of weights, frozen ones too, that are no experts' and no
+    vectors.
     """
 
     def total(chosen: list[WeightShard]) -> Array:

@@ -46,7 +46,8 @@ def work_seconds(
     """Return the seconds of every operator and phase, [points] each, before collectives and overlap.
 
     Work of the same operator and phase is summed; weight gradients include the traffic of the framework's
-    accumulated_bytes. Traffic with inner products takes the longer of the two, and 0 s among a group of one rank.
+    accumulated_bytes. Traffic with `products` takes the longer of the two; traffic `among` a group of ranks is 0 s if
+    the group has one.
     """
     result: dict[tuple[str, Phase], Array] = {}
 
@@ -175,8 +176,8 @@ def host_seconds(
 ) -> dict[tuple[str, Phase], Array]:
     """Return the launching thread's seconds for each operator and phase, without CUDA graphs: [points] each.
 
-    One `host_kernel_s` per turn, at the machine's rate. Further turns of grouped kernels that loop over experts count
-    _NEXT_TURN each, block-scaled low-precision matmuls _BLOCK_SCALED times as much.
+    They are `host_kernel_s` x `machine.launching` x the work's turns (1 of attention). Further turns of grouped kernels
+    that loop over experts count _NEXT_TURN each, block-scaled low-precision matmuls _BLOCK_SCALED times as much.
     """
     result: dict[tuple[str, Phase], Array] = {}
     grouped = framework.implementation.experts.kernels is not ExpertKernels.IN_TURN
@@ -209,7 +210,7 @@ def flops_per_token(
 def block_flops(
     blocks: Mapping[str, DerivedBlock], numbers: Mapping[str, float], phases: Collection[Phase] = tuple(Phase)
 ) -> dict[str, float]:
-    """Return the unsharded FLOP of one sequence through one block of each kind.
+    """Return by kind of block the FLOP of one sequence through one block, not sharded.
 
     phases: those that count, all by default.
     """

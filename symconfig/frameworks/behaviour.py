@@ -159,8 +159,8 @@ class Switches:
 
     Every reader of a configuration (Megatron-LM's options, a DeepSpeed JSON, a measured row) fills in this class.
 
-    implementation: options of `kernels.changed`. bytes, hide, framework: fields of `Bytes`, `Hide` and `Framework` with
-    their values. reduces_beside: gradient reductions overlap with the backward. gathers_ahead: sharded weights are
+    implementation: options of `changed`. bytes, hide, framework: fields of `Bytes`, `Hide` and `Framework` with their
+    values. reduces_beside: gradient reductions overlap with the backward. gathers_ahead: sharded weights are
     prefetched. sends_beside: an interleaved pipeline's sends overlap with the next chunk. cuts_products:
     tensor-parallel products are split to overlap with their collectives. pairs_microbatches: the experts' all-to-all
     overlaps with another microbatch.

@@ -171,9 +171,10 @@ def _seconds(judged: Judged, log: TrainingLog) -> Iterator[Part]:
 
 
 def _memory(judged: Judged, log: TrainingLog) -> Iterator[Part]:
-    """Yield the peak of allocated and of reserved memory, each of the rank that has most over what its stage's
-    prediction has. Pipeline stages are the outermost dim of the ranks; a rank that the log does not name counts as one
-    of the fullest stage.
+    """Yield a part for the peak of allocated and one for that of reserved memory, each only if the log has it.
+
+    It is of the rank with the largest measured peak over the predicted one of its stage. Pipeline stages are the
+    outermost dim of the ranks; a rank that the log does not name counts as one of the fullest stage.
     """
     memory, p = judged.memory, judged.plan.best.configuration
     outside = {"allocated": ("allocator", "context and libraries"), "reserved": ("context and libraries",)}
@@ -193,7 +194,8 @@ def _memory(judged: Judged, log: TrainingLog) -> Iterator[Part]:
 def _differences(audit: Audit, log: TrainingLog) -> Iterator[Difference]:
     """Yield the options that memory or time depends on and that the log prints otherwise than the script has them.
 
-    Nothing but for Megatron-LM, and for options of unknown value.
+    Nothing unless the script is Megatron-LM's and was parsed, and the log prints its arguments; options of unknown
+    value are left out.
     """
     if not isinstance(audit.reader, MegatronConfiguration) or not log.arguments or not audit.reader.parsed:
         return
@@ -218,7 +220,10 @@ def _text(value: object) -> str:
 
 
 def _causes(judged: Judged, measured_s: float) -> Iterator[Cause]:
-    """Yield the assumptions that alone make the prediction the measured step, with a factor of at most MOST."""
+    """Yield the constants (or the load imbalance) of which one alone, changed, makes the prediction the measured step.
+
+    They change by a factor of at most MOST, and shares of a peak to at most 1.
+    """
     known, c = cluster_constants(judged.plan.cluster), judged.run.configuration
     timer = Timer(judged.plan.model, judged.plan.cluster, c)
     (own,) = timer.step_seconds({}, 1)
