@@ -295,7 +295,7 @@ class Policies:
         return np.asarray((self.staying > 0).all(axis=0), dtype=np.float64)
 
     def recomputed_working_set(self, held: Array) -> Array:
-        """Return the bytes of the recomputed module with the most tensors: [policies, points]; 0 if none is recomputed.
+        """Return the bytes of the largest recomputed module's tensors: [policies, points]; 0 if none is recomputed.
 
         held: bytes of each tensor, [held, points].
         """

@@ -80,7 +80,11 @@ def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any, **levels: An
 
 
 def ring(amount: Array, passes: float | Array, ranks: Array, stride: Array | float, machine: Machine) -> Array:
-    """Return the seconds of a ring collective; 0 for a group of one rank. Arguments are as of `formulas.ring_s`."""
+    """Return the seconds of a ring collective; 0 for a group of one rank.
+
+    amount: bytes of the full buffer. passes: 1 for an all-gather or a reduce-scatter, 2 for an all-reduce. stride:
+    distance in ranks between neighbours.
+    """
     several = ranks > 1
     if not np.any(several):
         return np.zeros(np.broadcast_shapes(*(np.shape(each) for each in (amount, passes, ranks, stride))))
@@ -174,7 +178,8 @@ def alone_s(hidden_s: Any, num_microbatches: Any, vpp: Any, group: Any) -> Any:
     """Return the part of hidden_s that is exposed in the first forward and last backward passes, which have no partner.
 
     hidden_s: seconds that another microbatch hides in one microbatch. The passes are those of the last stage's warm-up
-    and one chunk more (Megatron-LM, get_pp_rank_microbatches, overlap_moe_expert_parallel_comm).
+    and one chunk more (Megatron-LM, get_pp_rank_microbatches, overlap_moe_expert_parallel_comm). group: microbatches
+    that run through a chunk before the next.
     """
     return hidden_s * minimum(num_microbatches, (warm_up(1, vpp, group, 0) + 1.0) / vpp)
 

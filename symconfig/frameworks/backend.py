@@ -118,8 +118,7 @@ class Option:
 
 @lru_cache(maxsize=256)
 def _forbidden(option: Option, why: str, source: str) -> Constraint:
-    """Return the constraint that fails wherever the option is used, allowed or not; `closed` leaves out allowed
-    options.
+    """Return the constraint that fails wherever the option is used; `closed` makes none for allowed options.
 
     Its hint is `--allow`. Cached: the same object for equal arguments.
     """

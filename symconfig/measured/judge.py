@@ -99,9 +99,9 @@ def _stage_s(what: Case, stage: int) -> float:
 def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
     """Return (figure, seconds that follow from it) of the first figure that the row states; None without one.
 
-    Of a stage's work, if the row times a stage: its microbatches x (forward + backward), plus the optimizer;
-    InputError if the plan has fewer stages. Else of a step, in this order: seconds, tokens/s per GPU, tokens/s,
-    samples/s per GPU, FLOP/s or MFU as of `tokens_per_s_per_gpu`; seconds and tokens/s per GPU also from `derived`.
+    Of a stage's work, if the row times a stage: its microbatches x (forward + backward), plus the optimizer; InputError
+    if the plan has fewer stages. Else of a step, in this order: seconds, tokens/s per GPU, tokens/s, samples/s per GPU,
+    FLOP/s or MFU (`tokens_per_s_per_gpu`); seconds and tokens/s per GPU also from `derived`.
     """
     measured, computed, c = row.measured, row.derived, what.configuration
     stage = timed_stage(row)

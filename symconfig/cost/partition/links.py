@@ -70,10 +70,11 @@ def codes(table: Numbers, given: Rows, taken: Rows) -> Numbers:
 
 
 def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Rows) -> tuple[Pairs, list[Numbers]]:
-    """Return the pairs of rows without a FORBIDDEN digit in `able`, and their numbers (as of `codes`) by each table.
+    """Return the pairs of rows without a FORBIDDEN digit in `able`, and the numbers of these pairs by each table.
 
     able, tables: digits, [options of the producer, options of the consumer]. Pairs are two index arrays, into given and
-    into taken, [pairs] each; numbers are one array [pairs] per table, FORBIDDEN digits of `tables` included.
+    into taken, [pairs] each; numbers are one array [pairs] per table: the digit of axis i times 10^i, summed, FORBIDDEN
+    digits of `tables` included.
     """
     some = np.ones((len(given), len(taken)), dtype=bool)
     for row, column in zip(given.T, taken.T, strict=True):
@@ -209,7 +210,7 @@ class Activation:
     times: float
 
     def cost(self, table: Table, backward: bool) -> Array:
-        """Return the cost per step of the forward legs, or else of the gradient's: [numbers], as of `legs_cost`."""
+        """Return the cost per step of the forward legs, or else of the gradient's, by layout pair: [numbers]."""
         return legs_cost(table, tuple(leg for leg in self.legs if leg.backward == backward), self.times)
 
 
