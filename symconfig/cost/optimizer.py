@@ -206,7 +206,7 @@ def exchange(sums: Stages, points: ConfigurationSet, setting: Setting) -> Exchan
 def _moves_s(
     moves: Mapping[Move, Share], axes: tuple[str, ...], sums: Stages, points: ConfigurationSet, setting: Setting
 ) -> Array:
-    """Return the seconds of collectives over the same axes, of dense and experts' weights together: [moves, s, n].
+    """Return the seconds of collectives over the same axes, of dense plus experts' weights: [moves, stages, points].
 
     0 where a stage has no such weights. Dense weights move in one message for each block (Together.BLOCK) or matrix
     (Together.MATRIX, if weights are sharded), else in one; experts' in one. The host's time for lists of tensors is
@@ -328,7 +328,7 @@ def gathered_s(
 
 
 def _exposed_in_pipeline(sums: Stages, points: ConfigurationSet, setting: Setting) -> Array:
-    """Return the exposed seconds of a pipeline's exchange, once a step, on the stage with most: [policies, points].
+    """Return the exposed seconds that a pipeline's exchange adds, once a step: [policies, points].
 
     With interleaving and overlap each chunk's collective overlaps with groups of microbatches; gathers that run APART
     only with fill time. Else reductions overlap with the first stage's own pass and with drain time, and gathers with

@@ -177,7 +177,9 @@ class Switches:
     pairs_microbatches: bool = False
 
     def hides(self) -> dict[str, Any]:
-        """Return the fields of `Hide` that the switches set: 0.0 for an overlap that is off."""
+        """Return the fields of `Hide` that the switches set: `hide`, 0.0 for an overlap that is off, USER_BUFFERS if
+        used.
+        """
         never = {"data": self.reduces_beside, "sharded_weights": self.gathers_ahead, "pp": self.sends_beside}
         pieces = USER_BUFFERS if self.cuts_products else {}
         return {**self.hide, **{name: 0.0 for name, overlaps in never.items() if not overlaps}, **pieces}
@@ -192,8 +194,9 @@ def usual(
     """Return the framework `name` with its usual behaviour on a GPU architecture.
 
     transformer_impl: `local` takes Megatron-LM's own layers; other frameworks stay. attention: the kernel that the job
-    asks for, None: no wish. Where flash attention does not run, a framework that would use it gets Transformer Engine's
-    fused softmax, or PyTorch's operators one by one. An unknown name raises KeyError.
+    asks for, None: no wish. Where flash attention does not run (`flash`), a framework that would use it gets
+    Transformer Engine's fused softmax, or without Transformer Engine PyTorch's operators one by one. An unknown name
+    raises KeyError.
     """
     own = transformer_impl == "transformer_engine"
     framework = FRAMEWORKS[name] if own else OWN_LAYERS.get(name, FRAMEWORKS[name])

@@ -269,13 +269,16 @@ def _nearest(program: Program | None, options: RowOptions) -> Backend:
 
 
 def behaviour_of(options: RowOptions, name: str, replicas: int) -> dict[str, Any]:
-    """Return the fields of a configuration that say how framework `name` behaves in the row: `framework`, adjusted to
-    the habits of the row's software and source, its kernels and overlap, and the options that it so has.
+    """Return the fields of a configuration that say how framework `name` behaves in the row.
+
+    They are `framework`, adjusted to the habits of the row's software and source, its kernels and overlap; and what
+    follows from it: overlap over tp and experts, DeepEP or HybridEP, CUDA graphs, fused loss, fp8 attention and
+    weights, and the bytes of gradients.
 
     The row's options override habits. With transformer_impl local, the framework's variant with its own layers (if any)
     is the base. Gathers are demanded by each stage if pp > 1 without vpp, gradients are reduced beside the backward and
     the gather's overlap is not off. Records the meaning of "flash" and the habits that the row does not state. Raises
-    InputError for an unknown attention kernel.
+    InputError for an unknown attention kernel. replicas: ranks that share gradients.
     """
     attention = str(options.option("attention_kernel", "flash"))
     if attention == "flash" and options.assumption.flash:

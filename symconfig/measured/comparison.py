@@ -108,7 +108,8 @@ class Comparison:
 
 
 def compare(audit: Audit, log: TrainingLog) -> Comparison:
-    """Return a log compared with the prediction of an audit.
+    """Return a log compared with the prediction of an audit; causes are sought only if the step is not within CLOSE of
+    it.
 
     Raises InputError if the audit predicts nothing, or predicts a step with phases (RL), or if the log has another
     batch or number of GPUs than the configuration: then it is a log of another job.

@@ -297,9 +297,10 @@ def whole(names: Mapping[str, Value], *choices: str) -> int | None:
 
 
 def _parallel(names: Mapping[str, Value], log: TrainingLog) -> dict[str, int]:
-    """Return the degrees from the arguments, else tp, pp, cp and dp from the log's line about the world size; unknown
-    ones are left out. dp, if neither has it, is the world size // (tp x pp x cp); left out if that is 0 or the world
-    size is unknown.
+    """Return the degrees from the arguments, else tp, pp, cp and dp from the log's line about the world size.
+
+    Unknown ones are left out. The arguments' dp includes the ranks of gtp_weight_remat_size. dp, if neither has it, is
+    the world size // (tp x pp x cp); left out if that is 0 or the world size is unknown.
     """
     world = log.degrees.get("world") or whole(names, "world_size")
     degrees = {

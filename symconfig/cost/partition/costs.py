@@ -249,8 +249,8 @@ class Costs:
         """Return a link's cost per step of all instances, and the bytes that its consumer keeps: [given, taken] each.
 
         Activations: the legs forward and backward. Parameters: the exposed cost of gathers, reduction and update, with
-        memory 0; infinite where the operator uses the weight sharded otherwise than its state, or, without `flat`,
-        whole.
+        memory 0; infinite where the optimizer state is sharded and the operator uses the weight sharded otherwise or,
+        without `flat`, whole.
         """
         link, rule, table = self.net.links[index], self.rule(index), every(self.rates)
         if isinstance(rule, Weight):
